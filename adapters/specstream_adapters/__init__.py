@@ -1,0 +1,1 @@
+"""The adapters that ship with specstream; found through entry points, never imported by it."""

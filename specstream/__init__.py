@@ -1,0 +1,59 @@
+"""specstream: a speculative token stream that feeds speech, avatar and picture stages.
+
+Names are resolved on first use, so ``import specstream`` costs milliseconds and loads no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from specstream.config import EngineConfig
+    from specstream.errors import SpecstreamError
+    from specstream.metrics import Report
+    from specstream.pipeline.stage import Pipeline
+    from specstream.session import Engine, Generation, Session
+    from specstream.types import Chunk, Message, SamplingParams
+
+_HOMES = {
+    "Chunk": "specstream.types",
+    "Engine": "specstream.session",
+    "EngineConfig": "specstream.config",
+    "Generation": "specstream.session",
+    "Message": "specstream.types",
+    "Pipeline": "specstream.pipeline.stage",
+    "Report": "specstream.metrics",
+    "SamplingParams": "specstream.types",
+    "Session": "specstream.session",
+    "SpecstreamError": "specstream.errors",
+}
+
+__all__ = [
+    "Chunk",
+    "Engine",
+    "EngineConfig",
+    "Generation",
+    "Message",
+    "Pipeline",
+    "Report",
+    "SamplingParams",
+    "Session",
+    "SpecstreamError",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'specstream' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

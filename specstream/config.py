@@ -1,0 +1,110 @@
+"""Configuration, validated at the edge: unknown keys are refused, never dropped."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from specstream.errors import ConfigError
+
+__all__ = [
+    "DEFAULT_DRAFT",
+    "DEFAULT_TARGET",
+    "DraftProposerConfig",
+    "EngineConfig",
+    "NgramProposerConfig",
+    "OffProposerConfig",
+    "ProposerConfig",
+    "parse_config",
+    "read_config",
+]
+
+_BUNDLED = Path(__file__).parent / "data" / "models"
+DEFAULT_TARGET = str(_BUNDLED / "target")
+DEFAULT_DRAFT = str(_BUNDLED / "draft")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DraftProposerConfig(_Strict):
+    """An independent, smaller language model with the target's tokenizer (Leviathan et al. 2023)."""
+
+    kind: Literal["draft"] = "draft"
+    num_tokens: int = Field(default=4, ge=1, le=32, description="tokens proposed a round")
+
+
+class NgramProposerConfig(_Strict):
+    """Prompt lookup: what followed the same n-gram earlier in the context (Saxena 2023)."""
+
+    kind: Literal["ngram"] = "ngram"
+    num_tokens: int = Field(default=8, ge=1, le=32, description="tokens proposed a round, at most")
+    max_ngram: int = Field(default=4, ge=1, le=16, description="longest suffix looked for")
+    min_ngram: int = Field(default=2, ge=1, le=16, description="shortest suffix worth trusting")
+
+
+class OffProposerConfig(_Strict):
+    """Plain decoding, one token a pass."""
+
+    kind: Literal["off"] = "off"
+
+
+ProposerConfig = Annotated[
+    DraftProposerConfig | NgramProposerConfig | OffProposerConfig, Field(discriminator="kind")
+]
+
+
+class EngineConfig(_Strict):
+    """Everything that decides what an engine loads and how it runs.
+
+    ``dtype="auto"`` is float32 on a CPU (there, the width of a pass doesn't change the greedy
+    choice) and bfloat16 on a GPU that has it. ``device="auto"`` takes the GPU if there is one.
+    """
+
+    target: str = DEFAULT_TARGET
+    draft: str = DEFAULT_DRAFT
+    proposer: ProposerConfig = DraftProposerConfig()
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    device: str = "auto"
+    threads: int | None = Field(default=None, ge=1, description="torch's CPU threads")
+    max_running: int = Field(default=4, ge=1, description="requests decoded side by side")
+    max_waiting: int = Field(default=64, ge=0, description="requests that may wait for a place")
+    max_sessions: int = Field(default=16, ge=0, description="idle conversations whose cache is kept")
+    max_unread_chunks: int = Field(
+        default=16, ge=1, description="chunks a consumer may leave unread before it is parked"
+    )
+    prefill_chunk: int = Field(default=512, ge=1, description="prompt tokens read in one pass")
+
+
+def parse_config(values: dict[str, Any]) -> EngineConfig:
+    """Validate plain data.
+
+    Raises:
+        ConfigError: names every key that is unknown or out of range.
+    """
+    try:
+        return EngineConfig.model_validate(values)
+    except ValidationError as error:
+        parts = [
+            f"{'.'.join(str(p) for p in e['loc']) or 'config'}: {e['msg']}" for e in error.errors()
+        ]
+        raise ConfigError("; ".join(parts)) from None
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file of `EngineConfig` keys into plain data, not validated yet.
+
+    Raises:
+        ConfigError: the file can't be read or isn't TOML.
+    """
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"can't read the config file {path}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None

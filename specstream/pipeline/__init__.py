@@ -1,0 +1,1 @@
+"""Stages behind the token stream: phrases, speech, avatar cues, scene prompts."""

@@ -1,0 +1,201 @@
+"""The stages of a voice turn: what is the same for every adapter of a kind.
+
+An adapter knows nothing of clocks, provenance, cancel or revoke; these wrappers do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+import anyio
+
+from specstream.pipeline.interfaces import AvatarScripter, PromptRewriter, SpeechSynthesizer
+from specstream.pipeline.link import Inlet
+from specstream.pipeline.text import Segmenter
+from specstream.types import (
+    AvatarCue,
+    Cancel,
+    Chunk,
+    Control,
+    Flush,
+    Mark,
+    Phrase,
+    Revoke,
+    ScenePrompt,
+    Span,
+    Speech,
+    SpeechBuffer,
+    Tag,
+)
+
+__all__ = ["AvatarStage", "PromptStage", "SegmentStage", "VoiceStage"]
+
+
+class SegmentStage:
+    """`Chunk` to `Phrase`. Text that has waited ``deadline_s`` for a boundary is spoken anyway."""
+
+    name = "text"
+
+    def __init__(
+        self,
+        make: Callable[[], Segmenter] = Segmenter,
+        *,
+        deadline_s: float = 0.7,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._make = make
+        self._deadline_s = deadline_s
+        self._clock = clock
+
+    async def run(self, items: Inlet[Chunk]) -> AsyncGenerator[Phrase | Control, None]:
+        """One turn."""
+        segmenter = self._make()
+        waiting_since: float | None = None
+        while True:
+            left = None
+            if waiting_since is not None:
+                left = max(0.0, waiting_since + self._deadline_s - self._clock())
+            item: Chunk | Control | None = None
+            try:
+                with anyio.move_on_after(left):
+                    item = await anext(items)
+            except StopAsyncIteration:
+                break
+            if item is None:
+                phrases = segmenter.flush()
+                waiting_since = None  # what can't be spoken yet waits for more text, not for time
+            elif isinstance(item, Chunk):
+                phrases = segmenter.add(item)
+                if phrases or waiting_since is None:
+                    waiting_since = self._clock()
+                if not segmenter.pending:
+                    waiting_since = None
+            else:
+                phrases = segmenter.flush() if isinstance(item, Flush) else []
+                if isinstance(item, Revoke):
+                    segmenter.revoke(item.from_char)
+            for phrase in phrases:
+                yield phrase
+            if item is not None and not isinstance(item, Chunk):
+                yield item
+                if isinstance(item, Cancel):
+                    return
+        for phrase in segmenter.close():
+            yield phrase
+
+
+class VoiceStage:
+    """`Phrase` to `Speech`: puts a voice's buffers on the turn's sample clock, tags among them."""
+
+    name = "voice"
+
+    def __init__(self, voice: SpeechSynthesizer) -> None:
+        self._voice = voice
+        self._rate = voice.capabilities.sample_rate
+
+    async def run(self, items: Inlet[Phrase]) -> AsyncGenerator[Speech | Control, None]:
+        """One turn; the sample clock starts at 0."""
+        clock = 0
+        starts: list[tuple[int, int]] = []  # (first character, first sample) of each phrase
+        async for item in items:
+            if isinstance(item, Phrase):
+                starts.append((item.chars.start, clock))
+                async with aclosing(self._speak(item, clock)) as pieces:
+                    async for piece in pieces:
+                        if items.cancelled:
+                            break
+                        clock = piece.samples.end
+                        yield piece
+                continue
+            if isinstance(item, Revoke):
+                while starts and starts[-1][0] >= item.from_char:
+                    clock = starts.pop()[1]  # the audio of a revoked phrase gives its place back
+            yield item
+
+    async def _speak(self, phrase: Phrase, clock: int) -> AsyncGenerator[Speech, None]:
+        origin = clock
+        waiting = list(phrase.tags)
+
+        def piece(pcm: bytes, marks: tuple[Mark, ...], last: bool = False) -> Speech:
+            samples = Span(clock, clock + len(pcm) // 2)
+            where = (phrase.chars, phrase.tokens, phrase.index)
+            return Speech(pcm, self._rate, samples, marks, *where, last=last)
+
+        async with aclosing(self._voice.synthesize(phrase)) as buffers:
+            async for buffer in buffers:
+                out = piece(buffer.pcm, _place(buffer, origin, waiting))
+                clock = out.samples.end
+                yield out
+        yield piece(b"", tuple(_tag_mark(tag, clock) for tag in waiting), last=True)
+
+
+def _place(buffer: SpeechBuffer, origin: int, waiting: list[Tag]) -> tuple[Mark, ...]:
+    """Move marks to the turn's clock; a tag goes right before the first word that follows it."""
+    placed: list[Mark] = []
+    for mark in buffer.marks:
+        samples = Span(origin + mark.samples.start, origin + mark.samples.end)
+        while mark.kind == "word" and waiting and waiting[0].chars.end <= mark.chars.start:
+            placed.append(_tag_mark(waiting.pop(0), samples.start))
+        placed.append(Mark(mark.kind, mark.text, samples, mark.chars))
+    return tuple(placed)
+
+
+def _tag_mark(tag: Tag, sample: int) -> Mark:
+    return Mark("tag", tag.name, Span(sample, sample), tag.chars)
+
+
+class AvatarStage:
+    """`Speech` to `AvatarCue`."""
+
+    name = "avatar"
+
+    def __init__(self, scripter: AvatarScripter, sample_rate: int) -> None:
+        self._scripter = scripter
+        self._rate = sample_rate
+
+    async def run(self, items: Inlet[Speech]) -> AsyncGenerator[AvatarCue | Control, None]:
+        """One turn; the face is brought to rest when the speech ends or is cancelled."""
+        track = self._scripter.open(self._rate)
+        async for item in items:
+            if isinstance(item, Speech):
+                for cue in track.add(item):
+                    yield cue
+                continue
+            if isinstance(item, Cancel):
+                for cue in track.close():
+                    yield cue
+                yield item
+                return
+            yield item
+        for cue in track.close():
+            yield cue
+
+
+class PromptStage:
+    """`Phrase` to `ScenePrompt`."""
+
+    name = "prompt"
+
+    def __init__(self, rewriter: PromptRewriter) -> None:
+        self._rewriter = rewriter
+
+    async def run(self, items: Inlet[Phrase]) -> AsyncGenerator[ScenePrompt | Control, None]:
+        """One turn; a rewriter that is slow to answer is dropped as soon as the turn is cancelled."""
+        board = self._rewriter.open()
+        async for item in items:
+            if isinstance(item, Phrase):
+                phrase = item
+                for prompt in await items.unless_cancelled(lambda: board.add(phrase)) or ():
+                    yield prompt
+                continue
+            if isinstance(item, Flush):
+                for prompt in await board.close():
+                    yield prompt
+                board = self._rewriter.open()
+            yield item
+            if isinstance(item, Cancel):
+                return
+        for prompt in await board.close():
+            yield prompt

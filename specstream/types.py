@@ -1,0 +1,285 @@
+"""The values that travel: frozen, slotted, no torch, no pydantic.
+
+Offsets are half-open and absolute. ``chars`` counts characters of the reply's text as the model
+wrote it (tags included), ``tokens`` counts tokens of the reply (the first generated token is 0),
+``samples`` counts audio samples of the turn (the first spoken sample is 0). So anything audible or
+visible can be followed back to the tokens that it came from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypedDict
+
+from specstream.errors import SamplingError
+
+__all__ = [
+    "PAUSE",
+    "AvatarCue",
+    "Cancel",
+    "Chunk",
+    "Control",
+    "FinishReason",
+    "Flush",
+    "Mark",
+    "Message",
+    "Phrase",
+    "Revoke",
+    "SamplingParams",
+    "ScenePrompt",
+    "Span",
+    "Speech",
+    "SpeechBuffer",
+    "Tag",
+]
+
+FinishReason = Literal["stop", "length", "cancelled"]
+PAUSE = "_"
+"""The text of a phoneme mark that is silence."""
+
+
+class Message(TypedDict):
+    """One turn of the conversation, in the shape that chat templates take."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+
+
+class Span(NamedTuple):
+    """A half-open range ``[start, end)``."""
+
+    start: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        """How many units the span covers."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is drawn from the target's distribution.
+
+    ``temperature=0`` is greedy (top-p, top-k and the seed then have no effect). Processing order is
+    temperature, top-k, top-p, as in transformers. ``top_k=0`` and ``top_p=1`` are off. ``seed=None``
+    takes a fresh seed. ``stop`` strings end the reply and are not part of its text.
+
+    Raises:
+        SamplingError: a value is out of range.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    max_tokens: int = 256
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.temperature <= 100.0:
+            raise SamplingError(f"temperature must be between 0 and 100, not {self.temperature}")
+        if not 0.0 < self.top_p <= 1.0:
+            raise SamplingError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+        if self.top_k < 0:
+            raise SamplingError(f"top_k must be 0 (off) or more, not {self.top_k}")
+        if self.max_tokens < 1:
+            raise SamplingError(f"max_tokens must be at least 1, not {self.max_tokens}")
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            raise SamplingError(f"seed must be between 0 and 2**63 - 1, not {self.seed}")
+        if isinstance(self.stop, str) or not all(isinstance(s, str) and s for s in self.stop):
+            raise SamplingError("stop must be a tuple of non-empty strings")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.temperature == 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What one round of the engine committed.
+
+    Attributes:
+        text: New text, whole characters only; may be empty (half a character, or text held back
+            because it may turn out to be the beginning of a stop string).
+        token_ids: The committed tokens; the first ``accepted`` of them were drafted.
+        tokens: Where ``token_ids`` lie in the reply.
+        chars: Where ``text`` lies in the reply's text.
+        ends: For each token, the length of the reply's decoded text once that token is in.
+        round: Number of the round, from 0; round 0 is the prompt's own pass and drafts nothing.
+        drafted: How many tokens were proposed in the round.
+        accepted: How many of them the target accepted (and the reply kept).
+        t_ms: Milliseconds from the request's arrival to the end of the round.
+        draft_ms: Time spent on proposing.
+        verify_ms: Time spent on the target's pass and the judging.
+        finish_reason: Set on the last chunk only.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    tokens: Span
+    chars: Span
+    ends: tuple[int, ...] = ()
+    round: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    t_ms: float = 0.0
+    draft_ms: float = 0.0
+    verify_ms: float = 0.0
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """An inline direction such as ``[smile]``; ``chars`` covers the brackets too."""
+
+    name: str
+    chars: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """A speakable stretch of the reply, as the segmenter cut it.
+
+    Attributes:
+        text: The exact slice ``reply[chars.start:chars.end]``, tags and white space included:
+            phrases laid end to end are the reply.
+        chars: Where it lies in the reply's text.
+        tokens: The tokens that its characters came from.
+        index: Number of the phrase in the reply, from 0.
+        tags: Directions inside it, in order.
+        t_ms: When it was cut, on the clock of its chunks.
+        reason: What made the cut.
+    """
+
+    text: str
+    chars: Span
+    tokens: Span
+    index: int = 0
+    tags: tuple[Tag, ...] = ()
+    t_ms: float = 0.0
+    reason: Literal["sentence", "clause", "deadline", "length", "end"] = "sentence"
+
+    @property
+    def spoken(self) -> str:
+        """The text with each tag replaced by as many spaces, so that offsets stay the reply's.
+
+        ``spoken[i]`` is the character at reply offset ``chars.start + i``.
+        """
+        out = self.text
+        for tag in self.tags:
+            a, b = tag.chars.start - self.chars.start, tag.chars.end - self.chars.start
+            out = out[:a] + " " * (b - a) + out[b:]
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happens at known samples: a word, an IPA phoneme, or a tag's moment.
+
+    ``chars`` are absolute offsets in the reply (for a phoneme: those of its word). A tag's span is
+    empty: it sits at the first sample of the word that follows it (or at the end of the phrase).
+    """
+
+    kind: Literal["word", "phoneme", "tag"]
+    text: str
+    samples: Span
+    chars: Span
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechBuffer:
+    """What a voice hands over: a little PCM and the marks that it completed.
+
+    ``pcm`` is signed 16-bit little-endian mono. The samples of ``marks`` count from the start of
+    the *phrase*. A mark is handed over once its end is known, so never before its audio has begun.
+    """
+
+    pcm: bytes
+    marks: tuple[Mark, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """PCM on the turn's sample clock, with its marks and where its words came from.
+
+    ``chars`` and ``tokens`` are those of the phrase that is being spoken. ``last`` is true on the
+    final buffer of a phrase; that buffer may hold no audio.
+    """
+
+    pcm: bytes
+    sample_rate: int
+    samples: Span
+    marks: tuple[Mark, ...]
+    chars: Span
+    tokens: Span
+    phrase: int
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AvatarCue:
+    """One instruction to a face or body, on the clock of the audio that it goes with.
+
+    ``kind="viseme"``: ``name`` is one of the 15 Oculus visemes and ``weights`` are ARKit blend
+    shapes. ``kind="gesture"`` or ``"emotion"``: from a tag in the text. Times are milliseconds from
+    the turn's first sample; ``samples`` is the same on the sample clock.
+    """
+
+    kind: Literal["viseme", "gesture", "emotion"]
+    name: str
+    t_ms: float
+    duration_ms: float
+    weight: float
+    samples: Span
+    chars: Span
+    tokens: Span
+    weights: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ScenePrompt:
+    """One shot for an image or video generator, usable as soon as it is emitted.
+
+    ``span`` are the characters of the reply that the shot shows, ``tokens`` the tokens they came
+    from. A later revision of a shot has the same ``shot_id``, a higher ``rev`` and names what it
+    replaces in ``supersedes`` (``"shot_id@rev"``). ``t_start_ms`` is when the words are expected to
+    be spoken, counted from the turn's first sample.
+    """
+
+    shot_id: str
+    rev: int
+    t_start_ms: float
+    span: Span
+    tokens: Span
+    subject: str
+    action: str
+    setting: str
+    camera: str
+    style: str
+    prompt: str
+    negative: str
+    supersedes: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """Take back everything that was made from the reply's text at or past ``from_char``."""
+
+    from_char: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Finish now what is half-way; more may follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Nothing more will come, and what is still under way is not wanted any more."""
+
+    reason: str = "cancelled"
+
+
+Control = Revoke | Flush | Cancel

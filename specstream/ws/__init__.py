@@ -1,0 +1,1 @@
+"""WebSockets: the Realtime protocol for clients, the stage protocol for adapters."""
