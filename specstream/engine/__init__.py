@@ -1,0 +1,1 @@
+"""The synchronous engine: one thread, no asyncio."""

@@ -1,0 +1,69 @@
+"""The composition root: from a config to a running core. The only module that names concrete classes."""
+
+from __future__ import annotations
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerConfig
+from specstream.engine.loop import EngineCore
+from specstream.errors import VocabularyMismatch
+from specstream.model.load import check_vocabulary, load_model, load_tokenizer
+from specstream.model.runner import ModelRunner
+from specstream.spec.proposal import Proposer
+from specstream.spec.proposers import proposer_class
+
+__all__ = ["build_engine"]
+
+
+def build_engine(config: EngineConfig) -> EngineCore:
+    """Read the models and put the parts together. Takes seconds; call it on the engine's thread.
+
+    Raises:
+        ModelError: any of its kinds, from reading or matching the models.
+        ConfigError: the device is not there.
+    """
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    tokenizer = load_tokenizer(config.target)
+    target = ModelRunner(load_model(config.target, config))
+    eos_ids = _eos_ids(target.model, tokenizer)
+    proposer = _build_proposer(config, target, tokenizer, eos_ids)
+    return EngineCore(config, target, tokenizer, proposer, eos_ids)
+
+
+def _build_proposer(
+    config: EngineConfig,
+    target: ModelRunner,
+    tokenizer: PreTrainedTokenizerBase,
+    eos_ids: frozenset[int],
+) -> Proposer:
+    made: Proposer
+    match config.proposer:
+        case DraftProposerConfig() as wanted:
+            names = (config.target, config.draft)
+            check_vocabulary(tokenizer, load_tokenizer(config.draft), names)
+            draft = ModelRunner(load_model(config.draft, config), vocab_size=target.vocab_size)
+            if draft.model_vocab_size < len(tokenizer):
+                raise VocabularyMismatch(
+                    f"draft {config.draft} has {draft.model_vocab_size} output rows for a "
+                    f"tokenizer of {len(tokenizer)} tokens"
+                )
+            cls = proposer_class("draft")
+            made = cls(wanted, draft, eos_ids, config.prefill_chunk)
+        case NgramProposerConfig() as wanted:
+            made = proposer_class("ngram")(wanted, target.device)
+        case _:
+            made = proposer_class("off")()
+    return made
+
+
+def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Every id that ends a turn: models often name more than one, in different places."""
+    found: set[int] = set()
+    for value in (model.generation_config.eos_token_id, tokenizer.eos_token_id):
+        if isinstance(value, int):
+            found.add(value)
+        elif value is not None:
+            found.update(int(i) for i in value)
+    return frozenset(found)

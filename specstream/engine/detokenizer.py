@@ -1,0 +1,60 @@
+"""Token ids to text, one token at a time, whole characters only."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+__all__ = ["Decoder", "Detokenizer"]
+
+_REPLACEMENT = "\ufffd"
+_CONTEXT = 6  # tokens decoded along with a new one, so that joining rules see their left neighbour
+_LONGEST_CHARACTER = 4  # bytes, so at most as many byte-level tokens
+
+
+class Decoder(Protocol):
+    """The part of a tokenizer that is needed (any transformers tokenizer has it)."""
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+        """Text of the ids."""
+        ...
+
+
+class Detokenizer:
+    """Incremental decoding of one reply.
+
+    A character whose bytes are spread over several tokens comes out with the last of them. Bytes
+    that can't become a character come out as U+FFFD as soon as that is certain. The texts of all
+    calls, laid end to end, are the decoding of all ids. Each call decodes a bounded window.
+    """
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._context: list[int] = []  # already given out; decoded again only as left neighbours
+        self._pending: list[int] = []  # not given out yet: half a character
+
+    def add(self, token_id: int) -> str:
+        """The text that became certain with this token; may be empty."""
+        self._pending.append(token_id)
+        text = self._new_text()
+        # A replacement character at the very end may be the first half of a real one.
+        if text.endswith(_REPLACEMENT) and len(self._pending) < _LONGEST_CHARACTER:
+            return ""
+        self._settle()
+        return text
+
+    def finish(self) -> str:
+        """The reply has ended: whatever is left, U+FFFD for half a character. Idempotent."""
+        text = self._new_text() if self._pending else ""
+        self._settle()
+        return text
+
+    def _new_text(self) -> str:
+        before = self._decode(self._context)
+        return self._decode(self._context + self._pending)[len(before) :]
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._decoder.decode(ids, skip_special_tokens=True) if ids else ""
+
+    def _settle(self) -> None:
+        self._context = (self._context + self._pending)[-_CONTEXT:]
+        self._pending = []

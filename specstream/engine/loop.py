@@ -1,0 +1,225 @@
+"""The engine's step: schedule → propose → verify → commit → emit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from specstream.config import EngineConfig
+from specstream.engine.prompt import encode_messages
+from specstream.engine.request import Request
+from specstream.engine.scheduler import Scheduler
+from specstream.engine.slots import Slots
+from specstream.errors import EngineFailed, ModelBroken, SpecstreamError
+from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.spec.proposal import Proposal, Proposer, Verdict
+from specstream.spec.verify import verify
+from specstream.types import Chunk, FinishReason, Span
+
+__all__ = ["EngineCore"]
+
+
+class EngineCore:
+    """Serves requests step by step; everything here runs on one thread."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        target: ModelRunner,
+        tokenizer: PreTrainedTokenizerBase,
+        proposer: Proposer,
+        eos_ids: frozenset[int],
+    ) -> None:
+        self.target = target
+        self.tokenizer = tokenizer
+        self.proposer = proposer
+        self._config = config
+        self._eos_ids = eos_ids
+        self.scheduler: Scheduler[Request] = Scheduler(config.max_running, config.max_waiting)
+        self.slots = Slots(target.new_cache, config.max_sessions, proposer.release)
+
+    @torch.inference_mode()
+    def step(self) -> bool:
+        """Advance every request that can use it by one round; False when none could.
+
+        A round is one target pass per request. An exception ends the requests of this step with a
+        typed error and leaves the others, and the engine, as they were.
+        """
+        self._drop_cancelled()
+        for request in self.scheduler.admit():
+            self._guard([request], partial(self._admit, request))
+        batch = self.scheduler.schedule()
+        if not batch:
+            return False
+        self._guard(batch, partial(self._round, batch))
+        return True
+
+    def _round(self, batch: list[Request]) -> None:
+        ready = [request for request in batch if not self._prefill(request)]
+        if not ready:
+            return
+        started = time.perf_counter()
+        proposals = self._propose(ready)
+        drafted = time.perf_counter()
+        logits = self._judge_logits(ready, proposals)
+        verdicts = [
+            verify(proposal, rows, request.params, request.generator)
+            for request, proposal, rows in zip(ready, proposals, logits, strict=True)
+        ]
+        judged = time.perf_counter()
+        self.proposer.observe(ready, verdicts)
+        times = ((drafted - started) * 1e3, (judged - drafted) * 1e3)
+        for request, proposal, verdict in zip(ready, proposals, verdicts, strict=True):
+            self._emit(request, self._commit(request, proposal, verdict, times))
+
+    def _prefill(self, request: Request) -> bool:
+        """Read a part of a long prompt instead of a round; True when that was this step's work."""
+        surplus = request.unread - self._config.prefill_chunk
+        if surplus <= 0:
+            return False
+        self.target.forward([self._input(request, [], self._config.prefill_chunk)])
+        request.stats.prefill_forwards += 1
+        return True
+
+    def _propose(self, batch: Sequence[Request]) -> list[Proposal]:
+        # Round 0 drafts nothing: the first token is not kept waiting for the draft to read the
+        # prompt. Later, a proposal longer than the room less one could never be used up.
+        budget = [max(0, r.room - 1) if r.stats.rounds else 0 for r in batch]
+        wanted = [i for i, b in enumerate(budget) if b > 0]
+        proposals = [Proposal.empty(self.target.device) for _ in batch]
+        if wanted:
+            made = self.proposer.propose([batch[i] for i in wanted], [budget[i] for i in wanted])
+            for i, proposal in zip(wanted, made, strict=True):
+                proposals[i] = proposal
+        return proposals
+
+    def _judge_logits(
+        self, batch: Sequence[Request], proposals: Sequence[Proposal]
+    ) -> list[Tensor]:
+        inputs = []
+        for request, proposal in zip(batch, proposals, strict=True):
+            inputs.append(self._input(request, proposal.tokens))
+        logits = self.target.forward(inputs)
+        for request, rows in zip(batch, logits, strict=True):
+            if request.stats.rounds == 0 and not bool(rows.isfinite().any()):
+                raise ModelBroken("the target's logits are not numbers: damaged weights or overflow")
+        return logits
+
+    def _input(
+        self, request: Request, proposed: Tensor | list[int], count: int | None = None
+    ) -> ForwardInput:
+        assert request.slot_state is not None
+        at = request.slot_state.cache.length
+        end = len(request.token_ids) if count is None else at + count
+        ids = torch.tensor(request.token_ids[at:end], device=self.target.device)
+        extra = torch.as_tensor(proposed, dtype=torch.int64, device=self.target.device)
+        return ForwardInput(
+            torch.cat([ids, extra]), request.slot_state.cache, keep=1 + extra.shape[0]
+        )
+
+    def _commit(
+        self, request: Request, proposal: Proposal, verdict: Verdict, times: tuple[float, float]
+    ) -> Chunk:
+        """Enter a verdict: tokens one by one, so that a stop inside the block ends it there."""
+        assert request.slot_state is not None
+        first, before = request.generated, len(request.token_ids)
+        chars, text, ends = len(request.text), "", []
+        for token in [*proposal.tokens[: verdict.accepted].tolist(), verdict.next_token]:
+            text += request.take(token)
+            ends.append(request.decoded)
+            if request.finish_reason is not None:
+                break
+        kept = tuple(request.token_ids[before:])
+        accepted = min(verdict.accepted, len(kept))
+        request.slot_state.cache.rollback_to(before + accepted)
+        request.text += text
+        stats = request.stats
+        stats.count_round(proposal.length, accepted)
+        stats.draft_ms += times[0]
+        stats.verify_ms += times[1]
+        request.ttft_ms = request.ttft_ms or request.elapsed_ms()
+        return Chunk(
+            text=text,
+            token_ids=kept,
+            tokens=Span(first, first + len(kept)),
+            chars=Span(chars, chars + len(text)),
+            ends=tuple(ends),
+            round=stats.rounds - 1,
+            drafted=proposal.length,
+            accepted=accepted,
+            t_ms=request.elapsed_ms(),
+            draft_ms=times[0],
+            verify_ms=times[1],
+            finish_reason=request.finish_reason,
+        )
+
+    def _emit(self, request: Request, chunk: Chunk) -> None:
+        if chunk.finish_reason is not None:
+            self._retire(request)
+        request.delivery.sent += 1
+        request.delivery.put(chunk)
+
+    def submit(self, request: Request) -> None:
+        """Take a request in; a full waiting line ends it with EngineBusy."""
+        self._guard([request], partial(self.scheduler.submit, request))
+
+    def _admit(self, request: Request) -> None:
+        context = self.target.context_length
+        prompt = encode_messages(self.tokenizer, request.messages, context)
+        if request.reference:
+            reference = self.tokenizer.encode(request.reference, add_special_tokens=False)
+            request.reference_ids = [int(i) for i in reference][:context]
+        slot, request.reused = self.slots.take(request.session, prompt)
+        request.context_length, request.eos_ids = context, self._eos_ids
+        request.admit(slot, prompt, self.tokenizer, self.target.device)
+
+    def _drop_cancelled(self) -> None:
+        for request in [*self.scheduler.running, *self.scheduler.waiting]:
+            if request.delivery.cancelled:
+                self._finish(request, "cancelled")
+
+    def _finish(self, request: Request, reason: FinishReason) -> None:
+        """End a request between rounds, giving out the text that was held back."""
+        text = request.flush_text() if request.slot_state is not None else ""
+        request.finish_reason = reason
+        at, chars = request.generated, len(request.text)
+        request.text += text
+        spans = Span(at, at), Span(chars, chars + len(text))
+        self._emit(request, Chunk(text, (), *spans, round=request.stats.rounds,
+                                  t_ms=request.elapsed_ms(), finish_reason=reason))
+
+    def _retire(self, request: Request) -> None:
+        request.ended_ms = request.elapsed_ms()
+        self.scheduler.retire(request)
+        if request.slot_state is not None:
+            self.slots.give_back(request.slot_state, request.session, request.token_ids)
+            request.slot_state = None
+
+    def _guard(self, batch: Sequence[Request], work: Callable[[], None]) -> None:
+        """Run ``work()``; if it raises, end the requests of ``batch`` with a typed error."""
+        try:
+            work()
+        except Exception as error:
+            for request in batch:
+                if request.finish_reason is None and request.error is None:
+                    self._fail(request, error)
+
+    def _fail(self, request: Request, error: Exception) -> None:
+        if not isinstance(error, SpecstreamError):
+            wrapped = EngineFailed(f"the engine broke on this request: {error!r}")
+            wrapped.__cause__ = error
+            error = wrapped
+        request.error = error
+        self._retire(request)
+        request.delivery.sent += 1
+        request.delivery.put(error)
+
+    def close(self) -> None:
+        """End every request as cancelled."""
+        for request in [*self.scheduler.running, *self.scheduler.waiting]:
+            self._finish(request, "cancelled")

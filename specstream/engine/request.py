@@ -1,0 +1,195 @@
+"""One generation: what was asked, how far it is, and how its chunks leave the engine."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from specstream.engine.detokenizer import Decoder, Detokenizer
+from specstream.engine.stops import StopMatcher
+from specstream.errors import SpecstreamError
+from specstream.metrics import Report, SpecStats
+from specstream.model.cache import KVCache
+from specstream.types import Chunk, FinishReason, Message, SamplingParams
+
+__all__ = ["Delivery", "Request", "Slot"]
+
+_ids = itertools.count()
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A place in the target's memory: a cache, and the tokens whose rows it holds."""
+
+    id: int
+    cache: KVCache
+    rows: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Delivery:
+    """How a request reaches its consumer, and the few facts that both threads share.
+
+    Each field is written by one thread only: ``read`` and ``cancelled`` by the consumer's,
+    ``sent`` by the engine's. ``put`` is called on the engine thread and must not block.
+    """
+
+    put: Callable[[Chunk | SpecstreamError], None]
+    limit: int = 16
+    sent: int = 0
+    read: int = 0
+    cancelled: bool = False
+
+    @property
+    def parked(self) -> bool:
+        """Whether the consumer is too far behind for another round."""
+        return self.sent - self.read >= self.limit
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """The state of one generation; belongs to the engine thread once it is submitted."""
+
+    messages: list[Message]
+    params: SamplingParams
+    delivery: Delivery
+    session: str | None = None
+    reference: str = ""
+    proposer: str = ""
+    id: int = field(default_factory=lambda: next(_ids))
+    arrived: float = field(default_factory=time.perf_counter)
+    # Set at admission.
+    slot_state: Slot | None = None
+    token_ids: list[int] = field(default_factory=list)
+    prompt_length: int = 0
+    reference_ids: list[int] = field(default_factory=list)
+    context_length: int = 0
+    eos_ids: frozenset[int] = frozenset()
+    stats: SpecStats = field(default_factory=SpecStats)
+    reused: int = 0
+    # Set as it runs.
+    text: str = ""
+    decoded: int = 0
+    ttft_ms: float = 0.0
+    ended_ms: float = 0.0
+    finish_reason: FinishReason | None = None
+    error: SpecstreamError | None = None
+    _detokenizer: Detokenizer | None = None
+    _stops: StopMatcher | None = None
+    _generators: tuple[torch.Generator, torch.Generator] | None = None
+
+    def admit(
+        self, slot: Slot, prompt_ids: list[int], decoder: Decoder, device: torch.device
+    ) -> None:
+        """Give the request its place and its noise."""
+        self.slot_state = slot
+        self.token_ids = list(prompt_ids)
+        self.prompt_length = len(prompt_ids)
+        self._detokenizer = Detokenizer(decoder)
+        self._stops = StopMatcher(self.params.stop)
+        seed = self.params.seed
+        if seed is None:
+            seed = secrets.randbits(63)
+        judge = torch.Generator(device).manual_seed(seed)
+        # Two streams from one seed: an odd multiplier keeps them apart for every seed.
+        draft = torch.Generator(device).manual_seed((seed * 0x9E3779B97F4A7C15 + 1) % 2**63)
+        self._generators = (judge, draft)
+
+    @property
+    def slot(self) -> int:
+        """Names the sequence."""
+        assert self.slot_state is not None
+        return self.slot_state.id
+
+    @property
+    def generator(self) -> torch.Generator:
+        """The judge's noise."""
+        assert self._generators is not None
+        return self._generators[0]
+
+    @property
+    def draft_generator(self) -> torch.Generator:
+        """The draft's noise, independent of the judge's."""
+        assert self._generators is not None
+        return self._generators[1]
+
+    @property
+    def unread(self) -> int:
+        """Tokens that the target has not read yet; the last one is always among them."""
+        assert self.slot_state is not None
+        return len(self.token_ids) - self.slot_state.cache.length
+
+    @property
+    def generated(self) -> int:
+        """Committed tokens of the reply."""
+        return len(self.token_ids) - self.prompt_length
+
+    @property
+    def room(self) -> int:
+        """How many more tokens the reply may have."""
+        left = self.context_length - len(self.token_ids)
+        return min(self.params.max_tokens - self.generated, left)
+
+    def take(self, token: int) -> str:
+        """Commit one token; return the text that it made certain.
+
+        Sets ``finish_reason`` when the token ends the reply: an end-of-sequence id, the completion
+        of a stop string, or the last token there is room for.
+        """
+        assert self._detokenizer is not None and self._stops is not None
+        self.token_ids.append(token)
+        if token in self.eos_ids:
+            self.finish_reason = "stop"
+            return self.flush_text()
+        decoded = self._detokenizer.add(token)
+        self.decoded += len(decoded)
+        text = self._stops.add(decoded)
+        if self._stops.stopped:
+            self.finish_reason = "stop"
+        elif self.room <= 0:
+            self.finish_reason = "length"
+            text += self.flush_text()
+        return text
+
+    def flush_text(self) -> str:
+        """The reply ends here: what was held back as half a character or as half a stop string."""
+        assert self._detokenizer is not None and self._stops is not None
+        rest = self._detokenizer.finish()
+        self.decoded += len(rest)
+        text = self._stops.add(rest)
+        if self._stops.stopped:
+            self.finish_reason = "stop"
+        return text + self._stops.finish()
+
+    def elapsed_ms(self) -> float:
+        """Milliseconds since the request arrived."""
+        return (time.perf_counter() - self.arrived) * 1e3
+
+    def report(self) -> Report:
+        """The report; final once ``finish_reason`` is set."""
+        stats = self.stats
+        by_position = tuple(
+            kept / tried for kept, tried in zip(stats.accepted_at, stats.drafted_at, strict=True)
+        )
+        return Report(
+            text=self.text,
+            token_ids=tuple(self.token_ids[self.prompt_length :]),
+            finish_reason=self.finish_reason or "cancelled",
+            prompt_tokens=self.prompt_length,
+            reused_tokens=self.reused,
+            rounds=stats.rounds,
+            target_forwards=stats.rounds + stats.prefill_forwards,
+            drafted=stats.drafted,
+            accepted=stats.accepted,
+            acceptance_by_position=by_position,
+            ttft_ms=self.ttft_ms,
+            total_ms=self.ended_ms or self.elapsed_ms(),
+            draft_ms=stats.draft_ms,
+            verify_ms=stats.verify_ms,
+            proposer=self.proposer,
+        )

@@ -1,0 +1,48 @@
+"""Stop strings, found across token borders; text that may begin one is held back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["StopMatcher"]
+
+
+class StopMatcher:
+    """Watches the text of one reply.
+
+    The text given out never contains a stop string, nor any part of the one that ended the reply.
+    At most ``len(longest stop) - 1`` characters are held back at any time.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+        self.stopped = False
+
+    def add(self, text: str) -> str:
+        """The text that may be shown now. Sets ``stopped`` when a stop string is complete."""
+        if not self._stops:
+            return text
+        text = self._held + text
+        starts = [at for at in (text.find(stop) for stop in self._stops) if at >= 0]
+        if starts:
+            self.stopped = True
+            self._held = ""
+            return text[: min(starts)]
+        keep = self._beginning_at_end(text)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def finish(self) -> str:
+        """The reply has ended without a stop string: what was held back. Idempotent."""
+        held, self._held = self._held, ""
+        return held
+
+    def _beginning_at_end(self, text: str) -> int:
+        longest = 0
+        for stop in self._stops:
+            for size in range(min(len(stop) - 1, len(text)), longest, -1):
+                if text.endswith(stop[:size]):
+                    longest = size
+                    break
+        return longest

@@ -1,0 +1,117 @@
+"""The engine's own thread, and the mailbox through which the rest of the program reaches it.
+
+``torch.inference_mode`` and the current CUDA stream belong to a thread, and cancelling and admitting
+need a mailbox anyway: so one dedicated thread, not a pool.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from specstream.engine.request import Request
+from specstream.errors import EngineClosed, EngineFailed, SpecstreamError
+
+if TYPE_CHECKING:
+    from specstream.engine.loop import EngineCore
+
+__all__ = ["EngineWorker"]
+
+Mail = Callable[["EngineCore"], None]
+
+
+class EngineWorker:
+    """Runs an `EngineCore` until it is closed.
+
+    Every method may be called from any thread and returns at once. ``on_ready`` is called on the
+    engine thread with None once the models are loaded, or with the error that prevented it;
+    ``on_closed`` when the thread is about to end.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], EngineCore],
+        on_ready: Callable[[SpecstreamError | None], None],
+        on_closed: Callable[[], None],
+    ) -> None:
+        self._build = build
+        self._on_ready = on_ready
+        self._on_closed = on_closed
+        self._mail: queue.SimpleQueue[Mail | None] = queue.SimpleQueue()
+        self._closing = False
+        self._gate = threading.Lock()  # nothing may enter the mailbox behind the closing notice
+        self._thread = threading.Thread(target=self._run, name="specstream-engine", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread and, on it, the loading of the models."""
+        self._thread.start()
+
+    def submit(self, request: Request) -> None:
+        """Hand a request over.
+
+        Raises:
+            EngineClosed: the worker is closed or closing.
+        """
+        with self._gate:
+            if self._closing:
+                raise EngineClosed("the engine is closed")
+            self._mail.put(lambda core: core.submit(request))
+
+    def post(self, mail: Mail) -> None:
+        """Run ``mail(core)`` on the engine thread between two steps; dropped after closing."""
+        self._mail.put(mail)
+
+    def wake(self) -> None:
+        """A consumer has caught up or cancelled: look again."""
+        self._mail.put(lambda core: None)
+
+    def close(self) -> None:
+        """End every request as cancelled, after the step under way, then the thread. Idempotent."""
+        with self._gate:
+            if not self._closing:
+                self._closing = True
+                self._mail.put(None)
+
+    def join(self) -> None:
+        """Wait for the thread to end; short once ``on_closed`` has been called."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            core = self._build()
+        except SpecstreamError as error:
+            self._refuse(error)
+            return
+        except Exception as error:
+            failure = EngineFailed(f"the engine can't start: {error!r}")
+            failure.__cause__ = error
+            self._refuse(failure)
+            return
+        self._on_ready(None)
+        try:
+            progressing = False
+            while self._read_mail(core, wait=not progressing):
+                progressing = core.step()
+        finally:
+            core.close()
+            self._on_closed()
+
+    def _refuse(self, error: SpecstreamError) -> None:
+        with self._gate:
+            self._closing = True
+        self._on_ready(error)
+        self._on_closed()
+
+    def _read_mail(self, core: EngineCore, *, wait: bool) -> bool:
+        """Act on everything in the mailbox; False when it says to close."""
+        while True:
+            try:
+                mail = self._mail.get(block=wait)
+            except queue.Empty:
+                return True
+            if mail is None:
+                return False
+            mail(core)
+            wait = False

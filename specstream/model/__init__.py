@@ -1,0 +1,1 @@
+"""Everything that touches torch modules or transformers."""

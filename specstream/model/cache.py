@@ -1,0 +1,139 @@
+"""The key/value cache: preallocated, absolute rollback; alone knows transformers' cache classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import PretrainedConfig
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
+
+from specstream.errors import ModelUnsupported
+
+__all__ = ["KVCache", "check_supported"]
+
+_FIRST_CAPACITY = 256
+_ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
+
+
+def check_supported(config: PretrainedConfig) -> None:
+    """Refuse, by name, a model whose state is not a plain list of keys and values.
+
+    Sliding-window and chunked layers are fine: their whole history is kept and the mask cuts it.
+
+    Raises:
+        ModelUnsupported: recurrent, convolutional, hybrid or indexed layers (they can't be rolled
+            back by position), or an encoder-decoder.
+    """
+    text = config.get_text_config()
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelUnsupported(f"{config.model_type} is an encoder-decoder; only decoders are served")
+    # transformers itself says which state each layer keeps; asking it covers every architecture.
+    probe = DynamicCache(config=text)
+    kinds = {type(layer).__name__ for layer in probe.layers}
+    odd = {kind for kind in kinds if kind not in {"DynamicLayer", "DynamicSlidingWindowLayer"}}
+    declared = set(getattr(text, "layer_types", None) or ()) - _ATTENTION
+    if odd or declared:
+        what = ", ".join(sorted(declared or odd))
+        raise ModelUnsupported(
+            f"{config.model_type} keeps state that can't be rolled back by position ({what}); "
+            "choose a model whose layers are all attention"
+        )
+
+
+class _Layer(CacheLayerMixin):
+    """One layer's keys and values in a buffer that is larger than what is in use.
+
+    ``update`` writes in place and returns views, so a step copies only the new rows, and taking rows
+    back is a change of ``length``. Buffers have shape ``[batch, kv_heads, capacity, head_dim]``.
+    """
+
+    is_sliding = False
+    is_compileable = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.length = 0
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Allocate on first use, when shapes, dtype and device are known."""
+        batch, heads, needed, _ = key_states.shape
+        capacity = max(_FIRST_CAPACITY, needed)
+        self.keys = key_states.new_empty(batch, heads, capacity, key_states.shape[-1])
+        self.values = value_states.new_empty(batch, heads, capacity, value_states.shape[-1])
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append rows; return all rows in use."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        end = self.length + key_states.shape[-2]
+        if end > self.keys.shape[-2]:
+            self._grow(end)
+        self.keys[:, :, self.length : end] = key_states
+        self.values[:, :, self.length : end] = value_states
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def _grow(self, needed: int) -> None:
+        capacity = max(needed, 2 * self.keys.shape[-2])  # doubling: copying stays amortised O(1)
+        for name in ("keys", "values"):
+            old = getattr(self, name)
+            new = old.new_empty(*old.shape[:2], capacity, old.shape[-1])
+            new[:, :, : self.length] = old[:, :, : self.length]
+            setattr(self, name, new)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """(length of keys that the mask covers, offset of the first)."""
+        return self.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        """Rows in use."""
+        return self.length
+
+    def get_max_length(self) -> int:
+        """No fixed maximum."""
+        return -1
+
+
+class KVCache:
+    """Keys and values of one sequence, for every layer of one model.
+
+    ``length`` rows are valid. A model's forward appends rows; `rollback_to` takes them back in O(1).
+    """
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        count = config.get_text_config().num_hidden_layers
+        self._layers = [_Layer() for _ in range(count)]
+        self.transformers = Cache(layers=list(self._layers))
+
+    @property
+    def length(self) -> int:
+        """Valid rows: those that every layer has.
+
+        A forward that was interrupted has written to some layers only; its rows don't count.
+        """
+        return min(layer.length for layer in self._layers)
+
+    def rollback_to(self, length: int) -> None:
+        """Keep the first ``length`` rows. Absolute, so doing it twice changes nothing.
+
+        Raises:
+            ValueError: ``length`` is negative or there are not that many rows.
+        """
+        if not 0 <= length <= self.length:
+            raise ValueError(f"can't roll back to {length}: {self.length} rows are valid")
+        for layer in self._layers:
+            layer.length = length
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, in bytes (capacity, not use)."""
+        total = 0
+        for layer in self._layers:
+            if layer.is_initialized:
+                total += layer.keys.nbytes + layer.values.nbytes
+        return total

@@ -1,0 +1,151 @@
+"""Reads a model pair from folders or the Hub, with one clear error for each thing that goes wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from specstream.config import EngineConfig
+from specstream.errors import (
+    ConfigError,
+    ModelBroken,
+    ModelError,
+    ModelNotFound,
+    SpecstreamError,
+    VocabularyMismatch,
+)
+
+__all__ = ["check_vocabulary", "choose_device", "choose_dtype", "load_model", "load_tokenizer"]
+
+
+def choose_device(wanted: str) -> torch.device:
+    """Turn ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"`` … into a device that is there.
+
+    Raises:
+        ConfigError: no such device on this machine.
+    """
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(wanted)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device {wanted!r} can't be used here: {_first_line(error)}") from None
+    return device
+
+
+def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
+    """``"auto"``: float32 on a CPU, bfloat16 on a GPU that has it, else float16."""
+    if wanted != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[
+            wanted
+        ]
+    if device.type == "cpu":
+        return torch.float32
+    if device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        return torch.float16
+    return torch.bfloat16
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a folder or Hub id.
+
+    Raises:
+        ModelNotFound: nothing there, or the Hub can't be reached.
+        ModelBroken: the files can't be read.
+    """
+    _check_folder(name)
+    with _translated(name, "tokenizer"):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
+    return tokenizer
+
+
+def load_model(name: str, config: EngineConfig) -> PreTrainedModel:
+    """The weights of a folder or Hub id, in the configured dtype, on the configured device.
+
+    Raises:
+        ModelNotFound: nothing there, or the Hub can't be reached.
+        ModelBroken: files damaged, or weights missing or of the wrong shape.
+        ConfigError: the device is not there.
+    """
+    _check_folder(name)
+    device = choose_device(config.device)
+    dtype = choose_dtype(config.dtype, device)
+    with _translated(name, "model"):
+        AutoConfig.from_pretrained(name)  # before the weights: the error names the right file
+        model, info = AutoModelForCausalLM.from_pretrained(
+            name, dtype=dtype, output_loading_info=True
+        )
+        # transformers fills a missing weight with random numbers and only warns.
+        lost = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
+        if lost:
+            some = ", ".join(lost[:3])
+            raise ModelBroken(f"{name}: {len(lost)} weights are missing or misshapen ({some} …)")
+        model = model.to(device)
+    loaded: PreTrainedModel = model.eval()
+    return loaded
+
+
+def check_vocabulary(
+    target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase, names: tuple[str, str]
+) -> None:
+    """Token ids are compared one by one, so both sides must mean the same by each.
+
+    Raises:
+        VocabularyMismatch: says how many entries differ and shows one.
+    """
+    ours, theirs = target.get_vocab(), draft.get_vocab()
+    if ours == theirs:
+        return
+    differ = [token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token)]
+    example = min(differ)
+    raise VocabularyMismatch(
+        f"draft {names[1]} and target {names[0]} don't share a tokenizer: {len(differ)} tokens differ "
+        f"(for example {example!r}: {ours.get(example)} and {theirs.get(example)}); "
+        "choose a draft of the same family, or --proposer ngram"
+    )
+
+
+def _check_folder(name: str) -> None:
+    path = Path(name)
+    if path.is_dir():
+        config = path / "config.json"
+        if not config.is_file():
+            raise ModelNotFound(f"{name} is a folder without a config.json: not a model folder")
+        try:
+            json.loads(config.read_text(encoding="utf-8"))
+        except (ValueError, OSError) as error:
+            raise ModelBroken(f"{config} can't be read: {_first_line(error)}") from None
+    elif path.is_absolute() or name.startswith(("./", "../", "~")) or name.count("/") > 1:
+        raise ModelNotFound(f"no such model folder: {name}")
+    elif not name.strip() or path.is_file():
+        raise ModelNotFound(f"{name!r} is neither a model folder nor a Hub id")
+
+
+@contextmanager
+def _translated(name: str, what: str) -> Iterator[None]:
+    try:
+        yield
+    except SpecstreamError:
+        raise
+    except torch.OutOfMemoryError as error:
+        raise ModelError(f"{name} doesn't fit into the device's memory") from error
+    except Exception as error:
+        if Path(name).is_dir():
+            raise ModelBroken(f"{name}: the {what} can't be read: {_first_line(error)}") from error
+        raise ModelNotFound(
+            f"{name} is no folder here and can't be had from the Hub ({_first_line(error)}); "
+            "check the name and the network, or give a local folder"
+        ) from error
+
+
+def _first_line(error: Any) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:200] if text else type(error).__name__

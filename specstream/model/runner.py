@@ -1,0 +1,78 @@
+"""Runs one model over one or several sequences; the only caller of a model's forward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specstream.model.cache import KVCache, check_supported
+
+__all__ = ["ForwardInput", "ModelRunner"]
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardInput:
+    """Tokens to append to one sequence.
+
+    Attributes:
+        token_ids: ``[n]`` int64 on the runner's device, n >= 1.
+        cache: The sequence's cache; grows by n rows.
+        keep: For how many of the last tokens logits are wanted.
+    """
+
+    token_ids: Tensor
+    cache: KVCache
+    keep: int = 1
+
+
+class ModelRunner:
+    """A target or a draft, ready to run.
+
+    ``vocab_size`` fixes the width of the logits: two models with one tokenizer often pad their
+    output layers differently, and both sides of a verdict need the same width.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, vocab_size: int | None = None) -> None:
+        check_supported(model.config)
+        self.model = model.eval()
+        self.device = model.device
+        self.dtype = model.dtype
+        text = model.config.get_text_config()
+        self.model_vocab_size = int(text.vocab_size)
+        self.vocab_size = vocab_size or self.model_vocab_size
+        self.context_length = int(getattr(text, "max_position_embeddings", 0) or 2**31)
+        self.forwards = 0
+
+    def new_cache(self) -> KVCache:
+        """An empty cache for one sequence."""
+        return KVCache(self.model.config)
+
+    def forward(self, inputs: Sequence[ForwardInput]) -> list[Tensor]:
+        """Append tokens to each sequence and return its logits, ``[keep, vocab_size]`` each.
+
+        The rows of a sequence don't depend on what else is in ``inputs``.
+        """
+        return [self._one(item) for item in inputs]
+
+    def _one(self, item: ForwardInput) -> Tensor:
+        self.forwards += 1
+        logits: Tensor = self.model(
+            input_ids=item.token_ids.unsqueeze(0),
+            past_key_values=item.cache.transformers,
+            use_cache=True,
+            logits_to_keep=item.keep,
+        ).logits[0, -item.keep :]
+        return self._fit(logits)
+
+    def _fit(self, logits: Tensor) -> Tensor:
+        surplus = logits.shape[-1] - self.vocab_size
+        if surplus > 0:
+            return logits[..., : self.vocab_size]
+        if surplus < 0:
+            pad = logits.new_full((*logits.shape[:-1], -surplus), -torch.inf)
+            return torch.cat([logits, pad], dim=-1)
+        return logits

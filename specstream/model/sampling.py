@@ -1,0 +1,56 @@
+"""Logits to probabilities. Pure; the same function serves target and draft."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specstream.types import SamplingParams
+
+__all__ = ["draw", "probabilities"]
+
+
+def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
+    """The distribution that a token is drawn from under ``params``.
+
+    Args:
+        logits: ``[..., V]``, any float dtype.
+        params: Temperature above 0, then top-k, then top-p, in the order of transformers. Equal
+            logits at the border of top-k are all kept, so the result doesn't depend on the order of
+            a sort.
+
+    Returns:
+        ``[..., V]`` float32, each row sums to 1.
+    """
+    scaled = logits.float()
+    scaled = (scaled - scaled.amax(-1, keepdim=True)) / params.temperature
+    if 0 < params.top_k < scaled.shape[-1]:
+        kth = scaled.topk(params.top_k, dim=-1).values[..., -1:]
+        scaled = scaled.masked_fill(scaled < kth, -torch.inf)
+    probs = scaled.softmax(-1)
+    if params.top_p < 1.0:
+        ordered, order = probs.sort(dim=-1, descending=True, stable=True)
+        # A token stays while the mass of those before it is below top_p: at least one always does.
+        before = ordered.cumsum(-1) - ordered
+        keep = torch.zeros_like(probs, dtype=torch.bool).scatter(-1, order, before < params.top_p)
+        probs = probs.masked_fill(~keep, 0.0)
+        probs = probs / probs.sum(-1, keepdim=True)
+    return probs
+
+
+def draw(weights: Tensor, generator: torch.Generator) -> Tensor:
+    """One token per row of unnormalised ``weights [N, V]``: ``[N]`` int64.
+
+    Inverse-CDF sampling in float64: one uniform a row, so the generator's state after a call depends
+    on the number of rows only, and a weight of zero is never drawn.
+    """
+    cdf = weights.double().cumsum(-1)
+    uniform = torch.rand(
+        weights.shape[0], 1, generator=generator, device=weights.device, dtype=torch.float64
+    )
+    # right=True steps over zero weights: it finds the first entry whose CDF is above the threshold.
+    threshold = uniform * cdf[:, -1:]
+    index = torch.searchsorted(cdf, threshold, right=True).squeeze(-1)
+    # Rounding can lift the threshold to the total; the last token with weight is the right answer.
+    last = weights.shape[-1] - 1 - weights.flip(-1).ne(0).int().argmax(-1)
+    return torch.minimum(index, last)

@@ -1,0 +1,329 @@
+"""The async face: an engine, its generations, and conversations. Loads no torch until it is entered."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+
+from specstream.config import EngineConfig, parse_config
+from specstream.errors import ConfigError, EngineClosed, EngineError, SpecstreamError
+from specstream.metrics import Report
+from specstream.types import Chunk, Message, SamplingParams
+
+if TYPE_CHECKING:
+    from specstream.engine.request import Request
+    from specstream.engine.worker import EngineWorker
+
+__all__ = ["Engine", "Generation", "Session"]
+
+
+class Generation:
+    """One reply under way: an async iterator of `Chunk`, in order, ending after the last one.
+
+    The chunk that carries a ``finish_reason`` is the last. If the engine fails on this request, the
+    iteration raises the typed error after every chunk that came before it. Cancelling an iteration
+    that waits loses nothing. A consumer that doesn't read parks this request only: the engine goes
+    no further than ``max_unread_chunks`` ahead of it.
+    """
+
+    def __init__(self, worker: EngineWorker, loop: asyncio.AbstractEventLoop, limit: int) -> None:
+        from specstream.engine.request import Delivery
+
+        self._worker = worker
+        self._loop = loop
+        self._arrived: deque[Chunk | SpecstreamError] = deque()
+        self._news = asyncio.Event()
+        self._ended = False
+        self._delivery = Delivery(self._put, limit)
+        self._request: Request | None = None
+        self._heard: list[str] = []
+
+    def _put(self, item: Chunk | SpecstreamError) -> None:
+        """Called on the engine thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._arrive, item)
+        except RuntimeError:
+            self._delivery.cancelled = True  # the loop is closed: nobody will ever read this
+
+    def _arrive(self, item: Chunk | SpecstreamError) -> None:
+        self._arrived.append(item)
+        self._news.set()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        while not self._arrived:
+            if self._ended:
+                raise StopAsyncIteration
+            self._news.clear()
+            await self._news.wait()
+        item = self._arrived.popleft()
+        delivery = self._delivery
+        delivery.read += 1
+        # After the increment: either the engine sees it, or we see that the engine stood still.
+        if delivery.sent - delivery.read >= delivery.limit - 1:
+            self._worker.wake()
+        if isinstance(item, Chunk):
+            self._ended = item.finish_reason is not None
+            self._heard.append(item.text)
+            return item
+        self._ended = True
+        raise item
+
+    def cancel(self) -> None:
+        """Stop after the round under way. The iteration ends with a chunk marked ``cancelled``.
+
+        Returns at once; idempotent; does nothing once the reply is complete.
+        """
+        if not self._delivery.cancelled:
+            self._delivery.cancelled = True
+            self._worker.wake()
+
+    @property
+    def text(self) -> str:
+        """The text so far, as the engine has it."""
+        return self._request.text if self._request is not None else ""
+
+    @property
+    def report(self) -> Report:
+        """How the request went; final once the iteration has ended."""
+        if self._request is None:
+            raise EngineError("the request was never submitted")
+        return self._request.report()
+
+
+class Engine:
+    """A model pair on a thread of its own.
+
+    ::
+
+        async with Engine.load() as engine:
+            async with engine.generate("Tell me a story.") as chunks:
+                async for chunk in chunks:
+                    print(chunk.text, end="")
+
+    One engine serves many requests at once. It belongs to the event loop that entered it.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self._worker: EngineWorker | None = None
+        self._closed = anyio.Event()
+
+    @classmethod
+    def load(
+        cls,
+        target: str | Path | None = None,
+        draft: str | Path | None = None,
+        *,
+        proposer: str | dict[str, Any] | None = None,
+        config: EngineConfig | None = None,
+        **options: Any,
+    ) -> Engine:
+        """Describe an engine; the weights are read when its ``async with`` block is entered.
+
+        Args:
+            target: Folder or Hub id; the bundled target by default.
+            draft: The same for the draft model.
+            proposer: A kind (``"draft"``, ``"ngram"``, ``"off"``) or a kind with its options
+                (``{"kind": "ngram", "num_tokens": 12}``).
+            config: What to start from; the other arguments override it.
+            options: Further keys of `EngineConfig`.
+
+        Raises:
+            ConfigError: an unknown key or a value out of range.
+        """
+        values = config.model_dump() if config is not None else {}
+        values.update(options)
+        if target is not None:
+            values["target"] = str(target)
+        if draft is not None:
+            values["draft"] = str(draft)
+        if proposer is not None:
+            values["proposer"] = {"kind": proposer} if isinstance(proposer, str) else proposer
+        return cls(parse_config(values))
+
+    async def __aenter__(self) -> Self:
+        """Load the models, off the event loop.
+
+        Raises:
+            ModelError: any of its kinds.
+            ConfigError: the engine is already running.
+        """
+        if self._worker is not None:
+            raise ConfigError("this engine was entered before; make a new one")
+        from specstream.engine.worker import EngineWorker
+
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[None] = loop.create_future()
+
+        def settle(error: SpecstreamError | None) -> None:
+            if not ready.done():
+                ready.set_exception(error) if error is not None else ready.set_result(None)
+
+        def build() -> Any:
+            from specstream.engine.build import build_engine
+
+            return build_engine(self.config)
+
+        self._worker = EngineWorker(
+            build,
+            lambda error: _call_in(loop, settle, error),
+            lambda: _call_in(loop, self._closed.set),
+        )
+        self._worker.start()
+        try:
+            await ready
+        except BaseException:
+            await self._shut()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """End every request as cancelled, after the round under way, and stop the thread."""
+        await self._shut()
+
+    async def _shut(self) -> None:
+        assert self._worker is not None
+        self._worker.close()
+        with anyio.CancelScope(shield=True):  # a model pair must not outlive its block
+            await self._closed.wait()
+            # Its last instructions; a thread that outlives the loop can abort the interpreter's exit.
+            await asyncio.to_thread(self._worker.join)
+
+    def _running(self) -> EngineWorker:
+        if self._worker is None:
+            raise EngineClosed("the engine is not running: use it inside its `async with` block")
+        return self._worker
+
+    @asynccontextmanager
+    async def generate(
+        self,
+        messages: Sequence[Message] | str,
+        params: SamplingParams | None = None,
+        *,
+        reference: str = "",
+        session: str | None = None,
+    ) -> AsyncGenerator[Generation, None]:
+        """Write one reply.
+
+        Leaving the block (by cancellation, too) stops the decoding within one round. ``reference``
+        is text that the reply is expected to repeat: prompt lookup may draft from it; it never
+        changes what is written. Requests that name the same ``session`` share a cache.
+
+        Raises:
+            PromptError: the prompt is empty.
+            EngineClosed: the engine is not running.
+
+        Further errors (too long a prompt, a full waiting line) are raised by the iteration.
+        """
+        from specstream.engine.prompt import check_messages
+        from specstream.engine.request import Request
+
+        worker = self._running()
+        checked = check_messages(messages)
+        limit = self.config.max_unread_chunks
+        generation = Generation(worker, asyncio.get_running_loop(), limit)
+        request = Request(
+            checked,
+            params or SamplingParams(),
+            generation._delivery,
+            session=session,
+            reference=reference,
+            proposer=self.config.proposer.kind,
+        )
+        generation._request = request
+        worker.submit(request)
+        try:
+            yield generation
+        finally:
+            generation.cancel()
+
+    async def complete(
+        self, messages: Sequence[Message], *, max_tokens: int = 256, reference: str = ""
+    ) -> str:
+        """Write one greedy reply and return its whole text. Cancelling stops the decoding."""
+        params = SamplingParams(max_tokens=max_tokens)
+        async with self.generate(messages, params, reference=reference) as generation:
+            return "".join([chunk.text async for chunk in generation])
+
+    def session(self, system: str | None = None) -> Session:
+        """Begin a conversation, whose cache is kept from turn to turn."""
+        return Session(self, system)
+
+
+class Session:
+    """A conversation. ``messages`` is its history and may be edited between turns.
+
+    What a reply shares with the turns before it is not read again by the models.
+    """
+
+    def __init__(self, engine: Engine, system: str | None = None) -> None:
+        self._engine = engine
+        self._key = uuid.uuid4().hex
+        self.messages: list[Message] = []
+        if system:
+            self.messages.append({"role": "system", "content": system})
+
+    @asynccontextmanager
+    async def reply(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        reference: str = "",
+    ) -> AsyncGenerator[Generation, None]:
+        """A reply to any messages; the history is left alone. Ends as `Engine.generate` does."""
+        async with self._engine.generate(
+            messages, params, reference=reference, session=self._key
+        ) as generation:
+            yield generation
+
+    @asynccontextmanager
+    async def generate(
+        self, text: str, params: SamplingParams | None = None
+    ) -> AsyncGenerator[Generation, None]:
+        """Say ``text`` as the user. Both turns enter the history, the reply as far as it was read.
+
+        Ends as `Engine.generate` does. If nothing was read, neither turn is remembered.
+        """
+        self.messages.append({"role": "user", "content": text})
+        heard = ""
+        try:
+            async with self.reply(self.messages, params) as generation:
+                try:
+                    yield generation
+                finally:
+                    heard = "".join(generation._heard)
+        finally:
+            if heard:
+                self.messages.append({"role": "assistant", "content": heard})
+            else:
+                self.messages.pop()
+
+    async def aclose(self) -> None:
+        """Forget the conversation's cache. Idempotent."""
+        worker = self._engine._worker
+        if worker is not None:
+            worker.post(lambda core: core.slots.forget(self._key))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, call: Any, *args: Any) -> None:
+    try:
+        loop.call_soon_threadsafe(call, *args)
+    except RuntimeError:
+        pass  # the loop has gone: nobody waits for this any more

@@ -1,0 +1,1 @@
+"""Speculative decoding proper: proposals, verdicts, proposers."""

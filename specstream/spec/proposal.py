@@ -1,0 +1,122 @@
+"""What a proposer gives and what the judge returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from specstream.types import SamplingParams
+
+__all__ = ["Capabilities", "Proposal", "Proposer", "SpecRequest", "Verdict"]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Tokens that a draft expects next.
+
+    Attributes:
+        tokens: ``[K]`` int64, K >= 0.
+        probs: ``[K, V]`` float32: row j is the distribution that ``tokens[j]`` was *really drawn
+            from*. None means a deterministic draft (a point mass on ``tokens[j]``).
+        parents: ``[K]`` int64, the index of each token's parent in a tree (-1: the root). None means
+            a chain.
+    """
+
+    tokens: Tensor
+    probs: Tensor | None = None
+    parents: Tensor | None = None
+
+    @property
+    def length(self) -> int:
+        """How many tokens are proposed."""
+        return self.tokens.shape[0]
+
+    @staticmethod
+    def empty(device: torch.device | str = "cpu") -> Proposal:
+        """Nothing proposed: the round is a plain decoding step."""
+        return Proposal(torch.empty(0, dtype=torch.int64, device=device))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The target's judgement of a proposal.
+
+    ``accepted`` leading tokens stand; ``next_token`` follows them: *recovered* (drawn from the
+    residual) where one was rejected, *bonus* where all were accepted. ``path`` are the indices of
+    the accepted tokens in the proposal (for a chain: 0, 1, …, accepted - 1).
+    """
+
+    accepted: int
+    next_token: int
+    path: tuple[int, ...]
+
+
+class SpecRequest(Protocol):
+    """What a proposer may know of a request."""
+
+    @property
+    def slot(self) -> int:
+        """Names the sequence; a proposer keys its own caches by it."""
+        ...
+
+    @property
+    def id(self) -> int:
+        """Names the request; a slot may serve several, one after another."""
+        ...
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Prompt and committed tokens. Only ever grows while the request lives; not to be changed."""
+        ...
+
+    @property
+    def prompt_length(self) -> int:
+        """How many of ``token_ids`` are the prompt."""
+        ...
+
+    @property
+    def reference_ids(self) -> list[int]:
+        """Tokens that the reply is expected to repeat in part; may be empty."""
+        ...
+
+    @property
+    def params(self) -> SamplingParams:
+        """How the request samples."""
+        ...
+
+    @property
+    def draft_generator(self) -> torch.Generator:
+        """The draft's own noise. Never the judge's: sharing it biases the result."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a proposer needs and can do; asked instead of its type."""
+
+    hidden_states: bool = False
+    own_cache: bool = False
+    trees: bool = False
+
+
+class Proposer(Protocol):
+    """Guesses what comes next. One object serves all requests of an engine."""
+
+    name: str
+    capabilities: Capabilities
+
+    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
+        """At most ``budget[i]`` tokens for ``requests[i]``; fewer or none is always allowed."""
+        ...
+
+    def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
+        """What became of the latest proposals, before the tokens are committed."""
+        ...
+
+    def release(self, slot: int) -> None:
+        """The sequence is gone: drop what is kept for it. Idempotent."""
+        ...
