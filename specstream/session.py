@@ -212,12 +212,14 @@ class Engine:
         *,
         reference: str = "",
         session: str | None = None,
+        speculate: bool = True,
     ) -> AsyncGenerator[Generation, None]:
         """Write one reply.
 
         Leaving the block (by cancellation, too) stops the decoding within one round. ``reference``
         is text that the reply is expected to repeat: prompt lookup may draft from it; it never
         changes what is written. Requests that name the same ``session`` share a cache.
+        ``speculate=False`` decodes this request plainly, whatever the engine's proposer.
 
         Raises:
             PromptError: the prompt is empty.
@@ -238,7 +240,7 @@ class Engine:
             generation._delivery,
             session=session,
             reference=reference,
-            proposer=self.config.proposer.kind,
+            proposer=self.config.proposer.kind if speculate else "off",
         )
         generation._request = request
         worker.submit(request)

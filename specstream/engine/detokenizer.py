@@ -35,26 +35,36 @@ class Detokenizer:
     def add(self, token_id: int) -> str:
         """The text that became certain with this token; may be empty."""
         self._pending.append(token_id)
-        text = self._new_text()
+        before, text = self._texts()
+        if not text.endswith(_REPLACEMENT):
+            self._settle(len(self._pending))
+            return text
         # A replacement character at the very end may be the first half of a real one.
-        if text.endswith(_REPLACEMENT) and len(self._pending) < _LONGEST_CHARACTER:
+        if len(self._pending) < _LONGEST_CHARACTER:
             return ""
-        self._settle()
+        # Too many tokens for one character: what stands before the half one can go.
+        for kept in range(1, _LONGEST_CHARACTER):
+            settled = self._decode(self._context + self._pending[:-kept])[len(before) :]
+            if settled + _REPLACEMENT == text:
+                self._settle(len(self._pending) - kept)
+                return settled
+        self._settle(len(self._pending))
         return text
 
     def finish(self) -> str:
         """The reply has ended: whatever is left, U+FFFD for half a character. Idempotent."""
-        text = self._new_text() if self._pending else ""
-        self._settle()
+        text = self._texts()[1] if self._pending else ""
+        self._settle(len(self._pending))
         return text
 
-    def _new_text(self) -> str:
+    def _texts(self) -> tuple[str, str]:
+        """The text of the context, and what the pending tokens add to it."""
         before = self._decode(self._context)
-        return self._decode(self._context + self._pending)[len(before) :]
+        return before, self._decode(self._context + self._pending)[len(before) :]
 
     def _decode(self, ids: list[int]) -> str:
         return self._decoder.decode(ids, skip_special_tokens=True) if ids else ""
 
-    def _settle(self) -> None:
-        self._context = (self._context + self._pending)[-_CONTEXT:]
-        self._pending = []
+    def _settle(self, count: int) -> None:
+        self._context = (self._context + self._pending[:count])[-_CONTEXT:]
+        del self._pending[:count]

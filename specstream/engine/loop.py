@@ -89,7 +89,7 @@ class EngineCore:
     def _propose(self, batch: Sequence[Request]) -> list[Proposal]:
         # Round 0 drafts nothing: the first token is not kept waiting for the draft to read the
         # prompt. Later, a proposal longer than the room less one could never be used up.
-        budget = [max(0, r.room - 1) if r.stats.rounds else 0 for r in batch]
+        budget = [r.room - 1 if r.stats.rounds and r.proposer != "off" else 0 for r in batch]
         wanted = [i for i, b in enumerate(budget) if b > 0]
         proposals = [Proposal.empty(self.target.device) for _ in batch]
         if wanted:

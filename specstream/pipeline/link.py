@@ -29,8 +29,10 @@ class Link(Generic[T]):
         self._capacity = capacity
         self._items: deque[T | Control] = deque()
         self._closed = False
+        self._finished = False
+        self._cancelled = False
         self._changed = anyio.Event()
-        self._cancelled = anyio.Event()
+        self._interruptible: set[anyio.CancelScope] = set()
         self.inlet: Inlet[T] = Inlet(self)
 
     def _notify(self) -> None:
@@ -57,12 +59,13 @@ class Link(Generic[T]):
             return
         self._items.clear()
         self._items.append(cancel)
-        self._closed = True
-        self._cancelled.set()
+        self._closed = self._cancelled = True
+        for scope in self._interruptible:
+            scope.cancel()
         self._notify()
 
     def abandon(self) -> None:
-        """The receiver reads no more: drop what is unread and whatever is still sent. Idempotent."""
+        """The receiver reads no more: drop what is unread and what is still sent. Idempotent."""
         self._items.clear()
         self._closed = True
         self._notify()
@@ -70,24 +73,39 @@ class Link(Generic[T]):
     @property
     def cancelled(self) -> bool:
         """Whether ``cancel`` was called."""
-        return self._cancelled.is_set()
+        return self._cancelled
+
+    @property
+    def finished(self) -> bool:
+        """Whether the receiver has read the end of the stream, or its Cancel."""
+        return self._finished
 
     @property
     def cancel_pending(self) -> bool:
-        """Whether ``cancel`` was called and the receiver has not read the Cancel yet."""
-        return self.cancelled and bool(self._items)
+        """Whether ``cancel`` was called before the receiver finished, and it doesn't know yet."""
+        return self._cancelled and not self._finished
 
     async def _receive(self) -> T | Control:
         while not self._items:
             if self._closed:
+                self._finished = True
                 raise StopAsyncIteration
             await self._changed.wait()
         item = self._items.popleft()
+        self._finished = self._cancelled
         self._notify()
         return item
 
-    async def _wait_cancelled(self) -> None:
-        await self._cancelled.wait()
+    async def _unless_cancelled(self, work: Callable[[], Awaitable[R]]) -> R | None:
+        if self._cancelled:
+            return None
+        with anyio.CancelScope() as scope:
+            self._interruptible.add(scope)
+            try:
+                return await work()
+            finally:
+                self._interruptible.discard(scope)
+        return None
 
 
 class Inlet(Generic[T]):
@@ -113,14 +131,4 @@ class Inlet(Generic[T]):
 
     async def unless_cancelled(self, work: Callable[[], Awaitable[R]]) -> R | None:
         """Run ``work()``, or stop it and return None as soon as the turn is cancelled."""
-        result: R | None = None
-        async with anyio.create_task_group() as group:
-
-            async def watch() -> None:
-                await self._link._wait_cancelled()
-                group.cancel_scope.cancel()
-
-            group.start_soon(watch)
-            result = await work()
-            group.cancel_scope.cancel()
-        return result
+        return await self._link._unless_cancelled(work)

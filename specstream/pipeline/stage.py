@@ -19,7 +19,7 @@ from specstream.errors import AdapterFailed, ConfigError, SpecstreamError
 from specstream.pipeline.link import Inlet, Link
 from specstream.types import Cancel, Control
 
-__all__ = ["Event", "Pipeline", "Run", "Stage", "StageFailed"]
+__all__ = ["Event", "Pipeline", "Run", "Stage", "StageFailed", "as_failure"]
 
 In_contra = TypeVar("In_contra", contravariant=True)
 Out_co = TypeVar("Out_co", covariant=True)
@@ -79,7 +79,8 @@ class Run:
         self._clock = clock
         self._started = clock()
         self._seq = 0
-        self._error: SpecstreamError | None = None
+        self._turnstile = anyio.Lock()  # entries enter the log in the order of their numbers
+        self._error: Exception | None = None
         self.cancelled: Cancel | None = None
 
     def cancel(self, reason: str = "cancelled") -> None:
@@ -101,15 +102,16 @@ class Run:
             item = await self._log.inlet.__anext__()
         except StopAsyncIteration:
             if self._error is not None:
-                raise self._error from None
+                raise self._error from self._error.__cause__
             raise
         assert isinstance(item, Event)
         return item
 
     async def _emit(self, source: str, item: object) -> None:
-        event = Event(self._seq, (self._clock() - self._started) * 1e3, source, item)
-        self._seq += 1
-        await self._log.send(event)
+        async with self._turnstile:
+            event = Event(self._seq, (self._clock() - self._started) * 1e3, source, item)
+            await self._log.send(event)
+            self._seq += 1
 
     def _link(self, capacity: int) -> Link[Any]:
         link: Link[Any] = Link(capacity)
@@ -123,9 +125,9 @@ class Pipeline:
     """A head stage (text to phrases) and branches of stages behind it.
 
     ``Pipeline([[voice, avatar], [prompt]], head=segmenter)``: every branch gets what the head
-    yields; within a branch each stage gets what the one before it yields. Everything that any stage
-    yields is also an event of the run. All hand-overs are bounded by ``capacity`` items, so a reader
-    that stops reading stops the whole turn, back to the token stream, and loses nothing.
+    yields; within a branch each stage gets what the one before it yields. Everything that any
+    stage yields is also an event of the run. All hand-overs are bounded by ``capacity`` items, so a
+    reader that stops reading stops the whole turn, back to the token stream, and loses nothing.
     """
 
     def __init__(
@@ -147,8 +149,8 @@ class Pipeline:
     async def run(self, chunks: AsyncIterable[Any]) -> AsyncGenerator[Run, None]:
         """Run one turn over ``chunks`` (an `Engine` generation, or any stream of `Chunk`).
 
-        Leaving the block early cancels the turn and waits until every stage has let go. A stage that
-        breaks becomes a `StageFailed` event; the other branches go on.
+        Leaving the block early cancels the turn and waits until every stage has let go. A stage
+        that breaks becomes a `StageFailed` event; the other branches go on.
         """
         run = Run(self._capacity, self._clock)
         try:
@@ -163,7 +165,7 @@ class Pipeline:
             cause: BaseException = errors
             while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:
                 cause = cause.exceptions[0]
-            raise cause from None
+            raise cause from cause.__cause__
 
     async def _drive(self, run: Run, chunks: AsyncIterable[Any]) -> None:
         head_in = run._link(self._capacity)
@@ -176,7 +178,7 @@ class Pipeline:
                         async for chunk in chunks:
                             await run._emit("engine", chunk)
                             await head_in.send(chunk)
-                except SpecstreamError as error:
+                except Exception as error:
                     run._error = error
                 head_in.close()
         finally:
@@ -203,13 +205,18 @@ class Pipeline:
                     await run._emit(stage.name, item)
                     for sink in sinks:
                         await sink.send(item)
-        except SpecstreamError as error:
-            await run._emit(stage.name, StageFailed(error))
         except Exception as error:
-            failure = AdapterFailed(f"stage {stage.name!r} broke: {type(error).__name__}: {error}")
-            failure.__cause__ = error
-            await run._emit(stage.name, StageFailed(failure))
+            await run._emit(stage.name, StageFailed(as_failure(stage.name, error)))
         finally:
             source.abandon()
             for sink in sinks:
                 sink.close()
+
+
+def as_failure(stage: str, error: Exception) -> SpecstreamError:
+    """What broke the stage, typed; a foreign exception is kept as the cause."""
+    if isinstance(error, SpecstreamError):
+        return error
+    failure = AdapterFailed(f"stage {stage!r} broke: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure

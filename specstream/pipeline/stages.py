@@ -8,10 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import partial
 
 import anyio
 
-from specstream.pipeline.interfaces import AvatarScripter, PromptRewriter, SpeechSynthesizer
+from specstream.errors import AdapterFailed
+from specstream.pipeline.interfaces import (
+    AvatarScripter,
+    AvatarTrack,
+    PromptRewriter,
+    SpeechSynthesizer,
+)
 from specstream.pipeline.link import Inlet
 from specstream.pipeline.text import Segmenter
 from specstream.types import (
@@ -96,22 +103,21 @@ class VoiceStage:
         self._rate = voice.capabilities.sample_rate
 
     async def run(self, items: Inlet[Phrase]) -> AsyncGenerator[Speech | Control, None]:
-        """One turn; the sample clock starts at 0."""
+        """One turn; the sample clock starts at 0. A cancel stops a voice within a buffer."""
         clock = 0
-        starts: list[tuple[int, int]] = []  # (first character, first sample) of each phrase
+        spoken: list[tuple[int, int]] = []  # (last character, first sample) of each phrase
         async for item in items:
             if isinstance(item, Phrase):
-                starts.append((item.chars.start, clock))
+                spoken.append((item.chars.end, clock))
                 async with aclosing(self._speak(item, clock)) as pieces:
-                    async for piece in pieces:
-                        if items.cancelled:
-                            break
+                    following = partial(anext, pieces, None)
+                    while (piece := await items.unless_cancelled(following)) is not None:
                         clock = piece.samples.end
                         yield piece
                 continue
             if isinstance(item, Revoke):
-                while starts and starts[-1][0] >= item.from_char:
-                    clock = starts.pop()[1]  # the audio of a revoked phrase gives its place back
+                while spoken and spoken[-1][0] > item.from_char:
+                    clock = spoken.pop()[1]  # the audio of a revoked phrase gives its place back
             yield item
 
     async def _speak(self, phrase: Phrase, clock: int) -> AsyncGenerator[Speech, None]:
@@ -125,6 +131,9 @@ class VoiceStage:
 
         async with aclosing(self._voice.synthesize(phrase)) as buffers:
             async for buffer in buffers:
+                if len(buffer.pcm) % 2:
+                    name = self._voice.capabilities.name
+                    raise AdapterFailed(f"voice {name!r} gave half a sample; PCM must be 16-bit")
                 out = piece(buffer.pcm, _place(buffer, origin, waiting))
                 clock = out.samples.end
                 yield out
@@ -151,25 +160,30 @@ class AvatarStage:
 
     name = "avatar"
 
-    def __init__(self, scripter: AvatarScripter, sample_rate: int) -> None:
+    def __init__(self, scripter: AvatarScripter) -> None:
         self._scripter = scripter
-        self._rate = sample_rate
 
     async def run(self, items: Inlet[Speech]) -> AsyncGenerator[AvatarCue | Control, None]:
-        """One turn; the face is brought to rest when the speech ends or is cancelled."""
-        track = self._scripter.open(self._rate)
+        """One turn; the face is brought to rest when the speech ends or is cancelled.
+
+        The first speech tells the sample rate; without speech there is nothing to bring to rest.
+        A track needs no word of a revoke: the speech that follows one starts at an earlier sample.
+        """
+        track: AvatarTrack | None = None
         async for item in items:
             if isinstance(item, Speech):
+                if track is None:
+                    track = self._scripter.open(item.sample_rate)
                 for cue in track.add(item):
                     yield cue
                 continue
             if isinstance(item, Cancel):
-                for cue in track.close():
+                for cue in track.close() if track is not None else ():
                     yield cue
                 yield item
                 return
             yield item
-        for cue in track.close():
+        for cue in track.close() if track is not None else ():
             yield cue
 
 
@@ -182,20 +196,23 @@ class PromptStage:
         self._rewriter = rewriter
 
     async def run(self, items: Inlet[Phrase]) -> AsyncGenerator[ScenePrompt | Control, None]:
-        """One turn; a rewriter that is slow to answer is dropped as soon as the turn is cancelled."""
+        """One turn; a rewriter that is slow to answer is dropped once the turn is cancelled."""
         board = self._rewriter.open()
+        read = 0  # characters of the reply that the board was given
         async for item in items:
             if isinstance(item, Phrase):
-                phrase = item
-                for prompt in await items.unless_cancelled(lambda: board.add(phrase)) or ():
+                read = max(read, item.chars.end)
+                for prompt in await items.unless_cancelled(partial(board.add, item)) or ():
                     yield prompt
                 continue
-            if isinstance(item, Flush):
-                for prompt in await board.close():
-                    yield prompt
+            if isinstance(item, Flush) or (isinstance(item, Revoke) and item.from_char < read):
+                read = item.from_char if isinstance(item, Revoke) else read
+                for prompt in await items.unless_cancelled(board.close) or ():
+                    if prompt.span.end <= read:
+                        yield prompt
                 board = self._rewriter.open()
             yield item
-            if isinstance(item, Cancel):
-                return
-        for prompt in await board.close():
+        for prompt in await items.unless_cancelled(board.close) or ():
             yield prompt
+        async for late in items:  # a cancel that came while the board was closing
+            yield late

@@ -1,0 +1,162 @@
+"""Tags in the text (``[smile]``, ``[shakes her head]``) to what a face or body does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from specstream_adapters.avatar.visemes import both_sides
+
+__all__ = ["DIRECTIONS", "NEUTRAL", "Direction", "direct"]
+
+Kind = Literal["emotion", "gesture"]
+_EMOTION_MS, _GESTURE_MS = 4000, 1200
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """What a tag asks for. ``weights`` are ARKit blend shapes at their final values."""
+
+    kind: Kind
+    name: str
+    duration_ms: int
+    weight: float = 1.0
+    weights: dict[str, float] = field(default_factory=dict)
+
+    def scaled(self, factor: float) -> Direction:
+        """The same, weaker or stronger; nothing goes above 1."""
+        weights = {shape: round(min(1.0, w * factor), 3) for shape, w in self.weights.items()}
+        weight = round(min(1.0, self.weight * factor), 3)
+        return Direction(self.kind, self.name, self.duration_ms, weight, weights)
+
+
+def _emotion(name: str, duration_ms: int = _EMOTION_MS, **shapes: float) -> Direction:
+    return Direction("emotion", name, duration_ms, 0.8, both_sides(**shapes))
+
+
+def _gesture(name: str, duration_ms: int = _GESTURE_MS, **shapes: float) -> Direction:
+    return Direction("gesture", name, duration_ms, 1.0, both_sides(**shapes))
+
+
+NEUTRAL = Direction("emotion", "neutral", _EMOTION_MS, 1.0)
+"""The face at rest: every expression's blend shapes go back to 0."""
+
+_KNOWN = (
+    NEUTRAL,
+    _emotion("smile", mouthSmile=0.5, cheekSquint=0.25),
+    _emotion("happy", mouthSmile=0.7, cheekSquint=0.45, browOuterUp=0.15),
+    _emotion("excited", mouthSmile=0.75, eyeWide=0.35, browInnerUp=0.3, browOuterUp=0.3),
+    _emotion("laugh", 2000, mouthSmile=0.9, cheekSquint=0.7, eyeSquint=0.5, mouthDimple=0.3),
+    _emotion("love", mouthSmile=0.45, eyeSquint=0.25, browInnerUp=0.3),
+    _emotion("proud", mouthSmile=0.35, browOuterUp=0.2, mouthShrugLower=0.2),
+    _emotion("calm", mouthSmile=0.2, eyeBlink=0.15),
+    _emotion("sad", mouthFrown=0.6, browInnerUp=0.7, eyeSquint=0.15, mouthShrugLower=0.25),
+    _emotion("cry", mouthFrown=0.8, browInnerUp=0.8, eyeSquint=0.55, cheekSquint=0.3),
+    _emotion("worried", browInnerUp=0.75, mouthFrown=0.3, mouthStretch=0.2, eyeWide=0.15),
+    _emotion("afraid", browInnerUp=0.8, eyeWide=0.6, mouthStretch=0.4, browOuterUp=0.2),
+    _emotion("surprised", 2500, browInnerUp=0.7, browOuterUp=0.7, eyeWide=0.7),
+    _emotion("wide eyes", 2000, eyeWide=0.85, browOuterUp=0.4),
+    _emotion("angry", browDown=0.8, noseSneer=0.4, eyeSquint=0.35, mouthPress=0.3),
+    _emotion("disgusted", noseSneer=0.8, mouthUpperUp=0.3, browDown=0.4, mouthFrown=0.3),
+    _emotion("confused", 3000, browDown=0.3, browInnerUp=0.4, mouthFrown=0.15, eyeSquint=0.2),
+    _emotion("serious", browDown=0.35, mouthPress=0.15),
+    _emotion("shy", mouthSmile=0.25, eyeLookDown=0.4, browInnerUp=0.25),
+    _emotion("tired", eyeBlink=0.4, browInnerUp=0.2, mouthFrown=0.15),
+    _gesture("sigh", 1500, browInnerUp=0.35, eyeBlink=0.5, mouthFrown=0.2),
+    _gesture("wink", 350, eyeBlinkRight=1.0, cheekSquintRight=0.4),
+    _gesture("blink", 200, eyeBlink=1.0),
+    _gesture("think", 2000, eyeLookUp=0.45, browDown=0.25, mouthPress=0.2),
+    _gesture("gasp", 800, eyeWide=0.7, browInnerUp=0.6, browOuterUp=0.5),
+    _gesture("whisper", 2500, browInnerUp=0.15, eyeSquint=0.15),
+    _gesture("shout", 1500, browDown=0.3, eyeWide=0.3),
+    _gesture("shrug", 1200, browOuterUp=0.35, mouthShrugLower=0.35),
+    _gesture("nod", 900),
+    _gesture("shake head", 1200),
+    _gesture("tilt head", 1500),
+    _gesture("look around", 2000),
+    _gesture("look up", 1200, eyeLookUp=0.6),
+    _gesture("look down", 1200, eyeLookDown=0.6),
+    _gesture("look away", 1500),
+    _gesture("lean in", 1500),
+    _gesture("lean back", 1500),
+    _gesture("wave", 1500),
+    _gesture("point", 1200),
+    _gesture("clap", 1500),
+    _gesture("bow", 1800),
+    _gesture("thumbs up", 1500),
+    _gesture("cross arms", 2000),
+    _gesture("open arms", 1800),
+    _gesture("pause", 500),
+)
+DIRECTIONS = {known.name: known for known in _KNOWN}
+_SAME = {
+    "grin": "smile", "chuckle": "laugh", "giggle": "laugh", "laughter": "laugh", "joy": "happy",
+    "joyful": "happy", "cheerful": "happy", "delighted": "happy", "glad": "happy",
+    "enthusiastic": "excited", "loving": "love", "tender": "love", "relaxed": "calm",
+    "sadness": "sad", "unhappy": "sad", "frown": "sad", "sob": "cry", "tearful": "cry",
+    "worry": "worried", "concerned": "worried", "anxious": "worried", "nervous": "worried",
+    "fear": "afraid", "scared": "afraid", "fearful": "afraid", "frightened": "afraid",
+    "surprise": "surprised", "shocked": "surprised", "astonished": "surprised",
+    "amazed": "surprised", "eyes wide": "wide eyes", "anger": "angry", "furious": "angry",
+    "annoyed": "angry", "disgust": "disgusted", "puzzled": "confused", "stern": "serious",
+    "embarrassed": "shy", "sleepy": "tired", "thinking": "think", "thoughtful": "think",
+    "ponder": "think", "hmm": "think", "head shake": "shake head", "headshake": "shake head",
+    "yell": "shout", "gesture": "point", "tilt": "tilt head", "head tilt": "tilt head",
+    "glance around": "look around", "lean forward": "lean in", "lean closer": "lean in",
+    "thumb up": "thumbs up", "applaud": "clap", "wait": "pause", "beat": "pause",
+    "silence": "pause",
+}  # fmt: skip
+_SCALES = dict.fromkeys("slightly softly gently faintly small little weakly quietly".split(), 0.6)
+_SCALES |= dict.fromkeys("very big broadly widely brightly strongly really extremely".split(), 1.25)
+_FILLERS = frozenset("a an the his her its their my your with again".split())
+_ENDINGS = (
+    ("ing", ""),
+    ("ing", "e"),
+    ("ied", "y"),
+    ("ies", "y"),
+    ("es", ""),
+    ("ed", ""),
+    ("d", ""),
+    ("s", ""),
+)
+
+
+def _stems(word: str) -> list[str]:
+    """The word and what it may be a form of: "nodding", "nods" and "nodded" give "nod"."""
+    stems = [word]
+    for ending, instead in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= 2:
+            stem = word.removesuffix(ending)
+            stems.append(stem + instead)
+            if len(stem) > 2 and stem[-1] == stem[-2]:
+                stems.append(stem[:-1])
+    return stems
+
+
+def _look_up(words: list[str]) -> Direction | None:
+    if not words:
+        return None
+    rest = " ".join(words[1:])
+    for stem in _stems(words[0]):
+        name = f"{stem} {rest}".strip()
+        name = _SAME.get(name, name)
+        if name in DIRECTIONS:
+            return DIRECTIONS[name]
+    return None
+
+
+def direct(tag: str) -> Direction:
+    """What the tag ``tag`` (without brackets) asks for.
+
+    Verb forms, "his/her/the" and words of degree are seen through: ``[smiling softly]`` is a weak
+    "smile". A tag that means nothing here becomes a gesture of that name without weights.
+    """
+    plain = " ".join(tag.casefold().replace("_", " ").replace("-", " ").split())
+    words = [word for word in plain.split() if word not in _FILLERS]
+    factor = 1.0
+    for word in words:
+        factor *= _SCALES.get(word, 1.0)
+    found = _look_up(words) or _look_up([word for word in words if word not in _SCALES])
+    if found is None:
+        return Direction("gesture", plain or tag, _GESTURE_MS)
+    return found if factor == 1.0 else found.scaled(factor)

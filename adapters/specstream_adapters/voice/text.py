@@ -1,0 +1,73 @@
+"""What every voice does with text first. Nothing here changes a length, so offsets stay valid."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from functools import lru_cache
+
+from specstream.types import Span
+
+__all__ = ["pieces", "plain", "speakable", "tokens"]
+
+# Markdown that a listener should not hear: emphasis and code marks at a word's edge, headings,
+# bullets, quotes and table bars.
+_MARKUP = re.compile(
+    r"(?<!\w)[*_`~|]+|[*_`~|]+(?!\w)|^[ \t]*(?:#{1,6}|[>+-])(?=[ \t])", re.MULTILINE
+)
+_RUN = re.compile(r"[^\s<>\u2013\u2014\u2026]+")
+_OUTER = "\"'.,;:!?()[]{}<>*_`~|\u2018\u2019\u201c\u201d\u00ab\u00bb\u3001\u3002\uff01\uff0c\uff1f-"
+# Scripts that are written without spaces and where one character is about one syllable.
+_SYLLABIC = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_PART = re.compile(f"[{_SYLLABIC}]|[^{_SYLLABIC}]+")
+_CUTS = tuple(re.compile(p) for p in (r".*[.!?\u2026\u3002]\s", r".*[,;:\u2014\uff0c]\s", r".*\s"))
+
+
+@lru_cache(maxsize=4096)
+def _heard(char: str) -> str:
+    """``char`` itself, or a space where there is nothing to say or it could be a command."""
+    if char in "\n\t\u00ad\u200c\u200d":  # the soft hyphen and the joiners belong to their word
+        return char
+    category = unicodedata.category(char)
+    pictures = char >= "\u2190" and category in ("So", "Sk")
+    arrows = "\u2190" <= char <= "\u21ff"
+    emoji_parts = char in "\ufe0e\ufe0f\u20e3"
+    return " " if category[0] == "C" or pictures or arrows or emoji_parts else char
+
+
+def plain(text: str) -> str:
+    """Blank emoji, arrows, control characters and Markdown marks, one space for each character."""
+    heard = "".join(map(_heard, text))
+    return _MARKUP.sub(lambda match: " " * len(match[0]), heard)
+
+
+def speakable(text: str) -> bool:
+    """Whether there is a letter or a digit to say."""
+    return any(map(str.isalnum, text))
+
+
+def tokens(text: str) -> Iterator[Span]:
+    """The words of ``text``: runs between spaces and dashes, less the punctuation around them.
+
+    Chinese characters and kana count one by one.
+    """
+    for run in _RUN.finditer(text):
+        for part in _PART.finditer(text, run.start(), run.end()):
+            word = part[0].rstrip(_OUTER)
+            start = part.start() + len(word) - len(word.lstrip(_OUTER))
+            if start < part.start() + len(word):
+                yield Span(start, part.start() + len(word))
+
+
+def pieces(text: str, limit: int) -> Iterator[Span]:
+    """Cut ``text`` into stretches of at most ``limit`` characters, where a reader would breathe."""
+    start = 0
+    while len(text) - start > limit:
+        window = text[start + limit // 2 : start + limit]
+        cut = next((found.end() for rule in _CUTS if (found := rule.match(window))), len(window))
+        end = start + limit // 2 + cut
+        yield Span(start, end)
+        start = end
+    if start < len(text):
+        yield Span(start, len(text))

@@ -1,0 +1,94 @@
+"""The command line: parses, calls, and turns errors into one clear line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import anyio
+
+from specstream import __version__
+from specstream.commands.common import add_engine_options
+from specstream.errors import SpecstreamError
+
+__all__ = ["main"]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="specstream",
+        description="A speculative token stream that feeds speech, avatar and picture stages.",
+    )
+    parser.add_argument("--version", action="version", version=f"specstream {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    say = commands.add_parser("say", help="speak a reply, with avatar cues and scene prompts")
+    say.add_argument("text", help="what the user says")
+    say.add_argument("--out", default="out", metavar="DIR", help="where the files go (default: out)")
+    say.add_argument("--compare", action="store_true", help="also run it without speculation")
+    _add_adapter_options(say)
+    add_engine_options(say)
+    say.set_defaults(run="say:run")
+
+    generate = commands.add_parser("generate", help="write a reply, text only")
+    generate.add_argument("text", help="what the user says")
+    add_engine_options(generate)
+    generate.set_defaults(run="generate:run")
+
+    serve = commands.add_parser("serve", help="the WebSocket server and the demo page")
+    _add_address_options(serve, port=8765)
+    serve.add_argument("--api-key", help="ask clients for this key")
+    _add_adapter_options(serve)
+    add_engine_options(serve)
+    serve.set_defaults(run="serve:run_server")
+
+    adapter = commands.add_parser("adapter", help="one adapter behind its own WebSocket")
+    adapter.add_argument("kind", choices=["voice", "avatar", "prompt"])
+    adapter.add_argument("--name", help="which adapter of that kind")
+    _add_address_options(adapter, port=0)
+    adapter.set_defaults(run="serve:run_adapter")
+
+    doctor = commands.add_parser("doctor", help="what was found, what is missing, how to fix it")
+    doctor.add_argument("--json", action="store_true", help="one JSON object")
+    doctor.set_defaults(run="doctor:run")
+    return parser
+
+
+def _add_adapter_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--voice", default="auto", metavar="NAME_OR_URL", help="voice adapter, or where it is served")
+    add("--avatar", default="viseme", metavar="NAME_OR_URL", help="avatar adapter, or its address")
+    add("--prompts", default="template", metavar="NAME_OR_URL", help="prompt adapter, or its address")
+
+
+def _add_address_options(parser: argparse.ArgumentParser, port: int) -> None:
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=port, help=f"default: {port or 'any free one'}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code (0 done, 1 failed, 2 bad usage)."""
+    args = _parser().parse_args(argv)
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    module, function = args.run.split(":")
+    try:
+        command = getattr(importlib.import_module(f"specstream.commands.{module}"), function)
+        anyio.run(command, args)
+    except SpecstreamError as error:
+        print(f"specstream: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our stdout has gone; nothing more can be said there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""The whole chain on this machine: one turn through text, voice, avatar and prompts, measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from specstream.commands.common import note
+from specstream.errors import AdapterUnavailable, SpecstreamError
+from specstream.metrics import Report
+from specstream.pipeline.adapters import AdapterKind, load_adapter
+from specstream.pipeline.interfaces import SpeechSynthesizer
+from specstream.pipeline.stage import Event, Pipeline, Stage, StageFailed
+from specstream.pipeline.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
+from specstream.session import Engine
+from specstream.types import Message, SamplingParams, Speech
+from specstream.ws.remote import RemoteStage
+
+__all__ = ["Turn", "build_pipeline", "load_voice", "run_turn"]
+
+AUDIBLE = 0.01
+"""A sample is audible from 1 % of full scale (-40 dBFS)."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """What one turn took; milliseconds from the request's arrival.
+
+    ``ttfa_ms`` is the first *audible* sample: the arrival of the buffer that holds it, plus what
+    still has to be played before it.
+    """
+
+    report: Report
+    ttfa_ms: float | None = None
+    first_phrase_ms: float | None = None
+    audio_seconds: float = 0.0
+    failures: list[SpecstreamError] = field(default_factory=list)
+
+
+def load_voice(name: str) -> SpeechSynthesizer:
+    """A voice by adapter name; ``auto`` is espeak where it can be had, else the reference voice."""
+    voice: SpeechSynthesizer
+    if name != "auto":
+        voice = load_adapter("voice", name)
+        return voice
+    try:
+        voice = load_adapter("voice", "espeak")
+    except AdapterUnavailable as error:
+        note(f"{error}; speaking with the reference voice instead")
+        voice = load_adapter("voice", "reference")
+    return voice
+
+
+def build_pipeline(voice: str, avatar: str, prompt: str) -> Pipeline:
+    """Each adapter by its name, or by the ``ws://`` address where it is served."""
+
+    def stage(kind: AdapterKind, name: str, local: Callable[[], Stage]) -> Stage:  # type: ignore[type-arg]
+        return RemoteStage(name, kind=kind) if name.startswith(("ws://", "wss://")) else local()
+
+    voice_stage = stage("voice", voice, lambda: VoiceStage(load_voice(voice)))
+    avatar_stage = stage("avatar", avatar, lambda: AvatarStage(load_adapter("avatar", avatar)))
+    prompt_stage = stage("prompt", prompt, lambda: PromptStage(load_adapter("prompt", prompt)))
+    return Pipeline([[voice_stage, avatar_stage], [prompt_stage]], head=SegmentStage())
+
+
+async def run_turn(
+    engine: Engine,
+    pipeline: Pipeline,
+    messages: list[Message],
+    params: SamplingParams,
+    on_event: Callable[[Event], None] = lambda event: None,
+    *,
+    speculate: bool = True,
+) -> Turn:
+    """One turn from prompt to the last cue. ``on_event`` sees every event, in order."""
+    started = time.perf_counter()
+    first_phrase: float | None = None
+    clock = _AudibleClock()
+    failures: list[SpecstreamError] = []
+    async with (
+        engine.generate(messages, params, speculate=speculate) as chunks,
+        pipeline.run(chunks) as events,
+    ):
+        async for event in events:
+            now = (time.perf_counter() - started) * 1e3
+            if isinstance(event.item, StageFailed):
+                failures.append(event.item.error)
+            elif isinstance(event.item, Speech):
+                clock.add(event.item, now)
+            elif event.source == "text" and first_phrase is None:
+                first_phrase = now
+            on_event(event)
+    return Turn(chunks.report, clock.ttfa_ms, first_phrase, clock.seconds, failures)
+
+
+class _AudibleClock:
+    """Finds when the first audible sample can be heard, if play-out begins with the first buffer."""
+
+    def __init__(self) -> None:
+        self.ttfa_ms: float | None = None
+        self.seconds = 0.0
+        self._begun_ms: float | None = None
+
+    def add(self, speech: Speech, now_ms: float) -> None:
+        if not speech.pcm:
+            return
+        if self._begun_ms is None:
+            self._begun_ms = now_ms
+        self.seconds = speech.samples.end / speech.sample_rate
+        if self.ttfa_ms is None:
+            samples = np.frombuffer(speech.pcm, dtype="<i2")
+            loud = np.flatnonzero(np.abs(samples.astype(np.int32)) >= AUDIBLE * 32768)
+            if loud.size:
+                position = (speech.samples.start + int(loud[0])) / speech.sample_rate * 1e3
+                self.ttfa_ms = max(self._begun_ms + position, now_ms)

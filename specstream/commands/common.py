@@ -1,0 +1,116 @@
+"""What several commands share: options, the engine they describe, and output that can fail."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from typing import Any
+
+from specstream.config import parse_config, read_config
+from specstream.errors import ConfigError, OutputError
+from specstream.session import Engine
+from specstream.spec.proposers import KINDS
+from specstream.types import Message, SamplingParams
+
+__all__ = ["add_engine_options", "engine_of", "messages_of", "note", "params_of", "print_json", "writing"]
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """The options of every command that runs a model pair."""
+    group = parser.add_argument_group("model pair and sampling")
+    add = group.add_argument
+    add("--target", metavar="ID_OR_PATH", help="target model (default: the bundled one)")
+    add("--draft", metavar="ID_OR_PATH", help="draft model (default: the bundled one)")
+    add("--proposer", choices=sorted(KINDS), help="who drafts (default: draft)")
+    add("--temperature", type=float, help="0 is greedy, and the default")
+    add("--top-p", type=float, help="nucleus sampling")
+    add("--top-k", type=int, help="only the k most likely tokens")
+    add("--seed", type=int, help="seed of the sampling")
+    add("--max-tokens", type=int, help="longest reply (default: 256)")
+    add("--stop", action="append", metavar="TEXT", help="end the reply before this text; repeatable")
+    add("--system", metavar="TEXT", help="system message")
+    add("--device", help="auto, cpu, cuda, cuda:1 …")
+    add("--dtype", choices=["auto", "float32", "bfloat16", "float16"])
+    add("--config", metavar="FILE", help="TOML file with [engine] and [sampling] tables")
+    add("--json", action="store_true", help="one JSON object as the last line of stdout")
+
+
+def _tables(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    values = read_config(args.config) if args.config else {}
+    unknown = values.keys() - {"engine", "sampling"}
+    if unknown:
+        raise ConfigError(f"{args.config}: unknown table {sorted(unknown)[0]!r}; known: engine, sampling")
+    return values.get("engine", {}), values.get("sampling", {})
+
+
+def engine_of(args: argparse.Namespace) -> Engine:
+    """The engine that the options and the config file describe; options win."""
+    engine, _ = _tables(args)
+    for key in ("target", "draft", "device", "dtype"):
+        if getattr(args, key) is not None:
+            engine[key] = getattr(args, key)
+    if args.proposer is not None:
+        given = engine.get("proposer")
+        same = isinstance(given, dict) and given.get("kind") == args.proposer
+        engine["proposer"] = given if same else {"kind": args.proposer}
+    return Engine(parse_config(engine))
+
+
+def params_of(args: argparse.Namespace) -> SamplingParams:
+    """The sampling parameters that the options and the config file describe; options win."""
+    _, values = _tables(args)
+    names = {field.name for field in fields(SamplingParams)}
+    unknown = values.keys() - names
+    if unknown:
+        raise ConfigError(f"{args.config}: unknown key sampling.{sorted(unknown)[0]}")
+    for key in names:
+        if getattr(args, key, None) is not None:
+            values[key] = getattr(args, key)
+    if isinstance(values.get("stop"), list):
+        values["stop"] = tuple(values["stop"])
+    try:
+        return SamplingParams(**values)
+    except TypeError as error:
+        raise ConfigError(f"a sampling value has the wrong type: {error}") from None
+
+
+def messages_of(args: argparse.Namespace) -> list[Message]:
+    """The prompt, with its system message."""
+    messages: list[Message] = [{"role": "user", "content": args.text}]
+    if args.system:
+        messages.insert(0, {"role": "system", "content": args.system})
+    return messages
+
+
+def note(text: str = "") -> None:
+    """A line of progress, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_json(values: dict[str, Any]) -> None:
+    """The machine-readable last line."""
+    print(json.dumps(values, ensure_ascii=False), flush=True)
+
+
+@contextmanager
+def writing(what: object) -> Iterator[None]:
+    """Translate whatever goes wrong while a result is written.
+
+    Raises:
+        OutputError: names the file and the reason.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"can't write {what}: {error.strerror or error}") from error
+
+
+def plain(value: Any) -> dict[str, Any]:
+    """A value of `specstream.types` as JSON data, without its audio."""
+    data = asdict(value)
+    data.pop("pcm", None)
+    return data

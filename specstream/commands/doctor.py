@@ -1,0 +1,68 @@
+"""``specstream doctor``: what was found here, what is missing, and the command that fixes it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from specstream import __version__
+from specstream.commands.common import print_json
+from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET
+from specstream.errors import SpecstreamError
+from specstream.pipeline.adapters import AdapterKind, adapter_names, load_adapter
+
+__all__ = ["run"]
+
+
+async def run(args: argparse.Namespace) -> None:
+    """Print the findings; missing optional parts are no failure."""
+    found: dict[str, Any] = {"specstream": __version__, "python": platform.python_version()}
+    advice: list[str] = []
+    for package in ("torch", "transformers", "websockets", "anyio", "pydantic", "soundfile"):
+        found[package] = importlib.metadata.version(package)
+    found |= _torch_facts()
+    found["models"] = {
+        name: "found" if (Path(path) / "model.safetensors").is_file() else "missing"
+        for name, path in (("target", DEFAULT_TARGET), ("draft", DEFAULT_DRAFT))
+    }
+    if "missing" in found["models"].values():
+        advice.append("the bundled models are missing: install specstream again from a full wheel")
+    kinds: tuple[AdapterKind, ...] = ("voice", "avatar", "prompt")
+    for kind in kinds:
+        found[kind] = {}
+        for name in adapter_names(kind):
+            try:
+                load_adapter(kind, name)
+                found[kind][name] = "ready"
+            except SpecstreamError as error:
+                found[kind][name] = "not ready"
+                advice.append(f"{kind} {name}: {error}")
+    if args.json:
+        print_json(found | {"advice": advice})
+        return
+    for key, value in found.items():
+        print(f"{key:14}{_words(value)}")
+    print()
+    for line in advice or ["nothing is missing"]:
+        print(f"- {line}" if advice else line)
+
+
+def _torch_facts() -> dict[str, Any]:
+    import torch
+
+    facts: dict[str, Any] = {"cpu_threads": torch.get_num_threads(), "cpus": os.cpu_count()}
+    facts["cpu_bfloat16"] = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    facts["gpu"] = (
+        torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none (the CPU is used)"
+    )
+    return facts
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} ({state})" for name, state in value.items())
+    return str(value)

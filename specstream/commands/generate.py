@@ -1,0 +1,28 @@
+"""``specstream generate``: text only."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from specstream.commands.common import engine_of, messages_of, note, params_of, print_json
+from specstream.commands.show import RunPrinter, tell_report
+
+__all__ = ["run"]
+
+
+async def run(args: argparse.Namespace) -> None:
+    """Write one reply to stdout as it comes."""
+    engine, params = engine_of(args), params_of(args)
+    printer = RunPrinter(sys.stdout, show_runs=sys.stdout.isatty())
+    async with engine, engine.generate(messages_of(args), params) as chunks:
+        try:
+            async for chunk in chunks:
+                printer.add(chunk)
+        finally:
+            printer.end()
+        report = chunks.report
+    for line in tell_report(report):
+        note(line)
+    if args.json:
+        print_json(report.to_dict())

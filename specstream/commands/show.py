@@ -1,0 +1,61 @@
+"""How a reply and its figures look in a terminal."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from specstream.metrics import Report
+from specstream.types import Chunk
+
+__all__ = ["RunPrinter", "tell_report"]
+
+_SHADES = ("\033[0m", "\033[48;5;236m")  # plain, and a slightly lifted background
+_RESET = "\033[0m"
+
+
+class RunPrinter:
+    """Prints chunks as they come, so that one sees what each pass of the target committed.
+
+    On a terminal, runs alternate between two backgrounds; elsewhere a thin bar divides them. With
+    ``show_runs=False`` the text is printed as it is.
+    """
+
+    def __init__(self, out: TextIO, *, show_runs: bool) -> None:
+        self._out = out
+        self._show = show_runs
+        self._colour = show_runs and out.isatty()
+        self._runs = 0
+
+    def add(self, chunk: Chunk) -> None:
+        """Print one chunk's text."""
+        if not chunk.text:
+            return
+        if self._colour:
+            self._out.write(f"{_SHADES[self._runs % 2]}{chunk.text}{_RESET}")
+        elif self._show and self._runs:
+            self._out.write(f"│{chunk.text}")
+        else:
+            self._out.write(chunk.text)
+        self._runs += 1
+        self._out.flush()
+
+    def end(self) -> None:
+        """Finish the line."""
+        self._out.write("\n")
+        self._out.flush()
+
+
+def tell_report(report: Report) -> list[str]:
+    """A report in plain words, a few short lines."""
+    tokens = len(report.token_ids)
+    lines = [
+        f"{tokens} tokens in {report.total_ms / 1e3:.2f} s ({report.tokens_per_second:.0f} a second), "
+        f"first token after {report.ttft_ms:.0f} ms"
+    ]
+    if report.drafted:
+        lines.append(
+            f"acceptance: {report.accepted} of {report.drafted} drafted tokens "
+            f"({report.acceptance_rate:.0%}); {report.mean_acceptance_length:.2f} tokens for each of "
+            f"the target's {report.rounds} passes"
+        )
+    return lines

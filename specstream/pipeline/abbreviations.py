@@ -1,0 +1,136 @@
+"""What a full stop after a word means: word tables for a dozen languages, used all at once.
+
+A reply may change its language from one sentence to the next, so no language is asked for; words
+that would be read differently in two languages are told apart by their case or left out.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+__all__ = [
+    "ORDINAL_NOUNS",
+    "REPORTING_VERBS",
+    "SENTENCE_OPENERS",
+    "SHORT_WORDS",
+    "TIME_WORDS",
+    "Stop",
+    "stop_after",
+]
+
+
+class Stop(Enum):
+    """How a full stop after an abbreviation reads when a capital letter follows."""
+
+    PLAIN = "no abbreviation: the sentence ends"
+    BINDS = "the sentence goes on, whatever follows"
+    NUMBERS = "goes on before a number, else the sentence ends"
+    GOES_ON = "goes on, unless the next word opens sentences"
+    MAY_END = "the sentence ends, unless the next word belongs to it"
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Read as titles only with a capital: "Gen. Grant", but "one more rep. Then".
+_TITLES = _words("""
+    mr mrs ms mx dr drs dra prof rev fr hon gen col lt sgt cpl pvt capt cmdr cdr adm maj gov sen rep
+    pres supt messrs mme mmes mlle mgr hr frl dipl ing sig dott avv sra srta srs sres ud uds exmo
+    dhr mevr mw ee doç av
+""")
+_BINDS = _words("""
+    vs v cf cfr viz ca approx incl excl esp eg ie bzw vgl ggf evtl sog inkl exkl bspw mio mrd
+    tzw tzn tj np zob bijv bv bkz örn ej напр см ср ул просп проф акад им тов डॉ श्री
+""")
+_NUMBERS = _words("""
+    no nos nr num núm fig figs pp pg pgs vol vols ch chap eq eqs art arts ext tel fax para abs abb
+    bd kap ver op apt rm ste bldg str pág págs cap tab anm гл стр рис табл
+""")
+_GOES_ON = _words("""
+    st mt ft pt ph.d m.sc b.sc bros univ inst intl natl mfg cie geb chr med rer phil jur ex
+""")
+_NAMES = _words("""
+    jr sr esq uu calif mass ill tenn ariz fla ala conn minn wash okla mich wis tex va ga colo ont
+""")
+_MAY_END = _words("""
+    etc inc ltd corp co ave blvd rd ln hwy dept assn est min mins hr hrs sec secs yr yrs wk wks mos
+    lb lbs oz qt gal tsp tbsp mph sq cu max avg al a.m p.m d.c n.y l.a b.c a.d b.c.e c.e usw usf u.s.w
+    ecc itd itp enz vb std jh godz т.д т.п др руб коп тыс млн млрд мин сек обл
+""")
+_DATES = _words("""
+    mon tue tues wed thu thur thurs fri sat sun jan feb mar apr jun jul aug sep sept oct nov dec
+""")
+_UNITS = _words("in ft cm mm km kg")
+_SOUNDS = _words("hm hmm mm mmm sh shh psst pfft tsk brr grr")
+_VOWELS = frozenset("aeiouy")
+
+SHORT_WORDS = _words("""
+    it me you him her us too yes ok now day way one two out up on off bad big fun hi hey bye how why
+    who all any not so do go them idk lol new old
+""")
+"""Words under four letters whose full stop ends a sentence even before a small letter."""
+
+TIME_WORDS = _DATES | _words("""
+    monday tuesday wednesday thursday friday saturday sunday january february march april may june
+    july august september october november december eastern pacific central et est edt pt pst pdt ct
+    cst cdt mst mdt gmt utc cet cest bst ist jst
+""")
+"""What may follow a time of day, or a company's kind, without opening a sentence."""
+
+ORDINAL_NOUNS = _words("""
+    januar jänner februar märz april mai juni juli august september oktober november dezember
+    jahrhundert jahrhunderts weltkrieg weltkriegs klasse stock platz mal tag jahrestag geburtstag
+""")
+"""What makes "3." before it an ordinal in German."""
+
+REPORTING_VERBS = _words("""
+    said says asked asks replied replies answered cried shouted whispered added thought wondered
+    exclaimed yelled murmured muttered told explained insisted sagte fragte rief
+""")
+"""After a closing quote and one word, they carry the sentence on."""
+
+SENTENCE_OPENERS = _words("""
+    the a an it he she we you they i this that these those there here his her my our your their its
+    in on at by for from with if when while where what who why how which as after before since
+    because but and so or yet then now also however although though please let yes not nobody some
+    many most all every each both another such even only just once still maybe perhaps do does did
+    can could would should is are was were have has had see visit check call click try take use go
+    come make get look read ask tell turn start stop find keep add put bring remember thanks
+    der die das ein eine er sie es wir ihr ich und aber dann auch im als wenn was wie wo dies diese
+    dieser man nach seit heute les un une il elle ils elles nous vous je tu on ce cette ces et mais
+    puis dans en au pour el los las él ella ellos yo nosotros este esta y pero se lo gli lui lei noi
+    io ma questo è o os um uma ele ela eles eu nós mas em na het een hij zij ik maar dit dat ona oni
+    to w ale jak bu ve ama det han hon vi jag och men на он она оно они мы вы я это эта этот в но и
+    а с по как когда что затем потом также
+""")
+
+
+def stop_after(word: str, *, after_number: bool = False) -> Stop:
+    """How to read a full stop after ``word`` (given without that stop, inner stops included).
+
+    ``after_number``: "3 in." is a length, "come in." is not.
+    """
+    low = word.lower()
+    capital = word[:1].isupper()
+    if low in _BINDS or (capital and low in _TITLES):
+        return Stop.BINDS
+    if low in _NUMBERS:
+        return Stop.NUMBERS
+    if low in _MAY_END or (capital and low in _DATES) or (after_number and low in _UNITS):
+        return Stop.MAY_END
+    if low in _GOES_ON or (capital and low in _NAMES):
+        return Stop.GOES_ON
+    return _by_shape(word)
+
+
+def _by_shape(word: str) -> Stop:
+    letters = word.split(".")
+    if len(word) == 1 and word.isalpha():
+        return Stop.GOES_ON  # an initial
+    if len(letters) > 1 and all(len(part) == 1 and part.isalpha() for part in letters):
+        return Stop.BINDS if word.islower() else Stop.GOES_ON  # "e.g", "U.S"
+    consonants = word.isascii() and word.isalpha() and not _VOWELS & set(word.lower())
+    if consonants and word.istitle() and 1 < len(word) <= 4 and word.lower() not in _SOUNDS:
+        return Stop.GOES_ON  # "Sgt", "Bldg": nobody writes all of them down
+    return Stop.PLAIN

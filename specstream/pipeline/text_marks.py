@@ -1,0 +1,193 @@
+"""The marks other than stops: newlines, clause marks, brackets, backticks.
+
+Every rule is a pure function of a window of text. It looks at ``text[at]`` and answers None as long
+as the text after it could still go on in a way that changes the answer. So an answer never depends
+on how much of the reply was there when it was asked for. What a rule waits for, at most:
+
+- a newline, a clause mark: the first character after it that is not white space (and, at a newline,
+  a list item's label)
+- a bracket: its end and one character (32 characters for a tag, some more for a link)
+- a backtick: its partner on the same line, 100 characters away at most
+
+`END` stands for the end of the reply, so that it needs no rules of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import NamedTuple
+
+__all__ = [
+    "CLAUSE_MARKS",
+    "CLOSERS",
+    "DASHES",
+    "END",
+    "LOOK_BACK",
+    "OPENERS",
+    "SPACE",
+    "WIDE",
+    "WIDE_CLAUSE_MARKS",
+    "Verdict",
+    "backticks",
+    "bracket",
+    "clause",
+    "end_of",
+    "newline",
+    "opens_line",
+]
+
+END = "\0"
+LOOK_BACK = 48  # characters before a mark that a rule may look at
+
+_LONGEST_TAG = 32
+_LONGEST_LABEL = 80
+_LONGEST_URL = 100
+_LONGEST_CODE = 100
+_LONGEST_INFO = 20
+
+WIDE_CLAUSE_MARKS = "，、；："  # they need no white space after them
+CLAUSE_MARKS = ",;:،؛" + WIDE_CLAUSE_MARKS
+DASHES = "—–-"
+CLOSERS = "\"'”’“»«›)]}）」』】〉》*_~"
+OPENERS = "\"'“‘„«»‹([{（「『【〈《"
+
+WIDE = re.compile("[\u2e80-\ua4cf\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
+SPACE = re.compile(r"\s*")
+_CLOSED = re.compile(f"[{re.escape(CLOSERS)}]*")
+_TAG_NAME = re.compile(r"[^\W\d_](?:[^\W\d_]|[ -])*")
+_LABEL = re.compile(r"[^\[\]\n]*")
+_URL = re.compile(r"[^()\s]*")
+_TICKS = re.compile("`+")
+_TICKS_OR_END = re.compile("`+|[\n\0]")
+_INFO = re.compile(r"[^`\n]*")
+_LINE_LABEL = re.compile(r"[ivx]+|[^\W\d_]")
+_BLOCK_LINE = re.compile(r"\s*(#{1,6}\s|```)")
+_LINE_DRESS = re.compile(r"\[[\w -]*\]|[\s>#*_•·-]")
+
+
+class Verdict(NamedTuple):
+    """What a mark means.
+
+    ``resume``: where to go on looking. ``cut``: whether a phrase ends there. ``whole``: whether
+    everything from the mark to ``resume`` hangs together. ``tag``: its name, if it is a direction.
+    ``fence``: whether a block of code begins or ends here.
+    """
+
+    resume: int
+    cut: bool = False
+    whole: bool = False
+    tag: str | None = None
+    fence: bool = False
+
+
+def end_of(pattern: re.Pattern[str], text: str, at: int, limit: int = sys.maxsize) -> int:
+    """Where the match of ``pattern`` at ``at`` ends; ``at`` if there is none."""
+    found = pattern.match(text, at, limit)
+    return found.end() if found else at
+
+
+def opens_line(text: str, at: int) -> bool:
+    """Whether only white space, tags or Markdown marks stand before ``at`` on its line."""
+    start = text.rfind("\n", max(0, at - LOOK_BACK), at)
+    return start >= 0 and not _LINE_DRESS.sub("", text[start:at])
+
+
+def newline(text: str, at: int) -> Verdict | None:
+    """A line ends; a single newline before a small letter only wraps the line."""
+    after = end_of(SPACE, text, at)
+    if after == len(text):
+        return None
+    follow = text[after]
+    if follow == END:
+        return Verdict(after)
+    if not follow.islower() or text.count("\n", at, after) > 1:
+        return Verdict(after, cut=True)
+    label = _LINE_LABEL.match(text, after)
+    if label and label.end() == len(text):
+        return None
+    item = label is not None and text[label.end()] in ".)"
+    line = text[text.rfind("\n", 0, at) + 1 : at]
+    return Verdict(after, cut=item or _BLOCK_LINE.match(line) is not None)
+
+
+def clause(text: str, at: int, head: int) -> Verdict | None:
+    """A comma, semicolon, colon or dash between two stretches that may be spoken apart."""
+    mark = text[at]
+    end = end_of(_CLOSED, text, at + 1)
+    after = end_of(SPACE, text, end)
+    if after == len(text):
+        return None
+    follow = text[after]
+    numbers = text[at - 1 : at].isdigit() or (
+        text[at - 1 : at].isspace() and text[at - 2 : at - 1].isdigit()
+    )
+    if mark in "–-":
+        spaced = end == at + 1 and after > end and text[at - 1 : at].isspace()
+    else:
+        spaced = after > end or mark in WIDE_CLAUSE_MARKS or mark == "—"
+    if not spaced or follow == END or "\n" in text[end:after]:
+        return Verdict(end)
+    if (numbers and follow.isdigit()) or _inside(text[head:end]):
+        return Verdict(end)
+    return Verdict(after, cut=True)
+
+
+def _inside(text: str) -> bool:
+    """Whether a quote or a bracket is still open at the end of ``text``."""
+    quotes = sum(text.count(mark) for mark in '"“”„«»')
+    depth = sum(text.count(mark) for mark in "([{（「『【《") - sum(
+        text.count(mark) for mark in ")]}）」』】》"
+    )
+    return quotes % 2 == 1 or depth > 0
+
+
+def bracket(text: str, at: int) -> Verdict | None:
+    """A direction such as ``[shake head]``, a Markdown link, or just a bracket."""
+    name = _TAG_NAME.match(text, at + 1, at + 1 + _LONGEST_TAG)
+    if name and _may_open_tag(text, at):
+        end = name.end()
+        if end == len(text) or (text[end] == "]" and end + 1 == len(text)):
+            return None
+        if text[end] == "]" and text[end + 1] != "(" and not re.fullmatch("[A-Za-z]", name[0]):
+            return Verdict(end + 1, whole=True, tag=" ".join(name[0].lower().split()))
+    label = end_of(_LABEL, text, at + 1, at + 1 + _LONGEST_LABEL)
+    if label == len(text) or (text[label] == "]" and label + 1 == len(text)):
+        return None
+    if text[label : label + 2] != "](":
+        return Verdict(at + 1)
+    url = end_of(_URL, text, label + 2, label + 2 + _LONGEST_URL)
+    if url == len(text):
+        return None
+    return Verdict(url + 1, whole=True) if text[url] == ")" else Verdict(at + 1)
+
+
+def _may_open_tag(text: str, at: int) -> bool:
+    """``list[index]``, ``grid[a][bc]`` and ``\\[x]`` are no directions; ``[sigh][nod]`` are."""
+    while text[at - 1 : at] == "]" and (before := text.rfind("[", 0, at)) >= 0:
+        at = before
+    left = text[at - 1 : at]
+    return not (left.isalnum() and not WIDE.match(left)) and left not in ("\\", "_")
+
+
+def backticks(text: str, at: int, *, fenced: bool) -> Verdict | None:
+    """Code on one line, where nothing means anything here, or the edge of a block of code."""
+    end = end_of(_TICKS, text, at)
+    if end == len(text):
+        return None
+    block = end - at >= 3 and opens_line(text, at)
+    if fenced:
+        return Verdict(end, fence=block)
+    if block:
+        info = end_of(_INFO, text, end, end + _LONGEST_WORD)
+        if info == len(text):
+            return None
+        if text[info] != "`":
+            return Verdict(end, fence=True)
+    limit = end + _LONGEST_CODE
+    for found in _TICKS_OR_END.finditer(text, end, limit):
+        if found[0] in ("\n", END):
+            return Verdict(end)
+        if found[0] == text[at:end]:
+            return None if found.end() == len(text) else Verdict(found.end(), whole=True)
+    return Verdict(end) if len(text) > limit else None

@@ -1,0 +1,250 @@
+"""Where sentences end: a pure function from a stop and the text around it to a verdict.
+
+As in `text_marks`, the answer is None as long as more text could change it. What is waited for:
+
+- mostly: the first character after the stop that is not white space
+- after an abbreviation, an initial, or a number of one or two digits: the word after it
+- after a closing quote, before a capital letter: two words (``"Why?" Tom asked.``)
+- where no white space follows: one more character; for a bracket, its end
+"""
+
+from __future__ import annotations
+
+import re
+
+from specstream.pipeline.abbreviations import (
+    ORDINAL_NOUNS,
+    REPORTING_VERBS,
+    SENTENCE_OPENERS,
+    SHORT_WORDS,
+    TIME_WORDS,
+    Stop,
+    stop_after,
+)
+from specstream.pipeline.text_marks import (
+    CLAUSE_MARKS,
+    CLOSERS,
+    DASHES,
+    END,
+    LOOK_BACK,
+    OPENERS,
+    SPACE,
+    WIDE,
+    Verdict,
+    bracket,
+    end_of,
+    opens_line,
+)
+
+__all__ = ["STOPS", "stop", "word_before"]
+
+_FULL_STOPS = "。！？｡．؟۔।॥።။។։\u037e"  # they need no white space after them
+STOPS = ".!?…‥" + _FULL_STOPS
+_LONGEST_WORD = 20
+_QUOTES = "\"'”’“»«›"
+_BEFORE_WORD = frozenset(OPENERS + STOPS.replace(".", "") + CLAUSE_MARKS + DASHES + "/*_~`|")
+_TAIL = re.compile(f"[{re.escape(STOPS + CLOSERS)}]*")
+_LETTERS = re.compile(r"[^\W\d_]*")
+_DIGITS = re.compile(r"\d*")
+_ROMAN = re.compile(r"[IVXL]{2,}|[VX]")
+
+
+def word_before(text: str, at: int) -> str:
+    """The word that ends right before ``at``, its inner stops included; at most ``LOOK_BACK``."""
+    start = at
+    while start > max(0, at - LOOK_BACK):
+        char = text[start - 1]
+        if char in _BEFORE_WORD or char.isspace():
+            break
+        start -= 1
+    return text[start:at]
+
+
+def stop(text: str, at: int) -> Verdict | None:
+    """A full stop, question mark, exclamation mark or ellipsis, in any script."""
+    ends = _run(text, at)
+    if ends is None:
+        return None
+    end, after = ends
+    run, follow = text[at:end], text[after]
+    if follow == END:
+        return Verdict(end)
+    if not set(run).isdisjoint(_FULL_STOPS):
+        goes_on = (follow == "と" and run[-1] in CLOSERS) or (run == "．" and follow.isdigit())
+        return Verdict(end) if goes_on else Verdict(after, cut=True)
+    if after == end:
+        cut = _glued(text, at, end)
+    elif text.count("\n", end, after) > (1 if follow.islower() else 0):
+        cut = True
+    else:
+        cut = _ends_sentence(text, at, run, after)
+    if cut is None:
+        return None
+    return Verdict(after, cut=True) if cut else Verdict(end)
+
+
+def _run(text: str, at: int) -> tuple[int, int] | None:
+    """Where the stops and what closes with them end, and where the next thing begins."""
+    end = at + 1
+    while True:
+        end = end_of(_TAIL, text, end)
+        after = end_of(SPACE, text, end)
+        if after == len(text):
+            return None
+        follow = text[after]
+        if follow == "[" and after == end:  # a footnote's number belongs to its sentence
+            inner = end_of(_DIGITS, text, end + 1)
+            if inner == len(text):
+                return None
+            if inner == end + 1 or text[inner] != "]":
+                return end, after
+            end = inner + 1
+        elif follow in ".»" and after > end:  # ". . ." and the French closing quote
+            if after + 1 == len(text):
+                return None
+            if text[after + 1].isalnum() or text[end:after] != text[end]:
+                return end, after
+            end = after + 1
+        else:
+            return end, after
+
+
+def _glued(text: str, at: int, end: int) -> bool | None:
+    """No white space follows: a sentence ends only where it can't be a name, a number or a URL."""
+    follow, dots = text[end], text[at:end].strip(".…") == ""
+    if follow in CLAUSE_MARKS:
+        return False
+    if WIDE.match(follow):
+        return not (dots and (end - at > 1 or text[at] == "…" or text[at - 1].isdigit()))
+    if follow == "[":
+        return _tag_follows(text, at, end)
+    start = at
+    while start > max(0, at - LOOK_BACK) and not text[start - 1].isspace():
+        start -= 1
+    word = text[start:at].lstrip("\"'“‘(*_")
+    if not (follow.isupper() and word.isalpha() and len(word) > 1 and word[-1].islower()):
+        return False
+    if text[at:end].strip(".!?…") or stop_after(word) is not Stop.PLAIN:
+        return False
+    if end + 1 == len(text):
+        return None
+    return text[end + 1].islower() or text[end + 1] in " '’"
+
+
+def _tag_follows(text: str, at: int, end: int) -> bool | None:
+    found = bracket(text, end)
+    if found is None:
+        return None
+    return found.tag is not None and stop_after(word_before(text, at)) in (Stop.PLAIN, Stop.MAY_END)
+
+
+def _ends_sentence(text: str, at: int, run: str, after: int) -> bool | None:
+    """White space follows, and then ``text[after]``."""
+    follow = text[after]
+    closed = run[-1] in CLOSERS
+    if closed and (text[at - 1] in OPENERS or follow.islower()):
+        return False  # the mark itself was quoted, or the quote is only a part of the sentence
+    if closed and follow.isupper() and not set(run).isdisjoint(_QUOTES):
+        reported = _reported(text, after)
+        if reported is not False:
+            return None if reported is None else False
+    if "!" in run or "?" in run or ";" in run:
+        return True
+    if ".." in run or "…" in run or ". ." in run:
+        return not (follow.islower() or (follow.isdigit() and text[at - 1].isdigit()))
+    return _dot_ends(text, at, after)
+
+
+def _reported(text: str, at: int) -> bool | None:
+    """Whether ``Tom asked`` or the like stands at ``at``."""
+    first = _word(text, at)
+    if first is None:
+        return None
+    space = at + len(first)
+    if text[space] != " ":
+        return False
+    second = _word(text, space + 1)
+    return None if second is None else second.lower() in REPORTING_VERBS
+
+
+def _dot_ends(text: str, at: int, after: int) -> bool | None:
+    """One full stop, white space, ``text[after]``: does the sentence end?"""
+    word, follow = word_before(text, at), text[after]
+    kind = stop_after(word, after_number=_number_before(text, at - len(word)))
+    if word.isdigit():
+        return _number_ends(text, at, word, after)
+    if follow.isdigit():
+        return kind is Stop.PLAIN
+    if follow.islower():
+        return kind is Stop.PLAIN and _ordinary(word)
+    if (
+        len(word) <= 4
+        and opens_line(text, at - len(word))
+        and (_ROMAN.fullmatch(word) or len(word) == 1)
+    ):
+        return False  # "A." or "IV." at the beginning of a line
+    if kind is Stop.PLAIN or kind is Stop.BINDS:
+        return kind is Stop.PLAIN
+    return _next_word_decides(text, kind, word, at, after)
+
+
+def _number_ends(text: str, at: int, number: str, after: int) -> bool | None:
+    if _numbers_an_item(text, at - len(number), number):
+        return False
+    follow = text[after]
+    if len(number) > 2 or not (follow.isdigit() or follow.isupper()):
+        return not follow.islower()
+    if follow.isdigit():  # "3. 4. 2024"
+        end = end_of(_DIGITS, text, after)
+        if end == len(text):
+            return None
+        return not (text[end] == "." and end - after <= 2)
+    following = _word(text, after)
+    return None if following is None else following.lower() not in ORDINAL_NOUNS
+
+
+def _next_word_decides(text: str, kind: Stop, word: str, at: int, after: int) -> bool | None:
+    if not text[after].isalpha():
+        return kind is not Stop.GOES_ON and text[after] not in "([{&/"
+    following = _word(text, after)
+    if following is None:
+        return None
+    low, then = following.lower(), text[after + len(following)]
+    if kind is Stop.NUMBERS:
+        return not _ROMAN.fullmatch(following)
+    if kind is Stop.MAY_END:
+        return low not in TIME_WORDS and not (then == "." and stop_after(following) is Stop.MAY_END)
+    initial = then == "." and len(following) == 1
+    if word == "I" and text[at - 2] == " " and word_before(text, at - 2).islower():
+        return not initial  # "So do I. Nobody else does."
+    return low in SENTENCE_OPENERS and not initial
+
+
+def _word(text: str, at: int) -> str | None:
+    """The letters that stand at ``at``; None while more may come."""
+    end = end_of(_LETTERS, text, at, at + _LONGEST_WORD)
+    return None if end == len(text) else text[at:end]
+
+
+def _ordinary(word: str) -> bool:
+    """Whether a word ends its sentence even before a small letter."""
+    if not word.isalpha() or (word.isupper() and len(word) > 1):
+        return False
+    return len(word) >= 4 or word.lower() in SHORT_WORDS
+
+
+def _number_before(text: str, at: int) -> bool:
+    return at > 1 and text[at - 1].isspace() and text[at - 2].isdigit()
+
+
+def _numbers_an_item(text: str, at: int, number: str) -> bool:
+    """Whether a number at ``at`` is the label of a list item ("2." in "Mix. 2. Stir.")."""
+    if len(number) <= 3 and opens_line(text, at):
+        return True
+    before = text[max(0, at - LOOK_BACK) : at].rstrip(" *_")
+    if not before or text[at - 1] not in " *_":
+        return False
+    if before[-1] == ":":
+        return number == "1"
+    ended = before[-1] in STOPS and stop_after(word_before(before, len(before) - 1)) is Stop.PLAIN
+    return len(number) <= 2 and ended

@@ -1,0 +1,250 @@
+"""One client's connection: reads its frames, keeps its session, starts and stops its turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+
+from specstream.errors import SpecstreamError
+from specstream.types import SamplingParams
+from specstream.ws import events as ev
+from specstream.ws import protocol as pr
+from specstream.ws.audio import Clock
+from specstream.ws.conversation import Conversation
+from specstream.ws.counters import Counters
+from specstream.ws.kit import Kit, Makers
+from specstream.ws.outbox import Outbox
+from specstream.ws.settings import ResponseSettings, SessionSettings, sampling_params
+from specstream.ws.turn import Order, Replies, Turn, TurnTools
+from specstream.ws.wire import Refused, new_id
+
+__all__ = ["Connection", "Service"]
+
+MAX_TURNS = 4
+"""Responses of one session that may run at once: one of the conversation, the rest out of band."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What every connection of a server shares."""
+
+    engine: Any
+    makers: Makers
+    settings: SessionSettings
+    params: SamplingParams
+    clock: Clock
+    counters: Counters
+    lead_s: float
+    buffer_s: float
+
+
+class Connection:
+    """One session, from its handshake to its end."""
+
+    def __init__(self, socket: ServerConnection, service: Service, model: str | None) -> None:
+        self.id = new_id("sess")
+        self._socket = socket
+        self._service = service
+        self._settings = service.settings.model_copy(update={"model": model} if model else {})
+        self._outbox = Outbox(service.clock.now)
+        self._conversation = Conversation()
+        self._replies: Replies = service.engine.session()
+        self._kits: list[Kit] = []
+        self._turns: dict[str, Turn] = {}
+        self._group: TaskGroup | None = None
+        self._handlers: dict[type[pr.ClientEvent], Callable[[Any], Any]] = {
+            pr.SessionUpdate: self._on_session_update,
+            pr.ItemCreate: self._on_item_create,
+            pr.ItemDelete: self._on_item_delete,
+            pr.ItemRetrieve: self._on_item_retrieve,
+            pr.ItemTruncate: self._on_item_truncate,
+            pr.ResponseCreate: self._on_response_create,
+            pr.ResponseCancel: self._on_response_cancel,
+        }
+
+    async def serve(self) -> None:
+        """Serve until the client goes. Then, or when cancelled, every turn is stopped at once."""
+        try:
+            async with anyio.create_task_group() as group:
+                self._group = group
+                group.start_soon(self._write)
+                await self._outbox.put(ev.SessionCreated(session=self._session()))
+                await self._read()
+                group.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._replies.aclose()
+                for kit in self._kits:
+                    await kit.aclose()
+
+    async def _write(self) -> None:
+        """The only task that writes to the socket."""
+        try:
+            while True:
+                await self._socket.send(await self._outbox.take())
+        except ConnectionClosed:
+            assert self._group is not None
+            self._group.cancel_scope.cancel()
+
+    async def _read(self) -> None:
+        try:
+            async for frame in self._socket:
+                if isinstance(frame, bytes):
+                    await self._socket.close(1003, "frames are JSON text")
+                    return
+                await self._take(frame)
+        except ConnectionClosed:
+            return
+
+    async def _take(self, frame: str) -> None:
+        event: pr.ClientEvent | None = None
+        try:
+            event = pr.parse_client_event(frame)
+            await self._handlers[type(event)](event)
+        except Refused as refusal:
+            if event is not None:
+                refusal.event_id = event.event_id
+            await self._refuse(refusal)
+        except SpecstreamError as error:
+            about = event.event_id if event is not None else None
+            kind = "server_error"
+            await self._refuse(Refused(error.code, str(error), type=kind, event_id=about))
+
+    async def _refuse(self, refusal: Refused) -> None:
+        detail = ev.ErrorDetail(
+            type=refusal.type,
+            code=refusal.code,
+            message=refusal.message,
+            param=refusal.param,
+            event_id=refusal.event_id,
+        )
+        await self._outbox.put(ev.ErrorEvent(error=detail))
+
+    def _session(self) -> dict[str, Any]:
+        settings = self._settings.model_dump(mode="json")
+        return {"id": self.id, "object": "realtime.session", **settings}
+
+    async def _on_session_update(self, event: pr.SessionUpdate) -> None:
+        settings = self._settings.merged(event.session)
+        self._check_modality(settings.output_modalities)
+        session, nothing = settings.specstream.sampling, ResponseSettings().specstream.sampling
+        sampling_params(self._service.params, session, nothing, "inf")
+        self._settings = settings
+        await self._outbox.put(ev.SessionUpdated(session=self._session()))
+
+    def _check_modality(self, modalities: list[Any]) -> bool:
+        audio = modalities == ["audio"]
+        if audio and self._service.makers.voice is None:
+            message = 'This server has no voice; ask for ["text"].'
+            raise Refused("audio_not_available", message, param="output_modalities")
+        return audio
+
+    async def _on_item_create(self, event: pr.ItemCreate) -> None:
+        entry, previous = self._conversation.create(event.item, event.previous_item_id)
+        item = entry.wire()
+        await self._outbox.put(ev.ItemAdded(item=item, previous_item_id=previous))
+        await self._outbox.put(ev.ItemDone(item=item, previous_item_id=previous))
+
+    async def _on_item_delete(self, event: pr.ItemDelete) -> None:
+        self._conversation.delete(event.item_id)
+        await self._outbox.put(ev.ItemDeleted(item_id=event.item_id))
+
+    async def _on_item_retrieve(self, event: pr.ItemRetrieve) -> None:
+        item = self._conversation.get(event.item_id).wire()
+        await self._outbox.put(ev.ItemRetrieved(item=item))
+
+    async def _on_item_truncate(self, event: pr.ItemTruncate) -> None:
+        """Cutting the item that is being spoken stops it: what follows would not be heard."""
+        for turn in list(self._turns.values()):
+            if turn.entry is not None and turn.entry.id == event.item_id:
+                turn.cancel()
+                await turn.finished.wait()
+        self._conversation.truncate(event.item_id, event.content_index, event.audio_end_ms)
+        await self._outbox.put(
+            ev.ItemTruncated(
+                item_id=event.item_id,
+                content_index=event.content_index,
+                audio_end_ms=event.audio_end_ms,
+            )
+        )
+
+    async def _on_response_create(self, event: pr.ResponseCreate) -> None:
+        order = self._order(event.response or ResponseSettings())
+        if order.conversation is not None and self._speaking() is not None:
+            message = "The conversation already has an active response; cancel it, or wait for it."
+            raise Refused("conversation_already_has_active_response", message)
+        if len(self._turns) >= MAX_TURNS:
+            message = f"{MAX_TURNS} responses are under way already; wait for one to end."
+            raise Refused("too_many_responses", message)
+        kit = self._kits.pop(0) if self._kits else Kit(self._service.makers)
+        try:
+            pipeline = kit.pipeline(
+                audio=order.audio, avatar="avatar" in order.wants, prompt="prompt" in order.wants
+            )
+        except BaseException:
+            self._kits.insert(0, kit)
+            raise
+        apart = order.conversation is None
+        replies = self._service.engine.session() if apart else self._replies
+        tools = TurnTools(
+            replies,
+            pipeline,
+            self._outbox,
+            self._service.clock,
+            self._service.counters,
+            self._service.lead_s,
+            self._service.buffer_s,
+        )
+        turn = Turn(order, tools)
+        self._turns[turn.id] = turn
+        assert self._group is not None
+        self._group.start_soon(self._perform, turn, kit, replies if apart else None)
+
+    async def _perform(self, turn: Turn, kit: Kit, to_close: Replies | None) -> None:
+        try:
+            await turn.run()
+        finally:
+            del self._turns[turn.id]
+            self._kits.insert(0, kit)
+            if to_close is not None:
+                with anyio.CancelScope(shield=True):
+                    await to_close.aclose()
+
+    def _order(self, asked: ResponseSettings) -> Order:
+        """The response's own settings, else the session's."""
+        session = self._settings
+        instructions = session.instructions if asked.instructions is None else asked.instructions
+        limit = asked.max_output_tokens or session.max_output_tokens
+        if asked.input is None:
+            messages = self._conversation.messages(instructions)
+        else:
+            messages = self._conversation.messages_of(instructions, pr.parse_input(asked.input))
+        voice = asked.audio.output.voice if asked.audio is not None else None
+        return Order(
+            messages=messages,
+            params=sampling_params(
+                self._service.params, session.specstream.sampling, asked.specstream.sampling, limit
+            ),
+            audio=self._check_modality(asked.output_modalities or session.output_modalities),
+            wants=frozenset(session.specstream.events),
+            conversation=None if asked.conversation == "none" else self._conversation,
+            max_output_tokens=limit,
+            voice=voice or session.audio.output.voice,
+            metadata=asked.metadata,
+        )
+
+    def _speaking(self) -> Turn | None:
+        """The turn that writes to the conversation."""
+        return next((turn for turn in self._turns.values() if not turn.out_of_band), None)
+
+    async def _on_response_cancel(self, event: pr.ResponseCancel) -> None:
+        turn = self._speaking() if event.response_id is None else self._turns.get(event.response_id)
+        if turn is None or not turn.cancel():
+            raise Refused("response_cancel_not_active", "There is no active response to cancel.")
+        await turn.finished.wait()

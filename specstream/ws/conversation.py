@@ -1,0 +1,185 @@
+"""The conversation of one session: its items in order, and what of the spoken ones was heard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from specstream.types import Message, Span
+from specstream.ws.events import Item, Part, Word
+from specstream.ws.protocol import ItemInput, ItemReference
+from specstream.ws.transcript import spoken_text
+from specstream.ws.wire import SAMPLE_RATE, Refused, new_id
+
+__all__ = ["Conversation", "Entry", "SpokenTrack"]
+
+MAX_ITEMS = 1000
+
+
+class SpokenTrack:
+    """Which words of a reply were spoken when, on the 24 kHz clock, and how much audio was sent."""
+
+    def __init__(self) -> None:
+        self._words: list[Word] = []
+        self.sent = 0
+
+    def add(self, words: Sequence[Word]) -> None:
+        """Take the next words, in order."""
+        self._words.extend(words)
+
+    def cut(self, text: str, samples: int) -> int:
+        """How much of ``text`` was heard once ``samples`` were played: a length in characters.
+
+        The cut is right behind the last word that was heard to its end, with the punctuation that
+        clings to it.
+        """
+        heard = [word for word in self._words if word.samples.end <= samples]
+        if not heard:
+            return 0
+        end = heard[-1].chars.end
+        limit = len(text)
+        if len(heard) < len(self._words):
+            limit = max(end, self._words[len(heard)].chars.start)
+        while end < limit and not (text[end].isspace() or text[end] == "["):
+            end += 1
+        return end
+
+
+@dataclass(slots=True)
+class Entry:
+    """One item. ``text`` is what the model reads; of a spoken item the client sees the transcript."""
+
+    id: str
+    role: Literal["system", "user", "assistant"]
+    text: str
+    status: Literal["completed", "incomplete", "in_progress"] = "completed"
+    spoken: SpokenTrack | None = None
+
+    def wire(self) -> Item:
+        """The item as clients see it; it has no content while the model is still at it."""
+        content: list[Part] = []
+        if self.status != "in_progress" or self.text:
+            if self.spoken is not None:
+                content = [Part(type="output_audio", transcript=spoken_text(self.text))]
+            else:
+                kind = "output_text" if self.role == "assistant" else "input_text"
+                content = [Part.model_validate({"type": kind, "text": self.text})]
+        return Item(id=self.id, status=self.status, role=self.role, content=content)
+
+    def cut_to(self, samples: int) -> None:
+        """Forget the text that nobody can have heard when only ``samples`` were played."""
+        if self.spoken is not None:
+            self.text = self.text[: self.spoken.cut(self.text, samples)]
+            self.spoken.sent = min(self.spoken.sent, samples)
+
+
+@dataclass(slots=True)
+class Conversation:
+    """Items in order, at most `MAX_ITEMS`."""
+
+    id: str = field(default_factory=lambda: new_id("conv"))
+    entries: list[Entry] = field(default_factory=list)
+
+    def _index(self, item_id: str, param: str) -> int:
+        for index, entry in enumerate(self.entries):
+            if entry.id == item_id:
+                return index
+        raise Refused("item_not_found", f"There is no item with id '{item_id}'.", param=param)
+
+    def get(self, item_id: str, *, param: str = "item_id") -> Entry:
+        """The item of that id.
+
+        Raises:
+            Refused: there is none.
+        """
+        return self.entries[self._index(item_id, param)]
+
+    def create(self, item: ItemInput, after: str | None) -> tuple[Entry, str | None]:
+        """Add a client's message behind item ``after`` (None: last; ``"root"``: first).
+
+        Returns the entry and the id of the item before it.
+
+        Raises:
+            Refused: the id is taken, ``after`` is unknown, or the conversation is full.
+        """
+        if item.id is not None and any(entry.id == item.id for entry in self.entries):
+            raise Refused("item_already_exists", f"Item '{item.id}' exists.", param="item.id")
+        at = len(self.entries)
+        if after is not None:
+            at = 0 if after == "root" else self._index(after, "previous_item_id") + 1
+        status = "incomplete" if item.status == "incomplete" else "completed"
+        entry = Entry(item.id or new_id("item"), item.role, item.text)
+        entry.status = "incomplete" if status == "incomplete" else "completed"
+        return entry, self.insert(entry, at)
+
+    def insert(self, entry: Entry, at: int | None = None) -> str | None:
+        """Put an entry at a position (None: last); returns the id of the one before it."""
+        if len(self.entries) >= MAX_ITEMS:
+            message = f"The conversation holds {MAX_ITEMS} items; delete some first."
+            raise Refused("conversation_full", message)
+        at = len(self.entries) if at is None else at
+        self.entries.insert(at, entry)
+        return self.before(entry)
+
+    def before(self, entry: Entry) -> str | None:
+        """The id of the item before ``entry``; None when it is first or has been deleted."""
+        previous = None
+        for other in self.entries:
+            if other is entry:
+                return previous
+            previous = other.id
+        return None
+
+    def delete(self, item_id: str) -> None:
+        """Remove an item.
+
+        Raises:
+            Refused: there is none of that id.
+        """
+        del self.entries[self._index(item_id, "item_id")]
+
+    def truncate(self, item_id: str, content_index: int, audio_end_ms: int) -> None:
+        """Cut a spoken item to the words that were heard by ``audio_end_ms``.
+
+        Raises:
+            Refused: no such item, one without audio, or one that is shorter than that.
+        """
+        entry = self.get(item_id)
+        if entry.spoken is None or content_index != 0:
+            message = "Only model output audio messages can be truncated, at content_index 0."
+            raise Refused("unsupported_content_type", message, param="item_id")
+        samples = audio_end_ms * SAMPLE_RATE // 1000
+        if samples > entry.spoken.sent:
+            length = entry.spoken.sent * 1000 // SAMPLE_RATE
+            message = f"Audio content of {length}ms is already shorter than {audio_end_ms}ms"
+            raise Refused("invalid_value", message, param="audio_end_ms")
+        entry.cut_to(samples)
+
+    def messages(self, instructions: str) -> list[Message]:
+        """What the model reads: the instructions, then every item that has text."""
+        return _messages(instructions, self.entries)
+
+    def messages_of(
+        self, instructions: str, items: Sequence[ItemInput | ItemReference]
+    ) -> list[Message]:
+        """The same for the input of one response, which may refer to items of the conversation.
+
+        Raises:
+            Refused: a reference to an item that isn't there.
+        """
+        entries = [
+            self.get(item.id, param="response.input")
+            if isinstance(item, ItemReference)
+            else Entry("", item.role, item.text)
+            for item in items
+        ]
+        return _messages(instructions, entries)
+
+
+def _messages(instructions: str, entries: Sequence[Entry]) -> list[Message]:
+    messages: list[Message] = []
+    if instructions:
+        messages.append({"role": "system", "content": instructions})
+    messages += [{"role": entry.role, "content": entry.text} for entry in entries if entry.text]
+    return messages

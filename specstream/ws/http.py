@@ -1,0 +1,138 @@
+"""What a server answers before the WebSocket begins: who may come in, and the plain pages."""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from urllib.parse import parse_qs, urlsplit
+
+from websockets.asyncio.server import ServerConnection
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
+
+from specstream import __version__
+from specstream.ws.counters import Counters
+from specstream.ws.page import page
+from specstream.ws.wire import PATH
+
+__all__ = ["Door", "query_of", "select_subprotocol"]
+
+_KEY_PROTOCOL = "openai-insecure-api-key."
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+
+
+def query_of(path: str) -> dict[str, str]:
+    """The last value of each query parameter."""
+    return {name: values[-1] for name, values in parse_qs(urlsplit(path).query).items()}
+
+
+def select_subprotocol(
+    _connection: ServerConnection, offered: Sequence[Subprotocol]
+) -> Subprotocol | None:
+    """``realtime`` if it was offered, and never the one that carries a key."""
+    return Subprotocol("realtime") if "realtime" in offered else None
+
+
+class Door:
+    """Decides about one HTTP request: a page, a refusal, or on to the WebSocket.
+
+    A browser sends the page's origin, so a foreign page can't talk to a server on this machine. An
+    origin passes if it is listed, or if it is the server's own address: with a key any such, without
+    one only on loopback (else a name that resolves here would do).
+    """
+
+    def __init__(
+        self,
+        *,
+        api_key: str | None,
+        allowed_origins: Sequence[str],
+        counters: Counters,
+        full: Callable[[], bool],
+    ) -> None:
+        self._key = api_key
+        self._origins = set(allowed_origins)
+        self._counters = counters
+        self._full = full
+
+    def __call__(self, connection: ServerConnection, request: Request) -> Response | None:
+        """See `websockets.asyncio.server.serve`, ``process_request``."""
+        path = urlsplit(request.path).path
+        if getattr(request, "method", "GET") not in ("GET", "HEAD"):
+            return _answer(HTTPStatus.METHOD_NOT_ALLOWED, "only GET\n", allow="GET, HEAD")
+        if path == PATH:
+            return self._admit(request)
+        if path == "/":
+            return _answer(HTTPStatus.OK, page(), "text/html; charset=utf-8")
+        if path == "/healthz":
+            state = {"status": "ok", "version": __version__, "sessions": self._counters.sessions}
+            return _answer(HTTPStatus.OK, json.dumps(state) + "\n", "application/json")
+        if path == "/metrics":
+            if not self._has_key(request):
+                return self._unauthorized()
+            text = self._counters.prometheus()
+            return _answer(HTTPStatus.OK, text, "text/plain; version=0.0.4; charset=utf-8")
+        if path == "/favicon.ico":
+            return _answer(HTTPStatus.NO_CONTENT, "")
+        return _answer(HTTPStatus.NOT_FOUND, f"nothing here; the protocol is at {PATH}\n")
+
+    def _admit(self, request: Request) -> Response | None:
+        if request.headers.get("Upgrade", "").lower() != "websocket":
+            text = "this is a WebSocket endpoint\n"
+            return _answer(HTTPStatus.UPGRADE_REQUIRED, text, upgrade="websocket")
+        refusal: Response | None = None
+        if not self._has_key(request):
+            refusal = self._unauthorized()
+        elif not self._origin_passes(request):
+            text = "this origin may not connect; the server's owner can allow it\n"
+            refusal = _answer(HTTPStatus.FORBIDDEN, text)
+        elif self._full():
+            text = "all sessions are taken; try again later\n"
+            refusal = _answer(HTTPStatus.SERVICE_UNAVAILABLE, text, retry_after="5")
+        self._counters.refused_total += refusal is not None
+        return refusal
+
+    def _origin_passes(self, request: Request) -> bool:
+        origin = request.headers.get("Origin")
+        if origin is None or origin in self._origins or "*" in self._origins:
+            return True
+        address = urlsplit(origin)
+        own = address.netloc == request.headers.get("Host")
+        return own and (self._key is not None or address.hostname in _LOOPBACK)
+
+    def _has_key(self, request: Request) -> bool:
+        if self._key is None:
+            return True
+        given = [query_of(request.path).get("token", "")]
+        for header in request.headers.get_all("Authorization"):
+            scheme, _, key = header.partition(" ")
+            if scheme.lower() == "bearer":
+                given.append(key.strip())
+        for header in request.headers.get_all("Sec-WebSocket-Protocol"):
+            for offered in header.split(","):
+                if offered.strip().startswith(_KEY_PROTOCOL):
+                    given.append(offered.strip().removeprefix(_KEY_PROTOCOL))
+        wanted = self._key.encode()
+        # No early exit: how long this takes says nothing about the key.
+        return any([hmac.compare_digest(key.encode(), wanted) for key in given])
+
+    def _unauthorized(self) -> Response:
+        text = "a key is needed: 'Authorization: Bearer KEY', or ?token=KEY\n"
+        return _answer(HTTPStatus.UNAUTHORIZED, text, www_authenticate="Bearer")
+
+
+def _answer(
+    status: HTTPStatus, body: str, kind: str = "text/plain; charset=utf-8", **headers: str
+) -> Response:
+    data = body.encode()
+    fields = Headers()
+    fields["Content-Type"] = kind
+    fields["Content-Length"] = str(len(data))
+    fields["Cache-Control"] = "no-store"
+    fields["X-Content-Type-Options"] = "nosniff"
+    fields["Connection"] = "close"
+    for name, value in headers.items():
+        fields[name.replace("_", "-")] = value
+    return Response(status.value, status.phrase, fields, data)

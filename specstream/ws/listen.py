@@ -1,0 +1,67 @@
+"""Opens a WebSocket server: one set of defaults, one typed error."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+from websockets.asyncio.server import ServerConnection, serve
+
+from specstream.errors import PortUnavailable
+
+__all__ = ["CLOSE_TIMEOUT", "listen"]
+
+CLOSE_TIMEOUT = 2.0
+"""Seconds that a closing handshake may take before the connection is dropped."""
+
+_log = logging.getLogger("specstream.ws")
+_log.addHandler(logging.NullHandler())  # a refused handshake is for the log, not for the terminal
+
+_DEFAULTS: dict[str, Any] = {
+    "compression": None,  # PCM doesn't shrink, and deflate doubles the latency of small frames
+    "max_size": 1 << 20,
+    "write_limit": 16 << 10,
+    "close_timeout": CLOSE_TIMEOUT,
+    "logger": _log,
+}
+
+
+@asynccontextmanager
+async def listen(
+    handler: Callable[[ServerConnection], Awaitable[None]],
+    host: str = "127.0.0.1",
+    port: int = 0,
+    **options: Any,
+) -> AsyncGenerator[int, None]:
+    """Serve WebSocket connections while the block runs; gives the port that was bound.
+
+    ``port=0`` takes a free one. ``options`` go to `websockets.asyncio.server.serve` and win over
+    the defaults here: no compression, messages of at most 1 MiB, a write buffer of 16 KiB. Leaving
+    the block (or cancelling it) closes every connection with 1001 and waits for the handlers.
+
+    Raises:
+        PortUnavailable: the address is taken, not permitted, or not an address of this machine.
+    """
+    try:
+        server = await serve(handler, host, port, **{**_DEFAULTS, **options})
+    except (OSError, OverflowError) as error:
+        raise PortUnavailable(
+            f"can't listen on {host}:{port}: {_reason(error)}; "
+            "choose another port (0 takes a free one) or an address of this machine"
+        ) from error
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        with anyio.move_on_after(5 * CLOSE_TIMEOUT, shield=True):
+            await server.wait_closed()
+
+
+def _reason(error: OSError | OverflowError) -> str:
+    number = getattr(error, "errno", None) or 0
+    # asyncio puts the address into strerror as well; name resolution has negative numbers.
+    return os.strerror(number) if number > 0 else getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,206 @@
+"""The frames that a client may send, read strictly.
+
+The wire is the OpenAI Realtime protocol (GA) over WebSocket: one JSON object per text frame. What is
+our own rides in a ``specstream`` field. No sockets and no torch in here; ``docs/protocol.md`` has
+the whole of it, `specstream.ws.events` what a server sends.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+
+from specstream.ws.settings import ResponseSettings, SessionSettings
+from specstream.ws.wire import Refused, Strict, validate
+
+__all__ = [
+    "ClientEvent",
+    "ItemCreate",
+    "ItemDelete",
+    "ItemInput",
+    "ItemReference",
+    "ItemRetrieve",
+    "ItemTruncate",
+    "ResponseCancel",
+    "ResponseCreate",
+    "SessionUpdate",
+    "parse_client_event",
+    "parse_input",
+]
+
+_Id = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+_PARTS = {"system": "input_text", "user": "input_text", "assistant": "output_text"}
+
+
+class PartInput(Strict):
+    """One piece of a message; only text can be put into the conversation."""
+
+    type: str
+    text: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_text(cls, data: Any) -> Any:
+        kind = data.get("type") if isinstance(data, dict) else None
+        if kind in ("input_audio", "input_image", "output_audio"):
+            raise ValueError(f"{kind} content can't be put into the conversation here; send text")
+        return data
+
+
+class ItemInput(Strict):
+    """A message as a client writes it."""
+
+    type: Literal["message"]
+    role: Literal["system", "user", "assistant"]
+    content: list[PartInput]
+    id: _Id | None = None
+    object: Literal["realtime.item"] | None = None
+    status: Literal["completed", "incomplete", "in_progress"] | None = None
+
+    @model_validator(mode="after")
+    def _parts_fit_role(self) -> ItemInput:
+        wanted = _PARTS[self.role]
+        if any(part.type != wanted or part.text is None for part in self.content):
+            raise ValueError(
+                f"every part of a message with role {self.role!r} is {wanted} with text"
+            )
+        return self
+
+    @property
+    def text(self) -> str:
+        """All parts laid end to end."""
+        return "".join(part.text or "" for part in self.content)
+
+
+class ItemReference(Strict):
+    """An item of the conversation, named instead of repeated."""
+
+    type: Literal["item_reference"]
+    id: str
+
+
+class ClientEvent(Strict):
+    """Any frame from a client; ``event_id`` comes back in an ``error`` that it causes."""
+
+    event_id: str | None = Field(default=None, max_length=512)
+
+
+class SessionUpdate(ClientEvent):
+    """Change the settings that are named; ``session.updated`` answers with all of them."""
+
+    type: Literal["session.update"]
+    session: SessionSettings
+
+
+class ItemCreate(ClientEvent):
+    """Add a message after ``previous_item_id``: null appends, ``"root"`` puts it first."""
+
+    type: Literal["conversation.item.create"]
+    item: ItemInput
+    previous_item_id: str | None = None
+
+
+class ItemDelete(ClientEvent):
+    """Remove an item."""
+
+    type: Literal["conversation.item.delete"]
+    item_id: str
+
+
+class ItemRetrieve(ClientEvent):
+    """Ask for an item as the server has it."""
+
+    type: Literal["conversation.item.retrieve"]
+    item_id: str
+
+
+class ItemTruncate(ClientEvent):
+    """Cut a spoken item to what was heard."""
+
+    type: Literal["conversation.item.truncate"]
+    item_id: str
+    content_index: int = Field(ge=0)
+    audio_end_ms: int = Field(ge=0)
+
+
+class ResponseCreate(ClientEvent):
+    """Ask for a response."""
+
+    type: Literal["response.create"]
+    response: ResponseSettings | None = None
+
+
+class ResponseCancel(ClientEvent):
+    """Stop a response; without an id, the one that writes to the conversation."""
+
+    type: Literal["response.cancel"]
+    response_id: str | None = None
+
+
+_KNOWN: dict[str, type[ClientEvent]] = {
+    "session.update": SessionUpdate,
+    "conversation.item.create": ItemCreate,
+    "conversation.item.delete": ItemDelete,
+    "conversation.item.retrieve": ItemRetrieve,
+    "conversation.item.truncate": ItemTruncate,
+    "response.create": ResponseCreate,
+    "response.cancel": ResponseCancel,
+}
+_AUDIO_IN = {f"input_audio_buffer.{verb}" for verb in ("append", "commit", "clear")}
+_WEBRTC_ONLY = "output_audio_buffer.clear"
+
+
+def parse_client_event(frame: str) -> ClientEvent:
+    """Read one text frame.
+
+    Raises:
+        Refused: malformed JSON, an unknown type or field, a wrong value, or something that this
+            server can't do. Its ``event_id`` is the frame's, if it had one.
+    """
+    try:
+        data = json.loads(frame)
+    except (ValueError, RecursionError) as error:
+        raise Refused("invalid_json", f"The frame is not JSON: {error}.") from None
+    if not isinstance(data, dict):
+        raise Refused("invalid_json", "A frame is one JSON object.")
+    event_id = data.get("event_id") if isinstance(data.get("event_id"), str) else None
+    try:
+        return validate(_model_of(data.get("type")), data)
+    except Refused as refusal:
+        refusal.event_id = event_id
+        raise
+
+
+def _model_of(kind: Any) -> type[ClientEvent]:
+    if kind is None:
+        message = "Missing required parameter: 'type'."
+        raise Refused("missing_required_parameter", message, param="type")
+    if kind in _AUDIO_IN:
+        message = "This server hears no audio; send text with 'conversation.item.create'."
+        raise Refused("input_audio_not_supported", message, param="type")
+    if kind == _WEBRTC_ONLY:
+        message = (
+            "Over WebSocket the client plays the audio: drop it there, then cancel or truncate."
+        )
+        raise Refused("output_audio_buffer_not_supported", message, param="type")
+    if not isinstance(kind, str) or kind not in _KNOWN:
+        known = ", ".join(f"'{name}'" for name in _KNOWN)
+        raise Refused(
+            "invalid_value", f"Unknown event type {kind!r:.80}; known: {known}.", param="type"
+        )
+    return _KNOWN[kind]
+
+
+def parse_input(items: list[dict[str, Any]]) -> list[ItemInput | ItemReference]:
+    """Read ``response.input``: messages, and references to items of the conversation.
+
+    Raises:
+        Refused: an entry is neither.
+    """
+    parsed: list[ItemInput | ItemReference] = []
+    for index, item in enumerate(items):
+        model = ItemReference if item.get("type") == "item_reference" else ItemInput
+        parsed.append(validate(model, item, at=f"response.input[{index}]"))
+    return parsed

@@ -1,0 +1,188 @@
+"""The Realtime WebSocket server."""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+import anyio
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+
+from specstream.errors import ConfigError
+from specstream.types import SamplingParams
+from specstream.ws.audio import Clock, SystemClock
+from specstream.ws.connection import Connection, Service
+from specstream.ws.counters import Counters
+from specstream.ws.http import Door, query_of, select_subprotocol
+from specstream.ws.kit import Kit, Maker, Makers
+from specstream.ws.listen import listen
+from specstream.ws.settings import SessionSettings
+from specstream.ws.turn import Replies
+
+__all__ = ["RealtimeServer"]
+
+
+class Engine(Protocol):
+    """What the server needs of `specstream.Engine`."""
+
+    def session(self) -> Replies:
+        """A conversation with a cache of its own."""
+        ...
+
+
+class RealtimeServer:
+    """Serves the OpenAI Realtime protocol, the demo page at ``/``, ``/healthz`` and ``/metrics``.
+
+    ::
+
+        server = RealtimeServer(engine, voice=lambda: load_adapter("voice", "espeak"))
+        async with server.start() as port:
+            await server.serve_forever()
+
+    Args:
+        engine: A running `specstream.Engine`, or anything with its face.
+        voice: Makes a `SpeechSynthesizer` (or a ready stage, such as a remote one) for a
+            connection; without it the server answers in text only.
+        avatar: The same for an `AvatarScripter`.
+        prompt: The same for a `PromptRewriter`.
+        params: Sampling where a client says nothing; ``max_tokens`` is what ``"inf"`` means.
+        system: Instructions of a session that sets none.
+        model: The name that sessions show.
+        host: Address to listen on; loopback unless there is a key.
+        port: 0 takes a free one.
+        api_key: What clients must bring: a bearer header, the ``openai-insecure-api-key.`` sub-
+            protocol, or ``?token=``.
+        allowed_origins: Pages of other origins that may connect from a browser; ``"*"``: any.
+        max_sessions: Connections at once; more are refused with 503.
+        max_size: Bytes of the largest frame a client may send; larger ones close with 1009.
+        lead_s: Audio is sent at most this far ahead of its play-out, so that a cancel means
+            something; the first ``lead_s`` seconds go at once.
+        buffer_s: Audio that may wait for that; then the reply waits, too.
+        clock: What the pacing goes by.
+        tls: Serve ``wss://`` and ``https://`` with this context.
+
+    Raises:
+        ConfigError: a value out of range, or a public address without a key.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        voice: Maker | None = None,
+        avatar: Maker | None = None,
+        prompt: Maker | None = None,
+        params: SamplingParams | None = None,
+        system: str | None = None,
+        model: str = "specstream",
+        host: str = "127.0.0.1",
+        port: int = 8765,
+        api_key: str | None = None,
+        allowed_origins: Sequence[str] = (),
+        max_sessions: int = 32,
+        max_size: int = 1 << 20,
+        lead_s: float = 2.0,
+        buffer_s: float = 30.0,
+        clock: Clock | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        _check(host, api_key, max_sessions, max_size, lead_s, buffer_s)
+        self._makers = Makers(voice, avatar, prompt)
+        modality: dict[str, Any] = {"output_modalities": ["audio" if voice else "text"]}
+        settings = SessionSettings(
+            type="realtime", model=model, instructions=system or "", **modality
+        )
+        self.counters = Counters()
+        self._service = Service(
+            engine=engine,
+            makers=self._makers,
+            settings=settings,
+            params=params or SamplingParams(),
+            clock=clock or SystemClock(),
+            counters=self.counters,
+            lead_s=lead_s,
+            buffer_s=buffer_s,
+        )
+        self._max_sessions = max_sessions
+        self._address = (host, port)
+        door = Door(
+            api_key=api_key,
+            allowed_origins=allowed_origins,
+            counters=self.counters,
+            full=lambda: self.counters.sessions >= max_sessions,
+        )
+        self._options: dict[str, Any] = {
+            "process_request": door,
+            "select_subprotocol": select_subprotocol,
+            "subprotocols": ["realtime"],
+            "max_size": max_size,
+            "ssl": tls,
+        }
+
+    @asynccontextmanager
+    async def start(self) -> AsyncGenerator[int, None]:
+        """Listen while the block runs; gives the port. Leaving it closes every connection.
+
+        Raises:
+            PortUnavailable: the address can't be listened on.
+            AdapterUnavailable: an adapter can't be made.
+        """
+        trial = Kit(self._makers)
+        try:
+            trial.pipeline(audio=self._makers.voice is not None, avatar=True, prompt=True)
+        finally:
+            await trial.aclose()
+        async with listen(self._handle, *self._address, **self._options) as port:
+            yield port
+
+    async def serve_forever(self) -> None:
+        """Wait until cancelled; the connections are served by `start`."""
+        await anyio.sleep_forever()
+
+    async def _handle(self, socket: ServerConnection) -> None:
+        if self.counters.sessions >= self._max_sessions:  # several handshakes at once
+            await socket.close(1013, "all sessions are taken; try again later")
+            return
+        assert socket.request is not None
+        model = query_of(socket.request.path).get("model")
+        self.counters.sessions += 1
+        self.counters.sessions_total += 1
+        try:
+            await Connection(socket, self._service, model).serve()
+        except ConnectionClosed:
+            pass
+        finally:
+            self.counters.sessions -= 1
+
+
+def _check(
+    host: str,
+    api_key: str | None,
+    max_sessions: int,
+    max_size: int,
+    lead_s: float,
+    buffer_s: float,
+) -> None:
+    if api_key is not None and not api_key:
+        raise ConfigError("the api key is empty; leave it out, or give one")
+    if api_key is None and not _is_loopback(host):
+        raise ConfigError(
+            f"{host} can be reached from other machines: set an api key, or listen on 127.0.0.1"
+        )
+    if max_sessions < 1 or max_size < 1024:
+        raise ConfigError("max_sessions must be at least 1 and max_size at least 1024")
+    if lead_s < 0.2 or buffer_s < 0.2:
+        raise ConfigError("lead_s and buffer_s must be at least 0.2 seconds")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,110 @@
+"""What all Realtime frames share: strict reading, sparse writing, the refusal, ids."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
+from pydantic_core import ErrorDetails
+
+from specstream.errors import ProtocolError
+
+__all__ = ["PATH", "SAMPLE_RATE", "Refused", "Sparse", "Strict", "new_id", "unused", "validate"]
+
+PATH = "/v1/realtime"
+SAMPLE_RATE = 24000
+"""Samples a second of ``audio/pcm`` on the wire; the only rate that the protocol knows."""
+
+ErrorType = Literal["invalid_request_error", "server_error"]
+
+
+class Refused(ProtocolError):
+    """A client event that can't be honoured; becomes an ``error`` event, the session goes on."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        type: ErrorType = "invalid_request_error",
+        event_id: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.param = param
+        self.type: ErrorType = type
+        self.event_id = event_id
+
+
+class Strict(BaseModel):
+    """Read from a client: a key that we don't know is refused, never dropped."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Sparse(BaseModel):
+    """Written to a client: what is None is left out."""
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in handler(self).items() if value is not None}
+
+
+def unused(why: str) -> Callable[[Any], Any]:
+    """A check for a field of the standard that may only be empty here; ``why`` tells the client."""
+
+    def check(value: Any) -> Any:
+        if value:
+            raise ValueError(why)
+        return value
+
+    return check
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def validate(model: type[M], data: Any, *, at: str = "") -> M:
+    """Read ``data`` as ``model``; ``at`` is where in the frame it lies.
+
+    Raises:
+        Refused: names the first key that is unknown, missing or wrong.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise _refusal(error.errors(include_url=False)[0], at) from None
+
+
+def _refusal(error: ErrorDetails, at: str) -> Refused:
+    param = at
+    for part in error["loc"]:
+        if isinstance(part, int):
+            param += f"[{part}]"
+        else:
+            param += f".{part}" if param else part
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        return Refused("unknown_parameter", f"Unknown parameter: '{param}'.", param=param)
+    if kind == "missing":
+        message = f"Missing required parameter: '{param}'."
+        return Refused("missing_required_parameter", message, param=param)
+    wrong_type = kind.endswith(("_type", "_parsing"))
+    code, word = ("invalid_type", "Invalid type") if wrong_type else ("invalid_value", "Invalid")
+    reason = error["msg"].removeprefix("Value error, ")
+    return Refused(code, f"{word} for '{param}': {reason}.", param=param or None)
+
+
+def new_id(kind: str) -> str:
+    """A fresh id such as ``item_3f…``."""
+    return f"{kind}_{secrets.token_hex(10)}"

@@ -1,0 +1,85 @@
+"""Fixtures that hold for every test: no leaked tasks or threads, and a clock one can do without."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import selectors
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterator
+
+import pytest
+import pytest_asyncio
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Instead of waiting for the next timer, moves the loop's clock to it.
+
+    It can't see other threads, so tests on virtual time run no engine thread.
+    """
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if not ready and timeout is None:
+            raise RuntimeError("every task waits and no timer runs: deadlock")
+        if not ready and timeout:
+            self.now += timeout
+        return ready
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop on which sleeping takes no time."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.now
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    if item.get_closest_marker("virtual_time"):
+        return {"virtual": VirtualTimeLoop}
+    return {"asyncio": asyncio.new_event_loop}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what needs a machine or an hour of its own, unless asked for by ``-m``."""
+    if config.option.markexpr:
+        return
+    skipped = [item for item in items if item.get_closest_marker("nightly") or item.get_closest_marker("gpu")]
+    if skipped:
+        config.hook.pytest_deselected(items=skipped)
+        items[:] = [item for item in items if item not in skipped]
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def _no_leaked_tasks() -> AsyncGenerator[None, None]:
+    before = asyncio.all_tasks()
+    yield
+    current = asyncio.current_task()
+    leaked = [task for task in asyncio.all_tasks() - before if task is not current and not task.done()]
+    assert not leaked, f"left running: {leaked}"
+
+
+@pytest.fixture(autouse=True)
+def _no_leaked_threads() -> Iterator[None]:
+    yield
+    engines = [t.name for t in threading.enumerate() if t.name == "specstream-engine"]
+    assert not engines, "an engine thread outlived its test"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Before torch is imported anywhere: tests share few cores, and no test may reach for a network.
+    for key, value in {
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_VERBOSITY": "error",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    }.items():
+        os.environ.setdefault(key, value)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import random
+
+from specstream.config import DEFAULT_TARGET
+from specstream.engine.detokenizer import Detokenizer
+from specstream.model.load import load_tokenizer
+from tests.tiny import byte_tokenizer
+
+PIECES = ["fox ", "naïve", "日本語", "한국어", "👩‍👩‍👧", "🇩🇪", "e\u0301", "$5.00", "\n\n", "ß", " ", "'s", "नमस्ते", "\ufffd"]
+
+
+def fuzz_text(rng: random.Random) -> str:
+    return "".join(rng.choice(PIECES) for _ in range(rng.randint(1, 12)))
+
+
+def test_pieces_laid_end_to_end_are_the_decoding() -> None:
+    """2,000 texts with characters of one to four bytes, one token per byte."""
+    tokenizer = byte_tokenizer()
+    rng = random.Random(1)
+    for _ in range(2000):
+        text = fuzz_text(rng)
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        detokenizer = Detokenizer(tokenizer)
+        pieces = [detokenizer.add(i) for i in ids]
+        assert "".join([*pieces, detokenizer.finish()]) == text
+        if "\ufffd" not in text:
+            assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_random_ids_of_a_real_vocabulary_decode_as_a_whole() -> None:
+    tokenizer = load_tokenizer(DEFAULT_TARGET)
+    rng = random.Random(2)
+    for _ in range(500):
+        ids = [rng.randrange(8, 4096) for _ in range(rng.randint(1, 30))]
+        detokenizer = Detokenizer(tokenizer)
+        text = "".join([detokenizer.add(i) for i in ids] + [detokenizer.finish()])
+        whole = tokenizer.decode(ids, skip_special_tokens=True)
+        # Broken bytes may be told apart differently, but no real character is lost or doubled.
+        assert text.replace("\ufffd", "") == whole.replace("\ufffd", "")
+
+
+def test_bytes_that_never_become_a_character_do_not_hold_up_the_rest() -> None:
+    tokenizer = byte_tokenizer()
+    lead = tokenizer.encode("日", add_special_tokens=False)[0]
+    letters = tokenizer.encode("abc", add_special_tokens=False)
+    detokenizer = Detokenizer(tokenizer)
+    out = [detokenizer.add(i) for i in [lead, *letters]]
+    assert "".join(out) == "\ufffdabc"
+    stuck = Detokenizer(tokenizer)
+    assert all(len(stuck._pending) < 4 for _ in range(50) if stuck.add(lead) is not None)
+
+
+def test_finish_gives_out_half_a_character_once() -> None:
+    tokenizer = byte_tokenizer()
+    detokenizer = Detokenizer(tokenizer)
+    assert detokenizer.add(tokenizer.encode("é", add_special_tokens=False)[0]) == ""
+    assert detokenizer.finish() == "\ufffd"
+    assert detokenizer.finish() == ""

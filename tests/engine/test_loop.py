@@ -1,0 +1,285 @@
+"""The engine's step against a plain reference loop, on tiny models."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from specstream.config import DraftProposerConfig, NgramProposerConfig
+from specstream.errors import EngineBusy, EngineFailed, ModelBroken, PromptError
+from specstream.model.runner import ModelRunner
+from specstream.spec.proposal import Proposer
+from specstream.spec.proposers import KINDS
+from specstream.spec.proposers.draft_model import DraftModelProposer
+from specstream.spec.proposers.ngram import NgramProposer
+from specstream.spec.proposers.off import OffProposer
+from specstream.types import SamplingParams
+from tests.tiny import EOS, Inbox, ask, byte_tokenizer, make_core, noisy_copy, run_until_idle, tiny_model
+
+TOKENIZER = byte_tokenizer()
+MODEL = tiny_model(len(TOKENIZER), seed=2)
+
+
+def proposer(kind: str, model: PreTrainedModel = MODEL, noise: float = 0.15) -> Proposer:
+    if kind == "draft":
+        runner = ModelRunner(noisy_copy(model, noise))
+        return DraftModelProposer(DraftProposerConfig(num_tokens=5), runner, frozenset({EOS}))
+    if kind == "ngram":
+        return NgramProposer(NgramProposerConfig(min_ngram=1), torch.device("cpu"))
+    return OffProposer()
+
+
+@torch.inference_mode()
+def plain_greedy(text: str, count: int, eos: int | None = EOS) -> list[int]:
+    """The simplest loop there is: no cache, one token at a time."""
+    ids: list[int] = TOKENIZER.encode(text)
+    out: list[int] = []
+    while len(out) < count:
+        token = int(MODEL(input_ids=torch.tensor([ids + out])).logits[0, -1].argmax())
+        out.append(token)
+        if token == eos:
+            break
+    return out
+
+
+PROMPTS = ["abab", "the cat sat on the mat, the cat", "zq", "日本 日本", "1, 2, 3, 4, 1, 2, 3,"]
+
+
+def test_every_kind_is_tested_here() -> None:
+    assert set(KINDS) == {"draft", "ngram", "off"}
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_greedy_output_is_that_of_the_plain_loop(kind: str) -> None:
+    accepted = 0
+    for text in PROMPTS:
+        core = make_core(MODEL, TOKENIZER, proposer(kind), prefill_chunk=7)
+        request, inbox = ask(core, text, SamplingParams(max_tokens=60))
+        run_until_idle(core)
+        assert inbox.token_ids == plain_greedy(text, 60)
+        accepted += request.stats.accepted
+    assert (accepted > 0) == (kind != "off")
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_counters_agree_with_a_hook_on_the_target(kind: str) -> None:
+    passes = 0
+    core = make_core(MODEL, TOKENIZER, proposer(kind), prefill_chunk=5)
+
+    def count(*args: object) -> None:
+        nonlocal passes
+        passes += 1
+
+    handle = MODEL.register_forward_hook(count)
+    try:
+        request, inbox = ask(core, PROMPTS[1], SamplingParams(max_tokens=50))
+        run_until_idle(core)
+    finally:
+        handle.remove()
+    report = request.report()
+    assert report.target_forwards == passes
+    assert report.rounds == len(inbox.chunks)
+    assert report.target_forwards - report.rounds == (len(TOKENIZER.encode(PROMPTS[1])) - 1) // 5
+    assert report.drafted == sum(chunk.drafted for chunk in inbox.chunks)
+    assert report.accepted == sum(chunk.accepted for chunk in inbox.chunks)
+    short = 0 if inbox.chunks[-1].accepted < len(inbox.chunks[-1].token_ids) else 1
+    assert len(report.token_ids) == report.accepted + report.rounds - short
+
+
+def token_by_token(text: str, params: SamplingParams) -> tuple[str, list[int], str]:
+    """Greedy tokens one at a time, the whole text looked at after each: what stops must give."""
+    ids = plain_greedy(text, params.max_tokens)
+    for count in range(1, len(ids) + 1):
+        body = [i for i in ids[:count] if i != EOS]
+        shown = TOKENIZER.decode(body)
+        found = [shown.find(stop) for stop in params.stop if stop in shown]
+        if found and ids[count - 1] != EOS:
+            return shown[: min(found)], ids[:count], "stop"
+        if ids[count - 1] == EOS:
+            return shown, ids[:count], "stop"
+    return shown, ids, "length"
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_stop_inside_an_accepted_block_ends_it_there(kind: str) -> None:
+    rng = random.Random(4)
+    core = make_core(MODEL, TOKENIZER, proposer(kind, noise=0.05))
+    inside = 0
+    for number in range(40):
+        text = rng.choice(PROMPTS)
+        whole = TOKENIZER.decode([i for i in plain_greedy(text, 40) if i != EOS])
+        at = rng.randrange(0, max(1, len(whole) - 3))
+        stop = whole[at : at + rng.randint(1, 3)] or "x"
+        if "\ufffd" in stop:
+            continue
+        params = SamplingParams(max_tokens=rng.choice([1, 2, 17, 40]), stop=(stop, "never seen"))
+        request, inbox = ask(core, text, params, session=f"s{number % 3}")
+        run_until_idle(core)
+        shown, ids, reason = token_by_token(text, params)
+        assert (inbox.text, inbox.token_ids, request.finish_reason) == (shown, ids, reason)
+        assert request.text == shown
+        last = inbox.chunks[-1]
+        inside += last.drafted > len(last.token_ids)
+        kept = core.slots._kept[f"s{number % 3}"]
+        assert kept.rows == request.token_ids[: kept.cache.length]
+        assert kept.cache.length >= len(request.token_ids) - 1 - (reason == "stop")
+    assert inside > 0 or kind == "off"
+
+
+def test_spans_tile_the_reply() -> None:
+    core = make_core(MODEL, TOKENIZER, proposer("draft"))
+    _, inbox = ask(core, PROMPTS[3], SamplingParams(max_tokens=60))
+    run_until_idle(core)
+    tokens = chars = 0
+    for number, chunk in enumerate(inbox.chunks):
+        assert chunk.round == number
+        assert chunk.tokens == (tokens, tokens + len(chunk.token_ids))
+        assert chunk.chars == (chars, chars + len(chunk.text))
+        assert len(chunk.ends) == len(chunk.token_ids)
+        assert chunk.accepted <= min(chunk.drafted, len(chunk.token_ids))
+        tokens, chars = chunk.tokens.end, chunk.chars.end
+    assert [c.finish_reason is not None for c in inbox.chunks].count(True) == 1
+    assert inbox.chunks[-1].ends[-1] == len(inbox.text)
+
+
+def test_requests_side_by_side_do_not_touch_each_other() -> None:
+    core = make_core(MODEL, TOKENIZER, proposer("draft"), max_running=3)
+    asked = [ask(core, text, SamplingParams(max_tokens=40)) for text in PROMPTS]
+    run_until_idle(core)
+    for text, (_, inbox) in zip(PROMPTS, asked):
+        assert inbox.token_ids == plain_greedy(text, 40)
+
+
+def test_a_seed_fixes_the_samples_whatever_runs_beside() -> None:
+    def sample(beside: int) -> list[int]:
+        core = make_core(MODEL, TOKENIZER, proposer("draft"))
+        params = SamplingParams(temperature=1.0, seed=9, max_tokens=30)
+        _, inbox = ask(core, "abc", params)
+        for _ in range(beside):
+            ask(core, "xyz", SamplingParams(temperature=1.0, max_tokens=30))
+        run_until_idle(core)
+        return inbox.token_ids
+
+    assert sample(0) == sample(2)
+
+
+def test_a_consumer_that_stops_reading_parks_its_own_request_only() -> None:
+    core = make_core(MODEL, TOKENIZER, OffProposer(), eos_ids=())
+    slow = Inbox(reading=False, limit=4)
+    request, _ = ask(core, "abc", SamplingParams(max_tokens=30), inbox=slow)
+    _, quick = ask(core, "abc", SamplingParams(max_tokens=30))
+    run_until_idle(core)
+    assert len(slow.chunks) == 4
+    assert len(quick.chunks) == 30
+    forwards = core.target.forwards
+    assert not core.step()
+    assert core.target.forwards == forwards
+    while request.finish_reason is None:
+        slow.read_all()
+        run_until_idle(core)
+    assert slow.token_ids == quick.token_ids
+
+
+@pytest.mark.parametrize("after", [0, 1, 5])
+def test_cancel_ends_within_one_round_and_frees_the_place(after: int) -> None:
+    core = make_core(MODEL, TOKENIZER, proposer("draft"), eos_ids=())
+    request, inbox = ask(core, "abc", SamplingParams(max_tokens=400))
+    for _ in range(after):
+        core.step()
+    inbox.delivery.cancelled = True
+    forwards = core.target.forwards
+    assert not core.step()
+    assert core.target.forwards == forwards
+    assert inbox.chunks[-1].finish_reason == "cancelled"
+    assert len(inbox.chunks) == after + 1
+    assert core.slots.in_use == 0
+    assert inbox.text == request.text
+    drafts = core.proposer
+    assert isinstance(drafts, DraftModelProposer)
+    assert not drafts._sequences
+
+
+def test_the_next_turn_reads_only_what_is_new() -> None:
+    core = make_core(MODEL, TOKENIZER, proposer("draft"), max_sessions=1, eos_ids=())
+    first, one = ask(core, "abcdef", SamplingParams(max_tokens=10), session="s")
+    run_until_idle(core)
+    longer = "abcdef" + one.text[:4] + "?"
+    second, two = ask(core, longer, SamplingParams(max_tokens=10), session="s")
+    run_until_idle(core)
+    fresh = make_core(MODEL, TOKENIZER, OffProposer(), eos_ids=())
+    _, again = ask(fresh, longer, SamplingParams(max_tokens=10))
+    run_until_idle(fresh)
+    assert two.token_ids == again.token_ids
+    same = 0
+    while (
+        same < len(second.token_ids) - 11 and first.token_ids[same] == second.token_ids[same]
+    ):
+        same += 1
+    assert second.reused >= min(same, 6)
+    ask(core, "zzz", SamplingParams(max_tokens=1), session="t")
+    run_until_idle(core)
+    assert core.slots.kept == 1  # the older conversation had to go
+    core.slots.forget("t")
+    drafts = core.proposer
+    assert isinstance(drafts, DraftModelProposer)
+    assert not drafts._sequences
+
+
+@pytest.mark.parametrize("room", [1, 2, 9])
+def test_the_context_is_never_overrun(room: int) -> None:
+    model = tiny_model(len(TOKENIZER), seed=2, context=40)
+    small = noisy_copy(tiny_model(len(TOKENIZER), seed=2, context=32), 0.1)
+    draft = DraftModelProposer(DraftProposerConfig(num_tokens=5), ModelRunner(small), frozenset())
+    core = make_core(model, TOKENIZER, draft, eos_ids=())
+    text = "a" * (40 - room)
+    request, inbox = ask(core, text, SamplingParams(max_tokens=1000))
+    run_until_idle(core)
+    assert request.finish_reason == "length"
+    assert len(inbox.token_ids) == room
+    _, inbox = ask(core, "a" * 40, SamplingParams())
+    run_until_idle(core)
+    assert isinstance(inbox.errors[0], PromptError)
+
+
+def explode(*args: object) -> None:
+    raise RuntimeError("boom")
+
+
+@pytest.mark.parametrize("where", ["propose", "observe"])
+def test_a_broken_round_ends_its_requests_with_a_typed_error(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = make_core(MODEL, TOKENIZER, proposer("ngram"), eos_ids=())
+    _, inbox = ask(core, "abab", SamplingParams(max_tokens=20))
+    core.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(core.proposer, where, explode)
+        core.step()
+    assert isinstance(inbox.errors[0], EngineFailed)
+    assert isinstance(inbox.errors[0].__cause__, RuntimeError)
+    assert len(inbox.chunks) == 1  # what was accepted before has been given out
+    assert core.slots.in_use == 0
+    _, inbox = ask(core, "abab", SamplingParams(max_tokens=20))
+    run_until_idle(core)
+    assert len(inbox.token_ids) == 20
+
+
+def test_weights_that_give_no_numbers_are_named() -> None:
+    broken = noisy_copy(MODEL, 0.0)
+    with torch.no_grad():
+        broken.get_input_embeddings().weight.fill_(torch.nan)
+    core = make_core(broken, TOKENIZER, OffProposer())
+    _, inbox = ask(core, "abc", SamplingParams())
+    run_until_idle(core)
+    assert isinstance(inbox.errors[0], ModelBroken)
+
+
+def test_a_full_line_is_refused_and_the_rest_served() -> None:
+    core = make_core(MODEL, TOKENIZER, OffProposer(), max_running=1, max_waiting=1)
+    asked = [ask(core, "ab", SamplingParams(max_tokens=3)) for _ in range(3)]
+    run_until_idle(core)
+    assert [bool(inbox.errors) for _, inbox in asked] == [False, False, True]
+    assert isinstance(asked[2][1].errors[0], EngineBusy)

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import DynamicCache, MambaConfig, MistralConfig, MistralForCausalLM, PreTrainedModel
+from transformers import Qwen3NextConfig, T5Config
+
+from specstream.errors import ModelUnsupported
+from specstream.model.cache import KVCache, check_supported
+from tests.tiny import tiny_model
+
+
+def sliding_model() -> PreTrainedModel:
+    torch.manual_seed(3)
+    config = MistralConfig(
+        vocab_size=40,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        sliding_window=8,
+        max_position_embeddings=512,
+    )
+    return MistralForCausalLM(config).eval()
+
+
+@torch.inference_mode()
+def run(model: PreTrainedModel, ids: torch.Tensor, cache: object) -> torch.Tensor:
+    logits: torch.Tensor = model(input_ids=ids, past_key_values=cache, use_cache=True).logits
+    return logits
+
+
+@pytest.mark.parametrize("make", [lambda: tiny_model(40), sliding_model], ids=["full", "sliding"])
+def test_rows_rolled_back_leave_no_trace(make: object) -> None:
+    """Random appends and rollbacks give the logits of a fresh read, also past a sliding window."""
+    model = make()  # type: ignore[operator]
+    generator = torch.Generator().manual_seed(7)
+    cache = KVCache(model.config)
+    ids: list[int] = []
+    for _ in range(30):
+        new = torch.randint(0, 40, (int(torch.randint(1, 7, (1,), generator=generator)),), generator=generator)
+        logits = run(model, new[None], cache.transformers)
+        ids += new.tolist()
+        fresh = run(model, torch.tensor([ids]), DynamicCache(config=model.config))
+        torch.testing.assert_close(logits[0], fresh[0, -len(new) :], atol=2e-5, rtol=1e-5)
+        keep = int(torch.randint(max(0, len(ids) - 4), len(ids) + 1, (1,), generator=generator))
+        cache.rollback_to(keep)
+        cache.rollback_to(keep)
+        assert cache.length == keep
+        del ids[keep:]
+
+
+def test_the_buffer_grows_past_its_first_capacity() -> None:
+    model = tiny_model(40, context=2048)
+    ids = torch.randint(0, 40, (1, 600), generator=torch.Generator().manual_seed(1))
+    cache = KVCache(model.config)
+    parts = [run(model, part, cache.transformers) for part in ids.split(150, dim=1)]
+    whole = run(model, ids, DynamicCache(config=model.config))
+    torch.testing.assert_close(torch.cat(parts, 1), whole, atol=5e-5, rtol=1e-4)
+    assert cache.length == 600
+    assert cache.nbytes > 0
+
+
+@pytest.mark.parametrize("length", [-1, 6])
+def test_rolling_back_to_rows_that_are_not_there_is_refused(length: int) -> None:
+    model = tiny_model(40)
+    cache = KVCache(model.config)
+    run(model, torch.zeros(1, 5, dtype=torch.long), cache.transformers)
+    with pytest.raises(ValueError, match="5 rows are valid"):
+        cache.rollback_to(length)
+
+
+def test_an_interrupted_forward_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model(40)
+    cache = KVCache(model.config)
+    ids = torch.arange(6)[None]
+    run(model, ids, cache.transformers)
+
+    def explode(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model.model.layers[1], "forward", explode)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            run(model, ids, cache.transformers)
+    assert cache.length == 6
+    cache.rollback_to(6)
+    fresh = run(model, torch.cat([ids, ids], 1), DynamicCache(config=model.config))
+    again = run(model, ids, cache.transformers)
+    torch.testing.assert_close(again[0], fresh[0, 6:], atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (MambaConfig(num_hidden_layers=2), "mamba"),
+        (Qwen3NextConfig(num_hidden_layers=4), "linear_attention"),
+        (T5Config(), "encoder-decoder"),
+    ],
+)
+def test_state_that_cannot_be_rolled_back_is_refused_by_name(config: object, why: str) -> None:
+    with pytest.raises(ModelUnsupported, match=why):
+        check_supported(config)  # type: ignore[arg-type]

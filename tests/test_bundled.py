@@ -1,0 +1,81 @@
+"""The pair that ships: it loads, drafts well, and never changes a greedy reply."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specstream import Engine, SamplingParams
+from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET
+from specstream.types import Message
+
+VOICE = "You are a helpful voice assistant."
+PROMPTS: list[list[Message]] = [
+    [{"role": "system", "content": VOICE}, {"role": "user", "content": "Find me a dentist in Davis."}],
+    [
+        {"role": "system", "content": "You are a storyteller. Mark feelings and gestures in brackets."},
+        {"role": "user", "content": "Tell me about a beaver who builds a radio."},
+    ],
+    [{"role": "user", "content": "A pen costs 3 dollars and a book 12. What do 4 pens and 2 books cost?"}],
+    [{"role": "user", "content": "Write a Python function that says whether a word is a palindrome."}],
+]
+
+
+async def replies(proposer: str) -> tuple[list[tuple[int, ...]], float]:
+    ids, accepted, drafted = [], 0, 0
+    async with Engine.load(proposer=proposer, dtype="float32") as engine:
+        for messages in PROMPTS:
+            async with engine.generate(messages, SamplingParams(max_tokens=80)) as generation:
+                async for _ in generation:
+                    pass
+                report = generation.report
+                ids.append(report.token_ids)
+                accepted += report.accepted
+                drafted += report.drafted
+    return ids, accepted / drafted if drafted else 0.0
+
+
+async def test_greedy_replies_are_the_same_with_every_proposer() -> None:
+    plain, none = await replies("off")
+    drafted, rate = await replies("draft")
+    looked_up, _ = await replies("ngram")
+    assert drafted == plain
+    assert looked_up == plain
+    assert none == 0
+    assert rate > 0.25  # a trained draft, not a random one
+
+
+async def test_one_request_can_do_without() -> None:
+    async with Engine.load() as engine:
+        params = SamplingParams(max_tokens=30)
+        reports = []
+        for speculate in (True, False):
+            async with engine.generate(PROMPTS[1], params, speculate=speculate) as generation:
+                async for _ in generation:
+                    pass
+                reports.append(generation.report)
+    assert reports[0].token_ids == reports[1].token_ids
+    assert reports[0].drafted > 0
+    assert (reports[1].drafted, reports[1].proposer) == (0, "off")
+
+
+async def test_a_reference_shortens_the_way() -> None:
+    async with Engine.load(proposer="ngram") as engine:
+        params = SamplingParams(max_tokens=60)
+        rounds = []
+        reference = ""
+        for _ in range(2):
+            async with engine.generate(PROMPTS[1], params, reference=reference) as generation:
+                async for _ in generation:
+                    pass
+                rounds.append(generation.report.rounds)
+                reference = generation.text
+    assert rounds[1] < rounds[0] / 2
+
+
+@pytest.mark.parametrize("folder", [DEFAULT_TARGET, DEFAULT_DRAFT])
+def test_the_folders_are_complete(folder: str) -> None:
+    names = {path.name for path in Path(folder).iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= names
+    assert (Path(folder).parent / "MODEL_CARD.md").is_file()

@@ -1,0 +1,222 @@
+"""The async face, with a real engine thread behind it and tiny models on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from specstream import Engine, SamplingParams
+from specstream.errors import (
+    ConfigError,
+    EngineClosed,
+    ModelNotFound,
+    PromptError,
+    VocabularyMismatch,
+)
+from specstream.session import Generation
+from tests.tiny import byte_tokenizer, noisy_copy, tiny_model
+
+LONG = SamplingParams(max_tokens=400)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    root = tmp_path_factory.mktemp("pair")
+    tokenizer = byte_tokenizer()
+    model = tiny_model(len(tokenizer), seed=5)
+    model.generation_config.eos_token_id = None
+    tokenizer.eos_token = None
+    for name, weights in (("target", model), ("draft", noisy_copy(model, 0.1))):
+        weights.save_pretrained(root / name)
+        tokenizer.save_pretrained(root / name)
+    return root / "target", root / "draft"
+
+
+@pytest.fixture
+def engine(pair: tuple[Path, Path]) -> Engine:
+    return Engine.load(*pair, max_unread_chunks=4, dtype="float32")
+
+
+async def read(generation: Generation) -> str:
+    return "".join([chunk.text async for chunk in generation])
+
+
+async def test_a_reply_and_its_report(engine: Engine) -> None:
+    async with engine, engine.generate("hello", SamplingParams(max_tokens=40)) as generation:
+        text = await read(generation)
+        assert text == generation.text == generation.report.text
+        assert generation.report.finish_reason == "length"
+        assert generation.report.accepted > 0
+        assert await read(generation) == ""  # an ended stream stays ended
+
+
+async def test_many_at_once_get_what_each_would_alone(engine: Engine) -> None:
+    params = SamplingParams(max_tokens=30)
+
+    async def one(text: str) -> str:
+        async with engine.generate(text, params) as generation:
+            return await read(generation)
+
+    async with engine:
+        texts = [f"prompt {i}" for i in range(9)]
+        alone = [await one(text) for text in texts]
+        together = await asyncio.gather(*(one(text) for text in texts))
+    assert alone == list(together)
+
+
+async def test_leaving_early_stops_the_decoding_and_frees_the_place(engine: Engine) -> None:
+    async with engine:
+        async with engine.generate("hello", LONG) as generation:
+            async for _ in generation:
+                break
+        async with engine.generate("hello", SamplingParams(max_tokens=2)) as other:
+            await read(other)
+        assert generation.report.finish_reason == "cancelled"
+        assert len(generation.report.token_ids) < 400
+
+
+async def test_cancel_ends_the_iteration_with_a_marked_chunk(engine: Engine) -> None:
+    async with engine, engine.generate("hello", LONG) as generation:
+        chunks = []
+        async for chunk in generation:
+            chunks.append(chunk)
+            generation.cancel()
+        assert chunks[-1].finish_reason == "cancelled"
+        assert "".join(chunk.text for chunk in chunks) == generation.report.text
+        assert len(generation.report.token_ids) < 400
+
+
+async def test_a_cancelled_consumer_takes_its_request_with_it(engine: Engine) -> None:
+    held: list[Generation] = []
+
+    async def consume() -> None:
+        async with engine.generate("hello", LONG) as generation:
+            held.append(generation)
+            await anext(generation)
+            await asyncio.Event().wait()
+
+    async with engine:
+        task = asyncio.create_task(consume())
+        while not held or not held[0].text:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with engine.generate("x", SamplingParams(max_tokens=2)) as other:
+            await read(other)
+        assert held[0].report.finish_reason == "cancelled"
+
+
+async def test_an_unread_stream_goes_no_further_than_its_bound(engine: Engine) -> None:
+    async with engine:
+        async with engine.generate("hello", LONG) as unread:
+            async with engine.generate("hello", SamplingParams(max_tokens=100)) as other:
+                await read(other)
+            assert unread._delivery.sent <= 4
+            text = await read(unread)  # and nothing was lost
+        async with engine.generate("hello", LONG) as again:
+            assert await read(again) == text
+
+
+async def test_a_conversation_remembers_and_reuses(engine: Engine) -> None:
+    params = SamplingParams(max_tokens=8)
+    async with engine, engine.session("be brief") as session:
+        async with session.generate("one", params) as generation:
+            reply = await read(generation)
+        async with session.generate("two", params) as generation:
+            await read(generation)
+            assert generation.report.reused_tokens > len("be brief")
+        assert [m["role"] for m in session.messages] == [
+            "system",
+            "user",
+            "assistant",
+            "user",
+            "assistant",
+        ]
+        assert session.messages[2]["content"] == reply
+        async with session.generate("three", params):
+            pass  # nothing was read: nothing is remembered
+        assert len(session.messages) == 5
+
+
+async def test_errors_before_and_after_submission(engine: Engine) -> None:
+    with pytest.raises(EngineClosed):
+        async with engine.generate("hello"):
+            pass
+    async with engine:
+        with pytest.raises(PromptError, match="empty"):
+            async with engine.generate(" "):
+                pass
+        with pytest.raises(PromptError, match="role"):
+            async with engine.generate([{"role": "boss", "content": "x"}]):  # type: ignore[typeddict-item]
+                pass
+        with pytest.raises(PromptError, match="shorten"):
+            async with engine.generate("x" * 600) as generation:
+                await read(generation)
+    with pytest.raises(EngineClosed):
+        async with engine.generate("hello"):
+            pass
+    with pytest.raises(ConfigError, match="make a new one"):
+        await engine.__aenter__()
+
+
+async def test_models_that_do_not_load_raise_at_the_door(pair: tuple[Path, Path]) -> None:
+    with pytest.raises(ModelNotFound):
+        async with Engine.load("/no/such/model"):
+            pass
+    with pytest.raises(VocabularyMismatch):
+        async with Engine.load(pair[0]):
+            pass
+    assert all(thread.name != "specstream-engine" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"proposer": "magic"}, {"no_such_key": 1}, {"max_running": 0}, {"proposer": {"kind": "ngram", "k": 1}}],
+)
+def test_bad_options_are_named(options: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        Engine.load(**options)  # type: ignore[arg-type]
+
+
+async def test_closing_ends_what_is_under_way(engine: Engine) -> None:
+    async with engine:
+        context = engine.generate("hello", LONG)
+        generation = await context.__aenter__()
+        await anext(generation)
+    chunks = [chunk async for chunk in generation]
+    assert chunks[-1].finish_reason == "cancelled"
+    await context.__aexit__(None, None, None)
+
+
+async def test_the_event_loop_is_not_blocked_while_models_load_and_run(engine: Engine) -> None:
+    """Counted, not timed: the loop turns many times during each single wait for the engine."""
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    ticker = asyncio.create_task(turn())
+    async with engine:
+        assert turns > 100
+        async with engine.generate("hello", SamplingParams(max_tokens=20)) as generation:
+            before = turns
+            async for _ in generation:
+                assert turns > before
+                before = turns
+    ticker.cancel()
+
+
+async def test_a_prompt_lookup_engine_completes_text(pair: tuple[Path, Path]) -> None:
+    async with Engine.load(pair[0], proposer="ngram", dtype="float32") as engine:
+        plain = await engine.complete([{"role": "user", "content": "abc"}], max_tokens=20)
+        helped = await engine.complete(
+            [{"role": "user", "content": "abc"}], max_tokens=20, reference=plain
+        )
+        assert plain == helped

@@ -1,0 +1,139 @@
+"""Tiny models and tokenizers made in memory: the tests need no weights and no network."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Sequence
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from specstream.config import EngineConfig
+from specstream.engine.loop import EngineCore
+from specstream.engine.request import Delivery, Request
+from specstream.errors import SpecstreamError
+from specstream.model.runner import ModelRunner
+from specstream.spec.proposal import Proposer
+from specstream.types import Chunk, Message, SamplingParams
+
+BOS, EOS = 0, 1
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """One token per byte (plus <s> and </s>): text of any language, split in mid-character."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {"<s>": BOS, "</s>": EOS} | {char: 2 + i for i, char in enumerate(alphabet)}
+    inner = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    inner.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", eos_token="</s>")
+
+
+def tiny_model(
+    vocab_size: int, *, seed: int = 0, layers: int = 2, scale: float = 4.0, context: int = 512
+) -> LlamaForCausalLM:
+    """A random Llama; ``scale`` sharpens its opinions so that greedy choices are clear."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=context,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        pad_token_id=None,
+    )
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(scale)
+    return model
+
+
+def noisy_copy(model: PreTrainedModel, noise: float, seed: int = 1) -> PreTrainedModel:
+    """The same model with its weights a little off: a draft that is right now and then."""
+    torch.manual_seed(seed)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            if parameter.dim() > 1:
+                parameter.add_(torch.randn_like(parameter) * noise * parameter.std())
+    return other
+
+
+class Inbox:
+    """A consumer that reads everything, or only when told to."""
+
+    def __init__(self, *, reading: bool = True, limit: int = 16) -> None:
+        self.items: list[Chunk | SpecstreamError] = []
+        self.delivery = Delivery(self._put, limit)
+        self._reading = reading
+
+    def _put(self, item: Chunk | SpecstreamError) -> None:
+        self.items.append(item)
+        if self._reading:
+            self.delivery.read += 1
+
+    def read_all(self) -> None:
+        self.delivery.read = self.delivery.sent
+
+    @property
+    def chunks(self) -> list[Chunk]:
+        return [item for item in self.items if isinstance(item, Chunk)]
+
+    @property
+    def errors(self) -> list[SpecstreamError]:
+        return [item for item in self.items if isinstance(item, SpecstreamError)]
+
+    @property
+    def text(self) -> str:
+        return "".join(chunk.text for chunk in self.chunks)
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [i for chunk in self.chunks for i in chunk.token_ids]
+
+
+def make_core(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    proposer: Proposer,
+    *,
+    eos_ids: Sequence[int] = (EOS,),
+    **options: object,
+) -> EngineCore:
+    config = EngineConfig.model_validate(options)
+    return EngineCore(config, ModelRunner(model), tokenizer, proposer, frozenset(eos_ids))
+
+
+def ask(
+    core: EngineCore,
+    text: str,
+    params: SamplingParams,
+    *,
+    inbox: Inbox | None = None,
+    session: str | None = None,
+    reference: str = "",
+) -> tuple[Request, Inbox]:
+    inbox = inbox or Inbox()
+    messages: list[Message] = [{"role": "user", "content": text}]
+    request = Request(
+        messages, params, inbox.delivery, session=session, reference=reference, proposer="test"
+    )
+    core.submit(request)
+    return request, inbox
+
+
+def run_until_idle(core: EngineCore, limit: int = 10_000) -> int:
+    """Step until nothing can progress; returns the number of steps."""
+    for count in itertools.count():
+        assert count < limit, "the engine never comes to rest"
+        if not core.step():
+            return count
+    raise AssertionError
