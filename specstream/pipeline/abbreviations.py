@@ -55,8 +55,8 @@ _NAMES = _words("""
 """)
 _MAY_END = _words("""
     etc inc ltd corp co ave blvd rd ln hwy dept assn est min mins hr hrs sec secs yr yrs wk wks mos
-    lb lbs oz qt gal tsp tbsp mph sq cu max avg al a.m p.m d.c n.y l.a b.c a.d b.c.e c.e usw usf u.s.w
-    ecc itd itp enz vb std jh godz т.д т.п др руб коп тыс млн млрд мин сек обл
+    lb lbs oz qt gal tsp tbsp mph sq cu max avg al a.m p.m d.c n.y l.a b.c a.d b.c.e c.e usw usf
+    u.s.w ecc itd itp enz vb std jh godz т.д т.п др руб коп тыс млн млрд мин сек обл
 """)
 _DATES = _words("""
     mon tue tues wed thu thur thurs fri sat sun jan feb mar apr jun jul aug sep sept oct nov dec

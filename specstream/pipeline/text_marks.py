@@ -119,16 +119,14 @@ def clause(text: str, at: int, head: int) -> Verdict | None:
     if after == len(text):
         return None
     follow = text[after]
-    numbers = text[at - 1 : at].isdigit() or (
-        text[at - 1 : at].isspace() and text[at - 2 : at - 1].isdigit()
-    )
+    number = text[max(0, at - 2) : at].rstrip()[-1:].isdigit()
     if mark in "–-":
         spaced = end == at + 1 and after > end and text[at - 1 : at].isspace()
     else:
         spaced = after > end or mark in WIDE_CLAUSE_MARKS or mark == "—"
     if not spaced or follow == END or "\n" in text[end:after]:
         return Verdict(end)
-    if (numbers and follow.isdigit()) or _inside(text[head:end]):
+    if (number and follow.isdigit()) or _inside(text[head:end]):
         return Verdict(end)
     return Verdict(after, cut=True)
 
@@ -163,7 +161,7 @@ def bracket(text: str, at: int) -> Verdict | None:
 
 
 def _may_open_tag(text: str, at: int) -> bool:
-    """``list[index]``, ``grid[a][bc]`` and ``\\[x]`` are no directions; ``[sigh][nod]`` are."""
+    """Not as in ``list[index]``, ``grid[a][bc]`` or an escape; but as in ``[sigh][nod]``."""
     while text[at - 1 : at] == "]" and (before := text.rfind("[", 0, at)) >= 0:
         at = before
     left = text[at - 1 : at]
@@ -179,7 +177,7 @@ def backticks(text: str, at: int, *, fenced: bool) -> Verdict | None:
     if fenced:
         return Verdict(end, fence=block)
     if block:
-        info = end_of(_INFO, text, end, end + _LONGEST_WORD)
+        info = end_of(_INFO, text, end, end + _LONGEST_INFO)
         if info == len(text):
             return None
         if text[info] != "`":

@@ -43,18 +43,21 @@ STOPS = ".!?…‥" + _FULL_STOPS
 _LONGEST_WORD = 20
 _QUOTES = "\"'”’“»«›"
 _BEFORE_WORD = frozenset(OPENERS + STOPS.replace(".", "") + CLAUSE_MARKS + DASHES + "/*_~`|")
+_WITHIN_WORD = "'’-"
 _TAIL = re.compile(f"[{re.escape(STOPS + CLOSERS)}]*")
 _LETTERS = re.compile(r"[^\W\d_]*")
+_JOINED_LETTERS = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 _DIGITS = re.compile(r"\d*")
 _ROMAN = re.compile(r"[IVXL]{2,}|[VX]")
 
 
 def word_before(text: str, at: int) -> str:
-    """The word that ends right before ``at``, its inner stops included; at most ``LOOK_BACK``."""
+    """The word that ends right before ``at``, inner stops, hyphens and apostrophes included."""
     start = at
     while start > max(0, at - LOOK_BACK):
         char = text[start - 1]
-        if char in _BEFORE_WORD or char.isspace():
+        inner = char in _WITHIN_WORD and start > 1 and text[start - 2].isalnum()
+        if not inner and (char in _BEFORE_WORD or char.isspace()):
             break
         start -= 1
     return text[start:at]
@@ -228,7 +231,7 @@ def _word(text: str, at: int) -> str | None:
 
 def _ordinary(word: str) -> bool:
     """Whether a word ends its sentence even before a small letter."""
-    if not word.isalpha() or (word.isupper() and len(word) > 1):
+    if not _JOINED_LETTERS.fullmatch(word) or (word.isupper() and len(word) > 1):
         return False
     return len(word) >= 4 or word.lower() in SHORT_WORDS
 

@@ -108,7 +108,7 @@ _SAME = {
 }  # fmt: skip
 _SCALES = dict.fromkeys("slightly softly gently faintly small little weakly quietly".split(), 0.6)
 _SCALES |= dict.fromkeys("very big broadly widely brightly strongly really extremely".split(), 1.25)
-_FILLERS = frozenset("a an the his her its their my your with again".split())
+_FILLERS = frozenset("a an the his her its their my your with again slowly quickly once".split())
 _ENDINGS = (
     ("ing", ""),
     ("ing", "e"),

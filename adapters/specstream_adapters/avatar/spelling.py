@@ -18,7 +18,7 @@ _GROUPS = {
     "FF": "ff ph f v",
     "TH": "th",
     "DD": "tt dd t d",
-    "kk": "ck kk cc gg kh gh k g q c x",
+    "kk": "ck kk cc gg kh k g q c x",
     "CH": "tch sch sh ch zh j",
     "SS": "ss zz s z",
     "nn": "nn ng ll n l",
@@ -30,7 +30,7 @@ _GROUPS = {
     "U": "oo eu ue u w",
 }
 _VISEMES = {letters: viseme for viseme, row in _GROUPS.items() for letters in row.split()}
-_VISEMES |= {"h": "", "wh": "U"}
+_VISEMES |= {"h": "", "gh": "", "wh": "U"}
 _VOWELS = "aeiou"
 _GROUP = re.compile("|".join(sorted(_VISEMES, key=len, reverse=True)))
 _CONSONANT_TIME = 0.6  # of a vowel's
@@ -52,8 +52,12 @@ def _latin(char: str) -> str:
     if named is None:
         return "ha"  # a sign without a reading in its name (Han, say): one open syllable
     script, name = named[1], named[2].split(" WITH ")[0].split()[-1].lower()
-    if script == "CYRILLIC":  # consonants are called EL, EM, EN or BE, VE, GHE
-        return name[-1] if name[0] == "e" and len(name) == 2 else name[:1]
+    if script == "CYRILLIC":  # consonants are called EL, EM, EN or BE, ZHE, SHA
+        if name in ("sign", "yeru"):
+            return "" if name == "sign" else "i"
+        if len(name) == 2 and name[0] == "e":
+            return name[1]
+        return re.sub(r"(?<=[^aeiouy])[aeiou]$", "", name)
     return name[:1] if script in ("GREEK", "HEBREW", "ARABIC") else name
 
 
@@ -61,7 +65,7 @@ def spell(word: str) -> list[Phone]:
     """Guess the phones of a written word; the shares sum to 1, or the list is empty."""
     letters = "".join(_latin(c) for c in unicodedata.normalize("NFC", word))
     letters = re.sub(r"\by(?=[aeiou])", "i", letters).replace("y", "i")
-    if len(letters) > 3:
+    if len(letters) > 3 and word[-1] in "eE":
         letters = re.sub(r"(?<=[^aeiou])e$", "", letters)  # silent, as in "lake"
     groups = [g for g in _GROUP.findall(letters) if _VISEMES[g]]
     lengths = [1.0 if g[0] in _VOWELS else _CONSONANT_TIME for g in groups]

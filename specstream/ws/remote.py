@@ -1,0 +1,179 @@
+"""A stage that runs somewhere else, behind a WebSocket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from types import TracebackType
+from typing import Any
+
+import anyio
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidURI, WebSocketException
+from websockets.typing import Subprotocol
+from websockets.uri import parse_uri
+
+from specstream.errors import ConfigError, ConnectionFailed, ProtocolError, SpecstreamError
+from specstream.pipeline.link import Inlet
+from specstream.pipeline.stage import as_failure
+from specstream.types import AvatarCue, Cancel, Flush, Phrase, Revoke, ScenePrompt, Speech
+from specstream.ws.listen import CLOSE_TIMEOUT
+from specstream.ws.stage_channel import MAX_SIZE, Channel
+from specstream.ws.stage_frames import (
+    SUBPROTOCOL,
+    CancelFrame,
+    CancelledFrame,
+    DoneFrame,
+    EndFrame,
+    ErrorFrame,
+    Kind,
+    ReadyFrame,
+    StartFrame,
+    Violation,
+)
+from specstream.ws.stage_protocol import WINDOW, Conversation
+
+__all__ = ["RemoteStage"]
+
+Input = Phrase | Speech
+Output = Speech | AvatarCue | ScenePrompt | Flush | Revoke | Cancel
+
+_MAX_IDLE = 2  # connections kept warm between turns; turns side by side may need more for a while
+
+
+class RemoteStage:
+    """Stands for the stage of an adapter that ``specstream adapter KIND`` serves at ``url``.
+
+    It takes and gives the same items in the same order as the local stage, bit for bit. The
+    connection is opened at the first turn (or by `connect`) and kept for the next ones; one that
+    was lost is opened anew at the next turn. ``async with`` closes it in the end.
+
+    Args:
+        url: ``ws://host:port`` or ``wss://host:port``.
+        kind: What the adapter at ``url`` is.
+        name: The stage's name in events; the kind if not given.
+        window: How many items may be on their way here. A reader that stops reading stops the
+            remote adapter after that many.
+        connect_timeout: Seconds until an address that doesn't answer is given up.
+        cancel_timeout: Seconds that the adapter may take to let go of a cancelled turn; after that
+            the turn ends here and the connection is dropped.
+        token: Sent as ``Authorization: Bearer``, for an adapter that asks for one.
+
+    Raises:
+        ConfigError: ``url`` is no WebSocket address.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        kind: Kind,
+        name: str | None = None,
+        *,
+        window: int = WINDOW,
+        connect_timeout: float = 5.0,
+        cancel_timeout: float = 2.0,
+        token: str | None = None,
+    ) -> None:
+        try:
+            parse_uri(url)
+        except (InvalidURI, ValueError) as error:
+            raise ConfigError(f"{url!r} is no adapter's address; it looks like ws://host:port") from error
+        self.name = name or kind
+        self._url = url
+        self._kind: Kind = kind
+        self._start = StartFrame(window=window)
+        self._connect_timeout = connect_timeout
+        self._cancel_timeout = cancel_timeout
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._idle: list[tuple[Channel, ReadyFrame]] = []
+
+    async def connect(self) -> ReadyFrame:
+        """Open the connection now, so that the first turn doesn't wait; tells what is there.
+
+        Raises:
+            ConnectionFailed: nobody answers at the address, or refuses.
+            ProtocolError: what answers is no adapter.
+            ConfigError: the adapter there is of another kind.
+        """
+        channel, ready = await self._take()
+        await self._give(channel, ready)
+        return ready
+
+    async def aclose(self) -> None:
+        """Close the connections that no turn is using; idempotent."""
+        while self._idle:
+            await self._idle.pop()[0].close()
+
+    async def __aenter__(self) -> RemoteStage:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def run(self, items: Inlet[Any]) -> AsyncGenerator[Output, None]:
+        """One turn, on a connection of its own.
+
+        Raises:
+            ConnectionFailed: nobody answers, or the connection was lost in the middle of the turn.
+            SpecstreamError: the adapter's own error, as the local stage would have raised it.
+        """
+        taken = await items.unless_cancelled(self._take)
+        if taken is None:  # cancelled while nobody had answered yet
+            async for item in items:
+                yield item
+            return
+        channel, ready = taken
+        turn = _Turn(channel, items, self._start, self._cancel_timeout)
+        try:
+            async for output in turn.outputs():
+                yield output
+                channel.took()
+        except Violation as error:
+            await channel.close(error.close_code)
+            raise
+        finally:
+            await turn.stop()
+            if turn.complete and channel.usable:
+                await self._give(channel, ready)
+            else:
+                channel.abort()
+
+    async def _take(self) -> tuple[Channel, ReadyFrame]:
+        while self._idle:
+            channel, ready = self._idle.pop()
+            if channel.usable:
+                return channel, ready
+            channel.abort()
+        return await self._open()
+
+    async def _give(self, channel: Channel, ready: ReadyFrame) -> None:
+        if len(self._idle) < _MAX_IDLE:
+            self._idle.append((channel, ready))
+        else:
+            await channel.close()
+
+    async def _open(self) -> tuple[Channel, ReadyFrame]:
+        who = f"the {self._kind} adapter at {self._url}"
+        channel: Channel | None = None
+        try:
+            with anyio.fail_after(self._connect_timeout):
+                socket = await connect(
+                    self._url,
+                    subprotocols=[Subprotocol(SUBPROTOCOL)],
+                    additional_headers=self._headers,
+                    compression=None,
+                    proxy=None,
+                    max_size=MAX_SIZE,
+                    # A paused reader must not pause the pongs: the windows bound this queue.
+                    max_queue=4 * self._start.window + 64,
+                    close_timeout=CLOSE_TIMEOUT,
+                    open_timeout=None,
+                )
+                channel = Channel(socket, Conversation("client", self._kind), who)
+                ready = await channel.receive()
+        ...

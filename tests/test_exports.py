@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+import specstream
+import specstream.errors
+import specstream_adapters
+
+
+def modules() -> list[str]:
+    names = []
+    for package in (specstream, specstream_adapters):
+        names += [m.name for m in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
+    return [name for name in names if not name.endswith("__main__")]
+
+
+def test_the_public_names_are_these() -> None:
+    assert specstream.__all__ == [
+        "Chunk",
+        "Engine",
+        "EngineConfig",
+        "Generation",
+        "Message",
+        "Pipeline",
+        "Report",
+        "SamplingParams",
+        "Session",
+        "SpecstreamError",
+        "__version__",
+    ]
+    for name in specstream.__all__:
+        assert getattr(specstream, name) is not None
+    with pytest.raises(AttributeError):
+        _ = specstream.nothing  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_every_module_imports_and_its_all_is_true(name: str) -> None:
+    module = importlib.import_module(name)
+    for public in getattr(module, "__all__", ()):
+        assert hasattr(module, public)
+
+
+def test_the_error_tree_is_the_one_that_is_drawn() -> None:
+    drawing = specstream.errors.__doc__ or ""
+    codes: dict[str, type] = {}
+    for name in specstream.errors.__all__:
+        cls = getattr(specstream.errors, name)
+        assert name in drawing
+        assert issubclass(cls, specstream.SpecstreamError)
+        assert cls.exit_code in (1, 2)
+        if cls not in (specstream.errors.EngineError, specstream.errors.ModelError):
+            assert cls.code not in codes, f"{name} and {codes.get(cls.code)} share a code"
+        codes[cls.code] = cls
+    drawn = [line.split("─ ")[1].split()[0] for line in drawing.splitlines() if "─ " in line]
+    assert sorted([*drawn, "SpecstreamError"]) == sorted(specstream.errors.__all__)
+
+
+def test_the_weights_stay_small() -> None:
+    root = Path(specstream.__file__).parent
+    assert sum(f.stat().st_size for f in root.rglob("*.safetensors")) < 45e6

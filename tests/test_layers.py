@@ -1,0 +1,147 @@
+"""Who may import whom, read from the code itself."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = {"specstream": ROOT / "specstream", "specstream_adapters": ROOT / "adapters/specstream_adapters"}
+
+# Lower layers first; a module may import from its own layer and from those below.
+LAYERS = [
+    {"specstream.errors", "specstream"},
+    {"specstream.types"},
+    {"specstream.metrics", "specstream.config"},
+    {"specstream.model"},
+    {"specstream.spec"},
+    {"specstream.engine"},
+    {"specstream.session"},
+    {"specstream.testing"},
+    {"specstream.ws.server"},
+    {"specstream.train", "specstream.bench"},
+    {"specstream.commands", "specstream.cli"},
+]
+
+
+def module_name(path: Path, package: str) -> str:
+    parts = [package, *path.relative_to(PACKAGES[package]).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports() -> dict[str, set[str]]:
+    """Module → modules of ours that it imports, at top level or inside a function."""
+    found: dict[str, set[str]] = {}
+    for package, root in PACKAGES.items():
+        for path in root.rglob("*.py"):
+            targets: set[str] = set()
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ImportFrom) and node.module:
+                    targets.add(node.module)
+                elif isinstance(node, ast.Import):
+                    targets |= {alias.name for alias in node.names}
+            ours = {t for t in targets if t.split(".")[0] in PACKAGES}
+            found[module_name(path, package)] = ours
+    return found
+
+
+IMPORTS = imports()
+
+
+def inside(module: str, places: set[str]) -> bool:
+    return any(module == place or module.startswith(place + ".") for place in places)
+
+
+def layer(module: str) -> int | None:
+    for number, places in enumerate(LAYERS):
+        if module in places or inside(module, places - {"specstream"}):
+            return number
+    return None
+
+
+def test_nothing_imports_upwards() -> None:
+    wrong = []
+    for module, targets in IMPORTS.items():
+        own = layer(module)
+        for target in targets:
+            other = layer(target)
+            if own is not None and other is not None and other > own and module != "specstream":
+                wrong.append(f"{module} → {target}")
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("who", "may"),
+    [
+        (
+            {"specstream_adapters"},
+            {
+                "specstream_adapters",
+                "specstream.pipeline.interfaces",
+                "specstream.types",
+                "specstream.errors",
+            },
+        ),
+        ({"specstream.pipeline"}, {"specstream.pipeline", "specstream.types", "specstream.errors"}),
+        (
+            {"specstream.ws.client"},
+            {"specstream.ws.protocol", "specstream.ws.events", "specstream.types", "specstream.errors"},
+        ),
+        ({"specstream.errors", "specstream.types"}, {"specstream.errors"}),
+    ],
+    ids=["adapters", "pipeline", "client", "values"],
+)
+def test_outer_parts_know_little(who: set[str], may: set[str]) -> None:
+    seen = {m: targets for m, targets in IMPORTS.items() if inside(m, who)}
+    assert seen
+    wrong = [f"{m} → {t}" for m, targets in seen.items() for t in targets if not inside(t, may)]
+    assert not wrong
+
+
+def test_the_core_never_imports_adapters() -> None:
+    core = {m: t for m, t in IMPORTS.items() if m.startswith("specstream.") or m == "specstream"}
+    assert not [m for m, targets in core.items() if inside("specstream_adapters", targets)]
+    assert not [m for m, targets in core.items() if any(t.startswith("specstream_adapters") for t in targets)]
+
+
+def test_no_import_cycles() -> None:
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " → ".join([*path[path.index(module) :], module])
+        if module in done or module not in IMPORTS:
+            return
+        for target in IMPORTS[module] - {"specstream"}:
+            visit(target, (*path, module))
+        done.add(module)
+
+    for module in IMPORTS:
+        visit(module, ())
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "specstream",
+        "specstream.session",
+        "specstream.testing",
+        "specstream.ws.client",
+        "specstream.ws.server",
+        "specstream.pipeline.stages",
+        "specstream.cli",
+        "specstream_adapters.voice.reference",
+        "specstream_adapters.avatar.script",
+        "specstream_adapters.prompt.template",
+    ],
+)
+def test_importing_it_loads_no_torch(module: str) -> None:
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_there_is_no_init_beside_the_adapters() -> None:
+    assert not (ROOT / "adapters" / "__init__.py").exists()
