@@ -27,6 +27,7 @@ def build_engine(config: EngineConfig) -> EngineCore:
         torch.set_num_threads(config.threads)
     tokenizer = load_tokenizer(config.target)
     target = ModelRunner(load_model(config.target, config))
+    target.warm_up()
     eos_ids = _eos_ids(target.model, tokenizer)
     proposer = _build_proposer(config, target, tokenizer, eos_ids)
     return EngineCore(config, target, tokenizer, proposer, eos_ids)
@@ -49,6 +50,7 @@ def _build_proposer(
                     f"draft {config.draft} has {draft.model_vocab_size} output rows for a "
                     f"tokenizer of {len(tokenizer)} tokens"
                 )
+            draft.warm_up()
             cls = proposer_class("draft")
             made = cls(wanted, draft, eos_ids, config.prefill_chunk)
         case NgramProposerConfig() as wanted:

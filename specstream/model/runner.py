@@ -58,6 +58,15 @@ class ModelRunner:
         """
         return [self._one(item) for item in inputs]
 
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Run the shapes of a prompt and of a round once, so that no request pays for the first."""
+        cache = self.new_cache()
+        for width in (16, 5, 1):
+            tokens = torch.zeros(width, dtype=torch.int64, device=self.device)
+            self.forward([ForwardInput(tokens, cache)])
+        self.forwards = 0
+
     def _one(self, item: ForwardInput) -> Tensor:
         self.forwards += 1
         logits: Tensor = self.model(

@@ -21,11 +21,11 @@ from specstream.types import Cancel, Control
 
 __all__ = ["Event", "Pipeline", "Run", "Stage", "StageFailed", "as_failure"]
 
-In_contra = TypeVar("In_contra", contravariant=True)
+In = TypeVar("In")
 Out_co = TypeVar("Out_co", covariant=True)
 
 
-class Stage(Protocol[In_contra, Out_co]):
+class Stage(Protocol[In, Out_co]):
     """Turns a stream of ``In`` into a stream of ``Out``.
 
     ``run`` is called once a turn. It must yield every control that it receives, after acting on it:
@@ -39,7 +39,7 @@ class Stage(Protocol[In_contra, Out_co]):
         """Which stage an event comes from."""
         ...
 
-    def run(self, items: Inlet[In_contra]) -> AsyncGenerator[Out_co | Control, None]:
+    def run(self, items: Inlet[In]) -> AsyncGenerator[Out_co | Control, None]:
         """One turn."""
         ...
 

@@ -4,10 +4,123 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from specstream.pipeline.abbreviations import Stop, stop_after
-from specstream.pipeline.text_marks import CLOSERS, WIDE_CLAUSE_MARKS, Verdict
+from specstream.pipeline.text_marks import CLOSERS, OPENERS, WIDE_CLAUSE_MARKS
 from specstream.pipeline.text_stops import STOPS, word_before
 
 __all__ = ["Whole", "has_words", "length_break", "quiet_break"]
+
+_JOINER = "\u200d"
+_LONGEST_CHARACTER = 16  # code points of an emoji made of several
+_CLOSED = f"[{re.escape(CLOSERS)}]*"
+_WIDE_MARKS = WIDE_CLAUSE_MARKS + "。！？｡"
+_WORD = re.compile(r"[^\W_]")
+_BREAK = re.compile(rf"\s+|[{_WIDE_MARKS}]{_CLOSED}\s*")
+_SOFT_BREAK = re.compile(
+    rf"[,;:،؛]{_CLOSED}\s+|[{_WIDE_MARKS}]{_CLOSED}\s*|\s[–—-]+\s+|—(?!\d)|\n\s*"
+)
+_NUMBER = re.compile(r"[(+$€£¥₹#]*\d[\d.,:/()+–-]*")
+_FINISHED = re.compile(
+    rf"[{re.escape(OPENERS)}]*[^\W\d_]{{2,}}(?:['’-][^\W\d_]+)*{_CLOSED}[.!?…,;]+{_CLOSED}"
+)
+
+
+class Whole(NamedTuple):
+    """A stretch of the window that is never cut: a direction, a link, code."""
+
+    start: int
+    end: int
+    tag: str | None
+
+
+def has_words(text: str, head: int, end: int, wholes: Sequence[Whole]) -> bool:
+    """Whether ``text[head:end]`` has a letter or a digit outside its directions."""
+    for whole in wholes:
+        if whole.tag is not None and whole.start < end:
+            if _WORD.search(text, head, whole.start):
+                return True
+            head = whole.end
+    return _WORD.search(text, head, end) is not None
+
+
+def quiet_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> int:
+    """The last place up to ``limit`` where nothing is torn apart; ``head`` if there is none.
+
+    A word without white space after it may still be growing, so it stays behind, unless a comma or
+    a stop has closed it. What belongs to the next word stays with it: a title, a number, a
+    direction, a list's bullet.
+    """
+    if limit == len(text) and _finished(text, head) and has_words(text, head, limit, wholes):
+        return limit
+    return _last_break(text, head, limit, wholes)
+
+
+def length_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> int:
+    """Where to cut a window that is full: after a clause or a line in its second half if there is
+    one, else between words, else anywhere between two characters.
+    """
+    if text[limit - 1].isspace() and _finished(text.rstrip(), head):
+        return len(text)
+    half = head + (len(text) - head) // 2
+    for found in reversed(list(_SOFT_BREAK.finditer(text, half, limit))):
+        start, end = found.span()
+        numbers = text[start - 1].isdigit() and text[end : end + 1].isdigit()
+        if not numbers and not _torn(end, wholes) and has_words(text, head, end, wholes):
+            return end
+    cut = _last_break(text, head, limit, wholes)
+    return cut if cut > head else _hard_break(text, head, limit, wholes)
+
+
+def _last_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> int:
+    for found in reversed(list(_BREAK.finditer(text, head, limit))):
+        start, end = found.span()
+        if _torn(end, wholes) or any(w.tag is not None and w.end == start for w in wholes):
+            continue
+        if not (text[start].isspace() and _belongs_to_next(text, head, start)):
+            return end if has_words(text, head, end, wholes) else head
+    return head
+
+
+def _torn(at: int, wholes: Sequence[Whole]) -> bool:
+    return any(whole.start < at < whole.end for whole in wholes)
+
+
+def _belongs_to_next(text: str, head: int, end: int) -> bool:
+    """Whether the last thing before ``end`` should not be spoken without what follows it."""
+    words = text[head:end].rsplit(None, 1)
+    if not words:
+        return False
+    word = words[-1]
+    if word[-1] == "." and stop_after(word_before(text, end - 1)) not in (Stop.PLAIN, Stop.MAY_END):
+        return True
+    bare = not _WORD.search(word) and word[-1] not in STOPS + CLOSERS
+    return bare or _NUMBER.fullmatch(word) is not None
+
+
+def _finished(text: str, head: int) -> bool:
+    words = text[head:].rsplit(None, 1)
+    if not words or text[-1].isspace() or not _FINISHED.fullmatch(words[-1]):
+        return False
+    dot = text.rfind(".", head)
+    return dot < 0 or stop_after(word_before(text, dot)) in (Stop.PLAIN, Stop.MAY_END)
+
+
+def _hard_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> int:
+    if head < limit < len(text):
+        return limit  # before a bracket or code that has not ended
+    for at in range(len(text) - 1, max(head, len(text) - _LONGEST_CHARACTER), -1):
+        if _JOINER not in text[at - 1 : at + 1] and not _modifies(text[at]):
+            break
+    else:
+        at = len(text)
+    for whole in wholes:
+        if whole.start < at < whole.end:
+            return whole.start if whole.start > head else whole.end
+    return at
+
+
+def _modifies(char: str) -> bool:
+    return unicodedata.category(char)[0] == "M" or "\U0001f3fb" <= char <= "\U0001f3ff"

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 __all__ = [
     "CLAUSE_MARKS",
@@ -28,6 +28,7 @@ __all__ = [
     "SPACE",
     "WIDE",
     "WIDE_CLAUSE_MARKS",
+    "Reason",
     "Verdict",
     "backticks",
     "bracket",
@@ -66,16 +67,20 @@ _BLOCK_LINE = re.compile(r"\s*(#{1,6}\s|```)")
 _LINE_DRESS = re.compile(r"\[[\w -]*\]|[\s>#*_•·-]")
 
 
+Reason = Literal["sentence", "clause", "deadline", "length", "end"]
+
+
 class Verdict(NamedTuple):
     """What a mark means.
 
-    ``resume``: where to go on looking. ``cut``: whether a phrase ends there. ``whole``: whether
+    ``resume``: where to go on looking. ``cut``: whether a phrase ends there, and ``reason`` why. ``whole``: whether
     everything from the mark to ``resume`` hangs together. ``tag``: its name, if it is a direction.
     ``fence``: whether a block of code begins or ends here.
     """
 
     resume: int
     cut: bool = False
+    reason: Reason = "sentence"
     whole: bool = False
     tag: str | None = None
     fence: bool = False
@@ -128,7 +133,7 @@ def clause(text: str, at: int, head: int) -> Verdict | None:
         return Verdict(end)
     if (number and follow.isdigit()) or _inside(text[head:end]):
         return Verdict(end)
-    return Verdict(after, cut=True)
+    return Verdict(after, cut=True, reason="clause")
 
 
 def _inside(text: str) -> bool:

@@ -36,10 +36,13 @@ from specstream.pipeline.text_marks import (
     opens_line,
 )
 
-__all__ = ["STOPS", "stop", "word_before"]
+__all__ = ["FIRST_MARKS", "MARKS", "STOPS", "is_stop", "stop", "word_before"]
 
 _FULL_STOPS = "。！？｡．؟۔।॥።။។։\u037e"  # they need no white space after them
 STOPS = ".!?…‥" + _FULL_STOPS
+MARKS = re.compile(f"[{re.escape(STOPS)};\n\\[`]")
+FIRST_MARKS = re.compile(f"[{re.escape(STOPS + CLAUSE_MARKS + DASHES)}\n\\[`]")
+_GREEK = re.compile("[\u0370-\u03ff\u1f00-\u1fff]")
 _LONGEST_WORD = 20
 _QUOTES = "\"'”’“»«›"
 _BEFORE_WORD = frozenset(OPENERS + STOPS.replace(".", "") + CLAUSE_MARKS + DASHES + "/*_~`|")
@@ -61,6 +64,11 @@ def word_before(text: str, at: int) -> str:
             break
         start -= 1
     return text[start:at]
+
+
+def is_stop(text: str, at: int) -> bool:
+    """Whether the mark ends sentences: a semicolon does in Greek, where it is the question mark."""
+    return text[at] in STOPS or (text[at] == ";" and _GREEK.match(text, at - 1) is not None)
 
 
 def stop(text: str, at: int) -> Verdict | None:

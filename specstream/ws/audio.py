@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from specstream.errors import AdapterFailed
 from specstream.types import Span, Speech
-from specstream.ws.events import Word
+from specstream.ws.resources import Word
 from specstream.ws.wire import SAMPLE_RATE
 
 __all__ = ["Clock", "Outflow", "Piece", "Resampler", "SystemClock", "first_audible"]
@@ -109,12 +109,13 @@ class Resampler:
         self._made = until
         keep = max(0, until * self._down // self._up - self._half + 1 - self._held_from)
         self._held, self._held_from = held[keep:], self._held_from + keep
-        return np.clip(np.rint(out), -32768, 32767).astype("<i2").tobytes()
+        pcm: bytes = np.clip(np.rint(out), -32768, 32767).astype("<i2").tobytes()
+        return pcm
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A little of the turn's audio, ready for the wire; ranges as in `specstream.ws.events.Extra`."""
+    """A little of the turn's audio, ready for the wire; ranges as in `Extra`."""
 
     pcm: bytes
     samples: Span

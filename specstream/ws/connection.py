@@ -113,8 +113,7 @@ class Connection:
             await self._refuse(refusal)
         except SpecstreamError as error:
             about = event.event_id if event is not None else None
-            kind = "server_error"
-            await self._refuse(Refused(error.code, str(error), type=kind, event_id=about))
+            await self._refuse(Refused(error.code, str(error), type="server_error", event_id=about))
 
     async def _refuse(self, refusal: Refused) -> None:
         detail = ev.ErrorDetail(

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from specstream.types import Message, Span
-from specstream.ws.events import Item, Part, Word
 from specstream.ws.protocol import ItemInput, ItemReference
+from specstream.ws.resources import Item, Part, Word
 from specstream.ws.transcript import spoken_text
 from specstream.ws.wire import SAMPLE_RATE, Refused, new_id
 
@@ -18,11 +18,15 @@ MAX_ITEMS = 1000
 
 
 class SpokenTrack:
-    """Which words of a reply were spoken when, on the 24 kHz clock, and how much audio was sent."""
+    """Which words of a reply were spoken when, on the 24 kHz clock, and how much audio was sent.
 
-    def __init__(self) -> None:
-        self._words: list[Word] = []
+    ``tags`` are the directions in the text that are not spoken.
+    """
+
+    def __init__(self, tags: Sequence[Span] = ()) -> None:
+        self.tags = tags
         self.sent = 0
+        self._words: list[Word] = []
 
     def add(self, words: Sequence[Word]) -> None:
         """Take the next words, in order."""
@@ -48,7 +52,7 @@ class SpokenTrack:
 
 @dataclass(slots=True)
 class Entry:
-    """One item. ``text`` is what the model reads; of a spoken item the client sees the transcript."""
+    """One item. ``text`` is what the model reads; clients see a spoken item's transcript."""
 
     id: str
     role: Literal["system", "user", "assistant"]
@@ -61,7 +65,9 @@ class Entry:
         content: list[Part] = []
         if self.status != "in_progress" or self.text:
             if self.spoken is not None:
-                content = [Part(type="output_audio", transcript=spoken_text(self.text))]
+                content = [
+                    Part(type="output_audio", transcript=spoken_text(self.text, self.spoken.tags))
+                ]
             else:
                 kind = "output_text" if self.role == "assistant" else "input_text"
                 content = [Part.model_validate({"type": kind, "text": self.text})]

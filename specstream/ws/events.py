@@ -1,7 +1,7 @@
 """The frames that a server sends; the client reads them with the same models.
 
-Every frame has ``event_id`` and ``specstream.seq``, its number in the session's one ordered log, and
-``specstream.t_ms``, the session's clock. Reading is lenient: unknown keys are ignored.
+Every frame has an ``event_id``, and in ``specstream`` its number in the session's one ordered log
+(``seq``) and the session's clock (``t_ms``). Reading is lenient: unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from specstream.errors import ProtocolError
-from specstream.types import Span
-from specstream.ws.wire import Sparse
+from specstream.ws.resources import Extra, Item, Part, Response
 
 __all__ = [
     "AudioDelta",
@@ -22,8 +21,6 @@ __all__ = [
     "ContentPartAdded",
     "ContentPartDone",
     "ErrorEvent",
-    "Extra",
-    "Item",
     "ItemAdded",
     "ItemDeleted",
     "ItemDone",
@@ -31,10 +28,8 @@ __all__ = [
     "ItemTruncated",
     "OutputItemAdded",
     "OutputItemDone",
-    "Part",
     "PromptDelta",
     "ReportEvent",
-    "Response",
     "ResponseCreated",
     "ResponseDone",
     "RevokeEvent",
@@ -45,36 +40,8 @@ __all__ = [
     "TextDone",
     "TranscriptDelta",
     "TranscriptDone",
-    "Word",
     "parse_server_event",
 ]
-
-
-class Word(Sparse):
-    """A spoken word: where it lies in the turn's audio (24 kHz) and in the reply's text."""
-
-    text: str
-    samples: Span
-    chars: Span
-
-
-class Extra(Sparse):
-    """The ``specstream`` field: where a frame stands, and where its content came from.
-
-    ``tokens`` and ``chars`` are ranges in the reply as the model wrote it, ``samples`` a range in
-    the turn's audio at 24 kHz; all are half-open.
-    """
-
-    seq: int = 0
-    t_ms: float = 0.0
-    tokens: Span | None = None
-    chars: Span | None = None
-    round: int | None = None
-    drafted: int | None = None
-    accepted: int | None = None
-    samples: Span | None = None
-    words: list[Word] | None = None
-    server: dict[str, Any] | None = None
 
 
 class ServerEvent(BaseModel):
@@ -83,92 +50,6 @@ class ServerEvent(BaseModel):
     type: str
     event_id: str = ""
     specstream: Extra = Field(default_factory=Extra)
-
-
-class Part(Sparse):
-    """A piece of an item's content; in content-part events ``type`` lacks its prefix."""
-
-    type: Literal["input_text", "output_text", "output_audio", "text", "audio"]
-    text: str | None = None
-    transcript: str | None = None
-
-
-class Item(Sparse):
-    """A message of the conversation."""
-
-    id: str
-    object: Literal["realtime.item"] = "realtime.item"
-    type: Literal["message"] = "message"
-    status: Literal["completed", "incomplete", "in_progress"]
-    role: Literal["system", "user", "assistant"]
-    content: list[Part]
-
-
-class Failure(Sparse):
-    """Why a response failed."""
-
-    type: str
-    code: str
-    message: str
-
-
-class StatusDetails(Sparse):
-    """Why a response ended as it did."""
-
-    type: Literal["completed", "cancelled", "incomplete", "failed"]
-    reason: Literal["client_cancelled", "max_output_tokens"] | None = None
-    error: Failure | None = None
-
-
-class CachedTokens(BaseModel):
-    """Tokens of the prompt that were still in the cache, by kind."""
-
-    text_tokens: int = 0
-    audio_tokens: int = 0
-    image_tokens: int = 0
-
-
-class InputTokens(BaseModel):
-    """Tokens of the prompt, by kind; the cached ones are among them."""
-
-    text_tokens: int = 0
-    audio_tokens: int = 0
-    image_tokens: int = 0
-    cached_tokens: int = 0
-    cached_tokens_details: CachedTokens = CachedTokens()
-
-
-class OutputTokens(BaseModel):
-    """Tokens of the reply, by kind. Speech is made from text, so there are no audio tokens."""
-
-    text_tokens: int = 0
-    audio_tokens: int = 0
-
-
-class Usage(BaseModel):
-    """How many tokens a response took."""
-
-    total_tokens: int
-    input_tokens: int
-    output_tokens: int
-    input_token_details: InputTokens
-    output_token_details: OutputTokens
-
-
-class Response(BaseModel):
-    """A response as ``response.created`` and ``response.done`` show it."""
-
-    id: str
-    object: Literal["realtime.response"] = "realtime.response"
-    status: Literal["in_progress", "completed", "cancelled", "failed", "incomplete"]
-    status_details: StatusDetails | None = None
-    output: list[Item] = []
-    conversation_id: str | None = None
-    output_modalities: list[Literal["text", "audio"]]
-    max_output_tokens: int | Literal["inf"] = "inf"
-    audio: dict[str, Any] | None = None
-    usage: Usage | None = None
-    metadata: dict[str, str] | None = None
 
 
 class SessionCreated(ServerEvent):

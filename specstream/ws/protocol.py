@@ -1,8 +1,8 @@
 """The frames that a client may send, read strictly.
 
-The wire is the OpenAI Realtime protocol (GA) over WebSocket: one JSON object per text frame. What is
-our own rides in a ``specstream`` field. No sockets and no torch in here; ``docs/protocol.md`` has
-the whole of it, `specstream.ws.events` what a server sends.
+The wire is the OpenAI Realtime protocol (GA) over WebSocket: one JSON object per text frame. What
+is our own rides in a ``specstream`` field. No sockets and no torch in here; ``docs/protocol.md``
+has the whole of it, `specstream.ws.events` what a server sends.
 """
 
 from __future__ import annotations
@@ -177,20 +177,17 @@ def _model_of(kind: Any) -> type[ClientEvent]:
     if kind is None:
         message = "Missing required parameter: 'type'."
         raise Refused("missing_required_parameter", message, param="type")
-    if kind in _AUDIO_IN:
+    name = str(kind)
+    if name in _AUDIO_IN:
         message = "This server hears no audio; send text with 'conversation.item.create'."
         raise Refused("input_audio_not_supported", message, param="type")
-    if kind == _WEBRTC_ONLY:
-        message = (
-            "Over WebSocket the client plays the audio: drop it there, then cancel or truncate."
-        )
+    if name == _WEBRTC_ONLY:
+        message = "Here the client plays the audio: drop it there, then cancel or truncate."
         raise Refused("output_audio_buffer_not_supported", message, param="type")
-    if not isinstance(kind, str) or kind not in _KNOWN:
-        known = ", ".join(f"'{name}'" for name in _KNOWN)
-        raise Refused(
-            "invalid_value", f"Unknown event type {kind!r:.80}; known: {known}.", param="type"
-        )
-    return _KNOWN[kind]
+    if name not in _KNOWN:
+        message = f"Unknown event type '{name[:80]}'; known: {', '.join(_KNOWN)}."
+        raise Refused("invalid_value", message, param="type")
+    return _KNOWN[name]
 
 
 def parse_input(items: list[dict[str, Any]]) -> list[ItemInput | ItemReference]:
@@ -201,6 +198,9 @@ def parse_input(items: list[dict[str, Any]]) -> list[ItemInput | ItemReference]:
     """
     parsed: list[ItemInput | ItemReference] = []
     for index, item in enumerate(items):
-        model = ItemReference if item.get("type") == "item_reference" else ItemInput
-        parsed.append(validate(model, item, at=f"response.input[{index}]"))
+        at = f"response.input[{index}]"
+        if item.get("type") == "item_reference":
+            parsed.append(validate(ItemReference, item, at=at))
+        else:
+            parsed.append(validate(ItemInput, item, at=at))
     return parsed

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any
 
 import anyio
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidURI, WebSocketException
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
@@ -77,7 +78,7 @@ class RemoteStage:
         try:
             parse_uri(url)
         except (InvalidURI, ValueError) as error:
-            raise ConfigError(f"{url!r} is no adapter's address; it looks like ws://host:port") from error
+            raise ConfigError(f"{url!r} isn't an address such as ws://host:port") from error
         self.name = name or kind
         self._url = url
         self._kind: Kind = kind
@@ -128,11 +129,12 @@ class RemoteStage:
                 yield item
             return
         channel, ready = taken
-        turn = _Turn(channel, items, self._start, self._cancel_timeout)
+        turn = _Turn(self.name, channel, items, self._start, self._cancel_timeout)
         try:
-            async for output in turn.outputs():
-                yield output
-                channel.took()
+            async with aclosing(turn.outputs()) as outputs:
+                async for output in outputs:
+                    yield output
+                    channel.took()
         except Violation as error:
             await channel.close(error.close_code)
             raise
@@ -158,8 +160,6 @@ class RemoteStage:
             await channel.close()
 
     async def _open(self) -> tuple[Channel, ReadyFrame]:
-        who = f"the {self._kind} adapter at {self._url}"
-        channel: Channel | None = None
         try:
             with anyio.fail_after(self._connect_timeout):
                 socket = await connect(
@@ -169,11 +169,116 @@ class RemoteStage:
                     compression=None,
                     proxy=None,
                     max_size=MAX_SIZE,
-                    # A paused reader must not pause the pongs: the windows bound this queue.
+                    # A reader that stops for long must not stop the pongs: the windows bound this.
                     max_queue=4 * self._start.window + 64,
                     close_timeout=CLOSE_TIMEOUT,
                     open_timeout=None,
                 )
-                channel = Channel(socket, Conversation("client", self._kind), who)
-                ready = await channel.receive()
-        ...
+                return await self._greet(socket)
+        except (OSError, WebSocketException) as error:
+            why = f"no answer in {self._connect_timeout:g} s" if _late(error) else str(error)
+            raise ConnectionFailed(
+                f"can't reach {self._who}: {why}; does `specstream adapter {self._kind}` run there?"
+            ) from error
+
+    async def _greet(self, socket: ClientConnection) -> tuple[Channel, ReadyFrame]:
+        channel = Channel(socket, Conversation("client", self._kind), self._who)
+        try:
+            if socket.subprotocol != SUBPROTOCOL:
+                raise ProtocolError(f"{self._url} doesn't speak {SUBPROTOCOL}; it is no adapter")
+            ready = await channel.receive()
+            if isinstance(ready, ErrorFrame):
+                raise ready.error()
+            if isinstance(ready, ReadyFrame) and ready.kind == self._kind:
+                return channel, ready
+            raise ConfigError(f"{self._url} isn't a {self._kind} adapter; it says {ready!r}")
+        except BaseException:
+            channel.abort()
+            raise
+
+    @property
+    def _who(self) -> str:
+        return f"the {self._kind} adapter at {self._url}"
+
+
+def _late(error: Exception) -> bool:
+    return isinstance(error, TimeoutError) and not error.errno
+
+
+class _Turn:
+    """One turn on one connection: a task of its own feeds the input, `outputs` gives what comes."""
+
+    def __init__(
+        self,
+        name: str,
+        channel: Channel,
+        items: Inlet[Input],
+        start: StartFrame,
+        cancel_timeout: float,
+    ) -> None:
+        self.complete = False  # whether the next turn may use the connection
+        self._name = name
+        self._channel = channel
+        self._items = items
+        self._cancel_timeout = cancel_timeout
+        self._cancel: Cancel | None = None
+        self._broken: SpecstreamError | None = None
+        channel.post(start)
+        self._feeder = asyncio.create_task(self._feed())
+
+    async def outputs(self) -> AsyncGenerator[Output, None]:
+        try:
+            while True:
+                received = await self._channel.receive()
+                if isinstance(received, ErrorFrame):
+                    raise received.error()
+                if isinstance(received, CancelledFrame):
+                    self.complete = True
+                    for cue in received.cues:
+                        yield cue
+                    break
+                if self._items.cancelled:
+                    continue  # what was made before the adapter heard of it
+                if isinstance(received, DoneFrame):
+                    self.complete = True
+                    return
+                assert isinstance(received, Output)  # the rules let nothing else through
+                yield received
+        except SpecstreamError as error:
+            if not self._items.cancelled:
+                raise self._broken or error from error.__cause__
+        await self.stop()
+        async for unread in self._items:
+            assert isinstance(unread, Cancel)
+            self._cancel = unread
+        assert self._cancel is not None
+        yield self._cancel
+
+    async def stop(self) -> None:
+        """End the feeding task. Idempotent."""
+        self._feeder.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait({self._feeder})
+
+    async def _feed(self) -> None:
+        try:
+            async for item in self._items:
+                if isinstance(item, Cancel):
+                    return await self._withdraw(item)
+                await self._items.unless_cancelled(self._channel.room)
+                if not self._items.cancelled:
+                    self._channel.post(item)
+            self._channel.post(EndFrame())
+            await self._items.unless_cancelled(anyio.sleep_forever)
+            async for item in self._items:
+                assert isinstance(item, Cancel)
+                await self._withdraw(item)
+        except Exception as error:
+            self._broken = as_failure(self._name, error)
+            self._channel.abort()
+
+    async def _withdraw(self, cancel: Cancel) -> None:
+        self._cancel = cancel
+        self._channel.post(CancelFrame(reason=cancel.reason[:1000]))
+        await anyio.sleep(self._cancel_timeout)
+        self._channel.abort()  # the adapter hangs: the turn ends without its answer

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
 from specstream.errors import SamplingError
 from specstream.types import SamplingParams
-from specstream.ws.wire import SAMPLE_RATE, Refused, Strict, unused, validate
+from specstream.ws.wire import Refused, Strict, unused, validate
 
 __all__ = [
     "OwnEvent",
@@ -56,11 +56,11 @@ class AudioFormat(Strict):
     """PCM, signed 16-bit little-endian mono; the only rate is 24 kHz."""
 
     type: Literal["audio/pcm"] = "audio/pcm"
-    rate: Literal[24000] = SAMPLE_RATE
+    rate: Literal[24000] = 24000
 
 
 class AudioOutput(Strict):
-    """``voice`` is kept and echoed, but the server speaks with the voice that it was started with."""
+    """``voice`` is kept and echoed; the server speaks with the voice that it was started with."""
 
     format: AudioFormat = AudioFormat()
     voice: str | dict[str, str] = "default"

@@ -12,12 +12,31 @@ import anyio
 
 from specstream.errors import SpecstreamError
 from specstream.pipeline.stage import Pipeline, Run, StageFailed
-from specstream.types import AvatarCue, Chunk, Message, Revoke, SamplingParams, ScenePrompt, Speech
+from specstream.types import (
+    AvatarCue,
+    Chunk,
+    Message,
+    Phrase,
+    Revoke,
+    SamplingParams,
+    ScenePrompt,
+    Span,
+    Speech,
+)
 from specstream.ws import events as ev
 from specstream.ws.audio import Clock, Outflow, first_audible
 from specstream.ws.conversation import Conversation, Entry, SpokenTrack
 from specstream.ws.counters import Counters
 from specstream.ws.outbox import Outbox
+from specstream.ws.resources import (
+    EndStatus,
+    Extra,
+    Part,
+    Response,
+    Status,
+    StatusDetails,
+    Usage,
+)
 from specstream.ws.settings import OwnEvent
 from specstream.ws.transcript import SpokenText
 from specstream.ws.wire import SAMPLE_RATE, new_id
@@ -36,7 +55,7 @@ class Replies(Protocol):
     def reply(
         self, messages: list[Message], params: SamplingParams
     ) -> AbstractAsyncContextManager[Any]:
-        """A reply to ``messages``, as an async iterator of `Chunk` with ``cancel`` and ``report``."""
+        """A reply to ``messages``: an async iterator of `Chunk`, with ``cancel`` and ``report``."""
         ...
 
     async def aclose(self) -> None:
@@ -86,9 +105,9 @@ class Turn:
         self._put = tools.outbox.put
         self._begun_ms = tools.outbox.t_ms
         self._outflow = Outflow(tools.clock, lead_s=tools.lead_s, buffer_s=tools.buffer_s)
-        self._track = SpokenTrack() if order.audio else None
+        self._speaker: SpokenText[Extra] = SpokenText()
+        self._track = SpokenTrack(self._speaker.tags) if order.audio else None
         self._item_id = new_id("item")
-        self._speaker = SpokenText()
         self._said = ""
         self._tokens_from = 0
         self._generation: Any = None
@@ -165,6 +184,8 @@ class Turn:
                     continue
                 elif isinstance(item, Chunk):
                     await self._on_chunk(item)
+                elif isinstance(item, Phrase):
+                    await self._say(self._speaker.learn(item))
                 elif isinstance(item, Speech):
                     words = await self._outflow.put(item)
                     if self._track is not None:
@@ -183,9 +204,7 @@ class Turn:
         if self._order.conversation is not None:
             previous = self._order.conversation.insert(entry)
             await self._put(ev.ItemAdded(item=entry.wire(), previous_item_id=previous))
-        part = (
-            ev.Part(type="audio", transcript="") if self._track else ev.Part(type="text", text="")
-        )
+        part = Part(type="audio", transcript="") if self._track else Part(type="text", text="")
         await self._put(ev.ContentPartAdded(response_id=self.id, item_id=self._item_id, part=part))
 
     async def _on_chunk(self, chunk: Chunk) -> None:
@@ -194,32 +213,35 @@ class Turn:
         assert self.entry is not None
         self._tools.counters.count_chunk(chunk)
         self.entry.text += chunk.text
-        text, chars = chunk.text, chunk.chars
-        if self._track is not None:
-            text, chars = self._speaker.add(text)
-        if text:
-            extra = ev.Extra(
-                tokens=(self._tokens_from, chunk.tokens.end),
-                chars=chars,
-                round=chunk.round,
-                drafted=chunk.drafted,
-                accepted=chunk.accepted,
-            )
-            self._tokens_from = chunk.tokens.end
-            await self._say(text, extra)
-
-    async def _say(self, text: str, extra: ev.Extra) -> None:
-        self._times.setdefault("first_text_ms", self._tools.outbox.t_ms - self._begun_ms)
-        self._said += text
-        kind = ev.TranscriptDelta if self._track is not None else ev.TextDelta
-        await self._put(
-            kind(response_id=self.id, item_id=self._item_id, delta=text, specstream=extra)
+        if not chunk.text:
+            return
+        extra = Extra(
+            tokens=Span(self._tokens_from, chunk.tokens.end),
+            chars=chunk.chars,
+            round=chunk.round,
+            drafted=chunk.drafted,
+            accepted=chunk.accepted,
         )
+        self._tokens_from = chunk.tokens.end
+        if self._track is None:
+            await self._say([(chunk.text, chunk.chars, extra)])
+        else:
+            await self._say(self._speaker.add(chunk.text, extra))
+
+    async def _say(self, pieces: list[tuple[str, Span, Extra]]) -> None:
+        kind = ev.TextDelta if self._track is None else ev.TranscriptDelta
+        for text, chars, origin in pieces:
+            self._times.setdefault("first_text_ms", self._tools.outbox.t_ms - self._begun_ms)
+            self._said += text
+            extra = origin.model_copy(update={"chars": chars})
+            await self._put(
+                kind(response_id=self.id, item_id=self._item_id, delta=text, specstream=extra)
+            )
 
     async def _play(self) -> None:
         with self._playing:
             while (piece := await self._outflow.take()) is not None:
-                extra = ev.Extra(
+                extra = Extra(
                     samples=piece.samples,
                     chars=piece.chars,
                     tokens=piece.tokens,
@@ -236,7 +258,7 @@ class Turn:
                 self._note_audio(piece.samples.start, piece.pcm)
 
     def _note_audio(self, start: int, pcm: bytes) -> None:
-        """Time to the first piece and to the first audible sample, if played from the first piece."""
+        """Time to the first piece, and to the first audible sample if playing began with that."""
         self._tools.counters.audio_samples += len(pcm) // 2
         if "ttfa_ms" in self._times:
             return
@@ -285,20 +307,18 @@ class Turn:
         self._tools.counters.count_response(status)
         await self._put(ev.ResponseDone(response=self._response(status)))
 
-    async def _close_item(self, entry: Entry, status: str) -> None:
+    async def _close_item(self, entry: Entry, status: EndStatus) -> None:
         ids: dict[str, Any] = {"response_id": self.id, "item_id": self._item_id}
         if self._track is None:
             await self._put(ev.TextDone(**ids, text=self._said))
-            part = ev.Part(type="text", text=self._said)
+            part = Part(type="text", text=self._said)
         else:
             if not self._cancelled:
-                rest, chars = self._speaker.close()
-                if rest:
-                    await self._say(rest, ev.Extra(chars=chars))
-            words = ev.Extra(words=list(self._outflow.unsent()) or None)
+                await self._say(self._speaker.close())
+            words = Extra(words=list(self._outflow.unsent()) or None)
             await self._put(ev.AudioDone(**ids, specstream=words))
             await self._put(ev.TranscriptDone(**ids, transcript=self._said))
-            part = ev.Part(type="audio", transcript=self._said)
+            part = Part(type="audio", transcript=self._said)
         await self._put(ev.ContentPartDone(**ids, part=part))
         entry.status = "completed" if status == "completed" else "incomplete"
         if self._cancelled and self._track is not None:
@@ -310,7 +330,7 @@ class Turn:
             previous = conversation.before(entry)
             await self._put(ev.ItemDone(item=item, previous_item_id=previous))
 
-    def _status(self) -> Literal["completed", "cancelled", "incomplete", "failed"]:
+    def _status(self) -> EndStatus:
         if self._cancelled:
             return "cancelled"
         if self._error is not None:
@@ -318,54 +338,21 @@ class Turn:
         finish = self._generation.report.finish_reason if self._generation is not None else "stop"
         return "incomplete" if finish == "length" else "completed"
 
-    def _details(self, status: str) -> ev.StatusDetails | None:
-        if status == "in_progress":
-            return None
-        if status == "failed":
-            known = isinstance(self._error, SpecstreamError)
-            failure = ev.Failure(
-                type="server_error",
-                code=getattr(self._error, "code", "server_error") if known else "server_error",
-                message=str(self._error) if known else "The response broke; see the server's log.",
-            )
-            return ev.StatusDetails(type="failed", error=failure)
-        reason = {"cancelled": "client_cancelled", "incomplete": "max_output_tokens"}.get(status)
-        return ev.StatusDetails.model_validate({"type": status, "reason": reason})
-
-    def _response(
-        self, status: Literal["in_progress", "completed", "cancelled", "incomplete", "failed"]
-    ) -> ev.Response:
-        order = self._order
+    def _response(self, status: Status) -> Response:
+        order, ended = self._order, status != "in_progress"
+        details = None if status == "in_progress" else StatusDetails.of(status, self._error)
         output = {"format": {"type": "audio/pcm", "rate": SAMPLE_RATE}, "voice": order.voice}
-        return ev.Response(
+        return Response(
             id=self.id,
             status=status,
-            status_details=self._details(status),
+            status_details=details,
             output=[] if self.entry is None else [self.entry.wire()],
             conversation_id=order.conversation.id if order.conversation is not None else None,
             output_modalities=["audio" if order.audio else "text"],
             max_output_tokens=order.max_output_tokens,
             audio={"output": output} if order.audio else None,
-            usage=None if status == "in_progress" else self._usage(),
+            usage=Usage.of(self._generation.report) if ended and self._generation else None,
             metadata=order.metadata,
-        )
-
-    def _usage(self) -> ev.Usage | None:
-        if self._generation is None:
-            return None
-        report = self._generation.report
-        cached = ev.CachedTokens(text_tokens=report.reused_tokens)
-        written = len(report.token_ids)
-        return ev.Usage(
-            total_tokens=report.prompt_tokens + written,
-            input_tokens=report.prompt_tokens,
-            output_tokens=written,
-            input_token_details=ev.InputTokens(
-                text_tokens=report.prompt_tokens,
-                cached_tokens=report.reused_tokens,
-                cached_tokens_details=cached,
-            ),
-            output_token_details=ev.OutputTokens(text_tokens=written),
         )
 
     def _report(self) -> dict[str, Any]:

@@ -4,6 +4,8 @@ import random
 import unicodedata
 
 import pytest
+
+from specstream.types import PAUSE
 from specstream_adapters.avatar.spelling import spell
 from specstream_adapters.avatar.visemes import (
     ARKIT_SHAPES,
@@ -14,11 +16,9 @@ from specstream_adapters.avatar.visemes import (
     parse_ipa,
 )
 
-from specstream.types import PAUSE
-
 # Symbols as espeak-ng writes them, by language (its own rendering of ordinary sentences).
 INVENTORY = {
-    "en": "ð k w ɪ b ɹ aʊ n f ɑː s dʒ ʌ m p oʊ v ɚ ɐ eɪ l z i d ɡ aɪ ɛ ʒ ŋ ɔɪ əl tʃ ɜː ɾ ʔ n̩ ᵻ θ ʃ j",
+    "en": "ð k w ɪ b ɹ aʊ n f ɑː s dʒ ʌ m p oʊ v ɚ ɐ eɪ l z i d ɡ aɪ ɛ ʒ ŋ ɔɪ əl tʃ ɜː ɾ ʔ n̩ ᵻ θ ʃ",
     "de": "ʃ øː ə œ ç ts ʊ pf yː ʏ ɛː x ɔø iː ɜ aː oː uː eː ʁ",
     "fr": "ɑ̃ ɛ̃ ɔ̃ œ̃ ʁ ɥ ø œ y ɲ ɡ ʒ w",
     "es": "ɲ o r e ʎ x β ɣ ð ɾ ʝ tʃ θ",
@@ -28,7 +28,8 @@ INVENTORY = {
     "ru": "ɵ tʲ mʲ kʲ ɭ ʌ ɕ ʑ y ʒ ts ɨ",
     "pl": "dʑ ɲ ɕ ʑ ɔ̃ dʒ tɕ ɲʲ tʂ ʐ w",
     "cs": "r̝̊ r̝ c ɟ ɦ",
-    "other": "ʂ ʐ ɤ ɯ χ ħ ʕ q s. ts. i2 ˈɑu2 uoɜ sx ʉ ɟ ɡː ɫ ɬ ɮ ʋ ɱ ɓ ɗ ɠ ǀ ǁ ǃ ʘ ɻ ɰ ɺ ʍ ɒ æ ɘ ɞ ɶ ʙ ʀ ʛ",
+    "other": "ʂ ʐ ɤ ɯ χ ħ ʕ q s. ts. i2 ˈɑu2 uoɜ sx ʉ ɟ ɡː j",
+    "rare": "ɫ ɬ ɮ ʋ ɱ ɓ ɗ ɠ ǀ ǁ ǃ ʘ ɻ ɰ ɺ ʍ ɒ æ ɘ ɞ ɶ ʙ ʀ ʛ",
 }
 SHAPELESS = {"ʔ", "ħ", "ʕ", "ɦ"}
 

@@ -41,7 +41,9 @@ class Loudness:
         step = min(_STEPS, max(0, int(opening * _STEPS + 0.5))) / _STEPS
         if level <= _FLOOR_DB or step == 0.0:
             return Segment(SILENCE, start, start + len(frame), chars)
-        return Segment(self._shape(frame), start, start + len(frame), chars, level=step)
+        shape = self._shape(frame)
+        vowel = shape != "SS"
+        return Segment(shape, start, start + len(frame), chars, vowel=vowel, level=step)
 
     def _shape(self, frame: np.ndarray) -> str:
         """A viseme for the frame's colour: its zero crossings tell a hiss from a vowel."""

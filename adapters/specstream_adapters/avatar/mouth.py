@@ -66,9 +66,10 @@ class Mouth:
         waiting, self._shapeless = self._shapeless, None
         if waiting is not None:
             takes_next = segment.viseme not in (None, SILENCE)
-            waiting.viseme = segment.viseme if takes_next else self._last_viseme
-            waiting.vowel = segment.vowel if takes_next else False
-            waiting.stress = segment.stress if takes_next else 1.0
+            waiting.viseme = self._last_viseme
+            if takes_next:
+                waiting.viseme, waiting.level = segment.viseme, segment.level
+                waiting.vowel, waiting.stress = segment.vowel, segment.stress
             self._append(waiting)
         if segment.viseme is None:
             self._shapeless = segment

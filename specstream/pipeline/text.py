@@ -1,0 +1,299 @@
+"""Text to phrases: cuts a reply, while it is being written, into stretches that can be spoken.
+
+Phrases end where sentences do; the first one may end with a clause, so that speech begins early,
+and a sentence that is too long ends at its best break. Laid end to end, phrases are the reply.
+
+Which phrases come out depends on the reply alone, not on how its text was dealt out in chunks (but
+for those that a deadline forced): a boundary is decided as soon as the text after it can't change
+the decision any more, and no sooner. `text_marks` and `text_stops` say how much text that takes;
+mostly it is the next visible character.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from itertools import takewhile
+from typing import NamedTuple
+
+from specstream.errors import ConfigError, ProtocolError
+from specstream.pipeline.text_breaks import Whole, has_words, length_break, quiet_break
+from specstream.pipeline.text_marks import (
+    END,
+    LOOK_BACK,
+    WIDE,
+    Reason,
+    Verdict,
+    backticks,
+    bracket,
+    clause,
+    newline,
+)
+from specstream.pipeline.text_stops import FIRST_MARKS, MARKS, is_stop, stop
+from specstream.types import Chunk, Phrase, Span, Tag
+
+__all__ = ["Segmenter"]
+
+_SHORTEST_WINDOW = 64  # so that a tag always fits
+_OPEN = re.compile(r"[\[`]")
+
+
+class Segmenter:
+    """Cuts one reply into phrases. Takes linear time and keeps at most ``max_chars`` of its text.
+
+    Args:
+        first_clause_chars: The first phrase may end with a clause once it is this long (a Chinese,
+            Japanese or Korean character counts as three); None waits for the sentence.
+        max_chars: No phrase is longer.
+
+    Raises:
+        ConfigError: an option is out of range.
+    """
+
+    def __init__(self, *, first_clause_chars: int | None = 24, max_chars: int = 240) -> None:
+        if max_chars < _SHORTEST_WINDOW:
+            raise ConfigError(f"max_chars must be at least {_SHORTEST_WINDOW}, not {max_chars}")
+        if first_clause_chars is not None and first_clause_chars < 1:
+            raise ConfigError(f"first_clause_chars must be at least 1, not {first_clause_chars}")
+        self._first_clause_chars = first_clause_chars
+        self._max_chars = max_chars
+        self._tokens = _TokenMap()
+        self._index = 0
+        self._t_ms = 0.0
+        self._origin: int | None = None  # offset of the reply's first character
+        self._start = 0  # offset of text[head]
+        # What was spoken last (for the rules to look back at), then what waits. A reply begins like
+        # a line does.
+        self._text = "\n"
+        self._head = 1
+        self._fenced = False  # whether head is inside a block of code
+        self._rewind()
+
+    def _rewind(self) -> None:
+        """Forget what was found after head."""
+        self._seen = self._head  # every mark before it has been judged
+        self._wholes: list[Whole] = []
+        self._fences: list[int] = []
+
+    @property
+    def pending(self) -> bool:
+        """Whether text waits unspoken."""
+        return len(self._text) > self._head
+
+    def add(self, chunk: Chunk) -> list[Phrase]:
+        """Take the next chunk; return the phrases that it completed.
+
+        Raises:
+            ProtocolError: the chunk doesn't begin where the text so far ends.
+        """
+        self._join(chunk)
+        phrases: list[Phrase] = []
+        at = 0
+        while at < len(chunk.text):
+            # Never more than a full window, or a cut would depend on what lies beyond it.
+            room = self._max_chars - (len(self._text) - self._head)
+            self._text += chunk.text[at : at + room]
+            at += room
+            while found := self._next_cut() or self._length_cut():
+                phrases.append(self._emit(*found))
+        return phrases
+
+    def flush(self) -> list[Phrase]:
+        """A deadline has passed: return what can be spoken without tearing anything apart.
+
+        That is up to the last white space, or up to a stop or comma right after a word. A word,
+        number, link or tag that is still being written stays; so does a list's bullet, a title or a
+        number, which belong to the word after them. Returns nothing if no word is complete.
+        """
+        cut = quiet_break(self._text, self._head, self._open_end(), self._wholes)
+        return [self._emit(cut, "deadline")] if cut > self._head else []
+
+    def close(self) -> list[Phrase]:
+        """The reply has ended: return everything that is left."""
+        self._text += END
+        phrases: list[Phrase] = []
+        while found := self._next_cut():
+            phrases.append(self._emit(*found))
+        self._text = self._text[:-1]
+        if self.pending:
+            phrases.append(self._emit(len(self._text), "end"))
+        return phrases
+
+    def revoke(self, from_char: int) -> None:
+        """Forget pending text at or past this offset; the next chunk goes on from there.
+
+        An offset inside phrases that were already given out takes back nothing of them, but the next
+        phrase begins at it. Numbers of phrases are never given twice.
+        """
+        if self._origin is None or from_char >= self._start + len(self._text) - self._head:
+            return
+        from_char = max(from_char, self._origin)
+        keep = self._head + from_char - self._start
+        self._text = self._text[: max(keep, 0)] or ("\n" if from_char == self._origin else " ")
+        self._head = min(self._head, len(self._text))
+        self._start = min(self._start, from_char)
+        self._tokens.revoke(from_char)
+        self._rewind()
+
+    def _join(self, chunk: Chunk) -> None:
+        expected = self._start + len(self._text) - self._head
+        if self._origin is None:
+            self._origin = self._start = expected = chunk.chars.start
+        if chunk.text and chunk.chars != (expected, expected + len(chunk.text)):
+            raise ProtocolError(
+                f"a chunk of {len(chunk.text)} characters says that it covers {tuple(chunk.chars)}, "
+                f"but the text so far ends at {expected}: pass every chunk once, in order"
+            )
+        self._tokens.add(chunk)
+        self._t_ms = chunk.t_ms
+
+    def _next_cut(self) -> tuple[int, Reason] | None:
+        """The next boundary, or None as long as the text that is there doesn't decide it."""
+        while mark := self._marks.search(self._text, self._seen):
+            at = mark.start()
+            verdict = self._judge(mark[0], at)
+            self._seen = at if verdict is None else verdict.resume
+            if verdict is None:
+                return None
+            if verdict.whole:
+                self._wholes.append(Whole(at, verdict.resume, verdict.tag))
+            if verdict.fence:
+                self._fences.append(at)
+            if verdict.cut and has_words(self._text, self._head, verdict.resume, self._wholes):
+                return verdict.resume, verdict.reason
+        self._seen = len(self._text)
+        return None
+
+    @property
+    def _marks(self) -> re.Pattern[str]:
+        early = self._start == self._origin and self._first_clause_chars is not None
+        return FIRST_MARKS if early else MARKS
+
+    def _judge(self, mark: str, at: int) -> Verdict | None:
+        fenced = self._fenced ^ (len(self._fences) % 2 == 1)
+        if mark == "`":
+            return backticks(self._text, at, fenced=fenced)
+        if fenced:
+            return Verdict(at + 1)
+        if mark == "[":
+            return bracket(self._text, at)
+        if mark == "\n":
+            return newline(self._text, at)
+        if is_stop(self._text, at):
+            return stop(self._text, at)
+        verdict = clause(self._text, at, self._head)
+        if (
+            verdict
+            and verdict.cut
+            and self._weight(verdict.resume) < (self._first_clause_chars or 0)
+        ):
+            return Verdict(verdict.resume)
+        return verdict
+
+    def _weight(self, end: int) -> int:
+        """About how long the text up to ``end`` sounds, in Latin letters."""
+        silent = sum(whole.end - whole.start for whole in self._wholes if whole.tag is not None)
+        return end - self._head - silent + 2 * len(WIDE.findall(self._text, self._head, end))
+
+    def _length_cut(self) -> tuple[int, Reason] | None:
+        if len(self._text) - self._head < self._max_chars:
+            return None
+        return length_break(self._text, self._head, self._open_end(), self._wholes), "length"
+
+    def _open_end(self) -> int:
+        """Where something begins that has not ended yet and must not be cut."""
+        unfinished = _OPEN.search(self._text, self._seen)
+        return unfinished.start() if unfinished else len(self._text)
+
+    def _emit(self, cut: int, reason: Reason) -> Phrase:
+        text = self._text[self._head : cut]
+        chars = Span(self._start, self._start + len(text))
+        shift = self._start - self._head
+        tags = tuple(
+            Tag(whole.tag, Span(whole.start + shift, whole.end + shift))
+            for whole in self._wholes
+            if whole.tag is not None and whole.end <= cut
+        )
+        tokens = self._tokens.cover(chars)
+        phrase = Phrase(text, chars, tokens, self._index, tags, self._t_ms, reason)
+        self._fenced ^= sum(at < cut for at in self._fences) % 2 == 1
+        self._text = self._text[max(0, cut - LOOK_BACK) :]
+        self._head = min(cut, LOOK_BACK)
+        self._start = chars.end
+        self._index += 1
+        self._rewind()
+        return phrase
+
+
+class _Run(NamedTuple):
+    """Tokens ``[first, stop)`` wrote the characters ``[begin, end)``."""
+
+    first: int
+    stop: int
+    begin: int
+    end: int
+
+
+class _TokenMap:
+    """Which tokens the waiting characters came from.
+
+    A token that adds no characters (half of one) belongs with the next token that does.
+    """
+
+    def __init__(self) -> None:
+        self._runs: deque[_Run] = deque()
+        self._blank: int | None = None  # first of the tokens that still wait for their character
+        self._next = 0
+        self._end: int | None = None  # characters known so far
+        self._covered = 0
+
+    def add(self, chunk: Chunk) -> None:
+        """Note a chunk's tokens; without ``ends``, each of them stands for the whole chunk."""
+        first, stop = chunk.tokens
+        if chunk.ends and len(chunk.ends) != stop - first:
+            raise ProtocolError(f"a chunk of {stop - first} tokens has {len(chunk.ends)} ends")
+        if first < self._next:
+            self._forget(first)
+        if self._end is None:
+            self._end = chunk.chars.start
+        if chunk.ends:
+            for token, end in enumerate(chunk.ends, first):
+                self._append(token, token + 1, end)
+        elif first < stop:
+            self._append(first, stop, chunk.chars.end)
+        self._next = stop
+
+    def _append(self, first: int, stop: int, end: int) -> None:
+        assert self._end is not None
+        if self._blank is not None:
+            first = self._blank
+        if end > self._end:
+            self._runs.append(_Run(first, stop, self._end, end))
+            self._end, self._blank = end, None
+        else:
+            self._blank = first
+
+    def _forget(self, token: int) -> None:
+        """``token`` is about to be written anew."""
+        while self._runs and self._runs[-1].stop > token:
+            self._blank = self._runs.pop().first
+        if self._blank is not None and self._blank >= token:
+            self._blank = None
+
+    def revoke(self, from_char: int) -> None:
+        """Forget which tokens wrote the characters at and past ``from_char``."""
+        while self._runs and self._runs[-1].end > from_char:
+            run = self._runs.pop()
+            if run.begin < from_char:
+                self._runs.append(run._replace(end=from_char))
+        if self._end is not None:
+            self._end = min(self._end, from_char)
+
+    def cover(self, chars: Span) -> Span:
+        """The tokens that overlap ``chars``; spans must be asked for in order."""
+        while self._runs and self._runs[0].end <= chars.start:
+            self._covered = self._runs.popleft().stop
+        touching = list(takewhile(lambda run: run.begin < chars.end, self._runs))
+        if not touching:
+            return Span(self._covered, self._covered)
+        return Span(touching[0].first, touching[-1].stop)

@@ -1,0 +1,179 @@
+"""The command line as a person or a script meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from specstream.cli import main
+
+STORY = [
+    "say",
+    "Tell me a story about a shy tortoise.",
+    "--system",
+    "You are a storyteller. Mark feelings and gestures in brackets.",
+]
+CONTRACT = {
+    "text",
+    "token_ids",
+    "finish_reason",
+    "rounds",
+    "drafted",
+    "accepted",
+    "acceptance_rate",
+    "mean_acceptance_length",
+    "tokens_per_second",
+    "ttft_ms",
+}
+
+
+def last_json(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    out = capsys.readouterr().out
+    values: dict[str, object] = json.loads(out.splitlines()[-1])
+    return values
+
+
+def test_generate_gives_the_same_greedy_text_with_and_without(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    results = []
+    for proposer in ("draft", "ngram", "off"):
+        argv = ["generate", "I need a taxi to the station", "--proposer", proposer, "--json"]
+        assert main(argv) == 0
+        results.append(last_json(capsys))
+    assert CONTRACT <= results[0].keys()
+    assert results[0]["text"]
+    assert results[0]["token_ids"] == results[1]["token_ids"] == results[2]["token_ids"]
+
+
+def test_generate_prints_the_text_and_tells_its_figures_on_stderr(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["generate", "I need a taxi", "--max-tokens", "12"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.strip()
+    assert "│" not in captured.out
+    assert "acceptance" in captured.err
+
+
+@pytest.mark.parametrize("voice", ["reference", "espeak"])
+def test_say_writes_speech_cues_prompts_and_a_trace(
+    voice: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*STORY, "--out", str(tmp_path), "--voice", voice, "--json"]) == 0
+    values = last_json(capsys)
+    assert CONTRACT | {"ttfa_ms", "audio_seconds"} <= values.keys()
+    reply = str(values["text"])
+
+    samples, rate = soundfile.read(tmp_path / "speech.wav")
+    seconds = len(samples) / rate
+    assert seconds == pytest.approx(values["audio_seconds"], abs=0.01)
+    assert 8 < len(reply) / seconds < 25  # characters a second: speech, not a buzz or a blip
+    assert np.sqrt(np.mean(samples**2)) > 0.01
+    assert np.abs(samples).max() < 1.0
+
+    cues = [json.loads(line) for line in (tmp_path / "avatar.jsonl").read_text().splitlines()]
+    visemes = [cue for cue in cues if cue["kind"] == "viseme"]
+    ends = [0, *(cue["samples"][1] for cue in visemes)]
+    assert [cue["samples"][0] for cue in visemes] == ends[:-1]  # no gap, no overlap
+    assert ends[-1] == len(samples)
+    tagged = [cue for cue in cues if cue["kind"] != "viseme"]
+    assert len(tagged) >= reply.count("[")
+
+    prompts = [json.loads(line) for line in (tmp_path / "prompts.jsonl").read_text().splitlines()]
+    assert prompts
+    for prompt in prompts:
+        start, end = prompt["span"]
+        assert 0 <= start < end <= len(reply)
+        assert prompt["prompt"]
+        assert "[" not in prompt["prompt"]
+
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    events = trace["events"]
+    assert [event["seq"] for event in events] == list(range(len(events)))
+    phrases = [event for event in events if event["type"] == "Phrase"]
+    assert "".join(phrase["text"] for phrase in phrases) == reply
+    marks = [m for e in events if e["type"] == "Speech" for m in e["marks"] if m["kind"] == "word"]
+    spoken = [reply[m["chars"][0] : m["chars"][1]] for m in marks]
+    assert "tortoise" in " ".join(spoken).lower() or len(spoken) > 20
+    assert not any("[" in word for word in spoken)
+
+
+def test_say_compares_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["say", "Book a table", "--out", str(tmp_path), "--voice", "reference", "--compare"]
+    assert main([*argv, "--max-tokens", "16", "--json"]) == 0
+    captured = capsys.readouterr()
+    compared = json.loads(captured.out.splitlines()[-1])["without_speculation"]
+    assert compared["same_tokens"]
+    assert compared["repeats"] >= 3
+    assert "without speculation" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "says"),
+    [
+        (["generate", ""], 2, "empty"),
+        (["generate", "x " * 5000], 2, "shorten"),
+        (["generate", "x", "--target", "/no/such/model"], 1, "no such model folder"),
+        (["generate", "x", "--target", "some-org/some-model"], 1, "Hub"),
+        (["generate", "x", "--temperature", "-1"], 2, "temperature"),
+        (["generate", "x", "--top-p", "0"], 2, "top_p"),
+        (["generate", "x", "--max-tokens", "0"], 2, "max_tokens"),
+        (["generate", "x", "--device", "abacus"], 2, "abacus"),
+        (["generate", "x", "--config", "/no/such/file.toml"], 2, "config file"),
+        (["say", "x", "--voice", "nobody"], 1, "nobody"),
+        (["say", "x", "--out", "/dev/null/out", "--voice", "reference"], 1, "can't write"),
+    ],
+)
+def test_bad_input_is_one_clear_line(
+    argv: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == code
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("specstream: ")
+    assert says in error
+    assert "\n" not in error
+
+
+@pytest.mark.parametrize("argv", [[], ["fly"], ["generate"], ["generate", "x", "--proposer", "magic"]])
+def test_bad_usage_exits_with_two(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+
+
+def test_a_config_file_and_options_on_top(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(
+        '[engine]\nproposer = {kind = "ngram", num_tokens = 3}\n[sampling]\nmax_tokens = 5\nstop = ["zzz"]\n'
+    )
+    argv = ["generate", "I need a taxi", "--config", str(file), "--json"]
+    assert main(argv) == 0
+    values = last_json(capsys)
+    assert values["proposer"] == "ngram"
+    assert len(values["token_ids"]) <= 5  # type: ignore[arg-type]
+    assert main([*argv, "--proposer", "off", "--max-tokens", "2"]) == 0
+    values = last_json(capsys)
+    assert values["proposer"] == "off"
+    assert len(values["token_ids"]) == 2  # type: ignore[arg-type]
+    for text, says in (("[engine]\nspeed = 9\n", "speed"), ("[magic]\n", "magic"), ("[", "TOML")):
+        file.write_text(text)
+        assert main(argv) == 2
+        assert says in capsys.readouterr().err
+
+
+def test_doctor_says_what_is_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    found = last_json(capsys)
+    assert found["models"] == {"target": "found", "draft": "found"}
+    voices = found["voice"]
+    assert isinstance(voices, dict)
+    assert voices["reference"] == "ready"
+    assert main(["doctor"]) == 0
+    assert "torch" in capsys.readouterr().out
