@@ -18,7 +18,7 @@ from specstream.engine.slots import Slots
 from specstream.errors import EngineFailed, ModelBroken, SpecstreamError
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.spec.proposal import Proposal, Proposer, Verdict
-from specstream.spec.verify import verify
+from specstream.spec.verify import Case, verify_batch
 from specstream.types import Chunk, FinishReason, Span
 
 __all__ = ["EngineCore"]
@@ -67,10 +67,12 @@ class EngineCore:
         proposals = self._propose(ready)
         drafted = time.perf_counter()
         logits = self._judge_logits(ready, proposals)
-        verdicts = [
-            verify(proposal, rows, request.params, request.generator)
-            for request, proposal, rows in zip(ready, proposals, logits, strict=True)
-        ]
+        verdicts = verify_batch(
+            [
+                Case(proposal, rows, request.params, request.generator)
+                for request, proposal, rows in zip(ready, proposals, logits, strict=True)
+            ]
+        )
         judged = time.perf_counter()
         self.proposer.observe(ready, verdicts)
         times = ((drafted - started) * 1e3, (judged - drafted) * 1e3)
@@ -129,7 +131,7 @@ class EngineCore:
         assert request.slot_state is not None
         first, before = request.generated, len(request.token_ids)
         chars, text, ends = len(request.text), "", []
-        for token in [*proposal.tokens[: verdict.accepted].tolist(), verdict.next_token]:
+        for token in verdict.tokens:
             text += request.take(token)
             ends.append(request.decoded)
             if request.finish_reason is not None:

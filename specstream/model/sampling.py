@@ -7,7 +7,7 @@ from torch import Tensor
 
 from specstream.types import SamplingParams
 
-__all__ = ["draw", "probabilities"]
+__all__ = ["draw", "draw_at", "probabilities"]
 
 
 def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
@@ -41,16 +41,28 @@ def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
 def draw(weights: Tensor, generator: torch.Generator) -> Tensor:
     """One token per row of unnormalised ``weights [N, V]``: ``[N]`` int64.
 
-    Inverse-CDF sampling in float64: one uniform a row, so the generator's state after a call depends
-    on the number of rows only, and a weight of zero is never drawn.
+    Takes one uniform a row, so the generator's state after a call depends on the number of rows only.
+    """
+    uniform = torch.rand(
+        weights.shape[0], generator=generator, device=weights.device, dtype=torch.float64
+    )
+    return draw_at(weights, uniform)
+
+
+def draw_at(weights: Tensor, uniform: Tensor) -> Tensor:
+    """Inverse-CDF sampling: the index at which the mass of each row passes ``uniform``.
+
+    Args:
+        weights: ``[N, V]``, unnormalised, each row with some mass.
+        uniform: ``[N]`` float64 in [0, 1).
+
+    Returns:
+        ``[N]`` int64; an entry without mass is never chosen.
     """
     cdf = weights.double().cumsum(-1)
-    uniform = torch.rand(
-        weights.shape[0], 1, generator=generator, device=weights.device, dtype=torch.float64
-    )
-    # right=True steps over zero weights: it finds the first entry whose CDF is above the threshold.
-    threshold = uniform * cdf[:, -1:]
+    threshold = uniform.unsqueeze(-1) * cdf[:, -1:]
+    # right=True finds the first entry whose CDF is above the threshold: steps over zero weights.
     index = torch.searchsorted(cdf, threshold, right=True).squeeze(-1)
-    # Rounding can lift the threshold to the total; the last token with weight is the right answer.
+    # Rounding can lift the threshold to the total; the last entry with mass is the right answer.
     last = weights.shape[-1] - 1 - weights.flip(-1).ne(0).int().argmax(-1)
     return torch.minimum(index, last)

@@ -35,17 +35,16 @@ def _words(text: str) -> frozenset[str]:
 
 # Read as titles only with a capital: "Gen. Grant", but "one more rep. Then".
 _TITLES = _words("""
-    mr mrs ms mx dr drs dra prof rev fr hon gen col lt sgt cpl pvt capt cmdr cdr adm maj gov sen rep
-    pres supt messrs mme mmes mlle mgr hr frl dipl ing sig dott avv sra srta srs sres ud uds exmo
-    dhr mevr mw ee doç av
+    mx drs dra rev fr hon gen col lt sgt cpl pvt capt cmdr cdr adm maj gov sen rep
+    pres supt messrs mme mmes mlle mgr hr frl dipl ing srs sres ud uds exmo mw ee doç av lic
 """)
 _BINDS = _words("""
-    vs v cf cfr viz ca approx incl excl esp eg ie bzw vgl ggf evtl sog inkl exkl bspw mio mrd
+    mr mrs ms dr prof sig dott avv sra srta dhr mevr p.s vs v cf cfr viz ca approx incl excl esp eg ie bzw vgl ggf evtl sog inkl exkl bspw mio mrd
     tzw tzn tj np zob bijv bv bkz örn ej напр см ср ул просп проф акад им тов डॉ श्री
 """)
 _NUMBERS = _words("""
     no nos nr num núm fig figs pp pg pgs vol vols ch chap eq eqs art arts ext tel fax para abs abb
-    bd kap ver op apt rm ste bldg str pág págs cap tab anm гл стр рис табл
+    bd kap ver op apt rm ste bldg pág págs cap tab anm гл стр рис табл
 """)
 _GOES_ON = _words("""
     st mt ft pt ph.d m.sc b.sc bros univ inst intl natl mfg cie geb chr med rer phil jur ex
@@ -115,7 +114,7 @@ def stop_after(word: str, *, after_number: bool = False) -> Stop:
     capital = word[:1].isupper()
     if low in _BINDS or (capital and low in _TITLES):
         return Stop.BINDS
-    if low in _NUMBERS:
+    if low in _NUMBERS or low.endswith("str"):  # "Hauptstr. 5"
         return Stop.NUMBERS
     if low in _MAY_END or (capital and low in _DATES) or (after_number and low in _UNITS):
         return Stop.MAY_END

@@ -105,10 +105,10 @@ class VoiceStage:
     async def run(self, items: Inlet[Phrase]) -> AsyncGenerator[Speech | Control, None]:
         """One turn; the sample clock starts at 0. A cancel stops a voice within a buffer."""
         clock = 0
-        spoken: list[tuple[int, int]] = []  # (last character, first sample) of each phrase
+        starts: list[tuple[int, int]] = []  # (first character, first sample) of each phrase
         async for item in items:
             if isinstance(item, Phrase):
-                spoken.append((item.chars.end, clock))
+                starts.append((item.chars.start, clock))
                 async with aclosing(self._speak(item, clock)) as pieces:
                     following = partial(anext, pieces, None)
                     while (piece := await items.unless_cancelled(following)) is not None:
@@ -116,8 +116,8 @@ class VoiceStage:
                         yield piece
                 continue
             if isinstance(item, Revoke):
-                while spoken and spoken[-1][0] > item.from_char:
-                    clock = spoken.pop()[1]  # the audio of a revoked phrase gives its place back
+                while starts and starts[-1][0] >= item.from_char:
+                    clock = starts.pop()[1]  # the audio of a revoked phrase gives its place back
             yield item
 
     async def _speak(self, phrase: Phrase, clock: int) -> AsyncGenerator[Speech, None]:
@@ -214,5 +214,6 @@ class PromptStage:
             yield item
         for prompt in await items.unless_cancelled(board.close) or ():
             yield prompt
-        async for late in items:  # a cancel that came while the board was closing
-            yield late
+        async for late in items:
+            if isinstance(late, Cancel):  # it came while the board was closing
+                yield late

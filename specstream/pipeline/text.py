@@ -12,9 +12,6 @@ mostly it is the next visible character.
 from __future__ import annotations
 
 import re
-from collections import deque
-from itertools import takewhile
-from typing import NamedTuple
 
 from specstream.errors import ConfigError, ProtocolError
 from specstream.pipeline.text_breaks import Whole, has_words, length_break, quiet_break
@@ -30,6 +27,7 @@ from specstream.pipeline.text_marks import (
     newline,
 )
 from specstream.pipeline.text_stops import FIRST_MARKS, MARKS, is_stop, stop
+from specstream.pipeline.token_map import TokenMap
 from specstream.types import Chunk, Phrase, Span, Tag
 
 __all__ = ["Segmenter"]
@@ -57,7 +55,7 @@ class Segmenter:
             raise ConfigError(f"first_clause_chars must be at least 1, not {first_clause_chars}")
         self._first_clause_chars = first_clause_chars
         self._max_chars = max_chars
-        self._tokens = _TokenMap()
+        self._tokens = TokenMap()
         self._index = 0
         self._t_ms = 0.0
         self._origin: int | None = None  # offset of the reply's first character
@@ -122,8 +120,8 @@ class Segmenter:
     def revoke(self, from_char: int) -> None:
         """Forget pending text at or past this offset; the next chunk goes on from there.
 
-        An offset inside phrases that were already given out takes back nothing of them, but the next
-        phrase begins at it. Numbers of phrases are never given twice.
+        Phrases that were already given out stay as they are, but the next one begins at the offset.
+        The number of a phrase is never given twice.
         """
         if self._origin is None or from_char >= self._start + len(self._text) - self._head:
             return
@@ -141,15 +139,16 @@ class Segmenter:
             self._origin = self._start = expected = chunk.chars.start
         if chunk.text and chunk.chars != (expected, expected + len(chunk.text)):
             raise ProtocolError(
-                f"a chunk of {len(chunk.text)} characters says that it covers {tuple(chunk.chars)}, "
-                f"but the text so far ends at {expected}: pass every chunk once, in order"
+                f"a chunk of {len(chunk.text)} characters says that it covers {tuple(chunk.chars)},"
+                f" but the text so far ends at {expected}: pass every chunk once, in order"
             )
         self._tokens.add(chunk)
         self._t_ms = chunk.t_ms
 
     def _next_cut(self) -> tuple[int, Reason] | None:
         """The next boundary, or None as long as the text that is there doesn't decide it."""
-        while mark := self._marks.search(self._text, self._seen):
+        marks = MARKS if self._clause_chars is None else FIRST_MARKS
+        while mark := marks.search(self._text, self._seen):
             at = mark.start()
             verdict = self._judge(mark[0], at)
             self._seen = at if verdict is None else verdict.resume
@@ -165,9 +164,9 @@ class Segmenter:
         return None
 
     @property
-    def _marks(self) -> re.Pattern[str]:
-        early = self._start == self._origin and self._first_clause_chars is not None
-        return FIRST_MARKS if early else MARKS
+    def _clause_chars(self) -> int | None:
+        """How long a clause must be to end the phrase; None if it can't."""
+        return self._first_clause_chars if self._start == self._origin else None
 
     def _judge(self, mark: str, at: int) -> Verdict | None:
         fenced = self._fenced ^ (len(self._fences) % 2 == 1)
@@ -181,12 +180,11 @@ class Segmenter:
             return newline(self._text, at)
         if is_stop(self._text, at):
             return stop(self._text, at)
+        wanted = self._clause_chars
+        if wanted is None:
+            return Verdict(at + 1)
         verdict = clause(self._text, at, self._head)
-        if (
-            verdict
-            and verdict.cut
-            and self._weight(verdict.resume) < (self._first_clause_chars or 0)
-        ):
+        if verdict and verdict.cut and self._weight(verdict.resume) < wanted:
             return Verdict(verdict.resume)
         return verdict
 
@@ -223,77 +221,3 @@ class Segmenter:
         self._index += 1
         self._rewind()
         return phrase
-
-
-class _Run(NamedTuple):
-    """Tokens ``[first, stop)`` wrote the characters ``[begin, end)``."""
-
-    first: int
-    stop: int
-    begin: int
-    end: int
-
-
-class _TokenMap:
-    """Which tokens the waiting characters came from.
-
-    A token that adds no characters (half of one) belongs with the next token that does.
-    """
-
-    def __init__(self) -> None:
-        self._runs: deque[_Run] = deque()
-        self._blank: int | None = None  # first of the tokens that still wait for their character
-        self._next = 0
-        self._end: int | None = None  # characters known so far
-        self._covered = 0
-
-    def add(self, chunk: Chunk) -> None:
-        """Note a chunk's tokens; without ``ends``, each of them stands for the whole chunk."""
-        first, stop = chunk.tokens
-        if chunk.ends and len(chunk.ends) != stop - first:
-            raise ProtocolError(f"a chunk of {stop - first} tokens has {len(chunk.ends)} ends")
-        if first < self._next:
-            self._forget(first)
-        if self._end is None:
-            self._end = chunk.chars.start
-        if chunk.ends:
-            for token, end in enumerate(chunk.ends, first):
-                self._append(token, token + 1, end)
-        elif first < stop:
-            self._append(first, stop, chunk.chars.end)
-        self._next = stop
-
-    def _append(self, first: int, stop: int, end: int) -> None:
-        assert self._end is not None
-        if self._blank is not None:
-            first = self._blank
-        if end > self._end:
-            self._runs.append(_Run(first, stop, self._end, end))
-            self._end, self._blank = end, None
-        else:
-            self._blank = first
-
-    def _forget(self, token: int) -> None:
-        """``token`` is about to be written anew."""
-        while self._runs and self._runs[-1].stop > token:
-            self._blank = self._runs.pop().first
-        if self._blank is not None and self._blank >= token:
-            self._blank = None
-
-    def revoke(self, from_char: int) -> None:
-        """Forget which tokens wrote the characters at and past ``from_char``."""
-        while self._runs and self._runs[-1].end > from_char:
-            run = self._runs.pop()
-            if run.begin < from_char:
-                self._runs.append(run._replace(end=from_char))
-        if self._end is not None:
-            self._end = min(self._end, from_char)
-
-    def cover(self, chars: Span) -> Span:
-        """The tokens that overlap ``chars``; spans must be asked for in order."""
-        while self._runs and self._runs[0].end <= chars.start:
-            self._covered = self._runs.popleft().stop
-        touching = list(takewhile(lambda run: run.begin < chars.end, self._runs))
-        if not touching:
-            return Span(self._covered, self._covered)
-        return Span(touching[0].first, touching[-1].stop)

@@ -59,8 +59,10 @@ def quiet_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> in
 
 
 def length_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> int:
-    """Where to cut a window that is full: after a clause or a line in its second half if there is
-    one, else between words, else anywhere between two characters.
+    """Where to cut a window that is full.
+
+    After a clause or a line in its second half if there is one, else between words, else anywhere
+    between two characters.
     """
     if text[limit - 1].isspace() and _finished(text.rstrip(), head):
         return len(text)

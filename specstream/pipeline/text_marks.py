@@ -73,9 +73,13 @@ Reason = Literal["sentence", "clause", "deadline", "length", "end"]
 class Verdict(NamedTuple):
     """What a mark means.
 
-    ``resume``: where to go on looking. ``cut``: whether a phrase ends there, and ``reason`` why. ``whole``: whether
-    everything from the mark to ``resume`` hangs together. ``tag``: its name, if it is a direction.
-    ``fence``: whether a block of code begins or ends here.
+    Attributes:
+        resume: Where to go on looking.
+        cut: Whether a phrase ends there.
+        reason: Why it does.
+        whole: Whether everything from the mark to ``resume`` hangs together.
+        tag: The name of the direction that this is, if it is one.
+        fence: Whether a block of code begins or ends here.
     """
 
     resume: int

@@ -47,12 +47,14 @@ class Verdict:
 
     ``accepted`` leading tokens stand; ``next_token`` follows them: *recovered* (drawn from the
     residual) where one was rejected, *bonus* where all were accepted. ``path`` are the indices of
-    the accepted tokens in the proposal (for a chain: 0, 1, …, accepted - 1).
+    the accepted tokens in the proposal (for a chain: 0, 1, …, accepted - 1). ``tokens`` is what the
+    round emits: the accepted tokens and the one after them.
     """
 
     accepted: int
     next_token: int
     path: tuple[int, ...]
+    tokens: tuple[int, ...]
 
 
 class SpecRequest(Protocol):

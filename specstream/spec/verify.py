@@ -1,20 +1,47 @@
 """The judge: how many proposed tokens stand, and which token follows them. Pure functions.
 
-Exactness rests on two things: the arithmetic here, and the callers' honesty about ``probs`` (the
-distribution that each token was really drawn from). Both the accepted prefix and the token after it
-together have exactly the law of sampling from the target one token at a time.
+Exactness rests on two things: the arithmetic of `specstream.spec.rules`, and the callers' honesty
+about ``probs`` (the distribution that each token was really drawn from). The accepted prefix and the
+token after it together have exactly the law of sampling from the target one token at a time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-from specstream.model.sampling import draw, probabilities
+from specstream.model.sampling import draw_at, probabilities
 from specstream.spec.proposal import Proposal, Verdict
+from specstream.spec.rules import Law, block_law, deterministic_law, ratio_law
 from specstream.types import SamplingParams
 
-__all__ = ["verify"]
+__all__ = ["Case", "Rule", "verify", "verify_batch"]
+
+Rule = Literal["ratio", "block"]
+_LAWS: dict[Rule, Callable[..., Law]] = {"ratio": ratio_law, "block": block_law}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One request's part of a batch.
+
+    Attributes:
+        proposal: A chain of K tokens.
+        logits: ``[K + 1, V]`` of the target, processors applied; row j was computed with the first
+            j proposed tokens in place.
+        params: How a distribution is made from the logits.
+        generator: The judge's noise, independent of the draft's, on the logits' device. Two uniforms
+            are taken for a sampled case, none for a greedy one.
+    """
+
+    proposal: Proposal
+    logits: Tensor
+    params: SamplingParams
+    generator: torch.Generator
 
 
 def verify(
@@ -22,69 +49,88 @@ def verify(
     target_logits: Tensor,
     params: SamplingParams,
     generator: torch.Generator,
+    *,
+    rule: Rule = "block",
 ) -> Verdict:
-    """Judge a chain.
+    """Judge one chain; see `Case` for the arguments and `verify_batch` for the rest."""
+    return verify_batch([Case(proposal, target_logits, params, generator)], rule=rule)[0]
 
-    Args:
-        proposal: K tokens and, unless they are deterministic, their ``probs [K, V]``.
-        target_logits: ``[K + 1, V]``; row j was computed with the first j proposed tokens in place.
-        params: How the target's distribution is made from its logits.
-        generator: The judge's noise, independent of the draft's, on the logits' device.
 
-    Returns:
-        The verdict; one transfer from the device.
+def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict]:
+    """Judge a batch of chains of different lengths; a request's verdict doesn't depend on the others.
+
+    ``rule`` is for drafts that come with probabilities: ``"ratio"`` tests token by token, ``"block"``
+    the block as a whole, which never accepts fewer on average. Deterministic drafts and greedy
+    requests need no choice. One transfer from the device for the whole batch.
 
     Raises:
-        ValueError: the shapes don't fit together.
+        ValueError: the shapes of a case don't fit together.
     """
-    count = proposal.length
-    if target_logits.ndim != 2 or target_logits.shape[0] != count + 1:
-        raise ValueError(f"{count} tokens need {count + 1} rows, not {tuple(target_logits.shape)}")
-    if params.greedy:
-        choices = target_logits.argmax(-1)
-        stands = choices[:count] == proposal.tokens
-    else:
-        target = probabilities(target_logits, params)
-        if proposal.probs is None:
-            stands, choices = _judge_deterministic(proposal.tokens, target, generator)
+    outcomes: list[Tensor | None] = [None] * len(cases)
+    sampled: dict[bool, list[int]] = {True: [], False: []}
+    for index, case in enumerate(cases):
+        _check(case)
+        if case.params.greedy:
+            outcomes[index] = _greedy(case)
         else:
-            stands, choices = _judge_sampled(proposal.tokens, proposal.probs, target, generator)
-    accepted_at = stands.int().cumprod(0).sum().reshape(1)
-    accepted, *options = torch.cat([accepted_at, choices]).tolist()
-    return Verdict(accepted, options[accepted], tuple(range(accepted)))
+            sampled[case.proposal.probs is not None].append(index)
+    for with_probs, indices in sampled.items():
+        if indices:
+            law_of = _LAWS[rule] if with_probs else None
+            drawn = _draw([cases[i] for i in indices], law_of)
+            for index, outcome in zip(indices, drawn, strict=True):
+                outcomes[index] = outcome
+    parts = [torch.cat([o, c.proposal.tokens]) for o, c in zip(outcomes, cases) if o is not None]
+    flat = iter(torch.cat(parts).tolist())
+    verdicts = []
+    for case in cases:
+        accepted, following = next(flat), next(flat)
+        tokens = [next(flat) for _ in range(case.proposal.length)]
+        emitted = (*tokens[:accepted], following)
+        verdicts.append(Verdict(accepted, following, tuple(range(accepted)), emitted))
+    return verdicts
 
 
-def _judge_deterministic(
-    tokens: Tensor, target: Tensor, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """A point-mass draft: draw y from the target; the token stands if it is y, else y replaces it.
-
-    Accepting x with probability p(x) and otherwise drawing from p without x has the same law
-    (Leviathan et al. 2023, section 2.3, with q a point mass).
-    """
-    choices = draw(target, generator)
-    return choices[: tokens.shape[0]] == tokens, choices
+def _greedy(case: Case) -> Tensor:
+    """``[2]``: how many tokens are the target's own choices, and its choice after them."""
+    choices = case.logits.argmax(-1)
+    stands = choices[:-1] == case.proposal.tokens
+    accepted = stands.long().cumprod(0).sum().reshape(1)
+    return torch.cat([accepted, choices.gather(0, accepted)])
 
 
-def _judge_sampled(
-    tokens: Tensor, draft: Tensor, target: Tensor, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """The ratio test: keep x with probability min(1, p(x) / q(x)), else draw from max(p - q, 0).
+def _draw(cases: Sequence[Case], law_of: Callable[..., Law] | None) -> Tensor:
+    """``[B, 2]``: for each case, accepted count and next token, drawn from its law."""
+    count = max(case.proposal.length for case in cases)
+    target = torch.stack([_pad(probabilities(c.logits, c.params), count + 1) for c in cases])
+    tokens = torch.stack([_pad(c.proposal.tokens, count) for c in cases])
+    lengths = torch.tensor([c.proposal.length for c in cases], device=target.device)
+    if law_of is None:
+        law = deterministic_law(tokens, target, lengths)
+    else:
+        probs = [c.proposal.probs for c in cases]
+        draft = torch.stack([_pad(q, count) for q in probs if q is not None])
+        law = law_of(tokens, draft, target, lengths)
+    noise = torch.stack([_uniforms(case) for case in cases])
+    accepted = draw_at(law.accepted, noise[:, 0])
+    rows = law.following[torch.arange(len(cases), device=target.device), accepted]
+    return torch.stack([accepted, draw_at(rows, noise[:, 1])], -1)
 
-    Leviathan et al. 2023, algorithm 1; Chen et al. 2023, algorithm 2. ``choices[j]`` is what follows
-    if token j is the first to be rejected; ``choices[K]`` is the bonus.
-    """
-    count = tokens.shape[0]
-    if draft.shape != (count, target.shape[-1]):
-        raise ValueError(f"probs must be {(count, target.shape[-1])}, not {tuple(draft.shape)}")
-    at = tokens.unsqueeze(-1)
-    p, q = target[:count].gather(-1, at).squeeze(-1), draft.gather(-1, at).squeeze(-1)
-    uniform = torch.rand(count, generator=generator, device=target.device)
-    stands = uniform * q < p
-    residual = (target[:count] - draft).clamp_min(0.0)
-    # Where p and q are equal up to rounding, rejection has probability ~0 and any law will do; the
-    # target's own keeps the weights from being all zero.
-    empty = residual.sum(-1, keepdim=True) == 0
-    residual = torch.where(empty, target[:count], residual)
-    choices = draw(torch.cat([residual, target[count:]]), generator)
-    return stands, choices
+
+def _uniforms(case: Case) -> Tensor:
+    device = case.logits.device
+    return torch.rand(2, generator=case.generator, device=device, dtype=torch.float64)
+
+
+def _pad(rows: Tensor, count: int) -> Tensor:
+    missing = count - rows.shape[0]
+    return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing else rows
+
+
+def _check(case: Case) -> None:
+    count, shape = case.proposal.length, tuple(case.logits.shape)
+    if len(shape) != 2 or shape[0] != count + 1:
+        raise ValueError(f"{count} tokens need {count + 1} rows of logits, not {shape}")
+    probs = case.proposal.probs
+    if probs is not None and tuple(probs.shape) != (count, shape[1]):
+        raise ValueError(f"probs must be {(count, shape[1])}, not {tuple(probs.shape)}")

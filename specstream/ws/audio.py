@@ -173,6 +173,8 @@ class Outflow:
             if mark.kind == "word"
         ]
         if speech.pcm:
+            if self._sources and self._sources[-1][1].phrase == speech.phrase:
+                self._sources.pop()
             self._sources.append((self.at_24k(speech.samples).end, speech))
             self._enter(self._resampler.push(speech.pcm))
         self._attach(words)
@@ -212,7 +214,7 @@ class Outflow:
         self._changed = anyio.Event()
 
     def _enter(self, pcm: bytes) -> None:
-        """Cut new output where its source changes, so that every piece has one origin."""
+        """Cut new output where one phrase ends, so that every piece has one origin."""
         if self._ended:
             return
         at = 0
@@ -226,7 +228,7 @@ class Outflow:
                 self._ready.append(piece)
                 self._ready_samples += samples.length
                 self._made, at = samples.end, at + count
-            if self._made >= end:
+            if self._made >= end and len(self._sources) > 1:
                 self._sources.popleft()
         self._notify()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from specstream.types import Message, Span
+from specstream.types import Message, Span, Speech
 from specstream.ws.protocol import ItemInput, ItemReference
 from specstream.ws.resources import Item, Part, Word
 from specstream.ws.transcript import spoken_text
@@ -15,6 +16,7 @@ from specstream.ws.wire import SAMPLE_RATE, Refused, new_id
 __all__ = ["Conversation", "Entry", "SpokenTrack"]
 
 MAX_ITEMS = 1000
+_WORD = re.compile(r"\S+")
 
 
 class SpokenTrack:
@@ -27,10 +29,32 @@ class SpokenTrack:
         self.tags = tags
         self.sent = 0
         self._words: list[Word] = []
+        self._phrase_from: int | None = None
+        self._words_before = 0
 
-    def add(self, words: Sequence[Word]) -> None:
-        """Take the next words, in order."""
+    def add(self, words: Sequence[Word], speech: Speech, samples: Span, text: str) -> None:
+        """Take the words of the next piece of speech, which covers ``samples``.
+
+        A phrase whose voice gave no words has its words spread over its audio by their length.
+        """
+        if self._phrase_from is None:
+            self._phrase_from, self._words_before = samples.start, len(self._words)
         self._words.extend(words)
+        if speech.last:
+            if len(self._words) == self._words_before:
+                self._spread(text, speech.chars, Span(self._phrase_from, samples.end))
+            self._phrase_from = None
+
+    def _spread(self, text: str, chars: Span, samples: Span) -> None:
+        for found in _WORD.finditer(text, chars.start, chars.end):
+            word = Span(*found.span())
+            if any(tag.start < word.end and tag.end > word.start for tag in self.tags):
+                continue
+            edges = (
+                samples.start + samples.length * (edge - chars.start) // chars.length
+                for edge in word
+            )
+            self._words.append(Word(text=found[0], samples=Span(*edges), chars=word))
 
     def cut(self, text: str, samples: int) -> int:
         """How much of ``text`` was heard once ``samples`` were played: a length in characters.

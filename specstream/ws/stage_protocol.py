@@ -2,8 +2,8 @@
 
 Frames lie in `specstream.ws.stage_frames`. Both sides keep a `Conversation`; because frames cross
 on their way, each side has a table of its own. A turn goes ``start``, items, ``end`` one way and
-items, ``done`` the other; ``cancel`` may come at any time after ``start`` and is answered by exactly
-one ``cancelled``. Then the next turn may start on the same connection.
+items, ``done`` the other; ``cancel`` may come at any time after ``start`` and is answered by one
+``cancelled``. Then the next turn may start on the same connection.
 """
 
 from __future__ import annotations

@@ -187,9 +187,7 @@ class Turn:
                 elif isinstance(item, Phrase):
                     await self._say(self._speaker.learn(item))
                 elif isinstance(item, Speech):
-                    words = await self._outflow.put(item)
-                    if self._track is not None:
-                        self._track.add(words)
+                    await self._on_speech(item)
                 elif isinstance(item, ScenePrompt):
                     await self._on_shot(item)
                 elif isinstance(item, StageFailed):
@@ -237,6 +235,12 @@ class Turn:
             await self._put(
                 kind(response_id=self.id, item_id=self._item_id, delta=text, specstream=extra)
             )
+
+    async def _on_speech(self, speech: Speech) -> None:
+        words = await self._outflow.put(speech)
+        if self._track is not None and self.entry is not None:
+            samples = self._outflow.at_24k(speech.samples)
+            self._track.add(words, speech, samples, self.entry.text)
 
     async def _play(self) -> None:
         with self._playing:

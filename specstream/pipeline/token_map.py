@@ -1,0 +1,86 @@
+"""Which tokens a stretch of the reply's text came from."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import takewhile
+from typing import NamedTuple
+
+from specstream.errors import ProtocolError
+from specstream.types import Chunk, Span
+
+__all__ = ["TokenMap"]
+
+
+class _Run(NamedTuple):
+    """Tokens ``[first, stop)`` wrote the characters ``[begin, end)``."""
+
+    first: int
+    stop: int
+    begin: int
+    end: int
+
+
+class TokenMap:
+    """Which tokens the waiting characters came from.
+
+    A token that adds no characters (half of one) belongs with the next token that does.
+    """
+
+    def __init__(self) -> None:
+        self._runs: deque[_Run] = deque()
+        self._blank: int | None = None  # first of the tokens that still wait for their character
+        self._next = 0
+        self._end: int | None = None  # characters known so far
+        self._covered = 0
+
+    def add(self, chunk: Chunk) -> None:
+        """Note a chunk's tokens; without ``ends``, each of them stands for the whole chunk."""
+        first, stop = chunk.tokens
+        if chunk.ends and len(chunk.ends) != stop - first:
+            raise ProtocolError(f"a chunk of {stop - first} tokens has {len(chunk.ends)} ends")
+        if first < self._next:
+            self._forget(first)
+        if self._end is None:
+            self._end = chunk.chars.start
+        if chunk.ends:
+            for token, end in enumerate(chunk.ends, first):
+                self._append(token, token + 1, end)
+        elif first < stop:
+            self._append(first, stop, chunk.chars.end)
+        self._next = stop
+
+    def _append(self, first: int, stop: int, end: int) -> None:
+        assert self._end is not None
+        if self._blank is not None:
+            first = self._blank
+        if end > self._end:
+            self._runs.append(_Run(first, stop, self._end, end))
+            self._end, self._blank = end, None
+        else:
+            self._blank = first
+
+    def _forget(self, token: int) -> None:
+        """``token`` is about to be written anew."""
+        while self._runs and self._runs[-1].stop > token:
+            self._blank = self._runs.pop().first
+        if self._blank is not None and self._blank >= token:
+            self._blank = None
+
+    def revoke(self, from_char: int) -> None:
+        """Forget which tokens wrote the characters at and past ``from_char``."""
+        while self._runs and self._runs[-1].end > from_char:
+            run = self._runs.pop()
+            if run.begin < from_char:
+                self._runs.append(run._replace(end=from_char))
+        if self._end is not None:
+            self._end = min(self._end, from_char)
+
+    def cover(self, chars: Span) -> Span:
+        """The tokens that overlap ``chars``; spans must be asked for in order."""
+        while self._runs and self._runs[0].end <= chars.start:
+            self._covered = self._runs.popleft().stop
+        touching = list(takewhile(lambda run: run.begin < chars.end, self._runs))
+        if not touching:
+            return Span(self._covered, self._covered)
+        return Span(touching[0].first, touching[-1].stop)

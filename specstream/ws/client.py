@@ -1,0 +1,317 @@
+"""The Python client of a Realtime server. Imports no torch.
+
+::
+
+    async with RealtimeClient.connect("ws://127.0.0.1:8765") as client:
+        async for event in client.respond("Tell me a story."):
+            match event:
+                case TextDelta(text=text):
+                    print(text, end="")
+                case AudioDelta(pcm=pcm):
+                    player.write(pcm)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+
+from specstream.errors import ConfigError, ConnectionFailed, ProtocolError, RequestError
+from specstream.types import SamplingParams
+from specstream.ws import events as ev
+from specstream.ws.client_events import (
+    AudioDelta,
+    AvatarDelta,
+    Done,
+    Problem,
+    PromptDelta,
+    RealtimeEvent,
+    Report,
+    Revoked,
+    TextDelta,
+    translate,
+)
+from specstream.ws.settings import OwnEvent
+from specstream.ws.wire import PATH, new_id
+
+__all__ = [
+    "AudioDelta",
+    "AvatarDelta",
+    "Done",
+    "Problem",
+    "PromptDelta",
+    "RealtimeClient",
+    "RealtimeEvent",
+    "Reply",
+    "Report",
+    "Revoked",
+    "TextDelta",
+]
+
+ALL_EVENTS: tuple[OwnEvent, ...] = ("avatar", "prompt", "revoke", "report")
+_MAX_FRAME = 4 << 20
+
+
+class RealtimeClient:
+    """One conversation with a server: one reply at a time, read by one task.
+
+    Made by `connect`. Calls from the reading task and `cancel` from any other don't disturb each
+    other.
+    """
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self._reply: Reply | None = None
+        self.session: dict[str, Any] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls,
+        url: str,
+        *,
+        api_key: str | None = None,
+        events: Sequence[OwnEvent] = ALL_EVENTS,
+        instructions: str | None = None,
+        open_timeout: float = 10.0,
+    ) -> AsyncGenerator[Self, None]:
+        """Open a conversation; leaving the block ends it, and with it whatever is under way.
+
+        Args:
+            url: ``ws://host:port``; the protocol's path is added if there is none.
+            api_key: Sent as a bearer token.
+            events: Which of the server's own event types are wanted besides text and audio.
+            instructions: What the model is told before everything else.
+            open_timeout: Seconds to wait for the handshake.
+
+        Raises:
+            ConnectionFailed: nobody answers, or the server refuses the connection.
+            ProtocolError: what answers does not speak the protocol.
+            ConfigError: the address is not a WebSocket address.
+        """
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        options: dict[str, Any] = {"open_timeout": open_timeout, "max_size": _MAX_FRAME}
+        opening = connect(_address(url), additional_headers=headers, compression=None, **options)
+        try:
+            socket = await opening
+        except InvalidStatus as error:
+            raise ConnectionFailed(_refusal(url, error.response.status_code)) from error
+        except InvalidURI as error:
+            raise ConfigError(f"{url} is not a WebSocket address") from error
+        except (OSError, TimeoutError, InvalidHandshake) as error:
+            raise ConnectionFailed(f"no Realtime server answers at {url}: {error}") from error
+        async with socket:
+            client = cls(socket)
+            await client._greet()
+            await client.update(
+                **({"instructions": instructions} if instructions is not None else {}),
+                specstream={"events": list(events)},
+            )
+            yield client
+
+    async def _greet(self) -> None:
+        first = await self._receive()
+        if not isinstance(first, ev.SessionCreated):
+            raise ProtocolError(f"a server begins with session.created, not {first.type}")
+        self.session = first.session
+
+    async def update(self, **session: Any) -> dict[str, Any]:
+        """Change settings of the session, by their wire names; returns all settings.
+
+        Only between replies.
+
+        Raises:
+            RequestError: the server refuses a value.
+        """
+        await self._settle()
+        event_id = await self._send("session.update", session={"type": "realtime", **session})
+        while not isinstance(event := await self._receive(), ev.SessionUpdated):
+            _raise_if_about(event, event_id)
+        self.session = event.session
+        return event.session
+
+    def respond(
+        self,
+        text: str,
+        *,
+        audio: bool = True,
+        instructions: str | None = None,
+        max_tokens: int | None = None,
+        sampling: SamplingParams | None = None,
+    ) -> Reply:
+        """Say ``text`` as the user; the reply is an async iterator of events, ending after `Done`.
+
+        Asking again ends a reply that was left unfinished. ``sampling`` is for this reply only;
+        its ``max_tokens`` counts unless ``max_tokens`` is given.
+        """
+        asked: dict[str, Any] = {"output_modalities": ["audio" if audio else "text"]}
+        if instructions is not None:
+            asked["instructions"] = instructions
+        if sampling is not None:
+            asked["specstream"] = {"sampling": _sampling(sampling)}
+            asked["max_output_tokens"] = sampling.max_tokens
+        if max_tokens is not None:
+            asked["max_output_tokens"] = max_tokens
+        return Reply(self, text, asked)
+
+    async def cancel(self) -> None:
+        """Stop the reply under way. Returns once that is on its way.
+
+        The reply then ends with ``Done(status="cancelled")``; what the server had sent before is
+        still delivered, and nothing after. Does nothing if no reply is under way.
+        """
+        if self._reply is not None:
+            await self._reply._cancel()
+
+    async def truncate(self, item_id: str, heard_ms: int) -> None:
+        """Let the conversation forget what was not heard of a spoken item (see `Done.item_id`).
+
+        Raises:
+            RequestError: no such item, or it is shorter than that.
+        """
+        await self._settle()
+        event_id = await self._send(
+            "conversation.item.truncate",
+            item_id=item_id,
+            content_index=0,
+            audio_end_ms=heard_ms,
+        )
+        while not isinstance(event := await self._receive(), ev.ItemTruncated):
+            _raise_if_about(event, event_id)
+
+    async def _settle(self) -> None:
+        """End the reply under way, so that what comes next is an answer to what is sent next."""
+        if self._reply is not None and self._reply.under_way:
+            await self.cancel()
+            async for _ in self._reply:
+                pass
+
+    async def _send(self, type: str, **fields: Any) -> str:
+        event_id = new_id("client")
+        try:
+            await self._socket.send(json.dumps({"type": type, "event_id": event_id, **fields}))
+        except ConnectionClosed as error:
+            raise ConnectionFailed(f"the server closed the connection: {error}") from error
+        return event_id
+
+    async def _receive(self) -> ev.ServerEvent:
+        try:
+            return ev.parse_server_event(await self._socket.recv())
+        except ConnectionClosed as error:
+            raise ConnectionFailed(f"the server closed the connection: {error}") from error
+
+
+class Reply:
+    """One reply: iterate over its events. The last one is `Done`.
+
+    The request is sent when the iteration begins. Leaving the iteration early leaves the reply
+    running: call `RealtimeClient.cancel`, ask something else, or leave the client's block.
+    Cancelling a step of the iteration loses no event.
+
+    Raises:
+        RequestError: the server refused the request.
+        ConnectionFailed: the connection broke.
+    """
+
+    def __init__(self, client: RealtimeClient, text: str, asked: dict[str, Any]) -> None:
+        self._client = client
+        self._text = text
+        self._asked = asked
+        self._event_ids: tuple[str, ...] = ()
+        self._id = ""
+        self._cancelled = False
+        self._ended = False
+
+    @property
+    def under_way(self) -> bool:
+        """Whether it was asked for and has not ended."""
+        return bool(self._event_ids) and not self._ended
+
+    async def _cancel(self) -> None:
+        self._cancelled = True
+        if self.under_way:
+            await self._client._send("response.cancel")
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RealtimeEvent:
+        if self._ended:
+            raise StopAsyncIteration
+        try:
+            if not self._event_ids:
+                await self._ask()
+            while True:
+                event = self._take(await self._client._receive())
+                if event is not None:
+                    self._ended = isinstance(event, Done)
+                    return event
+        except (ConnectionFailed, ProtocolError):
+            self._ended = True
+            raise
+
+    async def _ask(self) -> None:
+        client = self._client
+        await client._settle()
+        content = [{"type": "input_text", "text": self._text}]
+        item = {"type": "message", "role": "user", "content": content}
+        client._reply = self
+        said = await client._send("conversation.item.create", item=item)
+        asked = await client._send("response.create", response=self._asked)
+        self._event_ids = (said, asked)
+        if self._cancelled:
+            await self._cancel()  # called while the request was being sent
+
+    def _take(self, event: ev.ServerEvent) -> RealtimeEvent | None:
+        """What is of no use to a reader is None."""
+        if isinstance(event, ev.ResponseCreated):
+            self._id = event.response.id
+        if isinstance(event, ev.ResponseDone) and event.response.id != self._id:
+            return None
+        if isinstance(event, ev.ErrorEvent) and self._event_ids:
+            if event.error.event_id == self._event_ids[-1]:
+                self._ended = True  # without its message the reply goes on; without itself, not
+            for event_id in self._event_ids:
+                _raise_if_about(event, event_id)
+        return translate(event)
+
+
+def _raise_if_about(event: ev.ServerEvent, event_id: str) -> None:
+    if isinstance(event, ev.ErrorEvent) and event.error.event_id == event_id:
+        raise RequestError(f"the server refused: {event.error.message} ({event.error.code})")
+
+
+def _sampling(params: SamplingParams) -> dict[str, Any]:
+    wire: dict[str, Any] = {
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "top_k": params.top_k,
+    }
+    if params.seed is not None:
+        wire["seed"] = params.seed
+    if params.stop:
+        wire["stop"] = list(params.stop)
+    return wire
+
+
+def _address(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("ws", "wss") or not parts.netloc:
+        raise ConfigError(f"{url} is not a WebSocket address; it begins with ws:// or wss://")
+    return parts._replace(path=PATH).geturl() if parts.path in ("", "/") else url
+
+
+def _refusal(url: str, status: int) -> str:
+    reasons = {
+        401: "it wants a key; pass api_key",
+        403: "it does not allow this origin",
+        404: "there is no Realtime endpoint at that path",
+        503: "all its sessions are taken; try again later",
+    }
+    return f"{url} refused the connection: {reasons.get(status, 'see its log')} (HTTP {status})"

@@ -1,0 +1,254 @@
+"""Doubles for the Realtime server: a voice, a face, a storyboard, clocks, and a bare client."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+import anyio
+import numpy as np
+from websockets.asyncio.client import ClientConnection, connect
+
+from specstream.pipeline.interfaces import VoiceCapabilities
+from specstream.testing import ScriptedEngine
+from specstream.types import AvatarCue, Mark, Phrase, ScenePrompt, Span, Speech, SpeechBuffer
+from specstream.ws.server import RealtimeServer
+
+WORD_S = 0.2
+
+
+class WordVoice:
+    """Every word is a tone of 200 ms, in buffers of 50 ms; ``gate`` may hold each buffer back."""
+
+    def __init__(
+        self, rate: int = 24000, gate: Callable[[], anyio.Event | None] = lambda: None
+    ) -> None:
+        self.rate = rate
+        self.gate = gate
+        self.closed = False
+        self.speaking = 0
+
+    @property
+    def capabilities(self) -> VoiceCapabilities:
+        return VoiceCapabilities("words", self.rate, True, True, True, False)
+
+    async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
+        length, quarter = int(self.rate * WORD_S), int(self.rate * WORD_S) // 4
+        tone = np.rint(9000 * np.sin(np.arange(length) * 0.1)).astype("<i2")
+        self.speaking += 1
+        try:
+            for index, word in enumerate(re.finditer(r"\w+", phrase.spoken)):
+                for at in range(0, length, quarter):
+                    if (event := self.gate()) is not None:
+                        await event.wait()
+                    await anyio.lowlevel.checkpoint()
+                    marks: tuple[Mark, ...] = ()
+                    if at + quarter >= length:
+                        chars = Span(*(phrase.chars.start + edge for edge in word.span()))
+                        samples = Span(index * length, (index + 1) * length)
+                        marks = (Mark("word", word.group(), samples, chars),)
+                    yield SpeechBuffer(tone[at : at + quarter].tobytes(), marks)
+        finally:
+            self.speaking -= 1
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+class BrokenVoice(WordVoice):
+    """Breaks at the second word."""
+
+    async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
+        buffers = super().synthesize(phrase)
+        for _ in range(5):
+            yield await anext(buffers)
+        await buffers.aclose()
+        raise RuntimeError("the loudspeaker is on fire")
+
+
+class OneCueFace:
+    """One cue for each word, and one that closes the mouth."""
+
+    def open(self, sample_rate: int) -> OneCueTrack:
+        return OneCueTrack(sample_rate)
+
+
+class OneCueTrack:
+    def __init__(self, rate: int) -> None:
+        self.rate = rate
+        self.last = 0
+
+    def _cue(self, name: str, samples: Span, speech: Speech | None) -> AvatarCue:
+        chars, tokens = (speech.chars, speech.tokens) if speech else (Span(0, 0), Span(0, 0))
+        at = samples.start / self.rate * 1e3
+        return AvatarCue("viseme", name, at, 200.0, 1.0, samples, chars, tokens, {"jawOpen": 0.5})
+
+    def add(self, speech: Speech) -> Sequence[AvatarCue]:
+        self.last = speech.samples.end
+        return [self._cue("aa", m.samples, speech) for m in speech.marks if m.kind == "word"]
+
+    def close(self) -> Sequence[AvatarCue]:
+        return [self._cue("sil", Span(self.last, self.last), None)]
+
+
+class OneShotBoard:
+    """One shot for each phrase."""
+
+    def open(self) -> OneShotBoard:
+        return self
+
+    async def add(self, phrase: Phrase) -> Sequence[ScenePrompt]:
+        facts = ("a fox", "runs", "a wood", "wide", "oil")
+        return [
+            ScenePrompt(
+                f"shot-{phrase.index}",
+                0,
+                0.0,
+                phrase.chars,
+                phrase.tokens,
+                *facts,
+                "prompt",
+                "blur",
+            )
+        ]
+
+    async def close(self) -> Sequence[ScenePrompt]:
+        return []
+
+
+class FreeClock:
+    """Waiting takes no time: the clock jumps to the moment that is waited for."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+    async def sleep_until(self, moment: float) -> None:
+        self.time = max(self.time, moment)
+        await anyio.lowlevel.checkpoint()
+
+
+class HandClock:
+    """Stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self._moved = anyio.Event()
+
+    def now(self) -> float:
+        return self.time
+
+    def advance(self, seconds: float) -> None:
+        self.time += seconds
+        self._moved.set()
+        self._moved = anyio.Event()
+
+    async def sleep_until(self, moment: float) -> None:
+        while self.time < moment:
+            await self._moved.wait()
+
+
+class Gate:
+    """Holds a scripted model or voice back until a test lets it go."""
+
+    def __init__(self, *, shut: bool = True) -> None:
+        self._event: anyio.Event | None = anyio.Event() if shut else None
+        self._free = 0
+
+    def __call__(self) -> anyio.Event | None:
+        if self._free > 0:
+            self._free -= 1
+            return None
+        return self._event
+
+    def shut(self, after: int = 0) -> None:
+        """Hold back whoever comes, after ``after`` more."""
+        self._event, self._free = anyio.Event(), after
+
+    def open(self) -> None:
+        event, self._event = self._event, None
+        if event is not None:
+            event.set()
+
+
+class Wire:
+    """A client without comfort: JSON in, JSON out."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.socket = socket
+        self.seen: list[dict[str, Any]] = []
+
+    async def send(self, type: str, **fields: Any) -> None:
+        await self.socket.send(json.dumps({"type": type, **fields}))
+
+    async def next(self) -> dict[str, Any]:
+        event: dict[str, Any] = json.loads(await self.socket.recv())
+        self.seen.append(event)
+        return event
+
+    async def until(self, type: str) -> dict[str, Any]:
+        """Read on to the next event of that type, and return it."""
+        while (event := await self.next())["type"] != type:
+            assert event["type"] != "error" or type == "error", event
+        return event
+
+    async def ask(self, text: str, **response: Any) -> None:
+        """A user message, and a response to it."""
+        content = [{"type": "input_text", "text": text}]
+        item = {"type": "message", "role": "user", "content": content}
+        await self.send("conversation.item.create", item=item)
+        await self.send("response.create", response=response)
+
+    async def refused(self, type: str, **fields: Any) -> dict[str, Any]:
+        """Send something that is refused; the error's detail."""
+        await self.send(type, **fields)
+        event = await self.next()
+        assert event["type"] == "error", event
+        error: dict[str, Any] = event["error"]
+        return error
+
+    def types(self) -> list[str]:
+        return [event["type"] for event in self.seen]
+
+
+class Stand:
+    """A server with doubles behind it, and clients in front."""
+
+    def __init__(self, engine: ScriptedEngine, **options: Any) -> None:
+        self.engine = engine
+        self.voices: list[WordVoice] = []
+        self.clock = options.pop("clock", None) or FreeClock()
+        make_voice = options.pop("voice", WordVoice)
+
+        def voice() -> WordVoice:
+            self.voices.append(make_voice())
+            return self.voices[-1]
+
+        makers: dict[str, Any] = {"voice": voice if make_voice else None}
+        makers |= {"avatar": OneCueFace, "prompt": OneShotBoard}
+        self.server = RealtimeServer(
+            engine, **{**makers, "port": 0, "clock": self.clock, **options}
+        )
+        self.port = 0
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[Self, None]:
+        async with self.server.start() as self.port:
+            yield self
+
+    @property
+    def url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}/v1/realtime"
+
+    @asynccontextmanager
+    async def client(self, query: str = "", **options: Any) -> AsyncGenerator[Wire, None]:
+        """A client that has read its ``session.created``."""
+        async with connect(self.url + query, proxy=None, **options) as socket:
+            wire = Wire(socket)
+            await wire.until("session.created")
+            yield wire
