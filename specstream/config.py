@@ -63,6 +63,12 @@ class EngineConfig(_Strict):
 
     ``dtype="auto"`` is float32 on a CPU (there, the width of a pass doesn't change the greedy
     choice) and bfloat16 on a GPU that has it. ``device="auto"`` takes the GPU if there is one.
+
+    ``mode="default"`` keeps the target's distribution; ``rule`` says how sampled drafts are judged.
+    ``mode="reproducible"`` makes a reply a fixed function of prompt, parameters and seed: the same
+    tokens whatever drafts, however long the blocks, and whoever else is served. It costs time,
+    because every pass of the target then has one fixed width over a cache of full capacity; a
+    smaller ``context_length`` makes it cheaper.
     """
 
     target: str = DEFAULT_TARGET
@@ -78,6 +84,11 @@ class EngineConfig(_Strict):
         default=16, ge=1, description="chunks a consumer may leave unread before it is parked"
     )
     prefill_chunk: int = Field(default=512, ge=1, description="prompt tokens read in one pass")
+    context_length: int | None = Field(
+        default=None, ge=2, description="use less context than the model could take"
+    )
+    rule: Literal["ratio", "block"] = "block"
+    mode: Literal["default", "reproducible"] = "default"
 
 
 def parse_config(values: dict[str, Any]) -> EngineConfig:

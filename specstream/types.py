@@ -8,8 +8,9 @@ visible can be followed back to the tokens that it came from.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from specstream.errors import SamplingError
 
@@ -21,6 +22,7 @@ __all__ = [
     "Control",
     "FinishReason",
     "Flush",
+    "Grammar",
     "Mark",
     "Message",
     "Phrase",
@@ -58,12 +60,36 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How the next token is drawn from the target's distribution.
+class Grammar:
+    """What a reply must look like: a JSON schema, a regular expression or a Lark grammar."""
 
-    ``temperature=0`` is greedy (top-p, top-k and the seed then have no effect). Processing order is
-    temperature, top-k, top-p, as in transformers. ``top_k=0`` and ``top_p=1`` are off. ``seed=None``
-    takes a fresh seed. ``stop`` strings end the reply and are not part of its text.
+    kind: Literal["json_schema", "regex", "lark"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is drawn from the target's distribution, and when the reply ends.
+
+    The logits go through, in this order: repetition penalty (prompt and reply; Keskar et al. 2019),
+    frequency and presence penalties (reply only; as in the OpenAI API), ``logit_bias``,
+    ``bad_words``, ``min_tokens``, ``grammar``, ``processors``; then, unless greedy, temperature,
+    top-k, top-p (Holtzman et al. 2020), min-p (Nguyen et al. 2024), typical-p (Meister et al. 2022).
+    Each drafted position is judged with the tokens before it as context, so all of them hold exactly
+    under speculation. Defaults are off.
+
+    Attributes:
+        temperature: 0 is greedy; what follows it in the order above then has no effect.
+        seed: None takes a fresh one.
+        max_tokens: Longest reply, end-of-sequence token included.
+        min_tokens: The reply can't end by itself before it has this many tokens.
+        stop: Strings that end the reply; not part of its text.
+        stop_token_ids: Tokens that end the reply, besides the model's own.
+        stop_when: Called with the reply's token ids and text after every single token; True ends the
+            reply there.
+        bad_words: Texts that are never written.
+        processors: Transformers-style ``f(input_ids [1, n], scores [1, V]) -> scores [1, V]``. They
+            must depend on their arguments only: a rejected draft is judged too.
 
     Raises:
         SamplingError: a value is out of range.
@@ -75,25 +101,75 @@ class SamplingParams:
     seed: int | None = None
     max_tokens: int = 256
     stop: tuple[str, ...] = ()
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    bad_words: tuple[str, ...] = ()
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    stop_when: tuple[Callable[[list[int], str], bool], ...] = ()
+    grammar: Grammar | None = None
+    processors: tuple[Callable[..., Any], ...] = ()
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.temperature <= 100.0:
-            raise SamplingError(f"temperature must be between 0 and 100, not {self.temperature}")
-        if not 0.0 < self.top_p <= 1.0:
-            raise SamplingError(f"top_p must be above 0 and at most 1, not {self.top_p}")
-        if self.top_k < 0:
-            raise SamplingError(f"top_k must be 0 (off) or more, not {self.top_k}")
-        if self.max_tokens < 1:
-            raise SamplingError(f"max_tokens must be at least 1, not {self.max_tokens}")
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise SamplingError(f"{name} must be a number, not {value!r}")
+            if not low <= value <= high:  # also refuses NaN
+                raise SamplingError(f"{name} must be between {low:g} and {high:g}, not {value:g}")
+        for name in ("top_k", "max_tokens", "min_tokens", "seed"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, int):
+                raise SamplingError(f"{name} must be a whole number, not {value!r}")
+        if self.top_p == 0 or self.typical_p == 0 or self.repetition_penalty == 0:
+            raise SamplingError("top_p, typical_p and repetition_penalty must be above 0")
+        if self.min_tokens > self.max_tokens:
+            raise SamplingError("min_tokens can't be more than max_tokens")
         if self.seed is not None and not 0 <= self.seed < 2**63:
             raise SamplingError(f"seed must be between 0 and 2**63 - 1, not {self.seed}")
-        if isinstance(self.stop, str) or not all(isinstance(s, str) and s for s in self.stop):
-            raise SamplingError("stop must be a tuple of non-empty strings")
+        for name in ("stop", "bad_words"):
+            value = getattr(self, name)
+            if isinstance(value, str) or not all(isinstance(s, str) and s for s in value):
+                raise SamplingError(f"{name} must be a tuple of non-empty strings")
+        if not all(-1e9 <= bias <= 1e9 for bias in self.logit_bias.values()):
+            raise SamplingError("logit_bias values must be finite numbers")
 
     @property
     def greedy(self) -> bool:
         """Whether the most likely token is always taken."""
         return self.temperature == 0.0
+
+    @property
+    def plain_logits(self) -> bool:
+        """Whether the logits are used as the model gives them, but for the final warping."""
+        return (
+            self.repetition_penalty == 1.0
+            and self.frequency_penalty == 0.0
+            and self.presence_penalty == 0.0
+            and not self.logit_bias
+            and not self.bad_words
+            and self.min_tokens == 0
+            and self.grammar is None
+            and not self.processors
+        )
+
+
+_RANGES = (
+    ("temperature", 0.0, 100.0),
+    ("top_p", 0.0, 1.0),
+    ("top_k", 0, 2**31),
+    ("min_p", 0.0, 1.0),
+    ("typical_p", 0.0, 1.0),
+    ("repetition_penalty", 0.0, 100.0),
+    ("frequency_penalty", -100.0, 100.0),
+    ("presence_penalty", -100.0, 100.0),
+    ("max_tokens", 1, 2**31),
+    ("min_tokens", 0, 2**31),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerCo
 from specstream.engine.loop import EngineCore
 from specstream.errors import VocabularyMismatch
 from specstream.model.load import check_vocabulary, load_model, load_tokenizer
+from specstream.model.invariance import find_fixed_width
 from specstream.model.runner import ModelRunner
 from specstream.spec.proposal import Proposer
 from specstream.spec.proposers import proposer_class
@@ -26,7 +27,9 @@ def build_engine(config: EngineConfig) -> EngineCore:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     tokenizer = load_tokenizer(config.target)
-    target = ModelRunner(load_model(config.target, config))
+    model = load_model(config.target, config)
+    width = find_fixed_width(model, config) if config.mode == "reproducible" else None
+    target = ModelRunner(model, fixed_width=width, context_length=config.context_length)
     target.warm_up()
     eos_ids = _eos_ids(target.model, tokenizer)
     proposer = _build_proposer(config, target, tokenizer, eos_ids)

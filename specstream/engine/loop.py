@@ -11,14 +11,14 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from specstream.config import EngineConfig
-from specstream.engine.prompt import encode_messages
+from specstream.engine.admission import Admission
+from specstream.engine.judge import Judge
 from specstream.engine.request import Request
 from specstream.engine.scheduler import Scheduler
 from specstream.engine.slots import Slots
-from specstream.errors import EngineFailed, ModelBroken, SpecstreamError
+from specstream.errors import EngineFailed, SpecstreamError
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.spec.proposal import Proposal, Proposer, Verdict
-from specstream.spec.verify import Case, verify_batch
 from specstream.types import Chunk, FinishReason, Span
 
 __all__ = ["EngineCore"]
@@ -36,12 +36,18 @@ class EngineCore:
         eos_ids: frozenset[int],
     ) -> None:
         self.target = target
-        self.tokenizer = tokenizer
         self.proposer = proposer
-        self._config = config
-        self._eos_ids = eos_ids
         self.scheduler: Scheduler[Request] = Scheduler(config.max_running, config.max_waiting)
-        self.slots = Slots(target.new_cache, config.max_sessions, proposer.release)
+        self.admission = Admission(config, target, tokenizer, proposer, eos_ids)
+        self._judge = Judge(config)
+        # A fixed width is the width of every pass, the reading of the prompt included.
+        self._prefill_chunk = target.fixed_width or config.prefill_chunk
+        self._longest = target.fixed_width - 1 if target.fixed_width else target.context_length
+
+    @property
+    def slots(self) -> Slots:
+        """The target's caches."""
+        return self.admission.slots
 
     @torch.inference_mode()
     def step(self) -> bool:
@@ -52,7 +58,7 @@ class EngineCore:
         """
         self._drop_cancelled()
         for request in self.scheduler.admit():
-            self._guard([request], partial(self._admit, request))
+            self._guard([request], partial(self.admission.admit, request))
         batch = self.scheduler.schedule()
         if not batch:
             return False
@@ -66,13 +72,8 @@ class EngineCore:
         started = time.perf_counter()
         proposals = self._propose(ready)
         drafted = time.perf_counter()
-        logits = self._judge_logits(ready, proposals)
-        verdicts = verify_batch(
-            [
-                Case(proposal, rows, request.params, request.generator)
-                for request, proposal, rows in zip(ready, proposals, logits, strict=True)
-            ]
-        )
+        inputs = [self._input(r, p.tokens) for r, p in zip(ready, proposals, strict=True)]
+        verdicts = self._judge(ready, proposals, self.target.forward(inputs))
         judged = time.perf_counter()
         self.proposer.observe(ready, verdicts)
         times = ((drafted - started) * 1e3, (judged - drafted) * 1e3)
@@ -81,17 +82,20 @@ class EngineCore:
 
     def _prefill(self, request: Request) -> bool:
         """Read a part of a long prompt instead of a round; True when that was this step's work."""
-        surplus = request.unread - self._config.prefill_chunk
+        surplus = request.unread - self._prefill_chunk
         if surplus <= 0:
             return False
-        self.target.forward([self._input(request, [], self._config.prefill_chunk)])
+        self.target.forward([self._input(request, [], self._prefill_chunk)])
         request.stats.prefill_forwards += 1
         return True
 
     def _propose(self, batch: Sequence[Request]) -> list[Proposal]:
         # Round 0 drafts nothing: the first token is not kept waiting for the draft to read the
         # prompt. Later, a proposal longer than the room less one could never be used up.
-        budget = [r.room - 1 if r.stats.rounds and r.proposer != "off" else 0 for r in batch]
+        budget = [
+            min(r.room - 1, self._longest) if r.stats.rounds and r.proposer != "off" else 0
+            for r in batch
+        ]
         wanted = [i for i, b in enumerate(budget) if b > 0]
         proposals = [Proposal.empty(self.target.device) for _ in batch]
         if wanted:
@@ -99,18 +103,6 @@ class EngineCore:
             for i, proposal in zip(wanted, made, strict=True):
                 proposals[i] = proposal
         return proposals
-
-    def _judge_logits(
-        self, batch: Sequence[Request], proposals: Sequence[Proposal]
-    ) -> list[Tensor]:
-        inputs = []
-        for request, proposal in zip(batch, proposals, strict=True):
-            inputs.append(self._input(request, proposal.tokens))
-        logits = self.target.forward(inputs)
-        for request, rows in zip(batch, logits, strict=True):
-            if request.stats.rounds == 0 and not bool(rows.isfinite().any()):
-                raise ModelBroken("the target's logits are not numbers: damaged weights or overflow")
-        return logits
 
     def _input(
         self, request: Request, proposed: Tensor | list[int], count: int | None = None
@@ -133,7 +125,7 @@ class EngineCore:
         chars, text, ends = len(request.text), "", []
         for token in verdict.tokens:
             text += request.take(token)
-            ends.append(request.decoded)
+            ends.append(len(request.decoded))
             if request.finish_reason is not None:
                 break
         kept = tuple(request.token_ids[before:])
@@ -170,16 +162,6 @@ class EngineCore:
         """Take a request in; a full waiting line ends it with EngineBusy."""
         self._guard([request], partial(self.scheduler.submit, request))
 
-    def _admit(self, request: Request) -> None:
-        context = self.target.context_length
-        prompt = encode_messages(self.tokenizer, request.messages, context)
-        if request.reference:
-            reference = self.tokenizer.encode(request.reference, add_special_tokens=False)
-            request.reference_ids = [int(i) for i in reference][:context]
-        slot, request.reused = self.slots.take(request.session, prompt)
-        request.context_length, request.eos_ids = context, self._eos_ids
-        request.admit(slot, prompt, self.tokenizer, self.target.device)
-
     def _drop_cancelled(self) -> None:
         for request in [*self.scheduler.running, *self.scheduler.waiting]:
             if request.delivery.cancelled:
@@ -198,9 +180,7 @@ class EngineCore:
     def _retire(self, request: Request) -> None:
         request.ended_ms = request.elapsed_ms()
         self.scheduler.retire(request)
-        if request.slot_state is not None:
-            self.slots.give_back(request.slot_state, request.session, request.token_ids)
-            request.slot_state = None
+        self.admission.leave(request)
 
     def _guard(self, batch: Sequence[Request], work: Callable[[], None]) -> None:
         """Run ``work()``; if it raises, end the requests of ``batch`` with a typed error."""

@@ -9,12 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from specstream.engine.detokenizer import Decoder, Detokenizer
 from specstream.engine.stops import StopMatcher
-from specstream.errors import SpecstreamError
+from specstream.errors import RequestError, SpecstreamError
 from specstream.metrics import Report, SpecStats
 from specstream.model.cache import KVCache
+from specstream.model.noise import race
+from specstream.model.processors import LogitsPipeline
+from specstream.model.sampling import draw
 from specstream.types import Chunk, FinishReason, Message, SamplingParams
 
 __all__ = ["Delivery", "Request", "Slot"]
@@ -74,30 +78,41 @@ class Request:
     reused: int = 0
     # Set as it runs.
     text: str = ""
-    decoded: int = 0
+    decoded: str = ""
     ttft_ms: float = 0.0
     ended_ms: float = 0.0
     finish_reason: FinishReason | None = None
     error: SpecstreamError | None = None
     _detokenizer: Detokenizer | None = None
     _stops: StopMatcher | None = None
+    seed: int = 0
+    _coupled: bool = False
+    _processors: LogitsPipeline | None = None
     _generators: tuple[torch.Generator, torch.Generator] | None = None
 
     def admit(
-        self, slot: Slot, prompt_ids: list[int], decoder: Decoder, device: torch.device
+        self,
+        slot: Slot,
+        prompt_ids: list[int],
+        decoder: Decoder,
+        device: torch.device,
+        processors: LogitsPipeline | None,
+        *,
+        coupled: bool,
     ) -> None:
-        """Give the request its place and its noise."""
+        """Give the request its place, its processors and its noise."""
         self.slot_state = slot
         self.token_ids = list(prompt_ids)
         self.prompt_length = len(prompt_ids)
         self._detokenizer = Detokenizer(decoder)
         self._stops = StopMatcher(self.params.stop)
+        self._processors = processors
         seed = self.params.seed
-        if seed is None:
-            seed = secrets.randbits(63)
-        judge = torch.Generator(device).manual_seed(seed)
+        self.seed = secrets.randbits(63) if seed is None else seed
+        self._coupled = coupled
+        judge = torch.Generator(device).manual_seed(self.seed)
         # Two streams from one seed: an odd multiplier keeps them apart for every seed.
-        draft = torch.Generator(device).manual_seed((seed * 0x9E3779B97F4A7C15 + 1) % 2**63)
+        draft = torch.Generator(device).manual_seed((self.seed * 0x9E3779B97F4A7C15 + 1) % 2**63)
         self._generators = (judge, draft)
 
     @property
@@ -112,11 +127,24 @@ class Request:
         assert self._generators is not None
         return self._generators[0]
 
-    @property
-    def draft_generator(self) -> torch.Generator:
-        """The draft's noise, independent of the judge's."""
+    def draw(self, probs: Tensor, position: int) -> Tensor:
+        """The draft's draw for an absolute position (see `SpecRequest`)."""
         assert self._generators is not None
-        return self._generators[1]
+        if self._coupled:
+            return race(probs, self.seed, position)
+        return draw(probs, self._generators[1])
+
+    def process(self, logits: Tensor, drafted: list[int]) -> Tensor:
+        """Processed logits ``[V]`` of the position after ``token_ids`` and ``drafted``."""
+        if self._processors is None:
+            return logits
+        return self._processors.apply(logits, self.token_ids, drafted)
+
+    def process_rows(self, logits: Tensor, proposed: Tensor) -> Tensor:
+        """Processed logits ``[K + 1, V]``, row j in the context of the first j proposed tokens."""
+        if self._processors is None:
+            return logits
+        return self._processors.apply_rows(logits, self.token_ids, proposed.tolist())
 
     @property
     def unread(self) -> int:
@@ -143,24 +171,39 @@ class Request:
         """
         assert self._detokenizer is not None and self._stops is not None
         self.token_ids.append(token)
+        if self._processors is not None:
+            self._processors.commit(token)
         if token in self.eos_ids:
             self.finish_reason = "stop"
             return self.flush_text()
         decoded = self._detokenizer.add(token)
-        self.decoded += len(decoded)
+        self.decoded += decoded
         text = self._stops.add(decoded)
         if self._stops.stopped:
             self.finish_reason = "stop"
+        elif token in self.params.stop_token_ids or self._user_stop():
+            self.finish_reason = "stop"
+            text += self.flush_text()
         elif self.room <= 0:
             self.finish_reason = "length"
             text += self.flush_text()
         return text
 
+    def _user_stop(self) -> bool:
+        criteria = self.params.stop_when
+        if not criteria:
+            return False
+        ids = self.token_ids[self.prompt_length :]
+        try:
+            return any(criterion(ids, self.decoded) for criterion in criteria)
+        except Exception as error:
+            raise RequestError(f"a stop_when criterion broke: {error!r}") from error
+
     def flush_text(self) -> str:
         """The reply ends here: what was held back as half a character or as half a stop string."""
         assert self._detokenizer is not None and self._stops is not None
         rest = self._detokenizer.finish()
-        self.decoded += len(rest)
+        self.decoded += rest
         text = self._stops.add(rest)
         if self._stops.stopped:
             self.finish_reason = "stop"

@@ -46,21 +46,26 @@ class _Layer(CacheLayerMixin):
 
     ``update`` writes in place and returns views, so a step copies only the new rows, and taking rows
     back is a change of ``length``. Buffers have shape ``[batch, kv_heads, capacity, head_dim]``.
+
+    With a ``fixed`` capacity the views are always the whole buffer (the mask hides what is not in
+    use), so that every pass has the same shapes and with them the same order of summation.
     """
 
     is_sliding = False
     is_compileable = False
 
-    def __init__(self) -> None:
+    def __init__(self, fixed: int | None = None) -> None:
         super().__init__()
         self.length = 0
+        self._fixed = fixed
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocate on first use, when shapes, dtype and device are known."""
         batch, heads, needed, _ = key_states.shape
-        capacity = max(_FIRST_CAPACITY, needed)
-        self.keys = key_states.new_empty(batch, heads, capacity, key_states.shape[-1])
-        self.values = value_states.new_empty(batch, heads, capacity, value_states.shape[-1])
+        capacity = self._fixed or max(_FIRST_CAPACITY, needed)
+        # Zeros, not empty: a hidden row still takes part in sums, and 0 times NaN is NaN.
+        self.keys = key_states.new_zeros(batch, heads, capacity, key_states.shape[-1])
+        self.values = value_states.new_zeros(batch, heads, capacity, value_states.shape[-1])
         self.dtype, self.device = key_states.dtype, key_states.device
         self.is_initialized = True
 
@@ -76,9 +81,12 @@ class _Layer(CacheLayerMixin):
         self.keys[:, :, self.length : end] = key_states
         self.values[:, :, self.length : end] = value_states
         self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        shown = self._fixed or end
+        return self.keys[:, :, :shown], self.values[:, :, :shown]
 
     def _grow(self, needed: int) -> None:
+        if self._fixed is not None:
+            raise ValueError(f"a cache of {self._fixed} rows can't hold {needed}")
         capacity = max(needed, 2 * self.keys.shape[-2])  # doubling: copying stays amortised O(1)
         for name in ("keys", "values"):
             old = getattr(self, name)
@@ -88,7 +96,7 @@ class _Layer(CacheLayerMixin):
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """(length of keys that the mask covers, offset of the first)."""
-        return self.length + query_length, 0
+        return self._fixed or self.length + query_length, 0
 
     def get_seq_length(self) -> int:
         """Rows in use."""
@@ -103,11 +111,12 @@ class KVCache:
     """Keys and values of one sequence, for every layer of one model.
 
     ``length`` rows are valid. A model's forward appends rows; `rollback_to` takes them back in O(1).
+    ``fixed_capacity`` allocates that many rows at once and shows all of them to every pass.
     """
 
-    def __init__(self, config: PretrainedConfig) -> None:
+    def __init__(self, config: PretrainedConfig, fixed_capacity: int | None = None) -> None:
         count = config.get_text_config().num_hidden_layers
-        self._layers = [_Layer() for _ in range(count)]
+        self._layers = [_Layer(fixed_capacity) for _ in range(count)]
         self.transformers = Cache(layers=list(self._layers))
 
     @property

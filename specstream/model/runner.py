@@ -34,9 +34,22 @@ class ModelRunner:
 
     ``vocab_size`` fixes the width of the logits: two models with one tokenizer often pad their
     output layers differently, and both sides of a verdict need the same width.
+
+    With ``fixed_width`` W every pass has exactly W tokens (filled up with junk whose rows are taken
+    back) over a cache that always shows its whole capacity. Floating-point sums then have one order,
+    so a token's logits don't depend, to the last bit, on how many tokens were judged along with it.
+
+    ``context_length`` bounds the context below what the model itself could take.
     """
 
-    def __init__(self, model: PreTrainedModel, *, vocab_size: int | None = None) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        vocab_size: int | None = None,
+        fixed_width: int | None = None,
+        context_length: int | None = None,
+    ) -> None:
         check_supported(model.config)
         self.model = model.eval()
         self.device = model.device
@@ -44,12 +57,15 @@ class ModelRunner:
         text = model.config.get_text_config()
         self.model_vocab_size = int(text.vocab_size)
         self.vocab_size = vocab_size or self.model_vocab_size
-        self.context_length = int(getattr(text, "max_position_embeddings", 0) or 2**31)
+        own = int(getattr(text, "max_position_embeddings", 0) or 2**31)
+        self.context_length = min(own, context_length or own)
+        self.fixed_width = fixed_width
         self.forwards = 0
 
     def new_cache(self) -> KVCache:
         """An empty cache for one sequence."""
-        return KVCache(self.model.config)
+        width = self.fixed_width
+        return KVCache(self.model.config, self.context_length + width if width else None)
 
     def forward(self, inputs: Sequence[ForwardInput]) -> list[Tensor]:
         """Append tokens to each sequence and return its logits, ``[keep, vocab_size]`` each.
@@ -62,19 +78,29 @@ class ModelRunner:
     def warm_up(self) -> None:
         """Run the shapes of a prompt and of a round once, so that no request pays for the first."""
         cache = self.new_cache()
-        for width in (16, 5, 1):
+        for width in (self.fixed_width,) if self.fixed_width else (16, 5, 1):
             tokens = torch.zeros(width, dtype=torch.int64, device=self.device)
             self.forward([ForwardInput(tokens, cache)])
         self.forwards = 0
 
     def _one(self, item: ForwardInput) -> Tensor:
         self.forwards += 1
+        tokens, count, cache = item.token_ids, item.token_ids.shape[0], item.cache
+        before, last = cache.length, item.keep
+        if self.fixed_width is not None:
+            junk = self.fixed_width - count
+            if junk < 0:
+                raise ValueError(f"a pass of fixed width {self.fixed_width} can't take {count} tokens")
+            tokens, last = torch.cat([tokens, tokens.new_zeros(junk)]), self.fixed_width
         logits: Tensor = self.model(
-            input_ids=item.token_ids.unsqueeze(0),
-            past_key_values=item.cache.transformers,
+            input_ids=tokens.unsqueeze(0),
+            past_key_values=cache.transformers,
             use_cache=True,
-            logits_to_keep=item.keep,
-        ).logits[0, -item.keep :]
+            logits_to_keep=last,
+        ).logits[0, -last:]
+        if self.fixed_width is not None:
+            cache.rollback_to(before + count)
+            logits = logits[count - item.keep : count]
         return self._fit(logits)
 
     def _fit(self, logits: Tensor) -> Tensor:

@@ -15,9 +15,9 @@ def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
 
     Args:
         logits: ``[..., V]``, any float dtype.
-        params: Temperature above 0, then top-k, then top-p, in the order of transformers. Equal
-            logits at the border of top-k are all kept, so the result doesn't depend on the order of
-            a sort.
+        params: Temperature above 0, then top-k, top-p, min-p, typical-p, in the order of
+            transformers. Equal logits at the border of top-k are all kept, so the result doesn't
+            depend on the order of a sort.
 
     Returns:
         ``[..., V]`` float32, each row sums to 1.
@@ -33,9 +33,27 @@ def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
         # A token stays while the mass of those before it is below top_p: at least one always does.
         before = ordered.cumsum(-1) - ordered
         keep = torch.zeros_like(probs, dtype=torch.bool).scatter(-1, order, before < params.top_p)
-        probs = probs.masked_fill(~keep, 0.0)
-        probs = probs / probs.sum(-1, keepdim=True)
+        probs = _only(probs, keep)
+    if params.min_p > 0.0:
+        probs = _only(probs, probs >= params.min_p * probs.amax(-1, keepdim=True))
+    if params.typical_p < 1.0:
+        probs = _only(probs, _typical(probs, params.typical_p))
     return probs
+
+
+def _only(probs: Tensor, keep: Tensor) -> Tensor:
+    kept = probs.masked_fill(~keep, 0.0)
+    return kept / kept.sum(-1, keepdim=True)
+
+
+def _typical(probs: Tensor, mass: float) -> Tensor:
+    """The tokens whose surprise is nearest to the entropy, as many as hold ``mass``."""
+    surprise = -probs.log()
+    entropy = (probs * surprise.nan_to_num(posinf=0.0)).sum(-1, keepdim=True)
+    order = (surprise - entropy).abs().argsort(-1, stable=True)
+    ordered = probs.gather(-1, order)
+    before = ordered.cumsum(-1) - ordered
+    return torch.zeros_like(probs, dtype=torch.bool).scatter(-1, order, before < mass)
 
 
 def draw(weights: Tensor, generator: torch.Generator) -> Tensor:

@@ -35,19 +35,21 @@ def _words(text: str) -> frozenset[str]:
 
 # Read as titles only with a capital: "Gen. Grant", but "one more rep. Then".
 _TITLES = _words("""
-    mx drs dra rev fr hon gen col lt sgt cpl pvt capt cmdr cdr adm maj gov sen rep
-    pres supt messrs mme mmes mlle mgr hr frl dipl ing srs sres ud uds exmo mw ee doç av lic
+    mx drs dra rev fr hon gen col lt sgt cpl pvt capt cmdr cdr adm maj gov sen rep pres supt messrs
+    mme mmes mlle mgr hr frl dipl ing srs sres ud uds exmo mw ee doç av lic
 """)
 _BINDS = _words("""
-    mr mrs ms dr prof sig dott avv sra srta dhr mevr p.s vs v cf cfr viz ca approx incl excl esp eg ie bzw vgl ggf evtl sog inkl exkl bspw mio mrd
-    tzw tzn tj np zob bijv bv bkz örn ej напр см ср ул просп проф акад им тов डॉ श्री
+    mr mrs ms dr prof sig dott avv sra srta dhr mevr p.s vs v cf cfr viz ca approx incl excl esp eg
+    ie bzw vgl ggf evtl sog inkl exkl bspw kath mio mrd tzw tzn tj np zob bijv bv bkz örn ej admón
+    напр см ср ул просп проф акад им тов пгт डॉ श्री
 """)
 _NUMBERS = _words("""
     no nos nr num núm fig figs pp pg pgs vol vols ch chap eq eqs art arts ext tel fax para abs abb
-    bd kap ver op apt rm ste bldg pág págs cap tab anm гл стр рис табл
+    bd kap ver op apt rm ste bldg pág págs cap tab anm n° n.º párr párrf
+    гл стр рис табл
 """)
 _GOES_ON = _words("""
-    st mt ft pt ph.d m.sc b.sc bros univ inst intl natl mfg cie geb chr med rer phil jur ex
+    st mt ft pt ph.d m.sc b.sc bros univ inst intl natl mfg cie geb chr med rer phil jur ex гг обл
 """)
 _NAMES = _words("""
     jr sr esq uu calif mass ill tenn ariz fla ala conn minn wash okla mich wis tex va ga colo ont
@@ -55,10 +57,11 @@ _NAMES = _words("""
 _MAY_END = _words("""
     etc inc ltd corp co ave blvd rd ln hwy dept assn est min mins hr hrs sec secs yr yrs wk wks mos
     lb lbs oz qt gal tsp tbsp mph sq cu max avg al a.m p.m d.c n.y l.a b.c a.d b.c.e c.e usw usf
-    u.s.w ecc itd itp enz vb std jh godz т.д т.п др руб коп тыс млн млрд мин сек обл
+    u.s.w ecc itd itp enz vb std jh godz т.д т.п др руб коп тыс млн млрд мин сек
 """)
 _DATES = _words("""
     mon tue tues wed thu thur thurs fri sat sun jan feb mar apr jun jul aug sep sept oct nov dec
+    ene abr ago dic märz mai okt dez juin juil août déc
 """)
 _UNITS = _words("in ft cm mm km kg")
 _SOUNDS = _words("hm hmm mm mmm sh shh psst pfft tsk brr grr")

@@ -53,7 +53,7 @@ def quiet_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> in
     a stop has closed it. What belongs to the next word stays with it: a title, a number, a
     direction, a list's bullet.
     """
-    if limit == len(text) and _finished(text, head) and has_words(text, head, limit, wholes):
+    if _finished(text[head:limit]) and has_words(text, head, limit, wholes):
         return limit
     return _last_break(text, head, limit, wholes)
 
@@ -64,7 +64,7 @@ def length_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> i
     After a clause or a line in its second half if there is one, else between words, else anywhere
     between two characters.
     """
-    if text[limit - 1].isspace() and _finished(text.rstrip(), head):
+    if text[-1].isspace() and _finished(text[head:].rstrip()):
         return len(text)
     half = head + (len(text) - head) // 2
     for found in reversed(list(_SOFT_BREAK.finditer(text, half, limit))):
@@ -102,12 +102,13 @@ def _belongs_to_next(text: str, head: int, end: int) -> bool:
     return bare or _NUMBER.fullmatch(word) is not None
 
 
-def _finished(text: str, head: int) -> bool:
-    words = text[head:].rsplit(None, 1)
+def _finished(text: str) -> bool:
+    """Whether ``text`` ends with a word that a stop or a comma has closed."""
+    words = text.rsplit(None, 1)
     if not words or text[-1].isspace() or not _FINISHED.fullmatch(words[-1]):
         return False
-    dot = text.rfind(".", head)
-    return dot < 0 or stop_after(word_before(text, dot)) in (Stop.PLAIN, Stop.MAY_END)
+    dot = words[-1].find(".")
+    return dot < 0 or stop_after(word_before(words[-1], dot)) in (Stop.PLAIN, Stop.MAY_END)
 
 
 def _hard_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> int:

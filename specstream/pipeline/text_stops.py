@@ -137,9 +137,11 @@ def _glued(text: str, at: int, end: int) -> bool | None:
         return False
     if text[at:end].strip(".!?…") or stop_after(word) is not Stop.PLAIN:
         return False
-    if end + 1 == len(text):
+    next_word = _word(text, end)
+    if next_word is None:
         return None
-    return text[end + 1].islower() or text[end + 1] in " '’"
+    then = text[end + len(next_word)]
+    return (next_word[1:].islower() or len(next_word) == 1) and (then.isspace() or then in "'’,;!?")
 
 
 def _tag_follows(text: str, at: int, end: int) -> bool | None:
@@ -159,11 +161,24 @@ def _ends_sentence(text: str, at: int, run: str, after: int) -> bool | None:
         reported = _reported(text, after)
         if reported is not False:
             return None if reported is None else False
+    if follow in "—–":  # a dash before a small letter goes on with the sentence
+        beyond = end_of(SPACE, text, after + 1)
+        if beyond == len(text):
+            return None
+        if text[beyond].islower():
+            return False
     if "!" in run or "?" in run or ";" in run:
-        return True
+        return not (follow.islower() and _is_name(text, at))
     if ".." in run or "…" in run or ". ." in run:
         return not (follow.islower() or (follow.isdigit() and text[at - 1].isdigit()))
     return _dot_ends(text, at, after)
+
+
+def _is_name(text: str, at: int) -> bool:
+    """Whether the mark at ``at`` is part of a name within a sentence, as in "at Yahoo! in"."""
+    word = word_before(text, at)
+    left = at - len(word)
+    return text[at] == "!" and word.istitle() and left > 1 and text[left - 2].isalnum()
 
 
 def _reported(text: str, at: int) -> bool | None:

@@ -90,9 +90,20 @@ class SpecRequest(Protocol):
         """How the request samples."""
         ...
 
-    @property
-    def draft_generator(self) -> torch.Generator:
-        """The draft's own noise. Never the judge's: sharing it biases the result."""
+    def process(self, logits: Tensor, drafted: list[int]) -> Tensor:
+        """Penalties, bans, grammar …: ``[V]`` logits after ``token_ids`` and ``drafted``, processed.
+
+        A draft that follows them is accepted more often; one that doesn't is judged all the same.
+        """
+        ...
+
+    def draw(self, probs: Tensor, position: int) -> Tensor:
+        """Draw ``[1]`` from ``probs [1, V]`` for an absolute position, with the draft's own noise.
+
+        In the default mode that noise is independent of the judge's: sharing it would bias the
+        result. In the reproducible mode both are keyed by the position, and that is what makes
+        draft and target agree.
+        """
         ...
 
 

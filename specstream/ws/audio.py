@@ -138,7 +138,8 @@ class Outflow:
         self._clock = clock
         self._lead_s = lead_s
         self._room = int(buffer_s * SAMPLE_RATE)
-        self._played_out = float("-inf")
+        self._playing_since = float("-inf")  # when playing began, or went on after a gap
+        self._to_play = 0  # samples sent since then
         self._taken = 0
         self._made = 0
         self._sources: deque[tuple[int, Speech]] = deque()
@@ -242,16 +243,21 @@ class Outflow:
                 if self._ended:
                     return None
                 await self._changed.wait()
-            seconds = self._ready[0].samples.length / SAMPLE_RATE
-            leaves = self._played_out + seconds - self._lead_s
+            leaves = self._played_out(self._ready[0].samples.length) - self._lead_s
             if leaves <= self._clock.now():
                 break
             await self._clock.sleep_until(leaves)  # what was first may be gone after that
         piece = self._ready.popleft()
         self._ready_samples -= piece.samples.length
-        self._played_out = max(self._played_out, self._clock.now()) + seconds
+        if self._played_out() < self._clock.now():
+            self._playing_since, self._to_play = self._clock.now(), 0
+        self._to_play += piece.samples.length
         self._notify()
         return piece
+
+    def _played_out(self, more: int = 0) -> float:
+        """When everything that was sent, and ``more`` samples, will have been played."""
+        return self._playing_since + (self._to_play + more) / SAMPLE_RATE
 
 
 def first_audible(pcm: bytes) -> int | None:

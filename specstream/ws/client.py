@@ -16,13 +16,20 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
-from specstream.errors import ConfigError, ConnectionFailed, ProtocolError, RequestError
+from specstream.errors import (
+    ConfigError,
+    ConnectionFailed,
+    ProtocolError,
+    RequestError,
+    SamplingError,
+)
 from specstream.types import SamplingParams
 from specstream.ws import events as ev
 from specstream.ws.client_events import (
@@ -37,7 +44,7 @@ from specstream.ws.client_events import (
     TextDelta,
     translate,
 )
-from specstream.ws.settings import OwnEvent
+from specstream.ws.settings import OwnEvent, Sampling
 from specstream.ws.wire import PATH, new_id
 
 __all__ = [
@@ -149,6 +156,9 @@ class RealtimeClient:
 
         Asking again ends a reply that was left unfinished. ``sampling`` is for this reply only;
         its ``max_tokens`` counts unless ``max_tokens`` is given.
+
+        Raises:
+            SamplingError: ``sampling`` holds code, which can't be sent.
         """
         asked: dict[str, Any] = {"output_modalities": ["audio" if audio else "text"]}
         if instructions is not None:
@@ -288,16 +298,16 @@ def _raise_if_about(event: ev.ServerEvent, event_id: str) -> None:
 
 
 def _sampling(params: SamplingParams) -> dict[str, Any]:
-    wire: dict[str, Any] = {
-        "temperature": params.temperature,
-        "top_p": params.top_p,
-        "top_k": params.top_k,
-    }
-    if params.seed is not None:
-        wire["seed"] = params.seed
-    if params.stop:
-        wire["stop"] = list(params.stop)
-    return wire
+    """What of ``params`` is plain data.
+
+    Raises:
+        SamplingError: a field that holds code can't go over the wire.
+    """
+    names = set(Sampling.model_fields)
+    for field in fields(params):
+        if field.name not in names | {"max_tokens"} and getattr(params, field.name):
+            raise SamplingError(f"{field.name} can't be sent to a server")
+    return {name: value for name in names if (value := getattr(params, name)) is not None}
 
 
 def _address(url: str) -> str:

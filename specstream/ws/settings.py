@@ -49,6 +49,7 @@ NoTools = Annotated[
     Any, BeforeValidator(unused("this server calls no tools; leave the list empty"))
 ]
 NoPrompt = Annotated[Any, BeforeValidator(unused("this server stores no prompt templates"))]
+Texts = Annotated[tuple[str, ...], Field(max_length=64)]
 Speed = Annotated[float, AfterValidator(_as_spoken)]
 
 
@@ -84,13 +85,22 @@ class Audio(Strict):
 
 
 class Sampling(Strict):
-    """How tokens are drawn; what is null is the server's default. See `SamplingParams`."""
+    """How tokens are drawn: the plain data of `SamplingParams`. Null is the server's default."""
 
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[int, float] | None = Field(default=None, max_length=1024)
+    bad_words: Texts | None = None
+    stop: Texts | None = None
+    stop_token_ids: Annotated[tuple[int, ...], Field(max_length=64)] | None = None
+    min_tokens: int | None = None
     seed: int | None = None
-    stop: list[str] | None = Field(default=None, max_length=16)
 
 
 class SessionOwn(Strict):
@@ -195,8 +205,6 @@ def sampling_params(
         Refused: a value is out of range.
     """
     chosen = {**session.model_dump(exclude_none=True), **response.model_dump(exclude_none=True)}
-    if "stop" in chosen:
-        chosen["stop"] = tuple(chosen["stop"])
     if isinstance(limit, int):
         chosen["max_tokens"] = limit
     try:

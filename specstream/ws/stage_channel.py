@@ -93,22 +93,31 @@ class Channel:
     async def close(self, code: int = 1000) -> None:
         """Write what is queued, then close; a peer that doesn't play along is dropped. Idempotent.
 
-        Not cancellable, but bounded in time.
+        Not cancellable, but bounded in time. Nobody may be receiving any more.
         """
         self._closing = True
         self._notify()
         try:
             with anyio.move_on_after(2 * CLOSE_TIMEOUT, shield=True):
                 await asyncio.wait({self._writer})
-                await self._socket.close(code)
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._shake_hands, code)
+                    with suppress(ConnectionClosed):
+                        while True:  # a full queue would hold back the peer's answer
+                            await self._socket.recv()
         finally:
             self.abort()
+
+    async def _shake_hands(self, code: int) -> None:
+        with suppress(AttributeError):  # as in `abort`
+            await self._socket.close(code)
 
     def abort(self) -> None:
         """Drop the connection now. Idempotent."""
         self._closing = True
         self._writer.cancel()
-        self._socket.transport.abort()
+        with suppress(AttributeError):  # asyncio's, if the transport closed while it was writing
+            self._socket.transport.abort()
 
     async def _write(self) -> None:
         with suppress(ConnectionClosed):

@@ -20,6 +20,11 @@ from specstream.ws.server import RealtimeServer
 WORD_S = 0.2
 
 
+async def wait_for(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await anyio.lowlevel.checkpoint()
+
+
 class WordVoice:
     """Every word is a tone of 200 ms, in buffers of 50 ms; ``gate`` may hold each buffer back."""
 

@@ -7,7 +7,8 @@ import random
 import re
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any, get_args
 
@@ -157,7 +158,8 @@ def test_the_audio_header_is_what_the_document_says() -> None:
 
 
 def test_a_spoilt_audio_message_is_refused() -> None:
-    message = bytes(encode(AudioFrame(7, 22050, 5, bytes(64))))
+    message = encode(AudioFrame(7, 22050, 5, bytes(64)))
+    assert isinstance(message, bytes)
     for length in range(len(message)):
         with pytest.raises(Violation):
             decode(message[:length])
@@ -207,10 +209,8 @@ def test_junk_is_a_violation_and_nothing_else(seed: int) -> None:
                     "1e999",
                 ]
             )
-        try:
+        with suppress(Violation):
             decode("".join(text))
-        except Violation as error:
-            assert error.close_code in (1002, 1007)
         with pytest.raises(Violation):
             decode(rng.randbytes(rng.randint(0, 60)))
 
@@ -543,16 +543,15 @@ def test_a_dishonest_client_is_found_out(kind: Kind, frames: list[Any], why: str
 
 
 def test_answers_come_in_the_order_of_the_questions() -> None:
-    orders: list[Callable[[], list[Frame]]] = [
-        lambda: [RevokedFrame(from_char=5), FlushedFrame()],
-        lambda: [FlushedFrame(), RevokedFrame(from_char=6)],
-        lambda: [FlushedFrame(), RevokedFrame(from_char=5), FlushedFrame()],
+    wrong: list[list[Frame]] = [
+        [RevokedFrame(from_char=5)],
+        [FlushedFrame(), RevokedFrame(from_char=6)],
+        [FlushedFrame(), RevokedFrame(from_char=5), FlushedFrame()],
     ]
-    for answers in orders:
+    for *fine, bad in wrong:
         client, adapter = pair("voice")
         for question in (Flush(), Revoke(5)):
             assert deliver(adapter, client.send(question)) == question
-        *fine, bad = answers()
         for frame in fine:
             adapter.send(frame)
             client.receive(encode(frame))
@@ -563,7 +562,7 @@ def test_answers_come_in_the_order_of_the_questions() -> None:
     client, adapter = pair("voice")
     deliver(adapter, client.send(Flush()))
     deliver(adapter, client.send(EndFrame()))
-    with pytest.raises(Violation, match="not answered|was answered"):
+    with pytest.raises(Violation, match="was answered"):
         adapter.send(DoneFrame())
 
 

@@ -166,9 +166,9 @@ DAYTIMES = _set(
 )
 TIMES = DAYTIMES | _set(
     "day days week weeks month months year years moment moments while minute minutes hour hours"
-    " time times life second seconds nights mornings evenings today tomorrow yesterday season"
-    " century age ages monday tuesday wednesday thursday friday saturday sunday january february"
-    " march april may june july august september october november december christmas"
+    " time times life nights mornings evenings today tomorrow yesterday season"
+    " century ages monday tuesday wednesday thursday friday saturday sunday january february"
+    " april june july august september october november december christmas"
 )
 WEATHER = _set(
     "rain snow fog mist wind winds storm thunder lightning sun sunlight moonlight light stars sky"
@@ -205,7 +205,7 @@ NOT_PLACES = _set(
     " mouth chest back neck hair ear ears lips voice breath silence fear surprise fact love trouble"
     " end way case need hurry order turn place danger peace pieces half vain tears pain detail"
     " return charge addition general particular least last first once all word words name dream"
-    " dreams song songs colour color pair line row"
+    " dreams song songs colour color pair line row middle distance background beginning sign"
 )
 MALE = _set(
     "man boy king prince father dad brother son uncle grandfather grandpa fisherman husband knight"

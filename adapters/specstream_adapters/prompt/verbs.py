@@ -97,7 +97,8 @@ def base_of(word: str) -> str:
         return _third_person_base(word) if word.endswith("s") else word
     if stem.endswith("i"):
         stem = stem[:-1] + "y"
-    options = [stem, stem + "e", stem[:-1] if stem[-1:] == stem[-2:-1] else stem]
+    single = stem[:-1] if stem[-1:] == stem[-2:-1] else stem
+    options = [stem + "e", single] if _doubles(stem) else [stem, stem + "e", single]
     return next((option for option in options if option in _BASES), stem)
 
 
@@ -167,12 +168,18 @@ def present(action: str) -> str:
         return action
     verb, rest = _lower(words[at]), action[words[at].end() :]
     if form_of(verb) is None and verb not in _DONE and verb not in AUXILIARIES:
-        return (lead + ("not " if negative else "") + action[words[at].start() :]) if been else action
+        return (
+            (lead + ("not " if negative else "") + action[words[at].start() :]) if been else action
+        )
     if been:  # "was painting" and "was painted" both stay
         return lead + ("not " if negative else "") + verb + _and_present(rest, verb)
     if negative:
         lead += "unable to " if unable else "not "
-    return lead + (base_of(verb) if negative and unable else participle(verb)) + _and_present(rest, verb)
+    return (
+        lead
+        + (base_of(verb) if negative and unable else participle(verb))
+        + _and_present(rest, verb)
+    )
 
 
 def _and_present(rest: str, verb: str) -> str:
@@ -181,8 +188,10 @@ def _and_present(rest: str, verb: str) -> str:
     if form not in ("past", "s"):
         return rest
 
+    rest = re.sub(r"\b(?:did|does) not (\w+)", lambda m: f"not {participle(m[1])}", rest)
+
     def change(found: re.Match[str]) -> str:
-        same = form_of(found["verb"]) == form
+        same = form_of(found["verb"]) == form and found["verb"] not in AUXILIARIES
         return found["join"] + participle(found["verb"]) if same else found[0]
 
     follows = r"(?=\s*$|\s*[,.;!?]|\s+(?:a|an|the|his|her|its|their|to|in|on|at|into|onto|up|down|out|off|over|away|back|with|for|from|not|it|him|them|until|through|around|toward|towards|across|along)\b)"
@@ -195,9 +204,18 @@ def _lower(found: re.Match[str]) -> str:
 
 
 def _is_adverb(word: str) -> bool:
-    return word in ("not", "never", "almost", "just", "even", "still", "only", "always", "once", "slowly") or (
-        word.endswith("ly") and len(word) > 4 and form_of(word) is None
-    )
+    return word in (
+        "not",
+        "never",
+        "almost",
+        "just",
+        "even",
+        "still",
+        "only",
+        "always",
+        "once",
+        "slowly",
+    ) or (word.endswith("ly") and len(word) > 4 and form_of(word) is None)
 
 
 def _is_auxiliary(words: list[re.Match[str]], at: int) -> bool:

@@ -35,10 +35,10 @@ class EspeakVoice:
     def __init__(self, *, voice: str = "en-us", rate_wpm: int = 175, pitch: int = 50) -> None:
         if not isinstance(voice, str) or not 0 < len(voice) <= 60 or not voice.isprintable():
             raise ConfigError(f"voice must be a short name such as 'en-us', not {voice!r:.80}")
-        if not 80 <= rate_wpm <= 450:
-            raise ConfigError(f"rate_wpm must be between 80 and 450, not {rate_wpm}")
-        if not 0 <= pitch <= 99:
-            raise ConfigError(f"pitch must be between 0 and 99, not {pitch}")
+        if not isinstance(rate_wpm, int) or not 80 <= rate_wpm <= 450:
+            raise ConfigError(f"rate_wpm must be a whole number from 80 to 450, not {rate_wpm!r}")
+        if not isinstance(pitch, int) or not 0 <= pitch <= 99:
+            raise ConfigError(f"pitch must be a whole number from 0 to 99, not {pitch!r}")
         self._settings: Settings = (voice, rate_wpm, pitch)
         self._worker = shared_worker()
         self._worker.call(lambda library: library.choose(*self._settings))

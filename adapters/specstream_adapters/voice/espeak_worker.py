@@ -160,7 +160,9 @@ class Utterance:
         try:
             for piece in self._pieces:
                 text = self._text[piece.start : piece.end]
-                if self._state == "running" and speakable(text):
+                if not self._wanted():
+                    break
+                if speakable(text):
                     self._speak(text, self._first_char + piece.start)
                     state = "parked"
                     break

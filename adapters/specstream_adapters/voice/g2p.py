@@ -11,7 +11,8 @@ import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
 
-from specstream_adapters.voice.g2p_rules import EXCEPTIONS, FUNCTION_WORDS, LETTERS, RULES
+from specstream_adapters.voice.g2p_rules import RULES
+from specstream_adapters.voice.g2p_words import EXCEPTIONS, FUNCTION_WORDS, LETTERS
 
 __all__ = ["Word", "is_vowel", "pronounce", "spell"]
 
@@ -78,16 +79,15 @@ def _rules() -> dict[str, list[_Rule]]:
     return rules
 
 
-def _dictionary(lines: str) -> dict[str, Word]:
-    entries = {}
-    for line in lines.split("\n"):
-        word, *marked = line.split() or [""]
-        if word:
-            phones = tuple(phone.removeprefix(_STRESS) for phone in marked)
-            stressed = [i for i, phone in enumerate(marked) if phone.startswith(_STRESS)]
-            vowels = [i for i, phone in enumerate(phones) if is_vowel(phone)]
-            entries[word] = Word(phones, (stressed or vowels or [-1])[0])
-    return entries
+def _dictionary(entries: str) -> dict[str, Word]:
+    words = {}
+    for entry in entries.split(","):
+        word, *marked = entry.split()
+        phones = tuple(phone.removeprefix(_STRESS) for phone in marked)
+        stressed = [i for i, phone in enumerate(marked) if phone.startswith(_STRESS)]
+        vowels = [i for i, phone in enumerate(phones) if is_vowel(phone)]
+        words[word] = Word(phones, (stressed or vowels)[0])
+    return words
 
 
 _BY_LETTER = _rules()
@@ -130,7 +130,7 @@ def _split_ending(word: str) -> tuple[str, tuple[str, ...]]:
         if word.endswith(ending) and len(word) > len(ending):
             return word[: -len(ending)], phones
     stem = word.removesuffix("s").removesuffix("'")
-    if stem and word.endswith("'s") or (stem in _KNOWN and word.endswith("s")):
+    if stem and (word.endswith("'s") or (stem in _KNOWN and word.endswith("s"))):
         last = pronounce(stem).phones[-1]
         hissing, voiceless = last in _HISSING, last in _VOICELESS
         return stem, ("ɪ", "z") if hissing else ("s",) if voiceless else ("z",)
@@ -140,6 +140,8 @@ def _split_ending(word: str) -> tuple[str, tuple[str, ...]]:
 @lru_cache(maxsize=4096)
 def _latin(char: str) -> str:
     """Latin letters for one letter of any script."""
+    if unicodedata.combining(char):
+        return ""
     base = unicodedata.normalize("NFKD", char)[:1].lower()
     if "a" <= base <= "z":
         return base

@@ -21,7 +21,7 @@ _OUTER = "\"'.,;:!?()[]{}<>*_`~|\u2018\u2019\u201c\u201d\u00ab\u00bb\u3001\u3002
 # Scripts that are written without spaces and where one character is about one syllable.
 _SYLLABIC = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _PART = re.compile(f"[{_SYLLABIC}]|[^{_SYLLABIC}]+")
-_CUTS = [re.compile(rule, re.DOTALL) for rule in (r".*[.!?\u2026]\s", r".*[,;:\u2014]\s", r".*\s")]
+_CUTS = [re.compile(f"(?s).*{end}") for end in (r"[.!?\u2026]\s", r"[,;:\u2014]\s", r"\s")]
 
 
 @lru_cache(maxsize=4096)

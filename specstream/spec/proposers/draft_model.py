@@ -11,7 +11,7 @@ from torch import Tensor
 from specstream.config import DraftProposerConfig
 from specstream.model.cache import KVCache
 from specstream.model.runner import ForwardInput, ModelRunner
-from specstream.model.sampling import draw, probabilities
+from specstream.model.sampling import probabilities
 from specstream.spec.proposal import Capabilities, Proposal, SpecRequest, Verdict
 
 __all__ = ["DraftModelProposer"]
@@ -65,19 +65,20 @@ class DraftModelProposer:
         tokens: list[Tensor] = []
         probs: list[Tensor] = []
         state.rows.extend(request.token_ids[len(state.rows) :])
+        drafted: list[int] = []
         while True:
-            logits = self._read(state.cache, unread)
+            logits = request.process(self._read(state.cache, unread)[0], drafted).unsqueeze(0)
             if request.params.greedy:
                 token = logits.argmax(-1)
             else:
                 row = probabilities(logits, request.params)
-                token = draw(row, request.draft_generator)
+                token = request.draw(row, len(request.token_ids) + len(drafted))
                 probs.append(row)
             tokens.append(token)
-            value = int(token)
-            if len(tokens) == count or value in self._eos_ids:
+            drafted.append(int(token))
+            if len(tokens) == count or drafted[-1] in self._eos_ids:
                 break
-            state.rows.append(value)
+            state.rows.append(drafted[-1])
             unread = token
         return Proposal(torch.cat(tokens), torch.cat(probs) if probs else None)
 

@@ -20,7 +20,12 @@ class Text:
     id: int = 0
     slot: int = 0
     params: SamplingParams = field(default_factory=SamplingParams)
-    draft_generator: torch.Generator = field(default_factory=torch.Generator)
+
+    def process(self, logits: torch.Tensor, drafted: list[int]) -> torch.Tensor:
+        return logits
+
+    def draw(self, probs: torch.Tensor, position: int) -> torch.Tensor:
+        return probs.argmax(-1)
 
 
 def make(**options: int) -> NgramProposer:

@@ -1,0 +1,66 @@
+"""How a request gets in: its prompt encoded, its parameters checked, a cache taken for it."""
+
+from __future__ import annotations
+
+from transformers import PreTrainedTokenizerBase
+
+from specstream.config import EngineConfig
+from specstream.engine.prompt import encode_messages
+from specstream.engine.request import Request
+from specstream.engine.slots import Slots
+from specstream.errors import SamplingError
+from specstream.model.processors import LogitsPipeline
+from specstream.model.runner import ModelRunner
+from specstream.spec.proposal import Proposer
+
+__all__ = ["Admission"]
+
+
+class Admission:
+    """Knows what a target can serve. Whatever can't be honoured is refused here, before round 0."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        target: ModelRunner,
+        tokenizer: PreTrainedTokenizerBase,
+        proposer: Proposer,
+        eos_ids: frozenset[int],
+    ) -> None:
+        self._target = target
+        self._tokenizer = tokenizer
+        self._eos_ids = eos_ids
+        self._coupled = config.mode == "reproducible"
+        self.slots = Slots(target.new_cache, config.max_sessions, proposer.release)
+
+    def admit(self, request: Request) -> None:
+        """Make a request ready for its first round.
+
+        Raises:
+            PromptError: the messages can't be encoded or leave no room.
+            SamplingError: a parameter can't be honoured with this model.
+        """
+        target, params = self._target, request.params
+        prompt = encode_messages(self._tokenizer, request.messages, target.context_length)
+        wrong = [i for i in params.stop_token_ids if not 0 <= i < target.vocab_size]
+        if wrong:
+            raise SamplingError(f"stop_token_ids names {wrong[0]}; there are {target.vocab_size}")
+        processors = None
+        if LogitsPipeline.needed(params):
+            processors = LogitsPipeline(
+                params, self._tokenizer, prompt, target.vocab_size, self._eos_ids, target.device
+            )
+        if request.reference:
+            reference = self._tokenizer.encode(request.reference, add_special_tokens=False)
+            request.reference_ids = [int(i) for i in reference][: target.context_length]
+        request.context_length, request.eos_ids = target.context_length, self._eos_ids
+        slot, request.reused = self.slots.take(request.session, prompt)
+        request.admit(
+            slot, prompt, self._tokenizer, target.device, processors, coupled=self._coupled
+        )
+
+    def leave(self, request: Request) -> None:
+        """A request is over: keep its conversation's cache, drop any other. Idempotent."""
+        if request.slot_state is not None:
+            self.slots.give_back(request.slot_state, request.session, request.token_ids)
+            request.slot_state = None

@@ -1,0 +1,43 @@
+"""From the target's logits to verdicts, in either mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from specstream.config import EngineConfig
+from specstream.engine.request import Request
+from specstream.errors import ModelBroken
+from specstream.spec.match import match_batch
+from specstream.spec.proposal import Proposal, Verdict
+from specstream.spec.verify import Case, verify_batch
+
+__all__ = ["Judge"]
+
+
+class Judge:
+    """Applies each request's processors, then the mode's rule."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._coupled = config.mode == "reproducible"
+        self._rule = config.rule
+
+    def __call__(
+        self, batch: Sequence[Request], proposals: Sequence[Proposal], logits: Sequence[Tensor]
+    ) -> list[Verdict]:
+        """Judge one round of a batch; ``logits[i]`` is ``[K_i + 1, V]``.
+
+        Raises:
+            ModelBroken: the first logits of a request hold no number at all.
+        """
+        cases = []
+        for request, proposal, rows in zip(batch, proposals, logits, strict=True):
+            if request.stats.rounds == 0 and not bool(rows.isfinite().any()):
+                raise ModelBroken("the target's logits are not numbers: damaged weights or overflow")
+            rows = request.process_rows(rows, proposal.tokens)
+            cases.append(Case(proposal, rows, request.params, request.generator))
+        if self._coupled:
+            seeds = [request.seed for request in batch]
+            return match_batch(cases, seeds, [len(request.token_ids) for request in batch])
+        return verify_batch(cases, rule=self._rule)

@@ -1,0 +1,74 @@
+"""Finds a pass width at which a token's logits don't depend on its neighbours, to the last bit.
+
+Kernels sum in an order that depends on shapes; at some widths also on the row's place among the
+others. So the width is not assumed but tried, on the very model, dtype, device and thread count that
+will be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specstream.config import EngineConfig
+from specstream.errors import ConfigError
+from specstream.model.runner import ForwardInput, ModelRunner
+
+__all__ = ["find_fixed_width", "rows_alike"]
+
+_WIDTHS = (8, 16, 32, 64)
+_PATTERNS: tuple[Sequence[int], ...] = ((1,), (5, 3), (2, 7, 1))
+
+
+def find_fixed_width(model: PreTrainedModel, config: EngineConfig) -> int:
+    """The smallest width at which every row came out the same wherever it stood.
+
+    Raises:
+        ConfigError: none did; the reproducible mode can't be had on this device.
+    """
+    for width in _WIDTHS:
+        runner = ModelRunner(model, fixed_width=width, context_length=config.context_length)
+        same, total = rows_alike(runner, tokens=2 * width)
+        if same == total:
+            return width
+    raise ConfigError(
+        f"the reproducible mode can't be had here: at no pass width of {_WIDTHS} are this model's "
+        f"logits in {model.dtype} the same to the last bit; try dtype float32, or another device"
+    )
+
+
+@torch.inference_mode()
+def rows_alike(runner: ModelRunner, tokens: int, seed: int = 0) -> tuple[int, int]:
+    """How many of ``tokens`` logit rows have the same bits however they were grouped, and of how many.
+
+    The same random text is read in full passes and in passes of few tokens followed by junk that is
+    taken back, as rejected drafts are.
+    """
+    assert runner.fixed_width is not None
+    generator = torch.Generator().manual_seed(seed)
+    high = min(runner.vocab_size, runner.model_vocab_size)
+    text = torch.randint(high, (tokens,), generator=generator).to(runner.device)
+    junk = torch.randint(high, (runner.fixed_width,), generator=generator).to(runner.device)
+    wanted = _read(runner, text, (runner.fixed_width,), junk)
+    same = torch.ones(tokens, dtype=torch.bool, device=runner.device)
+    for pattern in _PATTERNS:
+        same &= (_read(runner, text, pattern, junk) == wanted).all(-1)
+    return int(same.sum()), tokens
+
+
+def _read(runner: ModelRunner, text: Tensor, sizes: Sequence[int], junk: Tensor) -> Tensor:
+    """Logits ``[n, V]`` of ``text``, read in groups of ``sizes``, in turn."""
+    cache, rows, turn = runner.new_cache(), [], 0
+    width = runner.fixed_width or text.shape[0]
+    while cache.length < text.shape[0]:
+        at, size = cache.length, min(sizes[turn % len(sizes)], width)
+        group = text[at : at + size]
+        proposed = torch.cat([group, junk[: (width - group.shape[0]) // 2]])
+        logits = runner.forward([ForwardInput(proposed, cache, keep=proposed.shape[0])])[0]
+        rows.append(logits[: group.shape[0]])
+        cache.rollback_to(at + group.shape[0])
+        turn += 1
+    return torch.cat(rows)

@@ -1,0 +1,48 @@
+"""Exact match: the target draws its own token at every position; a drafted one stands if it is that.
+
+Lossless for any draft and any sampler, as long as the target's draw doesn't depend on the draft. With
+noise that is keyed by (seed, position) it does not depend on the *block* either: the reply is then a
+fixed function of the seed and the target.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from specstream.model.noise import race
+from specstream.model.sampling import probabilities
+from specstream.spec.proposal import Verdict
+from specstream.spec.verify import Case
+
+__all__ = ["match_batch"]
+
+
+def match_batch(cases: list[Case], seeds: list[int], first: list[int]) -> list[Verdict]:
+    """Judge chains by position-keyed exact match.
+
+    Args:
+        cases: As for `verify_batch`; their generators are not used.
+        seeds: Each request's seed.
+        first: Absolute position of the token that each case's row 0 decides.
+
+    Returns:
+        Verdicts; one transfer from the device for the whole batch.
+    """
+    parts = []
+    for case, seed, position in zip(cases, seeds, first, strict=True):
+        if case.params.greedy:
+            parts.append(case.logits.argmax(-1))
+        else:
+            parts.append(race(probabilities(case.logits, case.params), seed, position))
+        parts.append(case.proposal.tokens)
+    flat = iter(torch.cat(parts).tolist())
+    verdicts = []
+    for case in cases:
+        count = case.proposal.length
+        choices = [next(flat) for _ in range(count + 1)]
+        tokens = [next(flat) for _ in range(count)]
+        n = 0
+        while n < count and tokens[n] == choices[n]:
+            n += 1
+        verdicts.append(Verdict(n, choices[n], tuple(range(n)), tuple(choices[: n + 1])))
+    return verdicts

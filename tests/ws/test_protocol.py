@@ -1,0 +1,356 @@
+"""The protocol without sockets: reading, merging, the conversation, the log, the transcript."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from random import Random
+from typing import Any
+
+import anyio
+import pytest
+
+from specstream.errors import ProtocolError
+from specstream.pipeline.text import Segmenter
+from specstream.testing import chunks_of
+from specstream.types import SamplingParams, Span, Speech
+from specstream.ws import events as ev
+from specstream.ws.conversation import MAX_ITEMS, Conversation, Entry, SpokenTrack
+from specstream.ws.outbox import MAX_BYTES, MAX_EVENTS, Outbox
+from specstream.ws.protocol import ItemCreate, SessionUpdate, parse_client_event, parse_input
+from specstream.ws.resources import Part, Word
+from specstream.ws.settings import Sampling, SessionSettings, sampling_params
+from specstream.ws.transcript import SpokenText, spoken_text
+from specstream.ws.wire import Refused
+
+USER = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]}
+
+
+def frame(type: str, **fields: Any) -> str:
+    return json.dumps({"type": type, "event_id": "e1", **fields})
+
+
+def refusal(text: str) -> Refused:
+    with pytest.raises(Refused) as caught:
+        parse_client_event(text)
+    return caught.value
+
+
+def updated(old: SessionSettings, **session: Any) -> SessionSettings:
+    event = parse_client_event(frame("session.update", session={"type": "realtime", **session}))
+    assert isinstance(event, SessionUpdate)
+    return old.merged(event.session)
+
+
+PART = {"type": "input_text", "text": "Hi"}
+BAD_FRAMES = [
+    ("{", "invalid_json", None),
+    ("[1]", "invalid_json", None),
+    ("[" * 100_000, "invalid_json", None),
+    (frame("session.update"), "missing_required_parameter", "session"),
+    (frame("session.update", session={}), "missing_required_parameter", "session.type"),
+    ('{"event_id": "e1"}', "missing_required_parameter", "type"),
+    ('{"event_id": "e1", "type": {"a": 1}}', "invalid_value", "type"),
+    (frame("session.upgrade"), "invalid_value", "type"),
+    (frame("response.cancel", why="x"), "unknown_parameter", "why"),
+    (frame("response.cancel", response_id=1), "invalid_type", "response_id"),
+    (frame("response.create", response=[]), "invalid_type", "response"),
+    (frame("response.create", response={"modalities": []}), "unknown_parameter", None),
+    (
+        frame("response.create", response={"output_modalities": ["text", "audio"]}),
+        "invalid_value",
+        "response.output_modalities",
+    ),
+    (
+        frame("response.create", response={"metadata": {"a": "b" * 513}}),
+        "invalid_value",
+        "response.metadata",
+    ),
+    (
+        frame("response.create", response={"metadata": {str(i): "" for i in range(17)}}),
+        "invalid_value",
+        "response.metadata",
+    ),
+    (frame("response.create", response={"max_output_tokens": 0}), "invalid_value", None),
+    (frame("response.create", response={"max_output_tokens": 4097}), "invalid_value", None),
+    (frame("response.create", response={"max_output_tokens": True}), "invalid_value", None),
+    (frame("response.create", response={"tools": [{"type": "function"}]}), "invalid_value", None),
+    (frame("response.create", response={"prompt": {"id": "p"}}), "invalid_value", None),
+    (
+        frame("conversation.item.create", item={**USER, "content": [{**PART, "x": 1}]}),
+        "unknown_parameter",
+        "item.content[0].x",
+    ),
+    (
+        frame("conversation.item.create", item={**USER, "content": [{"type": "input_audio"}]}),
+        "invalid_value",
+        "item.content[0]",
+    ),
+    (
+        frame("conversation.item.create", item={**USER, "role": "assistant"}),
+        "invalid_value",
+        "item",
+    ),
+    (frame("conversation.item.create", item={**USER, "id": "a b"}), "invalid_value", "item.id"),
+    (
+        frame("conversation.item.create", item={"type": "function_call"}),
+        "invalid_value",
+        "item.type",
+    ),
+    (
+        frame("conversation.item.truncate", item_id="a", content_index=0, audio_end_ms=-1),
+        "invalid_value",
+        "audio_end_ms",
+    ),
+    (frame("input_audio_buffer.append", audio=""), "input_audio_not_supported", "type"),
+    (frame("input_audio_buffer.commit"), "input_audio_not_supported", "type"),
+    (frame("input_audio_buffer.clear"), "input_audio_not_supported", "type"),
+    (frame("output_audio_buffer.clear"), "output_audio_buffer_not_supported", "type"),
+]
+
+
+@pytest.mark.parametrize(("text", "code", "param"), BAD_FRAMES)
+def test_what_is_wrong_is_named(text: str, code: str, param: str | None) -> None:
+    error = refusal(text)
+    assert error.code == code
+    if param is not None:
+        assert error.param == param
+    if text.startswith("{") and len(text) > 1:
+        assert error.event_id == "e1"
+    assert len(error.message) < 400
+
+
+def test_updates_change_what_they_name_and_nothing_else() -> None:
+    start = SessionSettings(type="realtime", instructions="Be kind.")
+    one = updated(
+        start,
+        audio={"input": {"turn_detection": {"type": "server_vad"}}, "output": {"voice": "marin"}},
+        specstream={"events": ["avatar"], "sampling": {"temperature": 0.5}},
+    )
+    assert (one.instructions, one.audio.output.voice) == ("Be kind.", "marin")
+    assert one.audio.output.format.rate == 24000
+    two = updated(
+        one,
+        instructions="",
+        audio={"input": {"turn_detection": None}},
+        specstream={"sampling": {"seed": 7, "logit_bias": {"5": -2}}},
+    )
+    assert (two.instructions, two.audio.input.turn_detection) == ("", None)
+    assert two.audio.output.voice == "marin"
+    assert two.specstream.events == ["avatar"]
+    sampling = two.specstream.sampling
+    assert (sampling.temperature, sampling.seed, sampling.logit_bias) == (0.5, 7, {5: -2.0})
+    three = updated(two, specstream={"events": [], "sampling": {"temperature": None}})
+    assert (three.specstream.events, three.specstream.sampling.temperature) == ([], None)
+    assert three.specstream.sampling.seed == 7
+    for bad in (
+        {"audio": {"output": {"format": {"type": "audio/pcm", "rate": 16000}}}},
+        {"audio": {"output": {"speed": 1.5}}},
+        {"specstream": {"events": ["weather"]}},
+        {"tools": [{"type": "function", "name": "f"}]},
+    ):
+        with pytest.raises(Refused):
+            updated(two, **bad)
+
+
+def test_every_plain_sampling_parameter_can_be_set_over_the_wire() -> None:
+    code = {"max_tokens", "stop_when", "grammar", "processors"}  # its own field, or not data
+    assert {field.name for field in fields(SamplingParams)} - code == set(Sampling.model_fields)
+
+
+def test_the_responses_sampling_beats_the_sessions_and_that_the_servers() -> None:
+    base = SamplingParams(temperature=1.0, top_p=0.9, seed=1, max_tokens=50)
+    session = Sampling(top_p=0.5, seed=2)
+    response = Sampling(seed=3, stop=("x",))
+    params = sampling_params(base, session, response, "inf")
+    assert params == SamplingParams(temperature=1.0, top_p=0.5, seed=3, stop=("x",), max_tokens=50)
+    assert sampling_params(base, session, response, 9).max_tokens == 9
+    with pytest.raises(Refused, match="top_p"):
+        sampling_params(base, session, Sampling(top_p=1.5), "inf")
+
+
+def create(conversation: Conversation, text: str, after: str | None = None, **item: Any) -> str:
+    content = [{"type": "input_text", "text": text}]
+    event = parse_client_event(
+        frame("conversation.item.create", item={**USER, "content": content, **item})
+    )
+    assert isinstance(event, ItemCreate)
+    entry, _ = conversation.create(event.item, after)
+    return entry.id
+
+
+def test_items_stand_where_they_were_put() -> None:
+    conversation = Conversation()
+    first = create(conversation, "one")
+    create(conversation, "three")
+    create(conversation, "two", after=first, id="my-item")
+    create(conversation, "zero", after="root", role="system")
+    read = conversation.messages("Be kind.")
+    assert [m["content"] for m in read] == ["Be kind.", "zero", "one", "two", "three"]
+    assert [m["role"] for m in read] == ["system", "system", "user", "user", "user"]
+    assert conversation.before(conversation.get("my-item")) == first
+    conversation.delete(first)
+    assert [m["content"] for m in conversation.messages("")] == ["zero", "two", "three"]
+    items = parse_input([{"type": "item_reference", "id": "my-item"}, USER])
+    assert [m["content"] for m in conversation.messages_of("", items)] == ["two", "Hi"]
+    for refused in (
+        lambda: create(conversation, "x", id="my-item"),
+        lambda: create(conversation, "x", after="nowhere"),
+        lambda: conversation.delete(first),
+        lambda: conversation.get(first),
+        lambda: conversation.messages_of("", parse_input([{"type": "item_reference", "id": "?"}])),
+        lambda: parse_input([{"type": "message"}]),
+    ):
+        with pytest.raises(Refused):
+            refused()
+
+
+def test_a_conversation_is_bounded() -> None:
+    conversation = Conversation(entries=[Entry(str(i), "user", "x") for i in range(MAX_ITEMS)])
+    with pytest.raises(Refused) as caught:
+        create(conversation, "one too many")
+    assert caught.value.code == "conversation_full"
+
+
+TEXT = 'He said: "Hello, world!" [smile] And left... at 5.'
+
+
+def spoken_entry(*, words: bool) -> Entry:
+    """Each word takes 1000 samples; two phrases, the tag belongs to the second."""
+    tags = [Span(25, 32)]
+    track = SpokenTrack(tags)
+    entry = Entry("item", "assistant", TEXT, spoken=track)
+    at = 0
+    for chars in (Span(0, 25), Span(25, len(TEXT))):
+        start = at
+        marks = []
+        for word in TEXT[chars.start : chars.end].replace("[smile]", "       ").split():
+            place = TEXT.index(word.strip('.,:"!'), chars.start)
+            bare = Span(place, place + len(word.strip('.,:"!')))
+            marks.append(Word(text=word, samples=Span(at, at + 1000), chars=bare))
+            at += 1000
+        speech = Speech(b"", 24000, Span(start, at), (), chars, Span(0, 0), 0, last=True)
+        track.add(marks if words else [], speech, Span(start, at), TEXT)
+    track.sent = at
+    return entry
+
+
+@pytest.mark.parametrize(
+    ("samples", "kept"),
+    [
+        (0, ""),
+        (999, ""),
+        (1000, "He"),
+        (2000, "He said:"),
+        (2999, "He said:"),
+        (3000, 'He said: "Hello,'),
+        (4000, 'He said: "Hello, world!"'),
+        (5999, 'He said: "Hello, world!" [smile] And'),
+        (6000, 'He said: "Hello, world!" [smile] And left...'),
+        (8000, TEXT),
+    ],
+)
+def test_a_cut_keeps_the_words_that_were_heard(samples: int, kept: str) -> None:
+    entry = spoken_entry(words=True)
+    entry.cut_to(samples)
+    assert entry.text == kept
+    shown = entry.wire().content
+    assert shown == [Part(type="output_audio", transcript=kept.replace("[smile] ", ""))]
+    entry.cut_to(8000)
+    assert entry.text == kept, "a cut is not undone"
+
+
+def test_without_word_marks_a_cut_is_estimated_and_never_grows() -> None:
+    lengths = []
+    for samples in range(0, 8001, 100):
+        entry = spoken_entry(words=False)
+        entry.cut_to(samples)
+        assert TEXT.startswith(entry.text)
+        lengths.append(len(entry.text))
+    assert lengths == sorted(lengths)
+    assert (lengths[0], lengths[-1]) == (0, len(TEXT))
+    assert len(set(lengths)) == 9  # eight words, one by one
+
+
+def test_truncation_is_refused_where_it_makes_no_sense() -> None:
+    entry = spoken_entry(words=True)
+    conversation = Conversation(entries=[entry, Entry("typed", "assistant", "Hi")])
+    cases = {
+        ("nowhere", 0, 10): "item_not_found",
+        ("typed", 0, 10): "unsupported_content_type",
+        ("item", 1, 10): "unsupported_content_type",
+        ("item", 0, 334): "invalid_value",
+    }
+    for (item_id, index, ms), code in cases.items():
+        with pytest.raises(Refused) as caught:
+            conversation.truncate(item_id, index, ms)
+        assert caught.value.code == code
+    conversation.truncate("item", 0, 333)
+    assert entry.text == TEXT.removesuffix(" 5.")  # 7992 samples: the last word was cut off
+
+
+def test_a_transcript_does_not_depend_on_the_cuts_and_comes_in_time() -> None:
+    texts = [
+        "Hello [smile] there. [wave] Bye[nod]. An array[3] and [not a tag](http://x.y) stay.",
+        "[laugh] [sigh] Well. [a] [",
+        "No tags at all.",
+    ]
+    random = Random(5)
+    for text in texts * 30:
+        chunks = chunks_of(text, [random.randrange(1, 4) for _ in range(40)])
+        segmenter, speaker = Segmenter(), SpokenText[int]()
+        said, phrases = [], []
+        for chunk in chunks:
+            said += speaker.add(chunk.text, chunk.round)
+            for phrase in segmenter.add(chunk):
+                phrases.append(phrase)
+                said += speaker.learn(phrase)
+                due = spoken_text(text[: phrase.chars.end], speaker.tags)
+                assert "".join(text for text, _, _ in said).startswith(due)
+        for phrase in segmenter.close():
+            phrases.append(phrase)
+            said += speaker.learn(phrase)
+        said += speaker.close()
+        tags = [tag.chars for phrase in phrases for tag in phrase.tags]
+        whole = "".join(text for text, _, _ in said)
+        assert whole == spoken_text(text, tags)
+        assert [word for phrase in phrases for word in phrase.spoken.split()] == whole.split()
+        ends = [span.end for _, span, _ in said]
+        assert ends == sorted(ends)
+
+
+async def test_the_log_is_numbered_in_order_and_bounded() -> None:
+    now = 10.0
+    outbox = Outbox(lambda: now)
+    await outbox.put(ev.ItemDeleted(item_id="a"))
+    now = 10.5
+    for _ in range(MAX_EVENTS - 1):
+        await outbox.put(ev.ItemDeleted(item_id="b"))
+    async with anyio.create_task_group() as group:
+        group.start_soon(outbox.put, ev.ItemDeleted(item_id="late"))
+        await anyio.wait_all_tasks_blocked()
+        assert outbox.seq == MAX_EVENTS
+        frames = [json.loads(await outbox.take())]
+    assert outbox.seq == MAX_EVENTS + 1
+    frames += [json.loads(await outbox.take()) for _ in range(MAX_EVENTS)]
+    assert [f["specstream"]["seq"] for f in frames] == list(range(MAX_EVENTS + 1))
+    assert [f["event_id"] for f in frames] == [f"event_{n}" for n in range(MAX_EVENTS + 1)]
+    assert (frames[0]["specstream"]["t_ms"], frames[1]["specstream"]["t_ms"]) == (0.0, 500.0)
+    await outbox.put(ev.ItemDeleted(item_id="x" * MAX_BYTES))
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as group:
+            group.start_soon(outbox.put, ev.ItemDeleted(item_id="waits for room"))
+            await anyio.wait_all_tasks_blocked()
+            assert outbox.seq == MAX_EVENTS + 2
+            scope.cancel()
+    assert len(await outbox.take()) > MAX_BYTES
+
+
+def test_server_events_survive_the_wire() -> None:
+    event = ev.TextDelta(response_id="r", item_id="i", delta="Hi")
+    event.specstream.tokens = Span(1, 2)
+    assert ev.parse_server_event(event.model_dump_json()) == event
+    assert ev.parse_server_event('{"type": "weather.report", "sun": 1}').type == "weather.report"
+    for bad in ("{", "[]", "7", '{"type": 5}', '{"type": "error"}', '{"type": []}', "[" * 100_000):
+        with pytest.raises(ProtocolError):
+            ev.parse_server_event(bad)
