@@ -27,7 +27,9 @@ def _parser() -> argparse.ArgumentParser:
 
     say = commands.add_parser("say", help="speak a reply, with avatar cues and scene prompts")
     say.add_argument("text", help="what the user says")
-    say.add_argument("--out", default="out", metavar="DIR", help="where the files go (default: out)")
+    say.add_argument(
+        "--out", default="out", metavar="DIR", help="where the files go (default: out)"
+    )
     say.add_argument("--compare", action="store_true", help="also run it without speculation")
     _add_adapter_options(say)
     add_engine_options(say)
@@ -59,9 +61,19 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_adapter_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--voice", default="auto", metavar="NAME_OR_URL", help="voice adapter, or where it is served")
+    add(
+        "--voice",
+        default="auto",
+        metavar="NAME_OR_URL",
+        help="voice adapter, or where it is served",
+    )
     add("--avatar", default="viseme", metavar="NAME_OR_URL", help="avatar adapter, or its address")
-    add("--prompts", default="template", metavar="NAME_OR_URL", help="prompt adapter, or its address")
+    add(
+        "--prompts",
+        default="template",
+        metavar="NAME_OR_URL",
+        help="prompt adapter, or its address",
+    )
 
 
 def _add_address_options(parser: argparse.ArgumentParser, port: int) -> None:

@@ -79,7 +79,9 @@ class EngineConfig(_Strict):
     threads: int | None = Field(default=None, ge=1, description="torch's CPU threads")
     max_running: int = Field(default=4, ge=1, description="requests decoded side by side")
     max_waiting: int = Field(default=64, ge=0, description="requests that may wait for a place")
-    max_sessions: int = Field(default=16, ge=0, description="idle conversations whose cache is kept")
+    max_sessions: int = Field(
+        default=16, ge=0, description="idle conversations whose cache is kept"
+    )
     max_unread_chunks: int = Field(
         default=16, ge=1, description="chunks a consumer may leave unread before it is parked"
     )

@@ -52,7 +52,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what needs a machine or an hour of its own, unless asked for by ``-m``."""
     if config.option.markexpr:
         return
-    skipped = [item for item in items if item.get_closest_marker("nightly") or item.get_closest_marker("gpu")]
+    skipped = [
+        item
+        for item in items
+        if item.get_closest_marker("nightly") or item.get_closest_marker("gpu")
+    ]
     if skipped:
         config.hook.pytest_deselected(items=skipped)
         items[:] = [item for item in items if item not in skipped]
@@ -63,7 +67,9 @@ async def _no_leaked_tasks() -> AsyncGenerator[None, None]:
     before = asyncio.all_tasks()
     yield
     current = asyncio.current_task()
-    leaked = [task for task in asyncio.all_tasks() - before if task is not current and not task.done()]
+    leaked = [
+        task for task in asyncio.all_tasks() - before if task is not current and not task.done()
+    ]
     assert not leaked, f"left running: {leaked}"
 
 

@@ -139,7 +139,9 @@ def test_bad_input_is_one_clear_line(
     assert "\n" not in error
 
 
-@pytest.mark.parametrize("argv", [[], ["fly"], ["generate"], ["generate", "x", "--proposer", "magic"]])
+@pytest.mark.parametrize(
+    "argv", [[], ["fly"], ["generate"], ["generate", "x", "--proposer", "magic"]]
+)
 def test_bad_usage_exits_with_two(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(argv)
@@ -151,7 +153,8 @@ def test_a_config_file_and_options_on_top(
 ) -> None:
     file = tmp_path / "config.toml"
     file.write_text(
-        '[engine]\nproposer = {kind = "ngram", num_tokens = 3}\n[sampling]\nmax_tokens = 5\nstop = ["zzz"]\n'
+        '[engine]\nproposer = {kind = "ngram", num_tokens = 3}\n'
+        '[sampling]\nmax_tokens = 5\nstop = ["zzz"]\n'
     )
     argv = ["generate", "I need a taxi", "--config", str(file), "--json"]
     assert main(argv) == 0

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = {"specstream": ROOT / "specstream", "specstream_adapters": ROOT / "adapters/specstream_adapters"}
+PACKAGES = {
+    "specstream": ROOT / "specstream",
+    "specstream_adapters": ROOT / "adapters/specstream_adapters",
+}
 
 # Lower layers first; a module may import from its own layer and from those below.
 LAYERS = [
@@ -89,7 +92,12 @@ def test_nothing_imports_upwards() -> None:
         ({"specstream.pipeline"}, {"specstream.pipeline", "specstream.types", "specstream.errors"}),
         (
             {"specstream.ws.client"},
-            {"specstream.ws.protocol", "specstream.ws.events", "specstream.types", "specstream.errors"},
+            {
+                "specstream.ws.protocol",
+                "specstream.ws.events",
+                "specstream.types",
+                "specstream.errors",
+            },
         ),
         ({"specstream.errors", "specstream.types"}, {"specstream.errors"}),
     ],
@@ -105,7 +113,11 @@ def test_outer_parts_know_little(who: set[str], may: set[str]) -> None:
 def test_the_core_never_imports_adapters() -> None:
     core = {m: t for m, t in IMPORTS.items() if m.startswith("specstream.") or m == "specstream"}
     assert not [m for m, targets in core.items() if inside("specstream_adapters", targets)]
-    assert not [m for m, targets in core.items() if any(t.startswith("specstream_adapters") for t in targets)]
+    assert not [
+        m
+        for m, targets in core.items()
+        if any(t.startswith("specstream_adapters") for t in targets)
+    ]
 
 
 def test_no_import_cycles() -> None:
@@ -139,7 +151,9 @@ def test_no_import_cycles() -> None:
     ],
 )
 def test_importing_it_loads_no_torch(module: str) -> None:
-    code = f"import sys, {module}; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    code = (
+        f"import sys, {module}; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

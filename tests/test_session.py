@@ -91,17 +91,18 @@ async def test_cancel_ends_the_iteration_with_a_marked_chunk(engine: Engine) -> 
 
 async def test_a_cancelled_consumer_takes_its_request_with_it(engine: Engine) -> None:
     held: list[Generation] = []
+    reading = asyncio.Event()
 
     async def consume() -> None:
         async with engine.generate("hello", LONG) as generation:
             held.append(generation)
             await anext(generation)
+            reading.set()
             await asyncio.Event().wait()
 
     async with engine:
         task = asyncio.create_task(consume())
-        while not held or not held[0].text:
-            await asyncio.sleep(0)
+        await reading.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -175,7 +176,12 @@ async def test_models_that_do_not_load_raise_at_the_door(pair: tuple[Path, Path]
 
 @pytest.mark.parametrize(
     "options",
-    [{"proposer": "magic"}, {"no_such_key": 1}, {"max_running": 0}, {"proposer": {"kind": "ngram", "k": 1}}],
+    [
+        {"proposer": "magic"},
+        {"no_such_key": 1},
+        {"max_running": 0},
+        {"proposer": {"kind": "ngram", "k": 1}},
+    ],
 )
 def test_bad_options_are_named(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError):

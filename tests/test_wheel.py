@@ -22,7 +22,8 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 def test_every_module_and_data_file_is_in_the_wheel(names: set[str]) -> None:
-    for folder, prefix in ((ROOT / "specstream", "specstream"), (ROOT / "adapters/specstream_adapters", "specstream_adapters")):
+    adapters = ROOT / "adapters/specstream_adapters"
+    for folder, prefix in ((ROOT / "specstream", "specstream"), (adapters, adapters.name)):
         for path in folder.rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
                 assert f"{prefix}/{path.relative_to(folder).as_posix()}" in names

@@ -16,7 +16,15 @@ from specstream.session import Engine
 from specstream.spec.proposers import KINDS
 from specstream.types import Message, SamplingParams
 
-__all__ = ["add_engine_options", "engine_of", "messages_of", "note", "params_of", "print_json", "writing"]
+__all__ = [
+    "add_engine_options",
+    "engine_of",
+    "messages_of",
+    "note",
+    "params_of",
+    "print_json",
+    "writing",
+]
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +39,9 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     add("--top-k", type=int, help="only the k most likely tokens")
     add("--seed", type=int, help="seed of the sampling")
     add("--max-tokens", type=int, help="longest reply (default: 256)")
-    add("--stop", action="append", metavar="TEXT", help="end the reply before this text; repeatable")
+    add(
+        "--stop", action="append", metavar="TEXT", help="end the reply before this text; repeatable"
+    )
     add("--system", metavar="TEXT", help="system message")
     add("--device", help="auto, cpu, cuda, cuda:1 …")
     add("--dtype", choices=["auto", "float32", "bfloat16", "float16"])
@@ -43,7 +53,9 @@ def _tables(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
     values = read_config(args.config) if args.config else {}
     unknown = values.keys() - {"engine", "sampling"}
     if unknown:
-        raise ConfigError(f"{args.config}: unknown table {sorted(unknown)[0]!r}; known: engine, sampling")
+        raise ConfigError(
+            f"{args.config}: unknown table {sorted(unknown)[0]!r}; known: engine, sampling"
+        )
     return values.get("engine", {}), values.get("sampling", {})
 
 

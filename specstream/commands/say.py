@@ -37,8 +37,6 @@ async def run(args: argparse.Namespace) -> None:
     engine, params, messages = engine_of(args), params_of(args), messages_of(args)
     pipeline = build_pipeline(args.voice, args.avatar, args.prompts)
     out = Path(args.out)
-    with writing(out):
-        out.mkdir(parents=True, exist_ok=True)
     printer = RunPrinter(sys.stdout, show_runs=True)
     recorder = Recorder(out, printer)
     async with engine:
@@ -86,8 +84,9 @@ class Recorder:
         self._printer = printer
         self._trace: list[dict[str, Any]] = []
         self._wave: soundfile.SoundFile | None = None
-        # A shorter reply must not leave the audio of the one before it behind.
         with writing(out):
+            out.mkdir(parents=True, exist_ok=True)
+            # A reply without audio must not leave that of the one before it behind.
             (out / "speech.wav").unlink(missing_ok=True)
         self._avatar = self._open("avatar.jsonl")
         self._prompts = self._open("prompts.jsonl")
@@ -95,7 +94,7 @@ class Recorder:
     def _open(self, name: str) -> TextIO:
         path = self._out / name
         with writing(path):
-            return open(path, "w", encoding="utf-8", buffering=1)  # noqa: SIM115 - closed in close()
+            return open(path, "w", encoding="utf-8", buffering=1)
 
     def add(self, event: Event) -> None:
         """Take one event of the turn."""

@@ -28,7 +28,9 @@ async def run_server(args: argparse.Namespace) -> None:
             api_key=args.api_key,
         )
         async with server.start() as port:
-            note(f"page: http://{args.host}:{port}/   realtime: ws://{args.host}:{port}/v1/realtime")
+            note(
+                f"page: http://{args.host}:{port}/   realtime: ws://{args.host}:{port}/v1/realtime"
+            )
             await server.serve_forever()
 
 

@@ -8,8 +8,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerConfig
 from specstream.engine.loop import EngineCore
 from specstream.errors import VocabularyMismatch
-from specstream.model.load import check_vocabulary, load_model, load_tokenizer
 from specstream.model.invariance import find_fixed_width
+from specstream.model.load import check_vocabulary, load_model, load_tokenizer
 from specstream.model.runner import ModelRunner
 from specstream.spec.proposal import Proposer
 from specstream.spec.proposers import proposer_class

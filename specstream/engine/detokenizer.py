@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 __all__ = ["Decoder", "Detokenizer"]
 
@@ -14,7 +14,7 @@ _LONGEST_CHARACTER = 4  # bytes, so at most as many byte-level tokens
 class Decoder(Protocol):
     """The part of a tokenizer that is needed (any transformers tokenizer has it)."""
 
-    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+    def decode(self, token_ids: Any, skip_special_tokens: bool = ...) -> Any:
         """Text of the ids."""
         ...
 
@@ -63,7 +63,7 @@ class Detokenizer:
         return before, self._decode(self._context + self._pending)[len(before) :]
 
     def _decode(self, ids: list[int]) -> str:
-        return self._decoder.decode(ids, skip_special_tokens=True) if ids else ""
+        return str(self._decoder.decode(ids, skip_special_tokens=True)) if ids else ""
 
     def _settle(self, count: int) -> None:
         self._context = (self._context + self._pending[:count])[-_CONTEXT:]

@@ -34,7 +34,9 @@ class Judge:
         cases = []
         for request, proposal, rows in zip(batch, proposals, logits, strict=True):
             if request.stats.rounds == 0 and not bool(rows.isfinite().any()):
-                raise ModelBroken("the target's logits are not numbers: damaged weights or overflow")
+                raise ModelBroken(
+                    "the target's logits are not numbers: damaged weights or overflow"
+                )
             rows = request.process_rows(rows, proposal.tokens)
             cases.append(Case(proposal, rows, request.params, request.generator))
         if self._coupled:

@@ -174,8 +174,17 @@ class EngineCore:
         at, chars = request.generated, len(request.text)
         request.text += text
         spans = Span(at, at), Span(chars, chars + len(text))
-        self._emit(request, Chunk(text, (), *spans, round=request.stats.rounds,
-                                  t_ms=request.elapsed_ms(), finish_reason=reason))
+        self._emit(
+            request,
+            Chunk(
+                text,
+                (),
+                *spans,
+                round=request.stats.rounds,
+                t_ms=request.elapsed_ms(),
+                finish_reason=reason,
+            ),
+        )
 
     def _retire(self, request: Request) -> None:
         request.ended_ms = request.elapsed_ms()

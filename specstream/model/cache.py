@@ -27,7 +27,9 @@ def check_supported(config: PretrainedConfig) -> None:
     """
     text = config.get_text_config()
     if getattr(config, "is_encoder_decoder", False):
-        raise ModelUnsupported(f"{config.model_type} is an encoder-decoder; only decoders are served")
+        raise ModelUnsupported(
+            f"{config.model_type} is an encoder-decoder; only decoders are served"
+        )
     # transformers itself says which state each layer keeps; asking it covers every architecture.
     probe = DynamicCache(config=text)
     kinds = {type(layer).__name__ for layer in probe.layers}
@@ -41,7 +43,7 @@ def check_supported(config: PretrainedConfig) -> None:
         )
 
 
-class _Layer(CacheLayerMixin):
+class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """One layer's keys and values in a buffer that is larger than what is in use.
 
     ``update`` writes in place and returns views, so a step copies only the new rows, and taking rows
@@ -54,8 +56,11 @@ class _Layer(CacheLayerMixin):
     is_sliding = False
     is_compileable = False
 
+    keys: torch.Tensor
+    values: torch.Tensor
+
     def __init__(self, fixed: int | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.length = 0
         self._fixed = fixed
 

@@ -9,8 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from specstream.config import EngineConfig
 from specstream.errors import (
@@ -80,17 +85,17 @@ def load_model(name: str, config: EngineConfig) -> PreTrainedModel:
     dtype = choose_dtype(config.dtype, device)
     with _translated(name, "model"):
         AutoConfig.from_pretrained(name)  # before the weights: the error names the right file
-        model, info = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             name, dtype=dtype, output_loading_info=True
         )
+        model, info = loaded
         # transformers fills a missing weight with random numbers and only warns.
         lost = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
         if lost:
             some = ", ".join(lost[:3])
             raise ModelBroken(f"{name}: {len(lost)} weights are missing or misshapen ({some} …)")
-        model = model.to(device)
-    loaded: PreTrainedModel = model.eval()
-    return loaded
+        ready: PreTrainedModel = model.to(device).eval()
+    return ready
 
 
 def check_vocabulary(
@@ -104,7 +109,9 @@ def check_vocabulary(
     ours, theirs = target.get_vocab(), draft.get_vocab()
     if ours == theirs:
         return
-    differ = [token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token)]
+    differ = [
+        token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token)
+    ]
     example = min(differ)
     raise VocabularyMismatch(
         f"draft {names[1]} and target {names[0]} don't share a tokenizer: {len(differ)} tokens differ "

@@ -51,7 +51,7 @@ class ModelRunner:
         context_length: int | None = None,
     ) -> None:
         check_supported(model.config)
-        self.model = model.eval()
+        self.model: PreTrainedModel = model
         self.device = model.device
         self.dtype = model.dtype
         text = model.config.get_text_config()
@@ -90,7 +90,9 @@ class ModelRunner:
         if self.fixed_width is not None:
             junk = self.fixed_width - count
             if junk < 0:
-                raise ValueError(f"a pass of fixed width {self.fixed_width} can't take {count} tokens")
+                raise ValueError(
+                    f"a pass of fixed width {self.fixed_width} can't take {count} tokens"
+                )
             tokens, last = torch.cat([tokens, tokens.new_zeros(junk)]), self.fixed_width
         logits: Tensor = self.model(
             input_ids=tokens.unsqueeze(0),

@@ -50,7 +50,7 @@ def _typical(probs: Tensor, mass: float) -> Tensor:
     """The tokens whose surprise is nearest to the entropy, as many as hold ``mass``."""
     surprise = -probs.log()
     entropy = (probs * surprise.nan_to_num(posinf=0.0)).sum(-1, keepdim=True)
-    order = (surprise - entropy).abs().argsort(-1, stable=True)
+    order = (surprise - entropy).abs().argsort(dim=-1, stable=True)
     ordered = probs.gather(-1, order)
     before = ordered.cumsum(-1) - ordered
     return torch.zeros_like(probs, dtype=torch.bool).scatter(-1, order, before < mass)

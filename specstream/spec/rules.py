@@ -34,14 +34,14 @@ class Law:
     following: Tensor
 
 
-def ratio_law(
-    tokens: Tensor, draft: Tensor, target: Tensor, lengths: Tensor | None = None
-) -> Law:
+def ratio_law(tokens: Tensor, draft: Tensor, target: Tensor, lengths: Tensor | None = None) -> Law:
     """Token verification: keep x with probability min(1, p(x) / q(x)), else draw from max(p - q, 0).
 
     Leviathan et al. 2023, algorithm 1; Chen et al. 2023, algorithm 2.
     """
-    keep = (_at(target[..., :-1, :], tokens) / _at(draft, tokens).clamp_min(_tiny(draft))).clamp_max(1)
+    keep = (
+        _at(target[..., :-1, :], tokens) / _at(draft, tokens).clamp_min(_tiny(draft))
+    ).clamp_max(1)
     residual = (target[..., :-1, :] - draft).clamp_min(0)
     return _chain(keep, residual, target, lengths)
 
@@ -57,9 +57,7 @@ def deterministic_law(tokens: Tensor, target: Tensor, lengths: Tensor | None = N
     return _chain(keep, residual, target, lengths)
 
 
-def block_law(
-    tokens: Tensor, draft: Tensor, target: Tensor, lengths: Tensor | None = None
-) -> Law:
+def block_law(tokens: Tensor, draft: Tensor, target: Tensor, lengths: Tensor | None = None) -> Law:
     """Block verification: judge the block as a whole; never accepts fewer on average than the ratio.
 
     Sun et al. 2025 (ICLR), algorithm 2. With w_0 = 1 and w_i = min(1, w_{i-1} p(x_i) / q(x_i)):

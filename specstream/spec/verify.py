@@ -80,7 +80,11 @@ def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict
             drawn = _draw([cases[i] for i in indices], law_of)
             for index, outcome in zip(indices, drawn, strict=True):
                 outcomes[index] = outcome
-    parts = [torch.cat([o, c.proposal.tokens]) for o, c in zip(outcomes, cases) if o is not None]
+    parts = [
+        torch.cat([o, c.proposal.tokens])
+        for o, c in zip(outcomes, cases, strict=True)
+        if o is not None
+    ]
     flat = iter(torch.cat(parts).tolist())
     verdicts = []
     for case in cases:

@@ -7,7 +7,22 @@ from specstream.engine.detokenizer import Detokenizer
 from specstream.model.load import load_tokenizer
 from tests.tiny import byte_tokenizer
 
-PIECES = ["fox ", "naïve", "日本語", "한국어", "👩‍👩‍👧", "🇩🇪", "e\u0301", "$5.00", "\n\n", "ß", " ", "'s", "नमस्ते", "\ufffd"]
+PIECES = [
+    "fox ",
+    "naïve",
+    "日本語",
+    "한국어",
+    "👩‍👩‍👧",
+    "🇩🇪",
+    "e\u0301",
+    "$5.00",
+    "\n\n",
+    "ß",
+    " ",
+    "'s",
+    "नमस्ते",
+    "\ufffd",
+]
 
 
 def fuzz_text(rng: random.Random) -> str:

@@ -17,7 +17,16 @@ from specstream.spec.proposers.draft_model import DraftModelProposer
 from specstream.spec.proposers.ngram import NgramProposer
 from specstream.spec.proposers.off import OffProposer
 from specstream.types import SamplingParams
-from tests.tiny import EOS, Inbox, ask, byte_tokenizer, make_core, noisy_copy, run_until_idle, tiny_model
+from tests.tiny import (
+    EOS,
+    Inbox,
+    ask,
+    byte_tokenizer,
+    make_core,
+    noisy_copy,
+    run_until_idle,
+    tiny_model,
+)
 
 TOKENIZER = byte_tokenizer()
 MODEL = tiny_model(len(TOKENIZER), seed=2)
@@ -214,9 +223,7 @@ def test_the_next_turn_reads_only_what_is_new() -> None:
     run_until_idle(fresh)
     assert two.token_ids == again.token_ids
     same = 0
-    while (
-        same < len(second.token_ids) - 11 and first.token_ids[same] == second.token_ids[same]
-    ):
+    while same < len(second.token_ids) - 11 and first.token_ids[same] == second.token_ids[same]:
         same += 1
     assert second.reused >= min(same, 6)
     ask(core, "zzz", SamplingParams(max_tokens=1), session="t")

@@ -2,8 +2,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import DynamicCache, MambaConfig, MistralConfig, MistralForCausalLM, PreTrainedModel
-from transformers import Qwen3NextConfig, T5Config
+from transformers import (
+    DynamicCache,
+    MambaConfig,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen3NextConfig,
+    T5Config,
+)
 
 from specstream.errors import ModelUnsupported
 from specstream.model.cache import KVCache, check_supported
@@ -39,7 +46,9 @@ def test_rows_rolled_back_leave_no_trace(make: object) -> None:
     cache = KVCache(model.config)
     ids: list[int] = []
     for _ in range(30):
-        new = torch.randint(0, 40, (int(torch.randint(1, 7, (1,), generator=generator)),), generator=generator)
+        new = torch.randint(
+            0, 40, (int(torch.randint(1, 7, (1,), generator=generator)),), generator=generator
+        )
         logits = run(model, new[None], cache.transformers)
         ids += new.tolist()
         fresh = run(model, torch.tensor([ids]), DynamicCache(config=model.config))

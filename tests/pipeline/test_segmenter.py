@@ -197,7 +197,7 @@ def test_deadlines_at_any_moment_keep_words_numbers_and_directions_whole() -> No
                 assert re.search(r"[^\W_]", before)
                 assert not (before[-1].isalnum() and after[:1].isalnum())
                 assert not (re.search(r"(^|\s)\d+ $", before) and re.match(r"\d", after))
-                assert not re.search(r"(Dr|e\.g)\. $", before)
+                assert not re.search(r"(^|\s)(Dr|e\.g)\. $", before)
     assert flushed > 1000
 
 
@@ -208,8 +208,8 @@ def test_text_that_is_taken_back_leaves_no_trace() -> None:
         kept, wrong, right = ("".join(rng.choices(PIECES, k=rng.randrange(1, 20))) for _ in "abc")
         segmenter = Segmenter()
         phrases = segmenter.add(chunk(kept + wrong, 0))
-        if phrases and phrases[-1].chars.end > len(kept):
-            continue
+        if phrases != Segmenter().add(chunk(kept, 0)):
+            continue  # what is taken back had decided a boundary that is out already
         tried += 1
         segmenter.revoke(len(kept))
         phrases += segmenter.add(chunk(right, len(kept))) + segmenter.close()

@@ -17,8 +17,8 @@ SOUP = (
     ".|!|?|...|…| |  |\n|\n\n|\r\n|\t|\u00a0|[smile]|[shake head]|[sigh][nod]|[a b|[|]|] |(|)|“|”"
     '|«|»| »|"|`|```\n|`x. Y`|Dr. |U.S. |p.m. |etc. |e.g. |Sunday |The |word|Word |a|I |I. |1. |2'
     "|3.5|12. |Oktober |。|！|」|「|と|你好|，|、|—| — |–| - |-|,|, |;|: |[x](http://a.b/c. D)|[1]"
-    "|😀|👨\u200d👩\u200d👧|é|e\u0301|؟|।|नम|𠀀|*|**|_|# |- |said |Tom |asked |°|$|'|’|iv. |ii) |b. "
-    "|Inc. |Ltd. |No. |XIV |V |. . .|Τι; |\0|www.x.y |a@b.c|.Next |.com "
+    "|😀|👨\u200d👩\u200d👧|é|e\u0301|؟|।|नम|𠀀|*|**|_|# |- |said |Tom |asked |°|$|'|’|iv. |ii) "
+    "|b. |Inc. |Ltd. |No. |XIV |V |. . .|Τι; |\0|www.x.y |a@b.c|.Next |.com "
 ).split("|")
 
 

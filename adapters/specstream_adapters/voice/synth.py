@@ -18,12 +18,12 @@ from specstream.types import PAUSE
 from specstream_adapters.voice.formants import Piece, pieces_of
 from specstream_adapters.voice.prosody import Clause, Sound
 
-__all__ = ["FRAME_MS", "FormantSynth"]
+__all__ = ["FormantSynth"]
 
 Array = NDArray[np.float64]
 Spectra = NDArray[np.complex128]
 
-FRAME_MS = 5
+_FRAME_MS = 5
 _FRAMES_PER_BLOCK = 12
 _UPPER = ((3350.0, 220.0), (4100.0, 300.0), (5100.0, 450.0))
 """Formants that don't move (Hz), with their bandwidths (Hz)."""
@@ -41,17 +41,19 @@ class FormantSynth:
     def __init__(self, sample_rate: int, pitch_hz: float, seed: int) -> None:
         self._rate = sample_rate
         self._pitch = pitch_hz
-        self._frame = round(sample_rate * FRAME_MS / 1000)
+        self._frame = round(sample_rate * _FRAME_MS / 1000)
+        self._frame_ms = 1000 * self._frame / sample_rate
         self._size = 1 << math.ceil(math.log2(0.04 * sample_rate))
         self._hz = np.arange(self._size // 2 + 1) * sample_rate / self._size
+        self._s = np.asarray(1j * self._hz, dtype=np.complex128)  # the Laplace variable, in Hz
         edge = np.clip((self._hz / sample_rate - 0.4) / 0.1, 0.0, 1.0)
         upper = np.cos(0.5 * np.pi * edge) + 0j  # nothing at half the sample rate, so nothing rings
         for hz, width in _UPPER:
             upper *= self._resonators(np.array([hz]), np.array([width]))[0]
-        radiation = 1j * self._hz / 1000
-        upper *= (1 + 1j * self._hz / _LIFT_HZ[0]) / (1 + 1j * self._hz / _LIFT_HZ[1])
+        radiation = self._s / 1000
+        upper *= (1 + self._s / _LIFT_HZ[0]) / (1 + self._s / _LIFT_HZ[1])
         # Pulses and white noise are scaled so that the level is the same at any sample rate.
-        self._glottis = upper * radiation * sample_rate / (1 + 1j * self._hz / _GLOTTIS_HZ) ** 2
+        self._glottis = upper * radiation * sample_rate / (1 + self._s / _GLOTTIS_HZ) ** 2
         self._breath = upper * radiation
         self._window = np.hanning(2 * self._frame + 1)[:-1] * math.sqrt(sample_rate)
         self._random = np.random.Generator(np.random.PCG64(seed))
@@ -64,7 +66,7 @@ class FormantSynth:
         for sound in sounds:
             starts.append(round(at * self._rate / 1000))
             at += sound.ms
-        frames = math.ceil(at / FRAME_MS)
+        frames = math.ceil(at / self._frame_ms)
         return [*starts, frames * self._frame]
 
     def render(self, clause: Clause) -> Iterator[NDArray[np.int16]]:
@@ -77,30 +79,29 @@ class FormantSynth:
             start, length = first * self._frame, count * self._frame
             out = np.zeros(length + self._size)
             out[: self._size] += self._ringing
-            inside = pulses[
-                np.searchsorted(pulses, start) : np.searchsorted(pulses, start + length)
-            ]
+            inside = pulses[(pulses >= start) & (pulses < start + length)]
             self._add_voice(out, inside - start, tracks, inside * 1000 / self._rate)
-            self._add_noise(out, tracks, np.arange(first + 1.0, first + count + 1.0) * FRAME_MS)
+            self._add_noise(
+                out, tracks, np.arange(first + 1.0, first + count + 1.0) * self._frame_ms
+            )
             self._ringing = out[length : length + self._size].copy()
             yield (np.tanh(out[:length]) * 32000).astype(np.int16)
 
     def _pulses(self, clause: Clause, frames: int) -> Array:
         """When the glottis closes, in samples: where the melody's phase passes whole numbers."""
-        ms = np.arange(frames + 1.0) * FRAME_MS
+        ms = np.arange(frames + 1.0) * self._frame_ms
         times, factors = zip(*clause.melody, strict=True)
         line = np.interp(ms, times, factors)
         seconds = ms / 1000  # slow flutter keeps the voice from droning (Klatt and Klatt 1990)
         flutter = np.sin(2 * np.pi * np.outer(seconds, (12.7, 7.1, 4.7))).sum(axis=1)
-        phase = np.cumsum(self._pitch * line * (1 + 0.004 * flutter)) * FRAME_MS / 1000
+        phase = np.cumsum(self._pitch * line * (1 + 0.004 * flutter)) * self._frame_ms / 1000
         closed: Array = np.interp(np.arange(1.0, int(phase[-1]) + 1), phase, ms)
         return closed * (self._rate / 1000)
 
     def _resonators(self, hz: Array, width: Array) -> Spectra:
         """The responses of two-pole resonators with gain 1 at 0 Hz, one a row."""
         square = (hz * hz)[:, None]
-        loss = np.outer(width, 1j * self._hz)
-        response: Spectra = square / (square - self._hz * self._hz + loss)
+        response: Spectra = square / (square + self._s * (self._s + width[:, None]))
         return response
 
     def _vocal_tract(self, tracks: _Tracks, ms: Array, widen: float) -> Spectra:
@@ -118,7 +119,7 @@ class FormantSynth:
         if not len(places):
             return
         whole = np.floor(places)
-        delay = np.exp(-2j * np.pi / self._rate * np.outer(places - whole, self._hz))
+        delay = np.exp(-2 * np.pi / self._rate * np.outer(places - whole, self._s))
         spectrum = self._vocal_tract(tracks, ms, 1.0) * self._glottis * delay * level[:, None]
         for place, pulse in zip(whole.astype(int), np.fft.irfft(spectrum, self._size), strict=True):
             out[place : place + self._size] += pulse
@@ -145,7 +146,7 @@ class FormantSynth:
         """Band-pass responses with gain 1 at their centres."""
         centre = np.minimum(tracks.step("centre", ms), 0.38 * self._rate)
         width = tracks.step("width", ms)
-        skirt = 1j * np.outer(width / (centre * centre), self._hz)
+        skirt = np.outer(width / (centre * centre), self._s)
         band: Spectra = (self._resonators(centre, width) * skirt) ** 2
         return band
 

@@ -52,7 +52,10 @@ class DraftModelProposer:
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
         """Up to ``num_tokens`` each, as far as the draft's own context goes."""
-        return [self._one(r, min(b, self._config.num_tokens)) for r, b in zip(requests, budget)]
+        return [
+            self._one(r, min(b, self._config.num_tokens))
+            for r, b in zip(requests, budget, strict=True)
+        ]
 
     def _one(self, request: SpecRequest, count: int) -> Proposal:
         device = self._runner.device
@@ -102,13 +105,13 @@ class DraftModelProposer:
 
     def _read(self, cache: KVCache, tokens: Tensor) -> Tensor:
         """Append ``tokens``; logits ``[1, V]`` after the last one."""
-        for part in tokens.split(self._prefill_chunk):
+        for part in torch.split(tokens, self._prefill_chunk):
             logits = self._runner.forward([ForwardInput(part, cache)])[0]
         return logits
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
         """Take back the rows of rejected tokens, before the commit."""
-        for request, verdict in zip(requests, verdicts):
+        for request, verdict in zip(requests, verdicts, strict=True):
             state = self._sequences.get(request.slot)
             if state is not None:
                 standing = len(request.token_ids) + verdict.accepted
@@ -125,7 +128,7 @@ class DraftModelProposer:
 
 
 def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    for index, (x, y) in enumerate(zip(a, b)):
+    for index, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
             return index
     return min(len(a), len(b))

@@ -73,7 +73,10 @@ class NgramProposer:
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
         """Up to ``num_tokens`` each; nothing where no suffix of ``min_ngram`` tokens is known."""
-        return [self._one(r, min(b, self._config.num_tokens)) for r, b in zip(requests, budget)]
+        return [
+            self._one(r, min(b, self._config.num_tokens))
+            for r, b in zip(requests, budget, strict=True)
+        ]
 
     def _one(self, request: SpecRequest, count: int) -> Proposal:
         index = self._indexes.get(request.slot)
