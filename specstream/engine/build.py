@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -24,8 +26,7 @@ def build_engine(config: EngineConfig) -> EngineCore:
         ModelError: any of its kinds, from reading or matching the models.
         ConfigError: the device is not there.
     """
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    torch.set_num_threads(config.threads or _default_threads())
     tokenizer = load_tokenizer(config.target)
     model = load_model(config.target, config)
     width = find_fixed_width(model, config) if config.mode == "reproducible" else None
@@ -61,6 +62,13 @@ def _build_proposer(
         case _:
             made = proposer_class("off")()
     return made
+
+
+def _default_threads() -> int:
+    """All cores but one: a thread pool that waits for a core which speech or the event loop holds is
+    many times slower than a smaller one.
+    """
+    return min(torch.get_num_threads(), max(1, (os.cpu_count() or 1) - 1))
 
 
 def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import Enum
 
 __all__ = [
+    "LETTERED_NOUNS",
     "ORDINAL_NOUNS",
     "REPORTING_VERBS",
     "SENTENCE_OPENERS",
@@ -56,7 +57,7 @@ _NAMES = _words("""
 """)
 _MAY_END = _words("""
     etc inc ltd corp co ave blvd rd ln hwy dept assn est min mins hr hrs sec secs yr yrs wk wks mos
-    lb lbs oz qt gal tsp tbsp mph sq cu max avg al a.m p.m d.c n.y l.a b.c a.d b.c.e c.e usw usf
+    lb lbs oz qt gal tsp tbsp mph sq cu max avg temp al a.m p.m d.c n.y l.a b.c a.d b.c.e c.e usw usf
     u.s.w ecc itd itp enz vb std jh godz т.д т.п др руб коп тыс млн млрд мин сек
 """)
 _DATES = _words("""
@@ -85,6 +86,12 @@ ORDINAL_NOUNS = _words("""
     jahrhundert jahrhunderts weltkrieg weltkriegs klasse stock platz mal tag jahrestag geburtstag
 """)
 """What makes "3." before it an ordinal in German."""
+
+LETTERED_NOUNS = _words("""
+    plan option answer vitamin grade type part group team class letter point level figure exhibit
+    appendix hepatitis or a an
+""")
+"""After them a single capital letter is no initial."""
 
 REPORTING_VERBS = _words("""
     said says asked asks replied replies answered cried shouted whispered added thought wondered

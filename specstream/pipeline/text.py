@@ -37,7 +37,9 @@ _OPEN = re.compile(r"[\[`]")
 
 
 class Segmenter:
-    """Cuts one reply into phrases. Takes linear time and keeps at most ``max_chars`` of its text.
+    """Cuts one reply into phrases, in linear time.
+
+    No more than ``max_chars`` of its text wait, and little more is remembered.
 
     Args:
         first_clause_chars: The first phrase may end with a clause once it is this long (a Chinese,

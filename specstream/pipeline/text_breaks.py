@@ -68,20 +68,25 @@ def length_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> i
         return len(text)
     half = head + (len(text) - head) // 2
     for found in reversed(list(_SOFT_BREAK.finditer(text, half, limit))):
-        start, end = found.span()
-        numbers = text[start - 1].isdigit() and text[end : end + 1].isdigit()
-        if not numbers and not _torn(end, wholes) and has_words(text, head, end, wholes):
+        end = found.end()
+        if not _torn(end, wholes) and has_words(text, head, end, wholes):
             return end
-    cut = _last_break(text, head, limit, wholes)
-    return cut if cut > head else _hard_break(text, head, limit, wholes)
+    for loose in (False, True):
+        cut = _last_break(text, head, limit, wholes, loose=loose)
+        if cut > head:
+            return cut
+    return _hard_break(text, head, limit, wholes)
 
 
-def _last_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> int:
+def _last_break(
+    text: str, head: int, limit: int, wholes: Sequence[Whole], *, loose: bool = False
+) -> int:
+    """The last break between words; a ``loose`` one may part a word from what belongs to it."""
     for found in reversed(list(_BREAK.finditer(text, head, limit))):
         start, end = found.span()
         if _torn(end, wholes) or any(w.tag is not None and w.end == start for w in wholes):
             continue
-        if not (text[start].isspace() and _belongs_to_next(text, head, start)):
+        if loose or not (text[start].isspace() and _belongs_to_next(text, head, start)):
             return end if has_words(text, head, end, wholes) else head
     return head
 

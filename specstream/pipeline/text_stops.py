@@ -5,7 +5,7 @@ As in `text_marks`, the answer is None as long as more text could change it. Wha
 - mostly: the first character after the stop that is not white space
 - after an abbreviation, an initial, or a number of one or two digits: the word after it
 - after a closing quote, before a capital letter: two words (``"Why?" Tom asked.``)
-- where no white space follows: one more character; for a bracket, its end
+- where no white space follows ("over.Then"): the word that does, or a bracket's end
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 
 from specstream.pipeline.abbreviations import (
+    LETTERED_NOUNS,
     ORDINAL_NOUNS,
     REPORTING_VERBS,
     SENTENCE_OPENERS,
@@ -99,6 +100,8 @@ def _run(text: str, at: int) -> tuple[int, int] | None:
     end = at + 1
     while True:
         end = end_of(_TAIL, text, end)
+        if end < len(text) and text[end].isalnum() and text[end - 1] in "“«":
+            end -= 1  # these close in German only; here one opens what follows
         after = end_of(SPACE, text, end)
         if after == len(text):
             return None
@@ -133,7 +136,9 @@ def _glued(text: str, at: int, end: int) -> bool | None:
     while start > max(0, at - LOOK_BACK) and not text[start - 1].isspace():
         start -= 1
     word = text[start:at].lstrip("\"'“‘(*_")
-    if not (follow.isupper() and word.isalpha() and len(word) > 1 and word[-1].islower()):
+    if not (follow.isupper() and word.isalpha() and len(word) > 1):
+        return False
+    if text[at] == "." and not word[-1].islower():
         return False
     if text[at:end].strip(".!?…") or stop_after(word) is not Stop.PLAIN:
         return False
@@ -241,8 +246,10 @@ def _next_word_decides(text: str, kind: Stop, word: str, at: int, after: int) ->
     if kind is Stop.MAY_END:
         return low not in TIME_WORDS and not (then == "." and stop_after(following) is Stop.MAY_END)
     initial = then == "." and len(following) == 1
-    if word == "I" and text[at - 2] == " " and word_before(text, at - 2).islower():
-        return not initial  # "So do I. Nobody else does."
+    if len(word) == 1 and text[at - 2].isspace():
+        noun = word_before(text, at - 2)
+        if noun in LETTERED_NOUNS or (word == "I" and noun.islower()):
+            return not initial  # "We need a plan B. Nobody has one, nor do I. Bob might."
     return low in SENTENCE_OPENERS and not initial
 
 

@@ -63,7 +63,9 @@ class TokenMap:
     def _forget(self, token: int) -> None:
         """``token`` is about to be written anew."""
         while self._runs and self._runs[-1].stop > token:
-            self._blank = self._runs.pop().first
+            run = self._runs.pop()
+            if run.first < token:
+                self._runs.append(run._replace(stop=token))
         if self._blank is not None and self._blank >= token:
             self._blank = None
 
@@ -73,6 +75,8 @@ class TokenMap:
             run = self._runs.pop()
             if run.begin < from_char:
                 self._runs.append(run._replace(end=from_char))
+            else:
+                self._blank = run.first  # a token that stays may have been half a character
         if self._end is not None:
             self._end = min(self._end, from_char)
 

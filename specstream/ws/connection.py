@@ -161,7 +161,7 @@ class Connection:
     async def _on_item_truncate(self, event: pr.ItemTruncate) -> None:
         """Cutting the item that is being spoken stops it: what follows would not be heard."""
         for turn in list(self._turns.values()):
-            if turn.entry is not None and turn.entry.id == event.item_id:
+            if not turn.out_of_band and turn.item_id == event.item_id:
                 turn.cancel()
                 await turn.finished.wait()
         self._conversation.truncate(event.item_id, event.content_index, event.audio_end_ms)

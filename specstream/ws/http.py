@@ -15,7 +15,7 @@ from websockets.typing import Subprotocol
 
 from specstream import __version__
 from specstream.ws.counters import Counters
-from specstream.ws.page import page
+from specstream.ws.page import CONTENT_POLICY, page
 from specstream.ws.wire import PATH
 
 __all__ = ["Door", "query_of", "select_subprotocol"]
@@ -59,13 +59,21 @@ class Door:
 
     def __call__(self, connection: ServerConnection, request: Request) -> Response | None:
         """See `websockets.asyncio.server.serve`, ``process_request``."""
-        path = urlsplit(request.path).path
-        if getattr(request, "method", "GET") not in ("GET", "HEAD"):
+        method = getattr(request, "method", "GET")  # websockets 15 takes nothing but GET
+        if method not in ("GET", "HEAD"):
             return _answer(HTTPStatus.METHOD_NOT_ALLOWED, "only GET\n", allow="GET, HEAD")
+        response = self._open(request)
+        if response is not None and method == "HEAD":
+            response.body = b""
+        return response
+
+    def _open(self, request: Request) -> Response | None:
+        path = urlsplit(request.path).path
         if path == PATH:
             return self._admit(request)
         if path == "/":
-            return _answer(HTTPStatus.OK, page(), "text/html; charset=utf-8")
+            policy = {"Content_Security_Policy": CONTENT_POLICY}
+            return _answer(HTTPStatus.OK, page(), "text/html; charset=utf-8", **policy)
         if path == "/healthz":
             state = {"status": "ok", "version": __version__, "sessions": self._counters.sessions}
             return _answer(HTTPStatus.OK, json.dumps(state) + "\n", "application/json")

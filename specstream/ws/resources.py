@@ -56,7 +56,6 @@ class Extra(Sparse):
     accepted: int | None = None
     samples: Span | None = None
     words: list[Word] | None = None
-    server: dict[str, Any] | None = None
 
 
 class Part(Sparse):

@@ -90,6 +90,9 @@ class RealtimeServer:
         clock: Clock | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        for name, maker in (("voice", voice), ("avatar", avatar), ("prompt", prompt)):
+            if maker is not None and not callable(maker):
+                raise ConfigError(f"{name} must be a function that makes one for each connection")
         _check(host, api_key, max_sessions, max_size, lead_s, buffer_s)
         self._makers = Makers(voice, avatar, prompt)
         modality: dict[str, Any] = {"output_modalities": ["audio" if voice else "text"]}

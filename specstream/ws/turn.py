@@ -107,7 +107,7 @@ class Turn:
         self._outflow = Outflow(tools.clock, lead_s=tools.lead_s, buffer_s=tools.buffer_s)
         self._speaker: SpokenText[Extra] = SpokenText()
         self._track = SpokenTrack(self._speaker.tags) if order.audio else None
-        self._item_id = new_id("item")
+        self.item_id = new_id("item")
         self._said = ""
         self._tokens_from = 0
         self._generation: Any = None
@@ -197,13 +197,13 @@ class Turn:
 
     async def _open(self) -> None:
         """The response's item and its one content part begin with the first chunk."""
-        self.entry = entry = Entry(self._item_id, "assistant", "", "in_progress", self._track)
+        self.entry = entry = Entry(self.item_id, "assistant", "", "in_progress", self._track)
         await self._put(ev.OutputItemAdded(response_id=self.id, item=entry.wire()))
         if self._order.conversation is not None:
             previous = self._order.conversation.insert(entry)
             await self._put(ev.ItemAdded(item=entry.wire(), previous_item_id=previous))
         part = Part(type="audio", transcript="") if self._track else Part(type="text", text="")
-        await self._put(ev.ContentPartAdded(response_id=self.id, item_id=self._item_id, part=part))
+        await self._put(ev.ContentPartAdded(response_id=self.id, item_id=self.item_id, part=part))
 
     async def _on_chunk(self, chunk: Chunk) -> None:
         if self.entry is None:
@@ -233,7 +233,7 @@ class Turn:
             self._said += text
             extra = origin.model_copy(update={"chars": chars})
             await self._put(
-                kind(response_id=self.id, item_id=self._item_id, delta=text, specstream=extra)
+                kind(response_id=self.id, item_id=self.item_id, delta=text, specstream=extra)
             )
 
     async def _on_speech(self, speech: Speech) -> None:
@@ -254,7 +254,7 @@ class Turn:
                 delta = base64.b64encode(piece.pcm).decode()
                 await self._put(
                     ev.AudioDelta(
-                        response_id=self.id, item_id=self._item_id, delta=delta, specstream=extra
+                        response_id=self.id, item_id=self.item_id, delta=delta, specstream=extra
                     )
                 )
                 assert self._track is not None
@@ -276,11 +276,11 @@ class Turn:
     async def _on_cue(self, cue: AvatarCue) -> None:
         if "avatar" in self._order.wants:
             data = {**asdict(cue), "samples": self._outflow.at_24k(cue.samples)}
-            await self._put(ev.AvatarDelta(response_id=self.id, item_id=self._item_id, cue=data))
+            await self._put(ev.AvatarDelta(response_id=self.id, item_id=self.item_id, cue=data))
 
     async def _on_shot(self, shot: ScenePrompt) -> None:
         await self._put(
-            ev.PromptDelta(response_id=self.id, item_id=self._item_id, shot=asdict(shot))
+            ev.PromptDelta(response_id=self.id, item_id=self.item_id, shot=asdict(shot))
         )
 
     async def _on_revoke(self, stage: str, revoke: Revoke) -> None:
@@ -288,7 +288,7 @@ class Turn:
             await self._put(
                 ev.RevokeEvent(
                     response_id=self.id,
-                    item_id=self._item_id,
+                    item_id=self.item_id,
                     stage=stage,
                     from_char=revoke.from_char,
                 )
@@ -312,7 +312,7 @@ class Turn:
         await self._put(ev.ResponseDone(response=self._response(status)))
 
     async def _close_item(self, entry: Entry, status: EndStatus) -> None:
-        ids: dict[str, Any] = {"response_id": self.id, "item_id": self._item_id}
+        ids: dict[str, Any] = {"response_id": self.id, "item_id": self.item_id}
         if self._track is None:
             await self._put(ev.TextDone(**ids, text=self._said))
             part = Part(type="text", text=self._said)

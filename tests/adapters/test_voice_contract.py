@@ -16,6 +16,7 @@ from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
 from specstream.pipeline.interfaces import SpeechSynthesizer
 from specstream.types import PAUSE, Mark, Phrase, Span, SpeechBuffer, Tag
 from specstream_adapters.voice import EspeakVoice, ReferenceVoice
+from specstream_adapters.voice.text import plain
 
 Make = Callable[..., SpeechSynthesizer]
 
@@ -89,7 +90,7 @@ def check_words(said: Said, what: Phrase) -> None:
         assert sample <= mark.samples.start < mark.samples.end <= len(said.pcm)
         assert what.chars.start + char <= mark.chars.start < mark.chars.end <= what.chars.end
         first, last = (offset - what.chars.start for offset in mark.chars)
-        assert what.spoken[first:last] == mark.text
+        assert plain(what.spoken)[first:last] == mark.text
         sample, char = mark.samples.end, last
 
 
@@ -113,7 +114,7 @@ async def test_vowels_are_far_louder_than_pauses_and_the_pace_is_human(make: Mak
     said = await say(voice, phrase(PLAIN))
     vowels = [m for m in said.of("phoneme") if m.text[0] in "aeiou\u025b\u0254\u0259\u0251\u026a"]
     pauses = [m for m in said.of("phoneme") if m.text == PAUSE]
-    assert len(vowels) > 15
+    assert len(vowels) >= 15
     assert len(pauses) >= 2
     quietest_vowel = min(said.level(mark) for mark in vowels)
     assert quietest_vowel > 10 * max(said.level(mark) for mark in pauses)

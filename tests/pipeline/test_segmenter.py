@@ -61,6 +61,8 @@ def test_a_long_sentence_ends_after_a_clause_or_between_words() -> None:
     assert "10 000 000 km" in plain[-1].text
     tagged = cut("的" * 90 + "[shake head]" + "的" * 90, max_chars=96)
     assert [tag.name for p in tagged for tag in p.tags] == ["shake head"]
+    numbers = cut("170 " * 100, max_chars=64)
+    assert all(p.text.startswith("170 ") and p.text.endswith("170 ") for p in numbers)
     family = "👨‍👩‍👧"
     assert all(not p.text[0] == "\u200d" != p.text[-1] for p in cut(family * 90, max_chars=64))
 
@@ -75,6 +77,7 @@ TAGS = [
     ("read [the docs](https://x.y/z) or list[index], grid[a][bc], \\[x y]", []),
     ("`[smile]` ``a [nod] ` b`` [wave]", ["wave"]),
     ("```toml\n[server]\n```\n[nod] Done.", ["nod"]),
+    ("```toml\n" + "[server]\n" * 40 + "```\n[nod] Done.", ["nod"]),
     ("half a [smi", []),
 ]
 
@@ -94,6 +97,18 @@ def test_silence_joins_the_phrase_that_follows() -> None:
     (only,) = cut("  [nod] ")
     assert (only.reason, [tag.name for tag in only.tags]) == ("end", ["nod"])
     assert cut("") == []
+
+
+def test_a_line_is_more_than_a_clause() -> None:
+    first, *_ = cut("Here is what you will need for it:\n- an egg\n- a pan")
+    assert (first.text, first.reason) == ("Here is what you will need for it:\n", "sentence")
+
+
+@pytest.mark.parametrize("opened", ["[so", "[so](http://x", "`so", "(so", "“so", "*so"])
+def test_the_end_settles_what_was_never_closed(opened: str) -> None:
+    assert marked(f"Yes. It is {opened} it is. Good. Bye.") == (
+        f"Yes. ‖It is {opened} it is. ‖Good. ‖Bye."
+    )
 
 
 def test_the_clock_is_that_of_the_chunk_that_completed_the_phrase() -> None:
@@ -238,3 +253,19 @@ def test_a_reply_that_is_taken_back_whole_begins_anew() -> None:
     reply = "1. Open the door, please, and then the window."
     phrases = segmenter.add(chunk(reply, 0))
     assert [(p.text, p.reason) for p in phrases] == [("1. Open the door, please, ", "clause")]
+
+
+def test_tokens_are_taken_back_with_their_text() -> None:
+    # Token 1 is the first half of a character that token 2 completes; then token 2 is replaced.
+    segmenter = Segmenter()
+    segmenter.add(Chunk("Aé", (1, 2, 3), Span(0, 3), Span(0, 2), ends=(1, 1, 2)))
+    segmenter.revoke(1)
+    segmenter.add(Chunk("è! ", (4, 5), Span(2, 4), Span(1, 4), ends=(2, 4)))
+    (phrase,) = segmenter.add(Chunk("B", (6,), Span(4, 5), Span(4, 5), ends=(5,)))
+    assert (phrase.text, phrase.tokens) == ("Aè! ", (0, 4))
+    # Without ends, the kept half of a chunk keeps the tokens that were not written anew.
+    segmenter = Segmenter()
+    segmenter.add(Chunk("Go. Left", (1, 2, 3), Span(0, 3), Span(0, 8)))
+    segmenter.revoke(5)
+    (last,) = segmenter.add(Chunk("uck", (4,), Span(2, 3), Span(5, 8))) + segmenter.close()
+    assert (last.text, last.tokens) == ("Luck", (0, 3))

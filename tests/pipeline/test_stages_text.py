@@ -65,10 +65,12 @@ async def timeline(
         await anyio.sleep_until(start + end)
         link.close()
 
+    heard = []
     async with anyio.create_task_group() as group:
         group.start_soon(feed)
-        out = stage.run(link.inlet)
-        return [(round(anyio.current_time() - start, 3), told(item)) async for item in out]
+        async for item in stage.run(link.inlet):
+            heard.append((round(anyio.current_time() - start, 3), told(item)))
+    return heard
 
 
 @pytest.mark.virtual_time

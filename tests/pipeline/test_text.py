@@ -61,7 +61,7 @@ def f1(category: Callable[[str], bool] = lambda _: True) -> float:
 
 def test_the_corpus_is_large_and_wide() -> None:
     names = {name for name, _ in corpus()}
-    assert sum(line.count("‖") + 1 for _, line in corpus()) >= 400
+    assert sum(line.count("‖") + 1 for _, line in corpus()) >= 500
     assert len(names & {"de", "fr", "es", "ru", "zh", "ja", "ko", "hi"}) == 8
 
 

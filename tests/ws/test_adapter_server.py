@@ -27,7 +27,6 @@ from specstream.errors import (
     PortUnavailable,
 )
 from specstream.pipeline.stages import VoiceStage
-from specstream.types import Speech
 from specstream.ws.adapter_server import adapter_server, serve_adapter
 from specstream.ws.listen import listen
 from specstream.ws.remote import RemoteStage
@@ -40,9 +39,11 @@ from specstream.ws.stage_frames import (
     ChunkFrame,
     EndFrame,
     FlushFrame,
+    ReadyFrame,
     StartFrame,
     encode,
 )
+from specstream.ws.stage_protocol import Conversation
 from tests.standins import Board, Face, Script, ToneVoice, feed, phrases_of
 
 PHRASES = phrases_of("Hello there [smile]. This is another sentence. And the last one.")
@@ -364,11 +365,20 @@ async def test_a_stage_that_works_does_not_keep_others_waiting() -> None:
 
 
 async def test_a_face_is_told_how_to_rest_even_if_done_and_cancel_cross() -> None:
+    async def next_frame() -> dict[str, Any]:
+        frame: dict[str, Any] = json.loads(await socket.recv())
+        return frame
+
+    client = Conversation("client", "avatar")
+    client.receive(encode(ReadyFrame(kind="avatar", adapter="x", window=8)))
+    speech = next(s for s in await feed(VoiceStage(ToneVoice()), PHRASES) if s.pcm and s.marks)
     async with adapter_server("avatar", Face) as port, dial(port) as socket:
-        (speech, *_) = [s for s in await feed(VoiceStage(ToneVoice()), PHRASES) if s.pcm]
-        assert isinstance(speech, Speech)
-        await socket.send(START)
-        await socket.send(encode(EndFrame()))
-        assert json.loads(await socket.recv())["type"] == "done"
+        for what in (StartFrame(window=8), speech, EndFrame()):
+            for message in client.send(what):
+                await socket.send(message)
+        cues = []
+        while (frame := await next_frame())["type"] != "done":
+            cues.append(frame["cue"])
+        assert cues[-1]["name"] == "sil"
         await socket.send(encode(CancelFrame()))
-        assert json.loads(await socket.recv()) == {"type": "cancelled", "cues": []}
+        assert await next_frame() == {"type": "cancelled", "cues": cues[-2:]}

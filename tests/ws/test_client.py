@@ -11,7 +11,13 @@ import anyio
 import pytest
 from websockets.asyncio.server import ServerConnection
 
-from specstream.errors import ConfigError, ConnectionFailed, ProtocolError, RequestError
+from specstream.errors import (
+    ConfigError,
+    ConnectionFailed,
+    ProtocolError,
+    RequestError,
+    SamplingError,
+)
 from specstream.testing import ScriptedEngine
 from specstream.types import AvatarCue, SamplingParams, ScenePrompt
 from specstream.ws.client import (
@@ -154,6 +160,8 @@ async def test_a_refused_request_raises_and_the_client_stays_usable() -> None:
             await client.update(colour="red")
         assert (await client.update(instructions="x"))["instructions"] == "x"
         assert isinstance((await read(client.respond("Hi", audio=False)))[-1], Done)
+        with pytest.raises(SamplingError, match="processors"):
+            client.respond("Hi", sampling=SamplingParams(processors=(lambda i, s: s,)))
 
 
 @pytest.mark.parametrize(

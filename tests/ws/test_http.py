@@ -14,7 +14,7 @@ from websockets.typing import Origin, Subprotocol
 from specstream.errors import ConfigError, PortUnavailable
 from specstream.testing import ScriptedEngine
 from specstream.ws.server import RealtimeServer
-from tests.ws.doubles import Stand, wait_for
+from tests.ws.doubles import Stand, WordVoice, wait_for
 
 KEY = "s3cret"
 
@@ -143,6 +143,8 @@ async def test_the_plain_pages() -> None:
         code, head, body = await get(server.port, "/")
         assert (code, body.startswith("<!doctype html>")) == (200, True)
         assert "text/html; charset=utf-8" in head
+        assert "default-src 'none'" in head
+        assert "PAGE." not in body, "style and scripts are laid in"
         for word in ("http://", "https://", "//cdn"):
             assert word not in body.replace("http://www.w3.org/", ""), "the page is self-contained"
         code, _, body = await get(server.port, "/healthz")
@@ -159,8 +161,9 @@ async def test_the_plain_pages() -> None:
         assert (await get(server.port, "/favicon.ico"))[0] == 204
         assert (await get(server.port, "/v1/realtime"))[0] == 426
         code, head, _ = await get(server.port, "/", "DELETE")
-        assert code == 405
-        assert "GET" in head
+        assert (code, "GET" in head) == (405, True)
+        code, head, body = await get(server.port, "/healthz", "HEAD")
+        assert (code, body) == (200, "")
 
 
 async def test_figures_need_the_key_and_the_page_does_not() -> None:
@@ -185,6 +188,7 @@ async def test_figures_need_the_key_and_the_page_does_not() -> None:
         {"max_size": 10},
         {"lead_s": 0.0},
         {"buffer_s": 0.0},
+        {"voice": WordVoice()},
     ],
 )
 def test_unsafe_and_senseless_options_are_refused(options: dict[str, Any]) -> None:

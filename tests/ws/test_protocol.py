@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -15,10 +17,11 @@ from specstream.pipeline.text import Segmenter
 from specstream.testing import chunks_of
 from specstream.types import SamplingParams, Span, Speech
 from specstream.ws import events as ev
+from specstream.ws import protocol as pr
 from specstream.ws.conversation import MAX_ITEMS, Conversation, Entry, SpokenTrack
 from specstream.ws.outbox import MAX_BYTES, MAX_EVENTS, Outbox
 from specstream.ws.protocol import ItemCreate, SessionUpdate, parse_client_event, parse_input
-from specstream.ws.resources import Part, Word
+from specstream.ws.resources import Extra, Part, Word
 from specstream.ws.settings import Sampling, SessionSettings, sampling_params
 from specstream.ws.transcript import SpokenText, spoken_text
 from specstream.ws.wire import Refused
@@ -344,6 +347,20 @@ async def test_the_log_is_numbered_in_order_and_bounded() -> None:
             assert outbox.seq == MAX_EVENTS + 2
             scope.cancel()
     assert len(await outbox.take()) > MAX_BYTES
+
+
+def test_the_document_names_every_event_code_and_field() -> None:
+    root = Path(__file__).parents[2]
+    text = (root / "docs" / "protocol.md").read_text(encoding="utf-8")
+    types = [*pr._KNOWN, *ev._KNOWN]
+    fields = [*Extra.model_fields, *Sampling.model_fields, *SessionSettings.model_fields]
+    codes = set[str]()
+    for source in (root / "specstream" / "ws").glob("*.py"):
+        codes.update(re.findall(r'Refused\(\s*"(\w+)"', source.read_text(encoding="utf-8")))
+    assert len(codes) > 10
+    names = [*types, *fields, *codes]
+    missing = [name for name in names if not re.search(rf"[`\".]{re.escape(name)}[`\"]", text)]
+    assert missing == []
 
 
 def test_server_events_survive_the_wire() -> None:

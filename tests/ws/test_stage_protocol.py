@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import fields
 from typing import Any, get_args
 
 import pytest
@@ -147,6 +148,11 @@ def test_a_phrase_must_fit_its_text(change: dict[str, Any]) -> None:
     data["phrase"].update(change)
     with pytest.raises(Violation):
         decode(json.dumps(data))
+
+
+def test_speech_loses_nothing_but_its_pcm() -> None:
+    assert {field.name for field in fields(Speech)} == {"pcm", *SpeechHead.model_fields}
+    assert SpeechHead.of(SPEECH).join(SPEECH.pcm) == SPEECH
 
 
 def test_the_audio_header_is_what_the_document_says() -> None:

@@ -9,8 +9,8 @@ from specstream_adapters.prompt.lexicon import (
     FEELING,
     FEMALE,
     MALE,
-    MOTION,
     PERCEPTION,
+    PLACES,
     PREPOSITIONS,
     SPEECH,
 )
@@ -25,8 +25,10 @@ _CLASS = {
     "this": "it", "that": "it", "who": "",
 }  # fmt: skip
 _SPEAKER = frozenset("i me my we us our you your".split())
-_LIVELY = SPEECH | FEELING | PERCEPTION | MOTION
-_AFTER_CORE = re.compile(r"(?:,| with | without | in | of | on | at | who | named | called | known ).*")
+_LIVELY = SPEECH | FEELING | PERCEPTION
+_AFTER_CORE = re.compile(
+    r"(?:,| with | without | in | of | on | at | who | named | called | known ).*"
+)
 
 
 @dataclass(slots=True)
@@ -76,18 +78,17 @@ class Bible:
 
     def resolve(self, phrase: NounPhrase, verb: str = "") -> Subject | None:
         """The subject that ``phrase`` means in a clause with ``verb``; None for an unclear pronoun."""
-        found = self._find(phrase, verb)
+        found = self._find(phrase)
         if found is None:
             return None
-        self.clock += 1
-        found.used = self.clock
-        if verb in _LIVELY and verb not in MOTION and not found.animate:
-            found.animate = True
+        self.touch(found)
+        acts = bool(found.name) and verb not in ("", "be") or verb in _LIVELY
+        found.animate = found.animate or (acts and not found.heads & PLACES)
         return found
 
-    def _find(self, phrase: NounPhrase, verb: str) -> Subject | None:
+    def _find(self, phrase: NounPhrase) -> Subject | None:
         if phrase.kind == "pronoun":
-            return self._pronoun(phrase.head, verb)
+            return self._pronoun(phrase.head)
         parts = re.split(r",? and ", phrase.text)
         if phrase.plural and len(parts) > 1:
             return self._joined([self._part(part) for part in parts])
@@ -97,7 +98,7 @@ class Bible:
             return known
         return self._add(phrase)
 
-    def _pronoun(self, pronoun: str, verb: str) -> Subject | None:
+    def _pronoun(self, pronoun: str) -> Subject | None:
         if pronoun in _SPEAKER:
             return self.speaker
         wanted = _CLASS.get(pronoun, "")
@@ -110,10 +111,11 @@ class Bible:
         fitting = [s for s in latest if s.pronoun == wanted]
         unknown = [s for s in latest if not s.pronoun and not s.plural]
         if wanted in ("he", "she"):
-            unknown = [s for s in unknown if s.animate]
+            unknown = [s for s in unknown if s.animate or s.name]
         chosen = (fitting or unknown or [None])[0]
         if chosen is not None:
             chosen.pronoun = wanted
+            chosen.animate = chosen.animate or wanted != "it"
         return chosen
 
     def _known(self, phrase: NounPhrase) -> Subject | None:
@@ -133,18 +135,20 @@ class Bible:
 
     def _learn(self, subject: Subject, phrase: NounPhrase) -> None:
         """A name gets its first description, a description its first name."""
-        if phrase.described and phrase.name and (not subject.name or subject.description == subject.name):
+        if (
+            phrase.described
+            and phrase.name
+            and (not subject.name or subject.description == subject.name)
+        ):
             subject.description = phrase.text
         subject.name = subject.name or phrase.name
         subject.heads |= _heads(phrase)
 
     def _add(self, phrase: NounPhrase) -> Subject:
-        text, owner = phrase.text, None
-        if phrase.kind == "possessive":
-            determiner, _, rest = text.partition(" ")
-            owner = self._pronoun(_CLASS.get(determiner, determiner), "") if rest else None
-            if owner is not None:
-                text = f"{owner.short}'s {rest}"
+        text = phrase.text
+        if phrase.kind == "possessive" and " " in text:
+            owner = self.owner(phrase)
+            text = text if owner is None else f"{owner.short}'s {text.partition(' ')[2]}"
         heads = _heads(phrase)
         gender = "she" if heads & FEMALE else "he" if heads & MALE else ""
         subject = Subject(
@@ -173,6 +177,25 @@ class Bible:
         text = " ".join(texts) + f" and {parts[-1].description}"
         animate = any(p.animate for p in parts)
         return Subject(text, set(), pronoun="they", animate=animate, plural=True)
+
+    def find(self, phrase: NounPhrase) -> Subject | None:
+        """Whom ``phrase`` means, if that is somebody known; takes in nobody."""
+        return self._pronoun(phrase.head) if phrase.kind == "pronoun" else self._known(phrase)
+
+    def enter(self, subject: Subject) -> None:
+        """Make ``subject`` (the speaker, who tells their own story) one of the characters."""
+        if subject not in self.subjects:
+            self.subjects.append(subject)
+
+    def owner(self, phrase: NounPhrase) -> Subject | None:
+        """Whose thing "her lantern" is."""
+        determiner = phrase.text.split()[0].lower()
+        return self._pronoun(_CLASS.get(determiner, determiner))
+
+    def touch(self, subject: Subject) -> None:
+        """Make ``subject`` the one that was spoken of last."""
+        self.clock += 1
+        subject.used = self.clock
 
     def rename(self, name: str, subject: Subject) -> None:
         """ "Her name was Mara": the description gets a name."""

@@ -125,8 +125,8 @@ MOTION = _set(
     " move turn spin charge escape head trot sprint glide soar paddle cycle skate ski plunge"
 )
 POSITION = _set(
-    "stand sit live wait lie be work sleep stay arrive rest hide kneel dwell lean linger play hang"
-    " gather meet wake begin grow camp land"
+    "stand sit live wait lie be work sleep stay arrive rest hide kneel dwell lean linger"
+    " gather wake camp land"
 )
 VAGUE = _set("do work happen manage try succeed help")
 VERBS = (
@@ -156,7 +156,17 @@ VERBS = (
         " strum stuff sway sweep swell swing switch take tap taste teach tear throw tick tie tilt"
         " touch tow trace trade train trap tug turn twinkle twist type uncover unfold unlock unroll"
         " use vanish visit wag wake warm wash wave wear weave welcome whirl whisk whistle win wind"
-        " wink wipe wrap write zip blend combine preheat pick trust beat belong burn contain hover"
+        " wink wipe wrap write zip blend combine preheat pick trust beat belong burn contain hover score tackle crowd scream slip dare"
+        " back bump trip crackle graze clutch hurl toss pour stamp splash whirr hiss beep buzz click"
+        " clatter creak rumble thunder bark purr growl chirp squeal chatter argue cheer bow curl"
+        " unwrap unpack pluck gallop pedal steer park pitch spray scrub wipe mop sprout bud wilt"
+        " gleam shimmer blaze smoulder fizz bubble steam toast roast fry grill serve garnish drizzle"
+        " squeeze zip button lace knot patch stitch weld saw drill dig rake hoe water feed milk"
+        " shear groom saddle land dock anchor moor launch orbit circle hover glide perch nest"
+        " scout track stalk pounce snarl bite chew gnaw nibble gulp swallow lick sniffle yawn"
+        " stretch doze snore dream blink squint stare nudge tug yank drag haul heave shove"
+        " beckon salute curtsy embrace kiss tickle poke pinch scratch rub pat stroke caress"
+        " mount dismount board exit depart return vanish fade appear emerge surface submerge"
         " lap seem keep kneel plan prefer prepare remain sell spend study"
     )
 )
@@ -205,7 +215,7 @@ NOT_PLACES = _set(
     " mouth chest back neck hair ear ears lips voice breath silence fear surprise fact love trouble"
     " end way case need hurry order turn place danger peace pieces half vain tears pain detail"
     " return charge addition general particular least last first once all word words name dream"
-    " dreams song songs colour color pair line row middle distance background beginning sign"
+    " dreams song songs left right side colour color pair line row screen middle distance background beginning sign"
 )
 MALE = _set(
     "man boy king prince father dad brother son uncle grandfather grandpa fisherman husband knight"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from specstream_adapters.prompt.lexicon import FEELING, MOTION, PERCEPTION, SPEECH
 
-__all__ = ["Draft", "camera_for", "compose", "mood_of"]
+__all__ = ["Draft", "Moment", "camera_for", "compose", "mood_of"]
 
 _MOODS = {
     "warm": "smile happy laugh grin joy joyful love proud wink wave cheerful glad chuckle giggle",
@@ -24,35 +24,53 @@ _MOODS = {
 _MOOD_OF = {tag: mood for mood, tags in _MOODS.items() for tag in tags.split()}
 _CLOSE_MOODS = frozenset(("astonished", "sombre", "tense", "hushed", "fierce", "weary"))
 _LONGEST_ACTION = 170
-_LONGEST_SPEECH = 100
+_LONGEST_LINE = 100
 
 
 def mood_of(tags: tuple[str, ...]) -> str:
     """The mood that the last telling tag gives ("" for none): "[wide eyes]" is "astonished"."""
     for tag in reversed(tags):
         for word in re.findall(r"[a-z]+", tag.lower()):
-            for stem in (word, word.removesuffix("s"), word.removesuffix("ing"), word.removesuffix("ed")):
+            stems = (word, *(word.removesuffix(end) for end in ("s", "ing", "ed", "d")))
+            for stem in stems:
                 if stem in _MOOD_OF:
                     return _MOOD_OF[stem]
     return ""
 
 
-@dataclass(slots=True)
-class Draft:
-    """What is known of a shot before it is put into one prompt.
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a shot is about, before it has a camera.
 
-    ``action`` is in the text's own words; ``shown`` is the same as a caption would say it.
+    ``action`` is in the text's own words, ``shown`` the same as a caption says it, ``line`` what is
+    spoken. ``local`` says that the action itself names where it is.
     """
 
-    subject: str
     action: str
     shown: str
-    place: str
-    time: str
-    camera: str
+    verb: str = ""
+    line: str = ""
     mood: str = ""
-    atmosphere: str = ""
-    extras: list[str] = field(default_factory=list)
+    extras: tuple[str, ...] = ()
+    local: bool = False
+    new_place: bool = False
+    arrives: bool = False
+    talk: bool = False
+    order: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A shot in parts; `compose` puts them into one prompt."""
+
+    subject: str
+    moment: Moment
+    camera: str
+    place: str
+    time: str = ""
+    air: str = ""
+    extras: tuple[str, ...] = ()
+    mood: str = ""
 
     @property
     def setting(self) -> str:
@@ -60,35 +78,29 @@ class Draft:
         return ", ".join(part for part in (self.place, self.time) if part)
 
 
-def camera_for(
-    verb: str,
-    *,
-    first: bool,
-    talk: bool = False,
-    speech: bool = False,
-    arrives: bool = False,
-    new_place: bool = False,
-    animate: bool = True,
-    plural: bool = False,
-    action: str = "",
-    mood: str = "",
-) -> str:
-    """The shot size and angle that a story calls for at this point."""
+def camera_for(moment: Moment, *, first: bool, animate: bool, plural: bool, large: bool) -> str:
+    """The shot size and angle that a story calls for at this point.
+
+    ``animate``, ``plural`` and ``large`` describe the subject; ``first`` opens the shot list.
+    """
+    verb = moment.verb
+    if moment.order:
+        return "overhead close-up"
+    if moment.talk:
+        return "medium shot" if first else "medium close-up"
     if first:
-        return "medium shot" if talk else "establishing wide shot"
-    if talk:
-        return "medium close-up"
-    if arrives:
+        return "establishing wide shot"
+    if moment.arrives:
         return "over-the-shoulder shot"
-    if speech or verb in SPEECH:
+    if moment.line or verb in SPEECH:
         return "close-up"
-    if new_place:
+    if moment.new_place or large:
         return "wide shot"
-    if verb in PERCEPTION and re.search(r"\bup\b", action):
+    if verb in PERCEPTION and re.search(r"\bup\b", moment.action):
         return "low-angle shot"
     if verb in MOTION and animate:
         return "tracking shot"
-    if verb in FEELING or mood in _CLOSE_MOODS:
+    if animate and (verb in FEELING or moment.mood in _CLOSE_MOODS):
         return "close-up"
     if verb in PERCEPTION:
         return "medium close-up"
@@ -98,26 +110,29 @@ def camera_for(
 
 
 def compose(draft: Draft, style: str) -> str:
-    """One line for a picture or video model: shot, subject, action, place, air, mood, style."""
-    subject = draft.subject + ("," if "," in draft.subject and draft.shown else "")
-    lines = [_sentence(f"{draft.camera} of {subject} {_shorten(draft.shown, _LONGEST_ACTION)}".strip())]
-    shown = " ".join([draft.shown, *draft.extras]).lower()
-    more = [part for part in draft.extras if part]
-    more += [part for part in (draft.place, draft.time) if part and part.lower() not in shown]
-    if more:
-        lines[0] = ", ".join([lines[0], *more])
-    lines += [_sentence(part) for part in (draft.atmosphere, draft.mood and f"{draft.mood} mood", style) if part]
-    text = " ".join(line if line[-1] in ".!?…" else f"{line}." for line in lines)
+    """One line for a picture or video model: shot, action, place, air, spoken line, mood, style."""
+    moment = draft.moment
+    shown = _shorten(moment.shown, _LONGEST_ACTION)
+    comma = "," if "," in draft.subject and shown else ""
+    parts = [f"{draft.camera} of {draft.subject}{comma} {shown}".strip(), *draft.extras]
+    told = " ".join(parts)
+    parts += [w for w in ("" if moment.local else draft.place, draft.time) if not _says(told, w)]
+    line = f"Dialogue: {_shorten(moment.line.strip(' ,'), _LONGEST_LINE)}" if moment.line else ""
+    mood = f"{draft.mood} mood" if draft.mood else ""
+    sentences = [", ".join(part for part in parts if part), draft.air, line, mood, style]
+    text = " ".join(_sentence(s) for s in sentences if s)
     return re.sub(r"\s+([,.!?;:])", r"\1", re.sub(r"\s+", " ", text)).strip()
 
 
-def speech(verb: str, words: str) -> str:
-    """Somebody says something, without quotation marks (models would draw them)."""
-    return f"{verb}: {_shorten(words.strip(' ,'), _LONGEST_SPEECH)}"
+def _says(told: str, where: str) -> bool:
+    """Whether the place or time is in the text already; "into the bar" says "in the bar" too."""
+    core = where.partition(" ")[2] or where
+    return re.search(rf"\b{re.escape(core)}\b", told, re.IGNORECASE) is not None
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    text = text.strip(" ,")
+    return text[:1].upper() + text[1:] + ("" if text[-1:] in ".!?…" else ".")
 
 
 def _shorten(text: str, limit: int) -> str:

@@ -35,6 +35,7 @@ __all__ = [
 
 Kind = Literal["pronoun", "name", "definite", "indefinite", "possessive", "bare", "quantified"]
 _NAMING = frozenset(("named", "called", "known"))
+_COLLECTIVE = frozenset("herd flock pack crowd family crew team audience swarm pair".split())
 _WEARING = frozenset(("with", "of", "without"))
 
 
@@ -56,7 +57,9 @@ class NounPhrase:
     @property
     def animate(self) -> bool:
         """Whether it is surely somebody rather than something."""
-        return self.head in ANIMATE or (bool(self.name) and self.described)
+        singular = self.head.removesuffix("s")
+        known = self.head in ANIMATE or (self.plural and singular in ANIMATE)
+        return known or (bool(self.name) and self.described)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +114,6 @@ def _ends_noun(words: Words, j: int) -> bool:
         return True
     if words.low(j) in ("than", "to", "or", "but", "so"):
         return True
-    if words.is_name(j) and not (
-        words.is_name(j - 1) or before in _NAMING or before in DETERMINERS
-    ):
-        return True
     return before not in DETERMINERS and (form_of(low) == "ing" or _is_finite(words, j))
 
 
@@ -159,7 +158,11 @@ def read_place(words: Words, i: int, end: int) -> PlacePhrase | None:
     """The place that the prepositional phrase ``[i, end)`` names, or None if it names none."""
     inside = [words.low(j) for j in range(i, end)]
     nouns = [low for low in inside if low not in PREPOSITIONS and low not in DETERMINERS]
-    if inside[0] not in PLACE_PREPOSITIONS or not nouns:
+    if inside[0] in ("out", "up", "down", "off", "back", "from") and inside[1:2] != ["of"]:
+        inside, i = inside[1:], i + 1  # "out to sea"
+    if not inside or inside[0] not in PLACE_PREPOSITIONS | {"to"} or not nouns:
+        return None
+    if any(low in ("every", "any", "no", "another", "some") for low in inside):
         return None
     if any(low in TIMES or low in PRONOUNS for low in nouns) or nouns[-1] in QUANTIFIED:
         return None
@@ -192,6 +195,8 @@ def noun_phrase(words: Words, i: int, end: int) -> NounPhrase | None:
     text, first = words.slice(i, end), words.low(i)
     if end - i == 1 and first in PRONOUNS:
         return NounPhrase(first, first, "pronoun", plural=first in ("they", "we"))
+    if lows_end(words, i, end) in (("of", "them"), ("of", "us")):  # "all three of them"
+        return NounPhrase("they", "they", "pronoun", plural=True)
     names = [words.at(j).text for j in range(i, end) if words.is_name(j)]
     lows = [words.low(j) for j in range(i, end)]
     name = _name(words, i, end)
@@ -213,8 +218,13 @@ def noun_phrase(words: Words, i: int, end: int) -> NounPhrase | None:
         kind = "indefinite"
     else:
         kind = "definite" if first in DETERMINERS else "bare"
-    plural = "and" in lows or (plural_form(head) and not name)
+    plural = "and" in lows or head in _COLLECTIVE or (plural_form(head) and not name)
     return NounPhrase(text, head or name.lower(), kind, name, plural, described)
+
+
+def lows_end(words: Words, i: int, end: int) -> tuple[str, ...]:
+    """The last two words of ``[i, end)``."""
+    return tuple(words.low(j) for j in range(max(i, end - 2), end))
 
 
 def _description_head(words: Words, i: int, end: int) -> str:

@@ -68,7 +68,8 @@ def _after_pronoun(words: Words, i: int, end: int) -> int | None:
     while j < end and (is_adverb(words.low(j)) or words.low(j) in ("all", "both", "each")):
         j += 1
     low = words.low(j)
-    return i + 1 if j < end and (low in AUXILIARIES or form_of(low)) else None
+    verb = low in AUXILIARIES or form_of(low) or not (is_function(low) or words.at(j).mark)
+    return i + 1 if j < end and verb else None
 
 
 def _apposition_end(words: Words, comma: int, end: int) -> int | None:
@@ -86,13 +87,15 @@ def _strength(words: Words, start: int, j: int) -> int:
     """How surely the word at ``j`` is the finite verb: 2 is sure, 1 may be, 0 is not."""
     low, before, after = words.low(j), words.low(j - 1), words.low(j + 1)
     form = form_of(low)
-    if form is None or before in DETERMINERS | PREPOSITIONS | ADJECTIVES or after == "of":
-        return 0
-    if before == "to" or (j - 1 == start and before in ADJECTIVES):
+    if before in DETERMINERS | PREPOSITIONS | ADJECTIVES or before == "to" or after == "of":
         return 0
     if form == "ing":
         return 1
     ends = not after or words.at(j + 1).mark or is_function(after)
+    if form is None:  # "a voice crackles through ...": not in the lexicon, but where a verb stands
+        one = not plural_form(before) or words.find("of", start, j) is not None
+        stands = ends and j - 1 > start and one and not is_function(before)
+        return 1 if stands and plural_form(low) and words.low(start) in DETERMINERS else 0
     if form == "past":
         adjectival = not ends and _finite_soon(words, j + 1)
         return 0 if adjectival else 2
@@ -131,6 +134,8 @@ def starts_clause(words: Words, j: int, end: int) -> bool:
     first = words.low(j + 1)
     subject = first in DETERMINERS or first in _SUBJECTS or words.is_name(j + 1)
     subject = subject or first in QUANTIFIED or first == "there"
+    if plural_form(first) and not is_function(first):  # "and musicians played"
+        subject = subject or form_of(words.low(j + 2)) == "past"
     if not subject or first in PRONOUNS - _SUBJECTS - DETERMINERS:
         return False
     stop = next((k for k in range(j + 2, end) if words.at(k).mark or words.low(k) == "and"), end)

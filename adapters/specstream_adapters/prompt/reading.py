@@ -14,9 +14,10 @@ _MAX_JSON = 20_000
 _SPECIAL = re.compile(r"<\|[^|<>]{1,40}\|>")
 _STOP = re.compile(r"(?:[.!?…]+[\"'”’»)\]]*(?=\s|\Z)|[。！？]+[」』”]*|\n\s*\n)\s*")
 _ABBREVIATION = re.compile(
-    r"(?:\b(?:mr|mrs|ms|dr|st|prof|capt|sgt|lt|col|gen|jr|sr|vs|etc|e\.g|i\.e|no|approx)|\b[a-z])\.$",
+    r"(?:\b(?:mr|mrs|ms|dr|st|prof|capt|sgt|lt|col|gen|jr|sr|vs|etc|e\.g|i\.e|no|approx|int|ext)|\b[a-z])\.$",
     re.IGNORECASE,
 )
+_OPEN_END = re.compile(r"\b(?:INT|EXT|Mrs?|Ms|Dr|Prof|Capt|Sgt|Lt)\.\s*$|(?:^|\n)\s*\d+\.\s*$")
 _ATTRIBUTION = re.compile(
     r"(?:[A-Z]\w+(?: [A-Z]\w+)?|[Tt]he \w+(?: \w+)?|[HhSs]he|[Ii]t|[Tt]hey|I) "
     r"(?:said|says|asks?|asked|cries|cried|whisper(?:s|ed)|shout(?:s|ed)|call(?:s|ed)|answer(?:s|ed)|"
@@ -112,6 +113,7 @@ class Reader:
                 return stop.end()
         if len(self._text) > _MAX_CHARS:
             return self._text.rfind(" ", 0, _MAX_CHARS) + 1 or _MAX_CHARS
+        ended = ended and not _OPEN_END.search(self._text)
         if ended and self._text.strip() and not _in_quotes(self._text):
             return len(self._text)
         return None
@@ -139,7 +141,11 @@ def _in_quotes(text: str) -> bool:
 
 def _ends_here(text: str, stop: re.Match[str], rest: str) -> bool:
     word = text[: stop.end()].rstrip()
-    if _ABBREVIATION.search(word) or (rest[0].isalpha() and rest[0].islower()):
+    if (
+        _ABBREVIATION.search(word)
+        or _OPEN_END.search(word)
+        or (rest[0].isalpha() and rest[0].islower())
+    ):
         return False
     return not (word[-1] in "\"”'’»" and _ATTRIBUTION.match(rest))
 

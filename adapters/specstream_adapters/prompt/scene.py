@@ -39,12 +39,14 @@ from specstream_adapters.prompt.words import Words, is_adverb
 
 __all__ = ["Clause", "Place", "Scene", "read_scene"]
 
+_SLUG = re.compile(r"\s*(?:INT|EXT)\b[./ ]+(?P<place>\w[^–—]*?)(?:\s+[-–—]\s+(?P<time>.+?))?[.\s]*")
 _QUOTE = re.compile(r"[\"“]([^\"“”]*)(?:[\"”]|\Z)")
-_ALONE = frozenset("outside inside upstairs downstairs underwater backstage overhead below".split())
+_ALONE = frozenset("outside inside upstairs downstairs underwater backstage".split())
 _ONLY_BEFORE_COMMA = frozenset(
-    "no yes first second third next last well sure still once third okay ok oh ah however now"
+    "no yes first second third next last well sure still once third okay ok oh ah however"
     " there here all so".split()
 )
+_HOW_FAR = frozenset("deep high far right halfway somewhere straight".split())
 _HOW = frozenset(("how", "why", "when", "where"))
 _GOALS = frozenset("into onto inside to toward towards through".split())
 _How = Literal["opening", "goal", "position", "mention"]
@@ -62,6 +64,8 @@ class Clause:
     subject: NounPhrase | None
     verb: str
     action: str
+    complement: NounPhrase | None = None  # of "be": "a lighthouse keeper"
+    there: bool = False  # "there is ..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +80,10 @@ class Place:
 class Scene:
     """What one sentence shows. Empty strings and tuples where it says nothing of the kind.
 
-    ``topic`` is the sentence without its first connectives; ``addressed`` is true where somebody
-    speaks to the listener (a question, "I", "you", an order) rather than telling of something.
+    ``topic`` is the sentence without its first connectives; ``time`` is a time of day or
+    season, ``era`` a year; ``later`` is true where time moves on ("one day"). ``addressed`` is true
+    where somebody speaks to the listener (a question, "I", "you", an order) rather than telling of
+    something.
     """
 
     topic: str
@@ -85,15 +91,21 @@ class Scene:
     places: list[Place] = field(default_factory=list)
     mentioned: list[NounPhrase] = field(default_factory=list)
     time: str = ""
+    era: str = ""
+    later: bool = False
     opening: str = ""
     quote: str = ""
     addressed: bool = False
+    question: bool = False
     presents: bool = False
     fronted: str = ""
 
 
 def read_scene(text: str, names: frozenset[str] = frozenset()) -> Scene:
     """Read one sentence; ``names`` (lower case) are known to be proper names."""
+    if slug := _SLUG.fullmatch(text):
+        place = PlacePhrase(slug["place"].lower(), True)
+        return Scene("", places=[Place(place, "opening")], time=(slug["time"] or "").lower())
     quotes = [found[1].strip() for found in _QUOTE.finditer(text)]
     told = _QUOTE.sub(lambda found: " " * len(found[0]), text)
     words = Words(told, names)
@@ -102,6 +114,7 @@ def read_scene(text: str, names: frozenset[str] = frozenset()) -> Scene:
         end -= 1
     start = _skip_connectives(words, 0, end)
     scene = Scene(words.slice(start, end), quote=" ".join(q for q in quotes if q))
+    scene.question = told.rstrip().endswith("?")
     scene.addressed = _is_addressed(words, start, end, told)
     if _is_order(words, start, end):
         _finish(words, None, start, end, scene)
@@ -120,7 +133,7 @@ def _is_addressed(words: Words, start: int, end: int, told: str) -> bool:
 def _is_order(words: Words, start: int, end: int) -> bool:
     """Whether the clause begins with its verb: "Slice the tomatoes"."""
     low, after = words.low(start), words.low(start + 1)
-    if form_of(low) != "base" or words.is_name(start):
+    if form_of(low) != "base" or low in ("meet", "welcome", "thank") or words.is_name(start):
         return False
     takes_object = after in DETERMINERS or after in PRONOUNS or is_adverb(after)
     return takes_object or find_verb(words, start, end) is None
@@ -132,6 +145,10 @@ def _skip_connectives(words: Words, i: int, end: int) -> int:
         comma = words.low(i + 1) == ","
         if words.at(i).mark or (low == "just" and words.low(i + 1) in ("then", "as")):
             i += 1
+        elif low in _HOW_FAR and words.low(i + 1) in PREPOSITIONS:
+            i += 1
+        elif low in ("step", "tip", "note") and ":" in (words.low(i + 1), words.low(i + 2)):
+            i += 2
         elif low in ("that", "this") and words.low(i + 1) in BE and words.low(i + 2) in _HOW:
             i += 3
         elif low in _ONLY_BEFORE_COMMA and not comma:
@@ -188,6 +205,8 @@ def _read_time(words: Words, i: int, end: int, scene: Scene) -> int | None:
     phrase = words.slice(i, after)
     if any(words.low(j) in DAYTIMES for j in range(i, after)):
         scene.time = phrase[0].lower() + phrase[1:]
+    else:
+        scene.later = words.low(i) not in ("for", "all")
     return after + (words.low(after) == ",")
 
 
@@ -223,6 +242,8 @@ def _read_fronted(words: Words, i: int, end: int, scene: Scene) -> int | None:
     inverted = form_of(words.low(after)) or words.low(after) in BE
     if not comma and not inverted and find_verb(words, after, end) is None:
         return None
+    if re.fullmatch(r"[12]\d\d\d", words.low(after - 1)):
+        scene.era = f"{low} {words.low(after - 1)}"
     _read_places(words, i, after, "", scene, "opening")
     scene.fronted = words.slice(i, after)
     scene.fronted = scene.fronted[0].lower() + scene.fronted[1:]
@@ -289,7 +310,7 @@ def _read_there(words: Words, verb: int, end: int, scene: Scene) -> None:
         return
     verb_text = "" if base == "be" else words.slice(verb, start)
     parts = [part for part in (verb_text, scene.fronted, tail) if part]
-    scene.clauses.append(Clause(subject, base, " ".join(parts)))
+    scene.clauses.append(Clause(subject, base, " ".join(parts), there=True))
     _read_places(words, rest, end, base, scene)
 
 
@@ -311,7 +332,7 @@ def _read_clauses(words: Words, i: int, end: int, scene: Scene) -> None:
     verb = find_verb(words, i, end)
     if verb is None:
         subject = noun_phrase(words, i, noun_phrase_end(words, i, end))
-        if subject is not None and subject.kind != "pronoun" and not scene.addressed:
+        if subject is not None and words.low(i) in DETERMINERS and not scene.addressed:
             _finish(words, subject, noun_phrase_end(words, i, end), end, scene)
             if not scene.clauses:
                 scene.clauses.append(Clause(subject, "", ""))
@@ -364,7 +385,10 @@ def _clause(words: Words, subject: NounPhrase | None, verb: int, end: int, scene
         base = "be"
     _read_places(words, main, end, base, scene)
     _read_objects(words, main + 1, end, scene)
-    return Clause(subject, base, words.slice(verb, end).rstrip(" ,;:—–"))
+    complement = None
+    if base == "be" and (words.low(main + 1) in ("a", "an", "the") or words.is_name(main + 1)):
+        complement = noun_phrase(words, main + 1, noun_phrase_end(words, main + 1, end))
+    return Clause(subject, base, words.slice(verb, end).rstrip(" ,;:—–"), complement)
 
 
 def _read_places(
@@ -379,13 +403,15 @@ def _read_places(
             continue
         after = max(prepositional_end(words, j, end), j + 1)
         place = read_place(words, j, after)
+        if place is not None and place.text.lower().startswith("to ") and base not in MOTION:
+            place = None
         if place is not None and j == last_end:  # "on a pier" "by the sea": one place
             before = scene.places.pop()
             sure = before.phrase.sure or place.sure
             text = f"{before.phrase.text} {place.text}"
             scene.places.append(Place(PlacePhrase(text, sure), before.how))
         elif place is not None:
-            goal = base in MOTION and low in _GOALS
+            goal = base in MOTION and place.text.split()[0].lower() in _GOALS
             here: _How = "goal" if goal else "position" if base in POSITION else "mention"
             text = place.text[0].lower() + place.text[1:]
             scene.places.append(Place(PlacePhrase(text, place.sure), how or here))

@@ -1,13 +1,13 @@
-"""Verb forms: which one a word is, and its present participle ("stood" to "standing")."""
+"""Verb forms: which one a word is, and how to make others ("stood" to "standing")."""
 
 from __future__ import annotations
 
 import re
 from typing import Literal
 
-from specstream_adapters.prompt.lexicon import AUXILIARIES, BE, VERBS
+from specstream_adapters.prompt.lexicon import VERBS
 
-__all__ = ["Form", "base_of", "form_of", "participle", "present"]
+__all__ = ["Form", "base_of", "form_of", "gerund", "is_base", "is_done", "participle"]
 
 Form = Literal["past", "s", "ing", "base"]
 
@@ -82,6 +82,16 @@ def form_of(word: str) -> Form | None:
     return None
 
 
+def is_done(word: str) -> bool:
+    """Whether ``word`` is an irregular past participle ("gone")."""
+    return word in _DONE
+
+
+def is_base(word: str) -> bool:
+    """Whether ``word`` is a listed dictionary form; "lay" is that and a past form too."""
+    return word in _BASES
+
+
 def base_of(word: str) -> str:
     """The dictionary form, exact for listed verbs and a good guess for regular others."""
     if word in _PAST or word in _DONE:
@@ -109,7 +119,11 @@ def participle(word: str) -> str:
         return word
     if form == "past" and word not in _PAST and word.endswith("ed"):
         return _from_regular_past(word)
-    base = base_of(word)
+    return gerund(base_of(word))
+
+
+def gerund(base: str) -> str:
+    """The -ing form of a dictionary form."""
     if base == "be":
         return "being"
     if base.endswith("ie"):
@@ -134,96 +148,3 @@ def _from_regular_past(word: str) -> str:
 def _doubles(base: str) -> bool:
     one_syllable = re.fullmatch(r"(qu|[^aeiou])*[aeiouy][^aeiouwxy]", base)
     return one_syllable is not None or base in _DOUBLED_AT_THE_END
-
-
-_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
-_ABLE = frozenset("can could".split())
-_NEGATIVE = {"cannot": "can", "can't": "can", "couldn't": "could", "won't": "will"}
-
-
-def present(action: str) -> str:
-    """A verb phrase as a caption has it: "took a breath and counted" to "taking a breath and counting".
-
-    The verb group becomes a participle ("had been watching" to "watching", "did not know" to "not
-    knowing"), a form of "be" before anything else is dropped ("was wet" to "wet"). Words that are
-    not verbs stay as they are. Text without a verb in front comes back unchanged.
-    """
-    words = list(_WORD.finditer(action))
-    at = 0
-    while at < len(words) and form_of(_lower(words[at])) is None and _is_adverb(_lower(words[at])):
-        at += 1
-    if at == len(words):
-        return action
-    lead, start = action[: words[at].start()], at
-    negative = unable = been = False
-    while at < len(words) and (_is_auxiliary(words, at) or _is_adverb(_lower(words[at]))):
-        word = _lower(words[at])
-        negative |= word == "not" or word.endswith("n't") or word == "cannot"
-        unable |= _NEGATIVE.get(word, word) in _ABLE
-        been |= word in BE
-        at += 1
-    kept = [m[0] for m in words[start:at] if _is_adverb(_lower(m)) and _lower(m) != "not"]
-    lead += "".join(f"{word} " for word in kept)
-    if at == len(words):
-        return action
-    verb, rest = _lower(words[at]), action[words[at].end() :]
-    if form_of(verb) is None and verb not in _DONE and verb not in AUXILIARIES:
-        return (
-            (lead + ("not " if negative else "") + action[words[at].start() :]) if been else action
-        )
-    if been:  # "was painting" and "was painted" both stay
-        return lead + ("not " if negative else "") + verb + _and_present(rest, verb)
-    if negative:
-        lead += "unable to " if unable else "not "
-    return (
-        lead
-        + (base_of(verb) if negative and unable else participle(verb))
-        + _and_present(rest, verb)
-    )
-
-
-def _and_present(rest: str, verb: str) -> str:
-    """Carry the change on to verbs that are joined to the first one by "and", "then" or a comma."""
-    form = form_of(verb)
-    if form not in ("past", "s"):
-        return rest
-
-    rest = re.sub(r"\b(?:did|does) not (\w+)", lambda m: f"not {participle(m[1])}", rest)
-
-    def change(found: re.Match[str]) -> str:
-        same = form_of(found["verb"]) == form and found["verb"] not in AUXILIARIES
-        return found["join"] + participle(found["verb"]) if same else found[0]
-
-    follows = r"(?=\s*$|\s*[,.;!?]|\s+(?:a|an|the|his|her|its|their|to|in|on|at|into|onto|up|down|out|off|over|away|back|with|for|from|not|it|him|them|until|through|around|toward|towards|across|along)\b)"
-    join = r"(?P<join>(?:,|\band|\bthen)\s+(?:then\s+|\w+ly\s+)?)"
-    return re.sub(join + r"(?P<verb>[a-z]+)\b" + follows, change, rest)
-
-
-def _lower(found: re.Match[str]) -> str:
-    return found[0].lower()
-
-
-def _is_adverb(word: str) -> bool:
-    return word in (
-        "not",
-        "never",
-        "almost",
-        "just",
-        "even",
-        "still",
-        "only",
-        "always",
-        "once",
-        "slowly",
-    ) or (word.endswith("ly") and len(word) > 4 and form_of(word) is None)
-
-
-def _is_auxiliary(words: list[re.Match[str]], at: int) -> bool:
-    """Whether an auxiliary at ``at`` helps another verb ("had to go", "had gone", not "had a dog")."""
-    word = _lower(words[at])
-    if word not in AUXILIARIES:
-        return False
-    if word in BE:
-        return at + 1 < len(words)
-    after = next((_lower(m) for m in words[at + 1 :] if not _is_adverb(_lower(m))), "")
-    return after in AUXILIARIES or after in _DONE or form_of(after) is not None

@@ -22,7 +22,9 @@ from specstream_adapters.prompt.verbs import form_of
 
 __all__ = ["Word", "Words", "is_adverb", "is_function", "plural_form", "split"]
 
-_WORD = re.compile(r"[^\W_]+(?:[.,:/'’&-](?=[^\W_])[^\W_]+)*|[,;:.!?…()—–]|--")
+_WORD = re.compile(
+    r"(?:Mrs?|Ms|Dr|St|Prof|Capt|Sgt|Lt)\.(?= )|[^\W_]+(?:[.,:/'’&-](?=[^\W_])[^\W_]+)*|[,;:.!?…()—–]|--"
+)
 _CONTRACTED = re.compile(
     r"(?i)\b(i|you|he|she|it|we|they|there|here|that|who|what|let)(['’](?:m|re|ve|ll|s|d))$"
 )
@@ -135,5 +137,7 @@ class Words:
             return True
         if any(not self.at(j).mark for j in range(i)):
             return low not in DETERMINERS
+        if self.low(i + 1) == ",":  # "Suddenly, ..." but "Mara, a lighthouse keeper, ..."
+            return self.low(i + 2) in ("a", "an", "the") and not is_function(low)
         common = is_function(low) or low in ADJECTIVES or low in MASS or plural_form(low)
         return not common and form_of(low) in (None, "past") and not self.at(i + 1).mark

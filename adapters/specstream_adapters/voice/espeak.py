@@ -52,7 +52,7 @@ class EspeakVoice:
         Raises:
             AdapterUnavailable: the library is missing.
         """
-        return shared_worker().call(lambda library: library.voices())
+        return sorted(shared_worker().call(lambda library: library.voices()))
 
     @property
     def capabilities(self) -> VoiceCapabilities:

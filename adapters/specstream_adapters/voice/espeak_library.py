@@ -93,15 +93,17 @@ class EspeakLibrary:
         self._callback = _Callback(self._on_audio)  # kept alive as long as the library may call it
         self._lib.espeak_SetSynthCallback(self._callback)
 
-    def voices(self) -> list[str]:
-        """The language codes that can be given as a voice's name, sorted."""
+    def voices(self) -> dict[str, str]:
+        """The language codes that can be given as a voice's name, with the files they stand for."""
         listed = self._lib.espeak_ListVoices(None)
-        codes = []
+        voices = {}
         for index in range(10_000):
             if not listed[index]:
                 break
-            codes.append(listed[index].contents.languages[1:].decode("utf-8", "replace"))
-        return sorted(set(codes))
+            voice = listed[index].contents
+            code = voice.languages[1:].decode("utf-8", "replace")  # after a byte of priority
+            voices[code.lower()] = voice.identifier.decode("utf-8", "replace")
+        return voices
 
     def choose(self, voice: str, rate_wpm: int, pitch: int) -> None:
         """Make these settings the ones that `speak` uses.
@@ -112,7 +114,7 @@ class EspeakLibrary:
         if self._chosen == (voice, rate_wpm, pitch):
             return
         self._chosen = None
-        if self._lib.espeak_SetVoiceByName(voice.encode("utf-8", "replace")) != 0:
+        if not self._set_voice(voice) and not self._set_voice(self._file_of(voice)):
             raise AdapterUnavailable(
                 f"espeak-ng has no voice {voice!r}; specstream_adapters.voice.EspeakVoice.voices() "
                 "(or `espeak-ng --voices`) lists those it has"
@@ -120,6 +122,14 @@ class EspeakLibrary:
         self._lib.espeak_SetParameter(_RATE, rate_wpm, 0)
         self._lib.espeak_SetParameter(_PITCH, pitch, 0)
         self._chosen = (voice, rate_wpm, pitch)
+
+    def _set_voice(self, name: str) -> bool:
+        return bool(self._lib.espeak_SetVoiceByName(name.encode("utf-8", "replace")) == 0)
+
+    def _file_of(self, voice: str) -> str:
+        """Some codes, such as "en-gb", are in the library's list but not in its look-up by name."""
+        code, plus, variant = voice.partition("+")
+        return self.voices().get(code.lower(), code) + plus + variant
 
     def speak(self, text: str, sink: Sink) -> None:
         """Speak plain ``text``, handing each 60 ms to ``sink``; return once all is said or stopped.

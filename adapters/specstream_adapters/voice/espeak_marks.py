@@ -139,7 +139,9 @@ class MarkTracker:
 
     def ready(self) -> Iterator[SpeechBuffer]:
         """The buffers in which nothing can change any more."""
-        settled = self._heard if self._sound.name else self._sound.start
+        settled = self._heard
+        if not self._sound.name:  # perhaps a pause, and the word ended where its last sound did
+            settled = self._voiced.end if self._voiced else self._sound.start
         return self._release(settled - 1)
 
     def finish(self) -> Iterator[SpeechBuffer]:
@@ -202,8 +204,8 @@ class MarkTracker:
         self._end_sound(sample)
         if self._voiced and (chars := self._words.give(before_char)):
             word = self._mark("word", self._words.text(chars), self._voiced, chars)
-            pause_after = bool(self._marks) and self._marks[-1].text == PAUSE
-            self._marks.insert(len(self._marks) - pause_after, word)
+            place = bisect_right(self._marks, word.samples.end, key=lambda mark: mark.samples.end)
+            self._marks.insert(place, word)  # before the pause that followed it
         self._voiced = None
         self._sound = _Sound(sample)
 

@@ -17,7 +17,10 @@ _MARKUP = re.compile(
     r"(?<!\w)[*_`~|]+|[*_`~|]+(?!\w)|^[ \t]*(?:#{1,6}|[>+-])(?=[ \t])", re.MULTILINE
 )
 _RUN = re.compile(r"[^\s<>\u2013\u2014\u2026]+")
-_OUTER = "\"'.,;:!?()[]{}<>*_`~|\u2018\u2019\u201c\u201d\u00ab\u00bb\u3001\u3002\uff01\uff0c\uff1f-"
+_OUTER = (
+    "\"'.,;:!?()[]{}<>*_`~|-\u2018\u2019\u201c\u201d\u00ab\u00bb"
+    "\u3001\u3002\uff01\uff0c\uff1f\u00ad\u200c\u200d"
+)
 # Scripts that are written without spaces and where one character is about one syllable.
 _SYLLABIC = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _PART = re.compile(f"[{_SYLLABIC}]|[^{_SYLLABIC}]+")

@@ -1,0 +1,5 @@
+"""Text to prompts for a picture or video generator, shot by shot while it is being written."""
+
+from specstream_adapters.prompt.template import TemplateRewriter
+
+__all__ = ["TemplateRewriter"]

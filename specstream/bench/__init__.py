@@ -1,0 +1,1 @@
+"""Measurements: what is exact, and what is fast."""

@@ -1,0 +1,91 @@
+"use strict";
+const $ = (id) => document.getElementById(id);
+const RATE = 24000;
+const element = (tag, className, text) => {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  if (text !== undefined) made.textContent = text;
+  return made;
+};
+
+/* A face moved by ARKit blend shapes: the viseme of the moment, plus emotion and gesture. */
+class Face {
+  constructor() {
+    this.now = {};
+    this.blinkAt = 2;
+    this.reset();
+    this.draw({}, {}, 0);
+  }
+  reset() {
+    this.cues = [];
+  }
+  add(cue) {
+    this.cues.push(cue);
+  }
+  active(kind, sample) {
+    return this.cues.findLast((c) => c.kind === kind && c.samples[0] <= sample && sample < c.samples[1]);
+  }
+  step(seconds, sample) {
+    const viseme = this.active("viseme", sample + 0.04 * RATE);
+    const emotion = this.active("emotion", sample);
+    const gesture = this.active("gesture", sample);
+    const target = {};
+    for (const cue of [emotion, gesture, viseme])
+      for (const [shape, weight] of Object.entries(cue?.weights ?? {}))
+        target[shape] = Math.max(target[shape] ?? 0, weight);
+    this.blinkAt -= seconds;
+    if (this.blinkAt < 0) target.eyeBlinkLeft = target.eyeBlinkRight = 1;
+    if (this.blinkAt < -0.12) this.blinkAt = 2 + Math.random() * 3;
+    for (const shape of new Set([...Object.keys(this.now), ...Object.keys(target)])) {
+      const rate = shape.startsWith("brow") || shape.startsWith("cheek") ? 8 : 26;
+      const old = this.now[shape] ?? 0;
+      this.now[shape] = old + ((target[shape] ?? 0) - old) * (1 - Math.exp(-rate * seconds));
+    }
+    const into = gesture ? (sample - gesture.samples[0]) / RATE : 0;
+    this.draw(this.now, { name: gesture?.name, into }, performance.now() / 1000);
+    return [emotion?.name, gesture?.name].filter(Boolean).join(" · ");
+  }
+  draw(weights, gesture, time) {
+    const w = (name) => weights[name] ?? 0;
+    const both = (name) => (w(name + "Left") + w(name + "Right")) / 2;
+    const round = w("mouthPucker") + w("mouthFunnel") * 0.6;
+    const wide = 34 * (1 + 0.32 * both("mouthSmile") + 0.3 * both("mouthStretch") - 0.5 * Math.min(1, round));
+    const lift = 4 + 16 * (both("mouthSmile") - both("mouthFrown"));
+    const open = 46 * Math.max(0, w("jawOpen") - w("mouthClose"));
+    const up = open * 0.28 + 6 * both("mouthUpperUp") + 3 * w("mouthFunnel");
+    const down = open * 0.72 + 7 * both("mouthLowerDown") + 3 * w("mouthFunnel");
+    const thin = 1 - 0.7 * Math.max(both("mouthPress"), w("mouthRollLower") * 0.6);
+    const [y, l, r] = [226, 160 - wide, 160 + wide];
+    const lip = (top, bottom, grow) =>
+      `M${l - grow} ${y - lift} Q160 ${y + lift * 0.5 - 2 * top} ${r + grow} ${y - lift}` +
+      ` Q160 ${y + lift * 0.5 + 2 * bottom} ${l - grow} ${y - lift}Z`;
+    $("inside-path").setAttribute("d", lip(up, down, -2));
+    $("lips").setAttribute("d", lip(up + 6 * thin, down + 7 * thin, 5));
+    $("teeth").setAttribute("y", y - up - 6 + lift * 0.25);
+    $("tongue").setAttribute("cy", y + down + 12 - 24 * w("tongueOut"));
+    const brow = (x, side, sign) => {
+      const raise = 12 * w("browOuterUp" + side) - 9 * w("browDown" + side);
+      const inner = 10 * w("browInnerUp") - 9 * w("browDown" + side);
+      return `M${x - sign * 24} ${124 - raise} Q${x} ${114 - raise} ${x + sign * 22} ${122 - inner}`;
+    };
+    $("brow-l").setAttribute("d", brow(118, "Left", 1));
+    $("brow-r").setAttribute("d", brow(202, "Right", -1));
+    for (const [id, side] of [["lid-l", "Left"], ["lid-r", "Right"]]) {
+      const shut = Math.min(1, w("eyeBlink" + side) + 0.35 * w("eyeSquint" + side));
+      $(id).setAttribute("y", 98 + 32 * shut - 5 * w("eyeWide" + side));
+    }
+    const gaze = 7 * (both("eyeLookDown") - both("eyeLookUp"));
+    for (const pupil of document.querySelectorAll(".pupil"))
+      pupil.setAttribute("transform", `translate(0 ${gaze})`);
+    $("cheeks").setAttribute("opacity", 0.22 + 0.4 * both("cheekSquint"));
+    const swing = Math.sin((gesture.into ?? 0) * 13);
+    const nod = gesture.name === "nod" ? 6 * swing : gesture.name === "bow" ? 12 : 0;
+    const shake = gesture.name === "shake head" ? 9 * swing : 0;
+    const tilt = gesture.name === "tilt head" ? 8 : 0;
+    const sway = Math.sin(time * 0.8);
+    $("head").setAttribute(
+      "transform",
+      `translate(${shake + sway} ${nod + 1.5 * Math.sin(time * 1.3)}) rotate(${tilt + sway * 0.6} 160 270)`,
+    );
+  }
+}
