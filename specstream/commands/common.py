@@ -39,6 +39,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     add("--top-k", type=int, help="only the k most likely tokens")
     add("--seed", type=int, help="seed of the sampling")
     add("--max-tokens", type=int, help="longest reply (default: 256)")
+    add("--reproducible", action="store_true", help="a seed fixes the tokens, whatever drafts")
     add(
         "--stop", action="append", metavar="TEXT", help="end the reply before this text; repeatable"
     )
@@ -65,6 +66,8 @@ def engine_of(args: argparse.Namespace) -> Engine:
     for key in ("target", "draft", "device", "dtype"):
         if getattr(args, key) is not None:
             engine[key] = getattr(args, key)
+    if args.reproducible:
+        engine["mode"] = "reproducible"
     if args.proposer is not None:
         given = engine.get("proposer")
         same = isinstance(given, dict) and given.get("kind") == args.proposer

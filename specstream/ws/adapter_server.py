@@ -8,7 +8,9 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
+from http import HTTPStatus
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import anyio
 from anyio import to_thread
@@ -27,7 +29,7 @@ from specstream.pipeline.link import Inlet, Link
 from specstream.pipeline.stage import Stage, as_failure
 from specstream.pipeline.stages import AvatarStage, PromptStage, VoiceStage
 from specstream.types import AvatarCue, Cancel
-from specstream.ws.listen import listen
+from specstream.ws.listen import is_loopback, listen
 from specstream.ws.stage_channel import MAX_SIZE, Channel
 from specstream.ws.stage_frames import (
     SUBPROTOCOL,
@@ -61,14 +63,14 @@ async def serve_adapter(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
-    token: str | None = None,
+    api_key: str | None = None,
     ready: Callable[[int], None] | None = None,
 ) -> None:
     """Serve until cancelled; ``ready`` is called with the port once it listens.
 
     Takes what `adapter_server` takes and raises what it raises.
     """
-    async with adapter_server(kind, make_adapter, host=host, port=port, token=token) as bound:
+    async with adapter_server(kind, make_adapter, host=host, port=port, api_key=api_key) as bound:
         if ready is not None:
             ready(bound)
         await anyio.sleep_forever()
@@ -81,7 +83,7 @@ async def adapter_server(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
-    token: str | None = None,
+    api_key: str | None = None,
     window: int = WINDOW,
     max_connections: int = 64,
 ) -> AsyncGenerator[int, None]:
@@ -95,18 +97,21 @@ async def adapter_server(
     Args:
         kind: What ``make_adapter`` makes.
         make_adapter: Gives an adapter; its ``aclose``, if it has one, is called in the end.
-        host: Address to listen on. Think of ``token`` before it is not a loopback address.
+        host: Address to listen on; loopback unless there is a key.
         port: 0 takes a free one.
-        token: If given, clients must send it as ``Authorization: Bearer``.
+        api_key: What clients must bring: a bearer header, or ``?token=`` in the address.
         window: How many items may be on their way to a connection's stage.
         max_connections: How many clients are served at once; more are told so.
 
     Raises:
         PortUnavailable: the address can't be listened on.
         AdapterUnavailable: the adapter can't be made.
+        ConfigError: no such kind, or a public address without a key.
     """
     if kind not in _STAGES:
         raise ConfigError(f"there is no {kind!r} adapter; there are: {', '.join(_STAGES)}")
+    if not api_key and (api_key is not None or not is_loopback(host)):
+        raise ConfigError(f"to listen on {host}, set an api key; without one, only on 127.0.0.1")
     service = _Service(kind, make_adapter, window, max_connections)
     await service.prepare()
     try:
@@ -116,7 +121,7 @@ async def adapter_server(
             port,
             subprotocols=[Subprotocol(SUBPROTOCOL)],
             origins=[None],
-            process_request=partial(_authorize, token) if token else None,
+            process_request=partial(_authorize, api_key) if api_key else None,
             max_size=MAX_SIZE,
         ) as bound:
             yield bound
@@ -124,11 +129,14 @@ async def adapter_server(
         await service.aclose()
 
 
-def _authorize(token: str, connection: ServerConnection, request: Request) -> Response | None:
-    given = request.headers.get("Authorization", "").encode()
-    if hmac.compare_digest(given, f"Bearer {token}".encode()):
+def _authorize(key: str, connection: ServerConnection, request: Request) -> Response | None:
+    query = parse_qs(urlsplit(request.path).query)
+    given = [*query.get("token", []), *request.headers.get_all("Authorization")]
+    wanted = key.encode()
+    if any(hmac.compare_digest(g.removeprefix("Bearer ").encode(), wanted) for g in given):
         return None
-    return connection.respond(401, "this adapter asks for its token\n")
+    text = "a key is needed: 'Authorization: Bearer KEY', or ?token=KEY\n"
+    return connection.respond(HTTPStatus.UNAUTHORIZED, text)
 
 
 class _Service:

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
+import specstream.ws.events as ev
 from specstream.errors import (
     ConfigError,
     ConnectionFailed,
@@ -31,7 +32,6 @@ from specstream.errors import (
     SamplingError,
 )
 from specstream.types import SamplingParams
-from specstream.ws import events as ev
 from specstream.ws.client_events import (
     AudioDelta,
     AvatarDelta,
@@ -234,7 +234,6 @@ class Reply:
         self._text = text
         self._asked = asked
         self._event_ids: tuple[str, ...] = ()
-        self._id = ""
         self._cancelled = False
         self._ended = False
 
@@ -280,10 +279,6 @@ class Reply:
 
     def _take(self, event: ev.ServerEvent) -> RealtimeEvent | None:
         """What is of no use to a reader is None."""
-        if isinstance(event, ev.ResponseCreated):
-            self._id = event.response.id
-        if isinstance(event, ev.ResponseDone) and event.response.id != self._id:
-            return None
         if isinstance(event, ev.ErrorEvent) and self._event_ids:
             if event.error.event_id == self._event_ids[-1]:
                 self._ended = True  # without its message the reply goes on; without itself, not

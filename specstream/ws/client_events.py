@@ -6,9 +6,9 @@ import base64
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
+import specstream.ws.events as ev
 from specstream.errors import ProtocolError
 from specstream.types import AvatarCue, ScenePrompt, Span
-from specstream.ws import events as ev
 from specstream.ws.resources import EndStatus, Response, Usage, Word
 
 __all__ = [

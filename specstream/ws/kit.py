@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from anyio import to_thread
+
 from specstream.pipeline.stage import Pipeline, Stage
 from specstream.pipeline.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
 
@@ -34,14 +36,15 @@ class Kit:
         self._makers = makers
         self._made: dict[str, Any] = {}
 
-    def _stage(self, kind: str, wrap: Callable[[Any], Stage[Any, Any]]) -> Stage[Any, Any]:
+    async def _stage(self, kind: str, wrap: Callable[[Any], Stage[Any, Any]]) -> Stage[Any, Any]:
         if kind not in self._made:
-            self._made[kind] = getattr(self._makers, kind)()
+            # An adapter may read large files while it is made; the other sessions go on meanwhile.
+            self._made[kind] = await to_thread.run_sync(getattr(self._makers, kind))
         made = self._made[kind]
         stage: Stage[Any, Any] = made if hasattr(made, "run") else wrap(made)
         return stage
 
-    def pipeline(self, *, audio: bool, avatar: bool, prompt: bool) -> Pipeline:
+    async def pipeline(self, *, audio: bool, avatar: bool, prompt: bool) -> Pipeline:
         """A turn's pipeline with the branches that are wanted and can be had.
 
         Raises:
@@ -49,11 +52,11 @@ class Kit:
         """
         branches: list[list[Stage[Any, Any]]] = []
         if audio:
-            branches.append([self._stage("voice", VoiceStage)])
+            branches.append([await self._stage("voice", VoiceStage)])
             if avatar and self._makers.avatar:
-                branches[0].append(self._stage("avatar", AvatarStage))
+                branches[0].append(await self._stage("avatar", AvatarStage))
         if prompt and self._makers.prompt:
-            branches.append([self._stage("prompt", PromptStage)])
+            branches.append([await self._stage("prompt", PromptStage)])
         return Pipeline(branches, head=SegmentStage())
 
     async def aclose(self) -> None:

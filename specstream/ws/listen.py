@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -13,7 +14,7 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from specstream.errors import PortUnavailable
 
-__all__ = ["CLOSE_TIMEOUT", "listen"]
+__all__ = ["CLOSE_TIMEOUT", "is_loopback", "listen"]
 
 CLOSE_TIMEOUT = 2.0
 """Seconds that a closing handshake may take before the connection is dropped."""
@@ -65,3 +66,11 @@ def _reason(error: OSError | OverflowError) -> str:
     number = getattr(error, "errno", None) or 0
     # asyncio puts the address into strerror as well; name resolution has negative numbers.
     return os.strerror(number) if number > 0 else getattr(error, "strerror", None) or str(error)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs on this machine can reach ``host``; of names, only localhost is known."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -58,7 +58,7 @@ class RemoteStage:
         connect_timeout: Seconds until an address that doesn't answer is given up.
         cancel_timeout: Seconds that the adapter may take to let go of a cancelled turn; after that
             the turn ends here and the connection is dropped.
-        token: Sent as ``Authorization: Bearer``, for an adapter that asks for one.
+        api_key: For an adapter that asks for one (``?token=`` in the address does as well).
 
     Raises:
         ConfigError: ``url`` is no WebSocket address.
@@ -73,7 +73,7 @@ class RemoteStage:
         window: int = WINDOW,
         connect_timeout: float = 5.0,
         cancel_timeout: float = 2.0,
-        token: str | None = None,
+        api_key: str | None = None,
     ) -> None:
         try:
             parse_uri(url)
@@ -81,11 +81,12 @@ class RemoteStage:
             raise ConfigError(f"{url!r} isn't an address such as ws://host:port") from error
         self.name = name or kind
         self._url = url
+        self._shown = url.partition("?")[0]  # the query may hold a key
         self._kind: Kind = kind
         self._start = StartFrame(window=window)
         self._connect_timeout = connect_timeout
         self._cancel_timeout = cancel_timeout
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._idle: list[tuple[Channel, ReadyFrame]] = []
 
     async def connect(self) -> ReadyFrame:
@@ -185,20 +186,20 @@ class RemoteStage:
         channel = Channel(socket, Conversation("client", self._kind), self._who)
         try:
             if socket.subprotocol != SUBPROTOCOL:
-                raise ProtocolError(f"{self._url} doesn't speak {SUBPROTOCOL}; it is no adapter")
+                raise ProtocolError(f"{self._shown} doesn't speak {SUBPROTOCOL}; it is no adapter")
             ready = await channel.receive()
             if isinstance(ready, ErrorFrame):
                 raise ready.error()
             if isinstance(ready, ReadyFrame) and ready.kind == self._kind:
                 return channel, ready
-            raise ConfigError(f"{self._url} isn't a {self._kind} adapter; it says {ready!r}")
+            raise ConfigError(f"{self._shown} isn't a {self._kind} adapter; it says {ready!r}")
         except BaseException:
             channel.abort()
             raise
 
     @property
     def _who(self) -> str:
-        return f"the {self._kind} adapter at {self._url}"
+        return f"the {self._kind} adapter at {self._shown}"
 
 
 def _late(error: Exception) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import ssl
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -19,7 +18,7 @@ from specstream.ws.connection import Connection, Service
 from specstream.ws.counters import Counters
 from specstream.ws.http import Door, query_of, select_subprotocol
 from specstream.ws.kit import Kit, Maker, Makers
-from specstream.ws.listen import listen
+from specstream.ws.listen import is_loopback, listen
 from specstream.ws.settings import SessionSettings
 from specstream.ws.turn import Replies
 
@@ -136,7 +135,7 @@ class RealtimeServer:
         """
         trial = Kit(self._makers)
         try:
-            trial.pipeline(audio=self._makers.voice is not None, avatar=True, prompt=True)
+            await trial.pipeline(audio=self._makers.voice is not None, avatar=True, prompt=True)
         finally:
             await trial.aclose()
         async with listen(self._handle, *self._address, **self._options) as port:
@@ -172,7 +171,7 @@ def _check(
 ) -> None:
     if api_key is not None and not api_key:
         raise ConfigError("the api key is empty; leave it out, or give one")
-    if api_key is None and not _is_loopback(host):
+    if api_key is None and not is_loopback(host):
         raise ConfigError(
             f"{host} can be reached from other machines: set an api key, or listen on 127.0.0.1"
         )
@@ -180,12 +179,3 @@ def _check(
         raise ConfigError("max_sessions must be at least 1 and max_size at least 1024")
     if lead_s < 0.2 or buffer_s < 0.2:
         raise ConfigError("lead_s and buffer_s must be at least 0.2 seconds")
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -274,9 +274,8 @@ class Turn:
             self._times["ttfa_ms"] = round(max(first + at, now), 3)
 
     async def _on_cue(self, cue: AvatarCue) -> None:
-        if "avatar" in self._order.wants:
-            data = {**asdict(cue), "samples": self._outflow.at_24k(cue.samples)}
-            await self._put(ev.AvatarDelta(response_id=self.id, item_id=self.item_id, cue=data))
+        data = {**asdict(cue), "samples": self._outflow.at_24k(cue.samples)}
+        await self._put(ev.AvatarDelta(response_id=self.id, item_id=self.item_id, cue=data))
 
     async def _on_shot(self, shot: ScenePrompt) -> None:
         await self._put(

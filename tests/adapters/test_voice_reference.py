@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from specstream.types import PAUSE, Mark, Phrase, Span, SpeechBuffer
-from specstream_adapters.voice import ReferenceVoice
+from specstream_adapters.voice import ReferenceVoice, synth
 from specstream_adapters.voice.g2p import is_vowel, pronounce, spell
 from specstream_adapters.voice.g2p_rules import RULES
 from specstream_adapters.voice.prosody import Clause, Sound, clauses
@@ -68,6 +68,16 @@ async def test_only_what_was_asked_for_is_rendered(monkeypatch: pytest.MonkeyPat
         await anext(stream)
     await stream.aclose()
     assert rendered == 3
+
+
+async def test_the_joints_of_buffers_can_not_be_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    waves = []
+    for frames in (12, 5, 1):
+        monkeypatch.setattr(synth, "_FRAMES_PER_BLOCK", frames)
+        pcm = b"".join(buffer.pcm for buffer in await speak(ReferenceVoice(), TEXT))
+        waves.append(np.frombuffer(pcm, dtype="<i2").astype(int))
+    assert np.abs(waves[0] - waves[1]).max() <= 1
+    assert np.abs(waves[0] - waves[2]).max() <= 1
 
 
 @pytest.mark.parametrize("sample_rate", [8000, 16000, 22050, 48000])

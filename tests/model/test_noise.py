@@ -34,15 +34,14 @@ def fits(tokens: Tensor, law: Tensor) -> float:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_positions_of_one_seed_have_the_law(seed: int) -> None:
-    assert fits(race(P.expand(N, -1), seed, 0), P) > 1e-4
-    assert fits(race(P.expand(N, -1), seed, 2**40), P) > 1e-4
+    assert fits(race(P.expand(N, -1), seed, seed % 2**40), P) > 1e-4
 
 
 def test_seeds_at_one_position_have_the_law() -> None:
     """Consecutive seeds, as people choose them."""
     tokens = torch.cat([race(P.expand(500, -1), seed, 17) for seed in range(2000)])
     assert fits(tokens, P) > 1e-4
-    firsts = torch.cat([race(P.unsqueeze(0), seed, 5) for seed in range(20_000)])
+    firsts = torch.cat([race(P.unsqueeze(0), seed, 5) for seed in range(5000)])
     assert fits(firsts, P) > 1e-4
 
 

@@ -258,14 +258,14 @@ def test_a_reply_that_is_taken_back_whole_begins_anew() -> None:
 def test_tokens_are_taken_back_with_their_text() -> None:
     # Token 1 is the first half of a character that token 2 completes; then token 2 is replaced.
     segmenter = Segmenter()
-    segmenter.add(Chunk("Aé", (1, 2, 3), Span(0, 3), Span(0, 2), ends=(1, 1, 2)))
-    segmenter.revoke(1)
-    segmenter.add(Chunk("è! ", (4, 5), Span(2, 4), Span(1, 4), ends=(2, 4)))
-    (phrase,) = segmenter.add(Chunk("B", (6,), Span(4, 5), Span(4, 5), ends=(5,)))
-    assert (phrase.text, phrase.tokens) == ("Aè! ", (0, 4))
-    # Without ends, the kept half of a chunk keeps the tokens that were not written anew.
+    segmenter.add(Chunk("So. é", (7, 8, 9), Span(0, 3), Span(0, 5), ends=(4, 4, 5)))
+    segmenter.revoke(4)
+    segmenter.add(Chunk("è!", (6, 5), Span(2, 4), Span(4, 6), ends=(5, 6)))
+    (last,) = segmenter.close()
+    assert (last.text, last.tokens) == ("è!", (1, 4))
+    # Without ends, the kept part of a chunk keeps the tokens that were not written anew.
     segmenter = Segmenter()
-    segmenter.add(Chunk("Go. Left", (1, 2, 3), Span(0, 3), Span(0, 8)))
-    segmenter.revoke(5)
-    (last,) = segmenter.add(Chunk("uck", (4,), Span(2, 3), Span(5, 8))) + segmenter.close()
-    assert (last.text, last.tokens) == ("Luck", (0, 3))
+    segmenter.add(Chunk("Tea etc. A", (7, 8, 9), Span(0, 3), Span(0, 10)))
+    segmenter.revoke(9)
+    (first,) = segmenter.add(Chunk("Bob ", (6,), Span(2, 3), Span(9, 13)))
+    assert (first.text, first.tokens) == ("Tea etc. ", (0, 2))

@@ -18,6 +18,34 @@ from specstream.types import AvatarCue, Mark, Phrase, ScenePrompt, Span, Speech,
 from specstream.ws.server import RealtimeServer
 
 WORD_S = 0.2
+WORDS = " ".join(f"word{n}" for n in range(30)) + "."  # 6 seconds of speech, one phrase
+ALL_OWN = {"specstream": {"events": ["avatar", "prompt", "revoke", "report"]}}
+AROUND = ["conversation.item.added", "conversation.item.done", "response.created"]
+BEGIN = ["response.output_item.added", "conversation.item.added", "response.content_part.added"]
+END = [
+    "response.content_part.done",
+    "response.output_item.done",
+    "conversation.item.done",
+    "response.done",
+]
+TEXT_DONE = ["response.output_text.done"]
+AUDIO_DONE = ["response.output_audio.done", "response.output_audio_transcript.done"]
+
+
+def shape(types: Sequence[str]) -> list[str]:
+    """The order of events, with runs of deltas (and what may lie among them) as one."""
+    out: list[str] = []
+    for type in types:
+        name = "deltas" if type.endswith(".delta") else type
+        if not (out and name == out[-1] == "deltas"):
+            out.append(name)
+    return out
+
+
+async def settle() -> None:
+    """Until nothing moves any more, sockets included."""
+    for _ in range(200):
+        await anyio.lowlevel.checkpoint()
 
 
 async def wait_for(condition: Callable[[], bool]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import json
 import random
 import struct
@@ -27,6 +28,7 @@ from specstream.errors import (
     PortUnavailable,
 )
 from specstream.pipeline.stages import VoiceStage
+from specstream.types import Phrase, SpeechBuffer
 from specstream.ws.adapter_server import adapter_server, serve_adapter
 from specstream.ws.listen import listen
 from specstream.ws.remote import RemoteStage
@@ -161,7 +163,13 @@ async def test_nonsense_gets_one_error_and_a_close(
     ],
     ids=lambda value: value[:20] if isinstance(value, str) else "",
 )
-async def test_what_is_wrong_is_said(messages: list[str | bytes], why: str, code: int) -> None:
+async def test_what_is_wrong_is_said(
+    messages: list[str | bytes], why: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for patience in ("listen._DEFAULTS", "stage_channel"):  # no close may wait to be given up
+        module, _, values = patience.partition(".")
+        place = getattr(importlib.import_module(f"specstream.ws.{module}"), values or "__dict__")
+        monkeypatch.setitem(place, "close_timeout" if values else "CLOSE_TIMEOUT", 1000.0)
     script = Script(stall_at=0)
     async with adapter_server("voice", lambda: ToneVoice(script)) as port, dial(port) as socket:
         for message in messages:
@@ -196,15 +204,29 @@ async def test_what_the_socket_itself_refuses(capfd: pytest.CaptureFixture[str])
 
 
 async def test_who_may_connect() -> None:
-    async with adapter_server("voice", ToneVoice, token="s3cret") as port:
-        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}):
+    async with adapter_server("voice", ToneVoice, api_key="s3cret") as port:
+        headers: list[dict[str, str]] = [
+            {},
+            {"Authorization": "Bearer"},
+            {"Authorization": "Bearer s"},
+        ]
+        for header in headers:
             with pytest.raises(InvalidStatus, match="401"):
-                async with dial(port, additional_headers=headers):
+                async with dial(port, additional_headers=header):
                     pass
-        with pytest.raises(ConnectionFailed, match="401"):
-            await RemoteStage(f"ws://127.0.0.1:{port}", "voice").connect()
-        async with RemoteStage(f"ws://127.0.0.1:{port}", "voice", token="s3cret") as stage:
-            assert await feed(stage, PHRASES)
+        url = f"ws://127.0.0.1:{port}/"
+        with pytest.raises(ConnectionFailed, match="401") as caught:
+            await RemoteStage(url + "?token=guess", "voice").connect()
+        assert "guess" not in str(caught.value)
+        for stage in (
+            RemoteStage(url, "voice", api_key="s3cret"),
+            RemoteStage(url + "?token=s3cret", "voice"),
+        ):
+            async with stage:
+                assert await feed(stage, PHRASES)
+    for host, key in (("0.0.0.0", None), ("example.org", None), ("::", None), ("127.0.0.1", "")):
+        with pytest.raises(ConfigError, match="set an api key"):
+            await serve_adapter("voice", ToneVoice, host=host, api_key=key)
     async with adapter_server("voice", ToneVoice) as port:
         with pytest.raises(InvalidStatus, match="403"):  # any web page could, otherwise
             async with dial(port, origin=Origin("https://example.org")):
@@ -362,6 +384,30 @@ async def test_a_stage_that_works_does_not_keep_others_waiting() -> None:
             await socket.send(START)  # and the connection is as good as new
             await socket.send(CHUNK)
             assert json.loads(await socket.recv())["type"] == "speech"
+
+
+async def test_what_was_made_but_not_written_is_dropped_by_a_cancel() -> None:
+    """A client that reads nothing fills the sockets; a cancel doesn't wait for all that."""
+    script = Script()
+
+    class Loud(ToneVoice):
+        async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
+            for _ in range(400):
+                await script.step()
+                yield SpeechBuffer(bytes(1 << 16))
+
+    async with adapter_server("voice", Loud) as port, dial(port, max_queue=1) as socket:
+        await socket.send(encode(StartFrame(window=1024)))
+        await socket.send(CHUNK)
+        with anyio.fail_after(20):
+            await script.when_made(400).wait()
+        await socket.send(encode(CancelFrame()))
+        async with dial(port):
+            pass  # by now the cancel was heard
+        heard = 0
+        while not isinstance(message := await socket.recv(), str) or "cancelled" not in message:
+            heard += isinstance(message, bytes)
+        assert 0 < heard < 400
 
 
 async def test_a_face_is_told_how_to_rest_even_if_done_and_cancel_cross() -> None:

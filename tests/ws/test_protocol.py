@@ -1,4 +1,4 @@
-"""The protocol without sockets: reading, merging, the conversation, the log, the transcript."""
+"""The protocol without sockets: what is refused, how settings merge, the numbered log."""
 
 from __future__ import annotations
 
@@ -6,24 +6,19 @@ import json
 import re
 from dataclasses import fields
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import anyio
 import pytest
 
 from specstream.errors import ProtocolError
-from specstream.pipeline.text import Segmenter
-from specstream.testing import chunks_of
-from specstream.types import SamplingParams, Span, Speech
+from specstream.types import SamplingParams, Span
 from specstream.ws import events as ev
 from specstream.ws import protocol as pr
-from specstream.ws.conversation import MAX_ITEMS, Conversation, Entry, SpokenTrack
 from specstream.ws.outbox import MAX_BYTES, MAX_EVENTS, Outbox
-from specstream.ws.protocol import ItemCreate, SessionUpdate, parse_client_event, parse_input
-from specstream.ws.resources import Extra, Part, Word
+from specstream.ws.protocol import SessionUpdate, parse_client_event
+from specstream.ws.resources import Extra
 from specstream.ws.settings import Sampling, SessionSettings, sampling_params
-from specstream.ws.transcript import SpokenText, spoken_text
 from specstream.ws.wire import Refused
 
 USER = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]}
@@ -46,6 +41,8 @@ def updated(old: SessionSettings, **session: Any) -> SessionSettings:
 
 
 PART = {"type": "input_text", "text": "Hi"}
+
+
 BAD_FRAMES = [
     ("{", "invalid_json", None),
     ("[1]", "invalid_json", None),
@@ -170,156 +167,6 @@ def test_the_responses_sampling_beats_the_sessions_and_that_the_servers() -> Non
     assert sampling_params(base, session, response, 9).max_tokens == 9
     with pytest.raises(Refused, match="top_p"):
         sampling_params(base, session, Sampling(top_p=1.5), "inf")
-
-
-def create(conversation: Conversation, text: str, after: str | None = None, **item: Any) -> str:
-    content = [{"type": "input_text", "text": text}]
-    event = parse_client_event(
-        frame("conversation.item.create", item={**USER, "content": content, **item})
-    )
-    assert isinstance(event, ItemCreate)
-    entry, _ = conversation.create(event.item, after)
-    return entry.id
-
-
-def test_items_stand_where_they_were_put() -> None:
-    conversation = Conversation()
-    first = create(conversation, "one")
-    create(conversation, "three")
-    create(conversation, "two", after=first, id="my-item")
-    create(conversation, "zero", after="root", role="system")
-    read = conversation.messages("Be kind.")
-    assert [m["content"] for m in read] == ["Be kind.", "zero", "one", "two", "three"]
-    assert [m["role"] for m in read] == ["system", "system", "user", "user", "user"]
-    assert conversation.before(conversation.get("my-item")) == first
-    conversation.delete(first)
-    assert [m["content"] for m in conversation.messages("")] == ["zero", "two", "three"]
-    items = parse_input([{"type": "item_reference", "id": "my-item"}, USER])
-    assert [m["content"] for m in conversation.messages_of("", items)] == ["two", "Hi"]
-    for refused in (
-        lambda: create(conversation, "x", id="my-item"),
-        lambda: create(conversation, "x", after="nowhere"),
-        lambda: conversation.delete(first),
-        lambda: conversation.get(first),
-        lambda: conversation.messages_of("", parse_input([{"type": "item_reference", "id": "?"}])),
-        lambda: parse_input([{"type": "message"}]),
-    ):
-        with pytest.raises(Refused):
-            refused()
-
-
-def test_a_conversation_is_bounded() -> None:
-    conversation = Conversation(entries=[Entry(str(i), "user", "x") for i in range(MAX_ITEMS)])
-    with pytest.raises(Refused) as caught:
-        create(conversation, "one too many")
-    assert caught.value.code == "conversation_full"
-
-
-TEXT = 'He said: "Hello, world!" [smile] And left... at 5.'
-
-
-def spoken_entry(*, words: bool) -> Entry:
-    """Each word takes 1000 samples; two phrases, the tag belongs to the second."""
-    tags = [Span(25, 32)]
-    track = SpokenTrack(tags)
-    entry = Entry("item", "assistant", TEXT, spoken=track)
-    at = 0
-    for chars in (Span(0, 25), Span(25, len(TEXT))):
-        start = at
-        marks = []
-        for word in TEXT[chars.start : chars.end].replace("[smile]", "       ").split():
-            place = TEXT.index(word.strip('.,:"!'), chars.start)
-            bare = Span(place, place + len(word.strip('.,:"!')))
-            marks.append(Word(text=word, samples=Span(at, at + 1000), chars=bare))
-            at += 1000
-        speech = Speech(b"", 24000, Span(start, at), (), chars, Span(0, 0), 0, last=True)
-        track.add(marks if words else [], speech, Span(start, at), TEXT)
-    track.sent = at
-    return entry
-
-
-@pytest.mark.parametrize(
-    ("samples", "kept"),
-    [
-        (0, ""),
-        (999, ""),
-        (1000, "He"),
-        (2000, "He said:"),
-        (2999, "He said:"),
-        (3000, 'He said: "Hello,'),
-        (4000, 'He said: "Hello, world!"'),
-        (5999, 'He said: "Hello, world!" [smile] And'),
-        (6000, 'He said: "Hello, world!" [smile] And left...'),
-        (8000, TEXT),
-    ],
-)
-def test_a_cut_keeps_the_words_that_were_heard(samples: int, kept: str) -> None:
-    entry = spoken_entry(words=True)
-    entry.cut_to(samples)
-    assert entry.text == kept
-    shown = entry.wire().content
-    assert shown == [Part(type="output_audio", transcript=kept.replace("[smile] ", ""))]
-    entry.cut_to(8000)
-    assert entry.text == kept, "a cut is not undone"
-
-
-def test_without_word_marks_a_cut_is_estimated_and_never_grows() -> None:
-    lengths = []
-    for samples in range(0, 8001, 100):
-        entry = spoken_entry(words=False)
-        entry.cut_to(samples)
-        assert TEXT.startswith(entry.text)
-        lengths.append(len(entry.text))
-    assert lengths == sorted(lengths)
-    assert (lengths[0], lengths[-1]) == (0, len(TEXT))
-    assert len(set(lengths)) == 9  # eight words, one by one
-
-
-def test_truncation_is_refused_where_it_makes_no_sense() -> None:
-    entry = spoken_entry(words=True)
-    conversation = Conversation(entries=[entry, Entry("typed", "assistant", "Hi")])
-    cases = {
-        ("nowhere", 0, 10): "item_not_found",
-        ("typed", 0, 10): "unsupported_content_type",
-        ("item", 1, 10): "unsupported_content_type",
-        ("item", 0, 334): "invalid_value",
-    }
-    for (item_id, index, ms), code in cases.items():
-        with pytest.raises(Refused) as caught:
-            conversation.truncate(item_id, index, ms)
-        assert caught.value.code == code
-    conversation.truncate("item", 0, 333)
-    assert entry.text == TEXT.removesuffix(" 5.")  # 7992 samples: the last word was cut off
-
-
-def test_a_transcript_does_not_depend_on_the_cuts_and_comes_in_time() -> None:
-    texts = [
-        "Hello [smile] there. [wave] Bye[nod]. An array[3] and [not a tag](http://x.y) stay.",
-        "[laugh] [sigh] Well. [a] [",
-        "No tags at all.",
-    ]
-    random = Random(5)
-    for text in texts * 30:
-        chunks = chunks_of(text, [random.randrange(1, 4) for _ in range(40)])
-        segmenter, speaker = Segmenter(), SpokenText[int]()
-        said, phrases = [], []
-        for chunk in chunks:
-            said += speaker.add(chunk.text, chunk.round)
-            for phrase in segmenter.add(chunk):
-                phrases.append(phrase)
-                said += speaker.learn(phrase)
-                due = spoken_text(text[: phrase.chars.end], speaker.tags)
-                assert "".join(text for text, _, _ in said).startswith(due)
-        for phrase in segmenter.close():
-            phrases.append(phrase)
-            said += speaker.learn(phrase)
-        said += speaker.close()
-        tags = [tag.chars for phrase in phrases for tag in phrase.tags]
-        whole = "".join(text for text, _, _ in said)
-        assert whole == spoken_text(text, tags)
-        assert [word for phrase in phrases for word in phrase.spoken.split()] == whole.split()
-        ends = [span.end for _, span, _ in said]
-        assert ends == sorted(ends)
 
 
 async def test_the_log_is_numbered_in_order_and_bounded() -> None:

@@ -1,5 +1,6 @@
 """Text to prompts for a picture or video generator, shot by shot while it is being written."""
 
+from specstream_adapters.prompt.model import ModelRewriter
 from specstream_adapters.prompt.template import TemplateRewriter
 
-__all__ = ["TemplateRewriter"]
+__all__ = ["ModelRewriter", "TemplateRewriter"]

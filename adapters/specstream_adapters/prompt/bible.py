@@ -77,8 +77,8 @@ class Bible:
         return max(self.characters, key=lambda s: s.shown, default=None)
 
     def resolve(self, phrase: NounPhrase, verb: str = "") -> Subject | None:
-        """The subject that ``phrase`` means in a clause with ``verb``; None for an unclear pronoun."""
-        found = self._find(phrase)
+        """Whom ``phrase`` means in a clause with ``verb``; None for an unclear pronoun."""
+        found = self._find(phrase, verb)
         if found is None:
             return None
         self.touch(found)
@@ -86,9 +86,9 @@ class Bible:
         found.animate = found.animate or (acts and not found.heads & PLACES)
         return found
 
-    def _find(self, phrase: NounPhrase) -> Subject | None:
+    def _find(self, phrase: NounPhrase, verb: str) -> Subject | None:
         if phrase.kind == "pronoun":
-            return self._pronoun(phrase.head)
+            return self._pronoun(phrase.head, verb)
         parts = re.split(r",? and ", phrase.text)
         if phrase.plural and len(parts) > 1:
             return self._joined([self._part(part) for part in parts])
@@ -98,7 +98,7 @@ class Bible:
             return known
         return self._add(phrase)
 
-    def _pronoun(self, pronoun: str) -> Subject | None:
+    def _pronoun(self, pronoun: str, verb: str = "") -> Subject | None:
         if pronoun in _SPEAKER:
             return self.speaker
         wanted = _CLASS.get(pronoun, "")
@@ -110,12 +110,16 @@ class Bible:
             return self._joined(sorted(pair, key=lambda s: -s.shown)) if len(pair) == 2 else None
         fitting = [s for s in latest if s.pronoun == wanted]
         unknown = [s for s in latest if not s.pronoun and not s.plural]
+        alive = [s for s in unknown if s.animate]
         if wanted in ("he", "she"):
-            unknown = [s for s in unknown if s.animate or s.name]
-        chosen = (fitting or unknown or [None])[0]
-        if chosen is not None:
-            chosen.pronoun = wanted
-            chosen.animate = chosen.animate or wanted != "it"
+            unknown = alive or [s for s in unknown if s.name]
+        elif verb in _LIVELY:
+            fitting, unknown = [s for s in fitting if s.animate], alive or unknown
+        if not (fitting or unknown):
+            return None
+        chosen = (fitting or unknown)[0]
+        chosen.pronoun = wanted
+        chosen.animate = chosen.animate or wanted != "it"
         return chosen
 
     def _known(self, phrase: NounPhrase) -> Subject | None:
@@ -198,14 +202,14 @@ class Bible:
         subject.used = self.clock
 
     def rename(self, name: str, subject: Subject) -> None:
-        """ "Her name was Mara": the description gets a name."""
+        """Take in "Her name was Mara": the description gets a name."""
         subject.name = name
         subject.heads |= {w.lower() for w in name.split()}
         subject.description = f"{name}, {subject.description}"
         subject.animate = True
 
     def describe(self, subject: Subject, text: str) -> None:
-        """ "Mara was a lighthouse keeper": the name gets a description."""
+        """Take in "Mara was a lighthouse keeper": the name gets a description."""
         if subject.description == subject.name:
             subject.description = f"{subject.name}, {text}"
             subject.heads.add(_AFTER_CORE.sub("", text).split()[-1].lower())

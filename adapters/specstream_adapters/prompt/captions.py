@@ -22,8 +22,8 @@ __all__ = ["caption", "first_person", "present", "speaking", "trimmed"]
 
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _DANGLING = re.compile(
-    r"(?:[\s,;:—–-]+(?:and|but|or|so|then|as|while|when|the|a|an|his|her|its|their|to|of|in|on|at"
-    r"|with|by|for|from|into|that|who|which)?)+$"
+    r"(?:[\s,;:—–-]+(?:and|but|or|so|then|as|while|when|the|a|an|his|her|its|their|to|of|in|on"
+    r"|at|with|by|for|from|into|that|who|which)?)+$"
 )
 _SHORT = {"'m": "am", "'re": "are", "'s": "is", "'ve": "have", "'ll": "will", "'d": "would"}
 _CAN = frozenset("can could cannot can't couldn't".split())
@@ -40,7 +40,7 @@ _FOLLOWS = frozenset(
 
 
 def trimmed(action: str, complete: bool = True) -> str:
-    """Without loose punctuation; of an unfinished sentence also without a last "and" or "with the"."""
+    """Without loose punctuation; if the sentence goes on, also without a last "and" or "with the"."""
     return (action if complete else _DANGLING.sub("", action)).strip(" ,;:—–-.")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from specstream_adapters.prompt.lexicon import FEELING, MOTION, PERCEPTION, SPEECH
 
@@ -24,7 +24,7 @@ _MOODS = {
 _MOOD_OF = {tag: mood for mood, tags in _MOODS.items() for tag in tags.split()}
 _CLOSE_MOODS = frozenset(("astonished", "sombre", "tense", "hushed", "fierce", "weary"))
 _LONGEST_ACTION = 170
-_LONGEST_LINE = 100
+_LONGEST_LINE = 160
 
 
 def mood_of(tags: tuple[str, ...]) -> str:
@@ -104,9 +104,9 @@ def camera_for(moment: Moment, *, first: bool, animate: bool, plural: bool, larg
         return "close-up"
     if verb in PERCEPTION:
         return "medium close-up"
-    if not animate:
-        return "insert shot"
-    return "wide shot" if plural else "medium shot"
+    if plural:
+        return "wide shot"
+    return "medium shot" if animate else "insert shot"
 
 
 def compose(draft: Draft, style: str) -> str:

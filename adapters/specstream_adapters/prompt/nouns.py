@@ -7,34 +7,23 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specstream_adapters.prompt.lexicon import (
-    ADJECTIVES,
     ANIMATE,
     DETERMINERS,
-    NOT_PLACES,
+    NAMING,
     NUMBERS,
-    PLACE_PREPOSITIONS,
-    PLACES,
     POSSESSIVES,
     PREPOSITIONS,
     PRONOUNS,
     QUANTIFIED,
     RELATIVES,
-    TIMES,
 )
+from specstream_adapters.prompt.phrases import head_of, is_finite, prepositional_end, read_place
 from specstream_adapters.prompt.verbs import form_of
 from specstream_adapters.prompt.words import Words, is_adverb, is_function, plural_form
 
-__all__ = [
-    "NounPhrase",
-    "PlacePhrase",
-    "noun_phrase",
-    "noun_phrase_end",
-    "prepositional_end",
-    "read_place",
-]
+__all__ = ["NounPhrase", "noun_phrase", "noun_phrase_end"]
 
 Kind = Literal["pronoun", "name", "definite", "indefinite", "possessive", "bare", "quantified"]
-_NAMING = frozenset(("named", "called", "known"))
 _COLLECTIVE = frozenset("herd flock pack crowd family crew team audience swarm pair".split())
 _WEARING = frozenset(("with", "of", "without"))
 
@@ -62,14 +51,6 @@ class NounPhrase:
         return known or (bool(self.name) and self.described)
 
 
-@dataclass(frozen=True, slots=True)
-class PlacePhrase:
-    """Where something is, as it is written; ``sure`` if its noun is the name of a kind of place."""
-
-    text: str
-    sure: bool
-
-
 def noun_phrase_end(words: Words, i: int, end: int) -> int:
     """Where the noun phrase that starts at ``i`` ends, its apposition and "with ..." included."""
     j = i
@@ -92,7 +73,7 @@ def noun_phrase_end(words: Words, i: int, end: int) -> int:
         if low == "and":
             if not (words.low(j + 1) in DETERMINERS or words.is_name(j + 1)):
                 return j
-        elif j > i and low not in _NAMING and _ends_noun(words, j):
+        elif j > i and low not in NAMING and _ends_noun(words, j):
             return j
         j += 1
     return j
@@ -105,7 +86,7 @@ def _apposition_follows(words: Words, comma: int, end: int) -> bool:
         return False
     close = words.find(",", comma + 1, end)
     inside = range(comma + 2, end if close is None else close)
-    return not any(_is_finite(words, j) for j in inside)
+    return not any(is_finite(words, j) for j in inside)
 
 
 def _ends_noun(words: Words, j: int) -> bool:
@@ -114,76 +95,7 @@ def _ends_noun(words: Words, j: int) -> bool:
         return True
     if words.low(j) in ("than", "to", "or", "but", "so"):
         return True
-    return before not in DETERMINERS and (form_of(low) == "ing" or _is_finite(words, j))
-
-
-def _is_finite(words: Words, j: int) -> bool:
-    low, before = words.low(j), words.low(j - 1)
-    if low in ("is", "are", "was", "were", "has", "had"):
-        return True
-    fits = not (before in DETERMINERS or before in PREPOSITIONS or before in ADJECTIVES)
-    return (
-        fits
-        and before not in _NAMING
-        and low not in _NAMING
-        and form_of(low) == "past"
-        and not words.at(j).capital
-    )
-
-
-def prepositional_end(words: Words, i: int, end: int) -> int:
-    """Where the prepositional phrase that starts at ``i`` ends."""
-    j, nouns = i + 1, 0
-    while j < end:
-        low, word = words.low(j), words.at(j)
-        if word.mark:
-            return j
-        if low in PREPOSITIONS and nouns == 0 or low == "of":
-            nouns = 0
-        elif nouns and (low in PREPOSITIONS or is_function(low) or low == "and"):
-            return j
-        elif nouns and words.is_name(j) and not words.is_name(j - 1):
-            return j
-        elif nouns and (_is_finite(words, j) or form_of(low) == "ing"):
-            return j
-        elif low in PRONOUNS and low not in DETERMINERS:
-            return j + 1
-        elif low not in DETERMINERS and not is_adverb(low):
-            nouns += 1
-        j += 1
-    return j
-
-
-def read_place(words: Words, i: int, end: int) -> PlacePhrase | None:
-    """The place that the prepositional phrase ``[i, end)`` names, or None if it names none."""
-    inside = [words.low(j) for j in range(i, end)]
-    nouns = [low for low in inside if low not in PREPOSITIONS and low not in DETERMINERS]
-    if inside[0] in ("out", "up", "down", "off", "back", "from") and inside[1:2] != ["of"]:
-        inside, i = inside[1:], i + 1  # "out to sea"
-    if not inside or inside[0] not in PLACE_PREPOSITIONS | {"to"} or not nouns:
-        return None
-    if any(low in ("every", "any", "no", "another", "some") for low in inside):
-        return None
-    if any(low in TIMES or low in PRONOUNS for low in nouns) or nouns[-1] in QUANTIFIED:
-        return None
-    head = _head(inside)
-    sure = head in PLACES or any(low in PLACES for low in nouns)
-    if not sure and (head in NOT_PLACES or any(low in NOT_PLACES for low in nouns)):
-        return None
-    if not sure and not any(low in DETERMINERS for low in inside) and not words.at(end - 1).capital:
-        return None  # "in silence", "at work"
-    return PlacePhrase(words.slice(i, end), sure)
-
-
-def _head(lows: list[str]) -> str:
-    """The last noun before "of" or whatever else follows the core."""
-    core: list[str] = []
-    for low in lows:
-        if core and (low in PREPOSITIONS or low in RELATIVES or low in _NAMING or low == ","):
-            break
-        if low not in PREPOSITIONS and low not in DETERMINERS:
-            core.append(low)
-    return core[-1] if core else (lows[-1] if lows else "")
+    return before not in DETERMINERS and (form_of(low) == "ing" or is_finite(words, j))
 
 
 def noun_phrase(words: Words, i: int, end: int) -> NounPhrase | None:
@@ -195,7 +107,7 @@ def noun_phrase(words: Words, i: int, end: int) -> NounPhrase | None:
     text, first = words.slice(i, end), words.low(i)
     if end - i == 1 and first in PRONOUNS:
         return NounPhrase(first, first, "pronoun", plural=first in ("they", "we"))
-    if lows_end(words, i, end) in (("of", "them"), ("of", "us")):  # "all three of them"
+    if _last_two(words, i, end) in (("of", "them"), ("of", "us")):  # "all three of them"
         return NounPhrase("they", "they", "pronoun", plural=True)
     names = [words.at(j).text for j in range(i, end) if words.is_name(j)]
     lows = [words.low(j) for j in range(i, end)]
@@ -222,7 +134,7 @@ def noun_phrase(words: Words, i: int, end: int) -> NounPhrase | None:
     return NounPhrase(text, head or name.lower(), kind, name, plural, described)
 
 
-def lows_end(words: Words, i: int, end: int) -> tuple[str, ...]:
+def _last_two(words: Words, i: int, end: int) -> tuple[str, ...]:
     """The last two words of ``[i, end)``."""
     return tuple(words.low(j) for j in range(max(i, end - 2), end))
 
@@ -233,7 +145,9 @@ def _description_head(words: Words, i: int, end: int) -> str:
     if words.is_name(i):
         comma = words.find(",", i, end)
         start = i if comma is None else comma + 1
-    return _head([words.low(j) for j in range(start, end) if not (words.is_name(j) and j > start)])
+    return head_of(
+        [words.low(j) for j in range(start, end) if not (words.is_name(j) and j > start)]
+    )
 
 
 def _name(words: Words, i: int, end: int) -> str:
@@ -247,6 +161,9 @@ def _name(words: Words, i: int, end: int) -> str:
             last = j
             while last + 1 < end and words.is_name(last + 1):
                 last += 1
-            return words.slice(j, last + 1)
+            after = words.low(last + 1) if last + 1 < end else ""
+            if j == i or is_function(after) or not after or words.at(last + 1).mark:
+                return words.slice(j, last + 1)
+            j = last  # "the new Corva jacket" is nobody's name
         j += 1
     return ""

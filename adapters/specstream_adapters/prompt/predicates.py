@@ -6,6 +6,8 @@ from specstream_adapters.prompt.lexicon import (
     ADJECTIVES,
     AUXILIARIES,
     DETERMINERS,
+    MASS,
+    NAMING,
     NUMBERS,
     PREPOSITIONS,
     PRONOUNS,
@@ -17,7 +19,6 @@ from specstream_adapters.prompt.words import Words, is_adverb, is_function, plur
 
 __all__ = ["find_verb", "starts_clause"]
 
-_NAMING = frozenset(("named", "called", "known"))
 _JOINTS = frozenset(("and", "but", "so", "or", "yet", "while", "as", "when", ";", "—", "--"))
 _SUBJECTS = frozenset("i you he she it we they this that these those".split())
 
@@ -49,10 +50,12 @@ def find_verb(words: Words, i: int, end: int) -> int | None:
                 j = _over_adverbs(words, after)
             else:
                 relative = True
-        elif low in _NAMING:
+        elif low in NAMING:
             while words.at(j + 1).capital:
                 j += 1
-        elif low in AUXILIARIES or (not word.capital and _strength(words, i, j) == 2):
+        elif (low in AUXILIARIES and not word.capital) or (
+            not word.capital and _strength(words, i, j) == 2
+        ):
             if not relative:
                 return _back_over_adverbs(words, i, j)
             relative = False
@@ -87,7 +90,11 @@ def _strength(words: Words, start: int, j: int) -> int:
     """How surely the word at ``j`` is the finite verb: 2 is sure, 1 may be, 0 is not."""
     low, before, after = words.low(j), words.low(j - 1), words.low(j + 1)
     form = form_of(low)
-    if before in DETERMINERS | PREPOSITIONS | ADJECTIVES or before == "to" or after == "of":
+    if before in DETERMINERS | PREPOSITIONS or before == "to":
+        return 0
+    # Some adjectives are nouns as well: "golden light filled ...", "a gate of iron stood ...".
+    noun = before in MASS or words.low(j - 2) in PREPOSITIONS
+    if (before in ADJECTIVES and not noun) or (after == "of" and form != "past"):
         return 0
     if form == "ing":
         return 1
@@ -131,9 +138,15 @@ def starts_clause(words: Words, j: int, end: int) -> bool:
     """Whether the word at ``j`` joins on a clause with a subject of its own."""
     if words.low(j) not in _JOINTS:
         return False
+    if words.low(j) == "as" and words.low(j + 1) in ("many", "much", "few", "if", "soon"):
+        return False
+    while words.low(j + 1) == "then" or (
+        is_adverb(words.low(j + 1)) and words.low(j + 1) != "there"
+    ):
+        j += 1
     first = words.low(j + 1)
     subject = first in DETERMINERS or first in _SUBJECTS or words.is_name(j + 1)
-    subject = subject or first in QUANTIFIED or first == "there"
+    subject = subject or first in QUANTIFIED or first in ADJECTIVES | MASS or first == "there"
     if plural_form(first) and not is_function(first):  # "and musicians played"
         subject = subject or form_of(words.low(j + 2)) == "past"
     if not subject or first in PRONOUNS - _SUBJECTS - DETERMINERS:

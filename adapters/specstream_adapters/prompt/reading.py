@@ -7,14 +7,17 @@ from dataclasses import dataclass
 
 from specstream.types import Phrase, Span
 
-__all__ = ["Reader", "Sentence"]
+__all__ = ["Reader", "Sentence", "is_code"]
 
+_CODE = re.compile(r"[=(){}\[\]<>_\\]")
+_CODE_MARKS = 5  # so many in one sentence, and it is no prose
 _MAX_CHARS = 600  # a longer sentence is taken as it stands
 _MAX_JSON = 20_000
 _SPECIAL = re.compile(r"<\|[^|<>]{1,40}\|>")
 _STOP = re.compile(r"(?:[.!?…]+[\"'”’»)\]]*(?=\s|\Z)|[。！？]+[」』”]*|\n\s*\n)\s*")
 _ABBREVIATION = re.compile(
-    r"(?:\b(?:mr|mrs|ms|dr|st|prof|capt|sgt|lt|col|gen|jr|sr|vs|etc|e\.g|i\.e|no|approx|int|ext)|\b[a-z])\.$",
+    r"\b(?:mr|mrs|ms|dr|st|prof|capt|sgt|lt|col|gen|jr|sr|vs|etc|e\.g|i\.e|no|approx|int|ext"
+    r"|[a-z])\.$",
     re.IGNORECASE,
 )
 _OPEN_END = re.compile(r"\b(?:INT|EXT|Mrs?|Ms|Dr|Prof|Capt|Sgt|Lt)\.\s*$|(?:^|\n)\s*\d+\.\s*$")
@@ -148,6 +151,11 @@ def _ends_here(text: str, stop: re.Match[str], rest: str) -> bool:
     ):
         return False
     return not (word[-1] in "\"”'’»" and _ATTRIBUTION.match(rest))
+
+
+def is_code(text: str) -> bool:
+    """Whether a sentence is written in a programming language."""
+    return len(_CODE.findall(text)) >= _CODE_MARKS
 
 
 class _MachineText:

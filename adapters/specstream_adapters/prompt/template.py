@@ -11,7 +11,8 @@ from specstream.types import Phrase, ScenePrompt, Span
 from specstream_adapters.prompt.bible import Bible, Subject
 from specstream_adapters.prompt.board import Story
 from specstream_adapters.prompt.look import compose
-from specstream_adapters.prompt.reading import Reader, Sentence
+from specstream_adapters.prompt.reading import Reader, Sentence, is_code
+from specstream_adapters.prompt.world import World
 
 __all__ = ["TemplateRewriter", "TemplateStoryboard"]
 
@@ -81,7 +82,8 @@ class TemplateRewriter:
         self.chars_per_second = chars_per_second
         self.max_shots = max_shots
         self.remember = remember
-        self._blank = Story(Bible(Subject(default_subject, set(), animate=True)), default_setting)
+        speaker = Subject(default_subject, set(), animate=True)
+        self._blank = Story(Bible(speaker), World(default_setting))
         self._ids = count(1)
         self._last: tuple[int, Story] | None = None  # where the last board ended, and how
 
@@ -155,7 +157,7 @@ class TemplateStoryboard:
                 self._shown.pop(self._before.popitem(last=False)[0], None)
         step = self._story.tell(sentence)
         if step == "none":
-            if any(c.isalnum() for c in sentence.text):
+            if any(c.isalnum() for c in sentence.text) and not is_code(sentence.text):
                 self._unshown = self._unshown or sentence
             return None
         return self._emit(sentence, new=step == "new")
@@ -192,11 +194,7 @@ class TemplateStoryboard:
             negative=self._rewriter.negative,
             supersedes=f"{shot}@{old.rev}" if old else None,
         )
-        if old and (old.prompt, old.action, old.setting) == (
-            prompt.prompt,
-            prompt.action,
-            prompt.setting,
-        ):
+        if old and old.prompt == prompt.prompt:
             return None
         self._sent[shot] = prompt
         return prompt

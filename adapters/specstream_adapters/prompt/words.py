@@ -26,8 +26,10 @@ _WORD = re.compile(
     r"(?:Mrs?|Ms|Dr|St|Prof|Capt|Sgt|Lt)\.(?= )|[^\W_]+(?:[.,:/'’&-](?=[^\W_])[^\W_]+)*|[,;:.!?…()—–]|--"
 )
 _CONTRACTED = re.compile(
-    r"(?i)\b(i|you|he|she|it|we|they|there|here|that|who|what|let)(['’](?:m|re|ve|ll|s|d))$"
+    r"\b(i|you|he|she|it|we|they|there|here|that|who|what|let)(['’](?:m|re|ve|ll|s|d))$",
+    re.IGNORECASE,
 )
+_MARKUP = re.compile(r"(?:(?<!\w)[*_`#]+|[*_`#]+(?!\w)|\s+)+")
 _FUNCTION = (
     DETERMINERS | PRONOUNS | PREPOSITIONS | AUXILIARIES | ADVERBS | CONNECTIVES | SUBORDINATORS
     | RELATIVES | QUANTIFIED | {"to", "not", "what", "how", "why", "where"}
@@ -117,7 +119,7 @@ class Words:
         if i >= min(end, len(self.all)):
             return ""
         text = self.text[self.all[i].start : self.all[min(end, len(self.all)) - 1].end]
-        return re.sub(r"[*_`#\s]+", " ", text).strip()
+        return _MARKUP.sub(" ", text).strip()
 
     def find(self, what: str, i: int, end: int | None = None) -> int | None:
         """The first index from ``i`` on of the word ``what``."""
@@ -135,7 +137,8 @@ class Words:
             return False
         if low in self._names:
             return True
-        if any(not self.at(j).mark for j in range(i)):
+        starts = self.low(i - 1) == ":" or not any(not self.at(j).mark for j in range(i))
+        if not starts:
             return low not in DETERMINERS
         if self.low(i + 1) == ",":  # "Suddenly, ..." but "Mara, a lighthouse keeper, ..."
             return self.low(i + 2) in ("a", "an", "the") and not is_function(low)

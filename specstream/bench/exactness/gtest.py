@@ -5,6 +5,7 @@ Only torch is needed, so that ``specstream verify`` runs where the package does.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,8 +26,6 @@ class GTest:
         df: Degrees of freedom, after pooling.
         tv: Total variation distance between frequencies and law (pooled; noise included).
         noise: What ``tv`` is on average for an exact sampler, so that the two can be compared.
-        detectable: The total variation that this sample would have rejected at p < 1e-3 with
-            probability 0.99.
     """
 
     p_value: float
@@ -34,7 +33,11 @@ class GTest:
     df: int
     tv: float
     noise: float
-    detectable: float
+
+    @property
+    def detectable(self) -> float:
+        """The total variation that such a sample rejects at p < 1e-3 with probability 0.99."""
+        return detectable(self.n, self.df)
 
 
 def g_test(
@@ -71,7 +74,7 @@ def g_test(
     noise = 0.5 * sum(math.sqrt(2 * q * (1 - q) / (math.pi * n)) for q, _ in cells)
     statistic = 2 * sum(k * math.log(k / (n * q)) for q, k in cells if k)
     p_value = 0.0 if impossible else survival(statistic, df)
-    return GTest(p_value, n, df, tv, noise, detectable(n, df))
+    return GTest(p_value, n, df, tv, noise)
 
 
 def independence(counts: torch.Tensor) -> float:
@@ -97,17 +100,24 @@ def power(n: int, df: int, tv: float, alpha: float = 1e-3) -> float:
     That noncentrality is the least there can be for a total variation of ``tv`` (Pinsker), so the
     power is at least this.
     """
-    low, high = 0.0, df + 20 * math.sqrt(2 * df) + 100
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if survival(middle, df) > alpha else (low, middle)
+    critical = _critical(df, alpha)
     # A noncentral chi-squared is a Poisson mixture of central ones.
     rate = n * 4 * tv * tv / 2
     width = int(12 * math.sqrt(rate) + 20)
     terms = torch.arange(max(0, int(rate) - width), int(rate) + width, dtype=torch.float64)
     weight = (terms * math.log(max(rate, 1e-300)) - rate - torch.lgamma(terms + 1)).exp()
-    beyond = torch.special.gammaincc(df / 2 + terms, torch.full_like(terms, high / 2))
+    beyond = torch.special.gammaincc(df / 2 + terms, torch.full_like(terms, critical / 2))
     return float((weight * beyond).sum().clamp_max(1))
+
+
+@functools.cache
+def _critical(df: int, alpha: float) -> float:
+    """The statistic that an exact sampler exceeds with probability ``alpha``."""
+    low, high = 0.0, df + 20 * math.sqrt(2 * df) + 100
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if survival(middle, df) > alpha else (low, middle)
+    return high
 
 
 def detectable(n: int, df: int, alpha: float = 1e-3, wanted: float = 0.99) -> float:

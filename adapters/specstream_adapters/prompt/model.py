@@ -1,0 +1,270 @@
+"""A language model rewrites the template's prompts; whatever it gets wrong stays as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from specstream.errors import AdapterUnavailable, ConfigError, SpecstreamError
+from specstream.pipeline.interfaces import PromptRewriter, Storyboard, TextGenerator
+from specstream.types import Message, Phrase, ScenePrompt, Span
+from specstream_adapters.prompt.template import TemplateRewriter
+
+__all__ = ["ModelRewriter", "ModelStoryboard", "fault"]
+
+_TASK = (
+    "You write prompts for a video generator. Rewrite the prompt as one richer line of plain"
+    " English: shot and camera first, then who does what and where, then light, colour and small"
+    " visible details. Repeat the subject word for word. Keep the action and the place. Add no"
+    " person, name or quotation. Answer with the prompt only."
+)
+_SOURCE_CHARS = 4000  # how much of the reply is kept to be cited
+_CAPITALISED = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
+_STARTS = re.compile(r"(?:^|[.!?:;…—–]\s+|[\"“‘(]\s*)$")
+
+
+class ModelRewriter:
+    """Lets a language model make each shot's prompt richer; waits for it as little as possible.
+
+    A shot goes out at once with the fallback's prompt. The model's version follows as a revision,
+    with a later phrase or when the text has ended. It is taken only if it keeps the rules (see
+    `fault`); else, and if the model fails or is too slow, the prompt stays as it is. ``rewritten``
+    and ``kept`` count both outcomes over all turns, ``last_fault`` says why the last one was kept.
+
+    One shot is worked on at a time. When more than ``max_waiting`` wait, the oldest is given up and
+    counted as kept. A shot that the fallback revises is rewritten anew. A board that is dropped
+    (its turn was cancelled) stops the model.
+
+    Args:
+        generator: The language model; the text that a shot shows is passed as its reference.
+        fallback: Makes the shots.
+        max_tokens: Length of an answer.
+        max_chars: Longest prompt that is taken.
+        max_waiting: Shots that may wait for the model.
+        timeout_s: How long one answer, and at the end of a turn all of them, may take.
+
+    Raises:
+        AdapterUnavailable: there is no generator.
+        ConfigError: an option is out of range.
+    """
+
+    def __init__(
+        self,
+        generator: TextGenerator | None = None,
+        *,
+        fallback: PromptRewriter | None = None,
+        max_tokens: int = 160,
+        max_chars: int = 900,
+        max_waiting: int = 8,
+        timeout_s: float = 20.0,
+    ) -> None:
+        if generator is None:
+            raise AdapterUnavailable(
+                "the prompt adapter 'model' needs a language model: pass generator=..., an engine "
+                "for example, or use the prompt adapter 'template'"
+            )
+        if min(max_tokens, max_chars, max_waiting) < 1 or timeout_s <= 0:
+            raise ConfigError("max_tokens, max_chars, max_waiting and timeout_s must be above 0")
+        self.generator = generator
+        self.fallback = fallback if fallback is not None else TemplateRewriter()
+        self.max_tokens = max_tokens
+        self.max_chars = max_chars
+        self.max_waiting = max_waiting
+        self.timeout_s = timeout_s
+        self.rewritten = 0
+        self.kept = 0
+        self.last_fault = ""
+
+    def open(self) -> ModelStoryboard:
+        """Begin a turn. Needs a running event loop once phrases are added."""
+        return ModelStoryboard(self, self.fallback.open())
+
+    def keep(self, why: str) -> None:
+        """Count a prompt that stays as it is."""
+        self.kept += 1
+        self.last_fault = why
+
+
+class _Desk:
+    """The model's work of one turn: what waits, what is done, and the task that does it.
+
+    Knows nothing of the board, so that a board that was dropped (its turn was cancelled) doesn't
+    live on through its own task; that task is then cancelled.
+    """
+
+    def __init__(self, rewriter: ModelRewriter) -> None:
+        self._rewriter = rewriter
+        self._waiting: deque[tuple[ScenePrompt, str]] = deque()
+        self._done: list[tuple[ScenePrompt, str]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def put(self, shot: ScenePrompt, source: str) -> None:
+        """Have ``shot`` rewritten; what waits for an older revision of it is dropped."""
+        self._waiting = deque(w for w in self._waiting if w[0].shot_id != shot.shot_id)
+        self._waiting.append((shot, source))
+        if len(self._waiting) > self._rewriter.max_waiting:
+            self._waiting.popleft()
+            self._rewriter.keep("too many shots wait for the model")
+        if self._task is None or self._task.done():
+            self._raise_failure()
+            self._task = asyncio.get_running_loop().create_task(self._work())
+
+    def take(self) -> list[tuple[ScenePrompt, str]]:
+        """The shots that are done, each as it was put and with its new prompt."""
+        done, self._done = self._done, []
+        return done
+
+    async def finish(self) -> None:
+        """Wait until everything is done, or the time is up; cancelling stops the model."""
+        if self._task is None:
+            return
+        try:
+            async with asyncio.timeout(self._rewriter.timeout_s):
+                await asyncio.shield(self._task)
+        except TimeoutError:
+            for _ in range(len(self._waiting) + 1):
+                self._rewriter.keep("the model was too slow")
+            self._waiting.clear()
+        finally:
+            self.stop()
+            await asyncio.wait([self._task])
+        self._raise_failure()
+
+    def stop(self) -> None:
+        """End the work now; idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _raise_failure(self) -> None:
+        if self._task is not None and self._task.done() and not self._task.cancelled():
+            self._task.result()
+
+    async def _work(self) -> None:
+        while self._waiting:
+            shot, source = self._waiting.popleft()
+            try:
+                async with asyncio.timeout(self._rewriter.timeout_s):
+                    answer = await self._ask(shot, source)
+            except TimeoutError:
+                self._rewriter.keep("the model was too slow")
+                continue
+            except SpecstreamError as error:
+                self._rewriter.keep(str(error))
+                continue
+            prompt = answer.strip().strip('"“”').strip()
+            why = fault(prompt, shot, source, max_chars=self._rewriter.max_chars)
+            if why:
+                self._rewriter.keep(why)
+            else:
+                self._done.append((shot, prompt))
+
+    async def _ask(self, shot: ScenePrompt, source: str) -> str:
+        asked = f"Text: {source}\nSubject: {shot.subject}\nPrompt: {shot.prompt}"
+        messages: list[Message] = [
+            {"role": "system", "content": _TASK},
+            {"role": "user", "content": asked},
+        ]
+        # Both the text and the old prompt come back in part: the one for what happens, the other
+        # for how prompts are put.
+        reference = f"{source}\n{shot.prompt}"
+        return await self._rewriter.generator.complete(
+            messages, max_tokens=self._rewriter.max_tokens, reference=reference
+        )
+
+
+class ModelStoryboard:
+    """The shot list of one turn; see `ModelRewriter`."""
+
+    def __init__(self, rewriter: ModelRewriter, board: Storyboard) -> None:
+        self._rewriter = rewriter
+        self._board = board
+        self._desk = _Desk(rewriter)
+        self._text = ""
+        self._start = 0
+        self._sent: dict[str, ScenePrompt] = {}  # newest version of each shot
+        self._plain: dict[str, ScenePrompt] = {}  # newest version of the fallback
+        weakref.finalize(self, _Desk.stop, self._desk).atexit = False
+
+    async def add(self, phrase: Phrase) -> Sequence[ScenePrompt]:
+        """Take the next phrase; return its shots, and earlier ones that the model has finished.
+
+        Doesn't wait for the model. Raises what the generator raised if that is no SpecstreamError.
+        """
+        self._remember(phrase)
+        out = self._finished()
+        for shot in await self._board.add(phrase):
+            out.append(self._send(shot))
+        return out
+
+    async def close(self) -> Sequence[ScenePrompt]:
+        """The text has ended: wait for the model (``timeout_s`` at most) and return the rest.
+
+        Cancelling stops the model; the shots that it had not finished stay as they are.
+        """
+        out = [self._send(shot) for shot in await self._board.close()]
+        await self._desk.finish()
+        return out + self._finished()
+
+    def _remember(self, phrase: Phrase) -> None:
+        """Keep the end of the reply's text, so that a shot's source can be cited."""
+        if not self._text or not self._start <= phrase.chars.start <= self._start + len(self._text):
+            self._text, self._start = "", phrase.chars.start
+        self._text = self._text[: phrase.chars.start - self._start] + phrase.spoken
+        dropped = max(0, len(self._text) - _SOURCE_CHARS)
+        self._text, self._start = self._text[dropped:], self._start + dropped
+
+    def _send(self, shot: ScenePrompt) -> ScenePrompt:
+        """Pass on one of the fallback's shots, numbered after whatever the model made of it."""
+        self._plain[shot.shot_id] = shot
+        self._desk.put(shot, self._source(shot.span))
+        return self._stamp(shot)
+
+    def _finished(self) -> list[ScenePrompt]:
+        out = []
+        for shot, prompt in self._desk.take():
+            if self._plain[shot.shot_id] is not shot:
+                self._rewriter.keep("the shot had changed by the time the model answered")
+                continue
+            self._rewriter.rewritten += 1
+            out.append(self._stamp(replace(shot, prompt=prompt)))
+        return out
+
+    def _stamp(self, shot: ScenePrompt) -> ScenePrompt:
+        old = self._sent.get(shot.shot_id)
+        if old is not None:
+            shot = replace(shot, rev=old.rev + 1, supersedes=f"{old.shot_id}@{old.rev}")
+        self._sent[shot.shot_id] = shot
+        return shot
+
+    def _source(self, span: Span) -> str:
+        cited = self._text[max(0, span.start - self._start) : span.end - self._start]
+        return re.sub(r"\s+", " ", cited).strip()
+
+
+def fault(prompt: str, shot: ScenePrompt, source: str, *, max_chars: int) -> str:
+    """What is wrong with ``prompt`` as a new prompt for ``shot``; "" if nothing is.
+
+    It must be one line of at least five words and at most ``max_chars`` characters, hold the
+    subject word for word and no brackets or markup, and bring in no proper name (a capitalised word
+    that doesn't begin a sentence) which neither the text nor the old prompt has.
+    """
+    if not prompt:
+        return "the answer is empty"
+    if "\n" in prompt or "\r" in prompt:
+        return "the answer has more than one line"
+    if len(prompt.split()) < 5 or len(prompt) > max_chars:
+        return f"the answer has {len(prompt)} characters"
+    if re.search(r"[\[\]{}<>|]|https?:", prompt):
+        return "the answer holds markup"
+    if shot.subject.casefold() not in prompt.casefold():
+        return "the answer doesn't repeat the subject"
+    known = {w.casefold() for w in _CAPITALISED.findall(f"{source} {shot.prompt} {shot.style}")}
+    for word in _CAPITALISED.finditer(prompt):
+        starts = _STARTS.search(prompt[: word.start()]) is not None
+        if word[0][0].isupper() and not starts and word[0].casefold() not in known:
+            return f"the answer brings in {word[0]!r}"
+    return ""

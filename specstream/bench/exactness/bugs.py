@@ -1,0 +1,276 @@
+"""Planted bugs: what went wrong in other systems, put in at the engine's real seams.
+
+A test of exactness is worth as much as the mistakes that it finds. Each of these has shipped
+somewhere; each must be rejected at p < 1e-6, and the same cell without it must pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from specstream.bench.exactness.cells import Cell, run_cell
+from specstream.bench.exactness.gtest import GTest
+from specstream.engine.request import Request
+from specstream.model.sampling import draw, draw_at, probabilities
+from specstream.spec.proposal import Proposal, Proposer, SpecRequest, Verdict
+from specstream.spec.rules import Law, block_law, ratio_law
+from specstream.spec.verify import Case
+from specstream.types import SamplingParams
+
+__all__ = ["BUGS", "HARMLESS", "Bug", "run_bug"]
+
+_SMALL = 3  # the draft of a sub-vocabulary knows the first tokens only
+
+
+class Meddling:
+    """A proposer between the engine and another one; the base of the lies below."""
+
+    name = "meddling"
+
+    def __init__(self, inner: Proposer) -> None:
+        self.inner = inner
+        self.capabilities = inner.capabilities
+
+    def disguise(self, request: SpecRequest) -> SpecRequest:
+        """What the inner proposer sees of a request."""
+        return request
+
+    def edit(self, request: SpecRequest, proposal: Proposal) -> Proposal:
+        """What the engine sees of a proposal."""
+        return proposal
+
+    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
+        """The inner proposer's, meddled with."""
+        made = self.inner.propose([self.disguise(r) for r in requests], budget)
+        return [
+            self.edit(r, p) if p.length and p.probs is not None else p
+            for r, p in zip(requests, made, strict=True)
+        ]
+
+    def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
+        """Passed on."""
+        self.inner.observe(requests, verdicts)
+
+    def release(self, slot: int) -> None:
+        """Passed on."""
+        self.inner.release(slot)
+
+
+class _Drawing:
+    """A request that draws in another way."""
+
+    def __init__(self, request: Any, how: Callable[[Tensor, int], Tensor]) -> None:
+        self._request = request
+        self.draw = how
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
+
+
+class ArgmaxDraft(Meddling):
+    """Drafts the most likely token but reports q as if it had been drawn."""
+
+    def disguise(self, request: SpecRequest) -> Any:
+        """Takes the maximum."""
+        return _Drawing(request, lambda probs, position: probs.argmax(-1))
+
+
+class DropUnsure(Meddling):
+    """Looks at a drafted token and drops it, and what follows, if its probability is low."""
+
+    def edit(self, request: SpecRequest, proposal: Proposal) -> Proposal:
+        """Cut before the first unsure token."""
+        assert proposal.probs is not None
+        sure = proposal.probs.gather(1, proposal.tokens.unsqueeze(1)).squeeze(1) > 0.35
+        kept = int(sure.long().cumprod(0).sum())
+        return Proposal(proposal.tokens[:kept], proposal.probs[:kept])
+
+
+class SharedNoise(Meddling):
+    """Draws with the very noise that the judge is about to use."""
+
+    def disguise(self, request: Any) -> Any:
+        """A copy of the judge's generator, at its present state."""
+        twin = torch.Generator().set_state(request.generator.get_state())
+        return _Drawing(request, lambda probs, position: draw(probs, twin))
+
+
+class ShiftedRows(Meddling):
+    """Reports each q a position late."""
+
+    def edit(self, request: SpecRequest, proposal: Proposal) -> Proposal:
+        """Roll the rows."""
+        assert proposal.probs is not None
+        return replace(proposal, probs=proposal.probs.roll(1, 0))
+
+
+class StaleRow(Meddling):
+    """After a full acceptance, reports the last round's last row for the first token."""
+
+    def __init__(self, inner: Proposer) -> None:
+        super().__init__(inner)
+        self._last: dict[int, Tensor] = {}
+        self._stale: dict[int, Tensor] = {}
+
+    def edit(self, request: SpecRequest, proposal: Proposal) -> Proposal:
+        """Put the stale row in, if there is one."""
+        assert proposal.probs is not None
+        self._last[request.id] = proposal.probs[-1]
+        stale = self._stale.pop(request.id, None)
+        if stale is None:
+            return proposal
+        return replace(proposal, probs=torch.cat([stale.unsqueeze(0), proposal.probs[1:]]))
+
+    def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
+        """Note who was accepted in full."""
+        for request, verdict in zip(requests, verdicts, strict=True):
+            row = self._last.pop(request.id, None)
+            if row is not None and verdict.accepted:
+                self._stale[request.id] = row
+        super().observe(requests, verdicts)
+
+
+class SubVocabulary(Meddling):
+    """Drafts over some tokens only, and reports q without normalising it over them."""
+
+    @staticmethod
+    def _cut(probs: Tensor) -> Tensor:
+        return torch.cat([probs[..., :_SMALL], torch.zeros_like(probs[..., _SMALL:])], -1)
+
+    def disguise(self, request: SpecRequest) -> Any:
+        """Draws among the known tokens."""
+        return _Drawing(request, lambda probs, position: request.draw(self._cut(probs), position))
+
+    def edit(self, request: SpecRequest, proposal: Proposal) -> Proposal:
+        """The rows as they are, less the unknown tokens."""
+        assert proposal.probs is not None
+        return replace(proposal, probs=self._cut(proposal.probs))
+
+
+class Undeclared(Meddling):
+    """Takes the rows away: whatever was drawn is now proposed as a deterministic draft."""
+
+    def edit(self, request: SpecRequest, proposal: Proposal) -> Proposal:
+        """Tokens only."""
+        return Proposal(proposal.tokens)
+
+
+def _unwarped(part: str) -> Callable[..., list[Verdict]]:
+    """A judge that takes ``part`` ("residual" or "bonus") from p before top-k, top-p and the like."""
+
+    def verify_batch(cases: Sequence[Case], *, rule: str) -> list[Verdict]:
+        return [one(case, rule) for case in cases]
+
+    def one(case: Case, rule: str) -> Verdict:
+        proposal, target = case.proposal, probabilities(case.logits, case.params)
+        raw = probabilities(case.logits, SamplingParams(case.params.temperature))
+        q = target[:0] if proposal.probs is None else proposal.probs
+        law_of = block_law if rule == "block" else ratio_law
+        honest, wrong = law_of(proposal.tokens, q, target), law_of(proposal.tokens, q, raw)
+        last = torch.arange(proposal.length + 1) == proposal.length
+        take = last if part == "bonus" else ~last
+        law = Law(
+            honest.accepted, torch.where(take.unsqueeze(-1), wrong.following, honest.following)
+        )
+        noise = torch.rand(2, generator=case.generator, dtype=torch.float64)
+        accepted = int(draw_at(law.accepted.unsqueeze(0), noise[:1]))
+        token = int(draw_at(law.following[accepted : accepted + 1], noise[1:]))
+        emitted = (*proposal.tokens[:accepted].tolist(), token)
+        return Verdict(accepted, token, tuple(range(accepted)), emitted)
+
+    return verify_batch
+
+
+def _same_context(self: Any, logits: Tensor, proposed: Tensor) -> Tensor:
+    """Processors that forget the drafted tokens before a position."""
+    if self._processors is None:
+        return logits
+    rows = [self._processors.apply(row, self.token_ids, []) for row in logits]
+    return torch.stack(rows)
+
+
+def _top_p_first(logits: Tensor, params: SamplingParams) -> Tensor:
+    """Top-p before the temperature, then top-p once more."""
+    once = probabilities(logits, SamplingParams(1.0, top_p=params.top_p))
+    return probabilities(once.log(), params)
+
+
+@contextmanager
+def _patched(where: str, what: object) -> Iterator[None]:
+    with mock.patch(where, what):
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """A mistake, where it is put in, and a cell that shows it."""
+
+    cell: Cell
+    wrap: Callable[[Proposer], Proposer] | None = None
+    patch: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+_RATIO, _BLOCK = Cell(rule="ratio", batch="32"), Cell(rule="block", batch="32")
+_JUDGE = "specstream.engine.judge.verify_batch"
+
+BUGS: Mapping[str, Bug] = {
+    "argmax draft, q given as if drawn": Bug(_RATIO, ArgmaxDraft),
+    "unsure tokens looked at and dropped": Bug(_RATIO, DropUnsure),
+    "draft and judge share their noise": Bug(_BLOCK, SharedNoise),
+    "residual from unwarped p": Bug(
+        replace(_RATIO, warper="top-k"), patch=lambda: _patched(_JUDGE, _unwarped("residual"))
+    ),
+    "bonus from unwarped p": Bug(
+        replace(_BLOCK, warper="top-k"), patch=lambda: _patched(_JUDGE, _unwarped("bonus"))
+    ),
+    "q a position late": Bug(_BLOCK, ShiftedRows),
+    "penalties without the accepted prefix": Bug(
+        replace(_RATIO, processor="penalties"),
+        patch=lambda: _patched(f"{Request.__module__}.Request.process_rows", _same_context),
+    ),
+    "top-p before the temperature, and twice": Bug(
+        replace(_BLOCK, warper="top-p"),
+        patch=lambda: _patched("specstream.spec.verify.probabilities", _top_p_first),
+    ),
+    "stale row of q after a full acceptance": Bug(replace(_RATIO, k="one"), StaleRow),
+    "sub-vocabulary, q not normalised": Bug(_BLOCK, SubVocabulary),
+}
+
+
+class _Silent(ArgmaxDraft):
+    """The argmax, proposed for what it is."""
+
+    edit = Undeclared.edit
+
+
+class _DropSilently(DropUnsure):
+    """Unsure tokens dropped, the rest proposed as a deterministic draft."""
+
+    def edit(self, request: SpecRequest, proposal: Proposal) -> Proposal:
+        """Cut, then tokens only."""
+        return Proposal(super().edit(request, proposal).tokens)
+
+
+_COUPLED = Cell(rule="reproducible", batch="32")
+HARMLESS: Mapping[str, Bug] = {
+    "argmax draft without q": Bug(_RATIO, _Silent),
+    "drawn draft without q": Bug(_BLOCK, Undeclared),
+    "argmax draft, reproducible mode": Bug(_COUPLED, ArgmaxDraft),
+    "unsure tokens dropped, reproducible mode": Bug(_COUPLED, DropUnsure),
+    "q a position late, reproducible mode": Bug(_COUPLED, ShiftedRows),
+    "sub-vocabulary, reproducible mode": Bug(_COUPLED, SubVocabulary),
+}
+
+
+def run_bug(bug: Bug, n: int) -> GTest:
+    """Run a bug's cell ``n`` times with the bug in it."""
+    proposer = bug.cell.proposer_object()
+    with bug.patch():
+        return run_cell(bug.cell, n, proposer=bug.wrap(proposer) if bug.wrap else None)

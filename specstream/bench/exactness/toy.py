@@ -1,0 +1,133 @@
+"""A target whose next token depends on the last two only: an engine run costs well under 1 ms a token.
+
+The engine around it is the real one: admission, scheduler, processors, judge, commit, proposers. Only
+the forward pass is a table look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specstream.bench.exactness.reference import Row
+from specstream.model.cache import KVCache
+from specstream.model.runner import ForwardInput, ModelRunner
+
+__all__ = ["EOS", "Letters", "TableRunner", "TinyRunner", "random_logits"]
+
+EOS = 0
+
+
+class Letters:
+    """A tokenizer of the letters a, b, c …: token i is the i-th."""
+
+    chat_template = None
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Ids of the letters; anything else is left out."""
+        return [ord(char) - ord("a") for char in text if "a" <= char <= "z"]
+
+    def decode(self, token_ids: Any, skip_special_tokens: bool = True) -> str:
+        """Letters of the ids."""
+        return "".join(chr(ord("a") + int(i)) for i in token_ids)
+
+
+def random_logits(vocab_size: int, seed: int, *, spread: float = 1.5) -> Tensor:
+    """``[V, V, V]`` float32: logits after every pair of tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(vocab_size, vocab_size, vocab_size, generator=generator) * spread
+
+
+class _TokenCache(KVCache):
+    """Remembers tokens instead of keys and values."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+
+    @property
+    def length(self) -> int:
+        """Tokens read."""
+        return len(self.ids)
+
+    def rollback_to(self, length: int) -> None:
+        """Keep the first ``length``."""
+        if not 0 <= length <= len(self.ids):
+            raise ValueError(f"can't roll back to {length}: {len(self.ids)} rows are valid")
+        del self.ids[length:]
+
+
+class TableRunner(ModelRunner):
+    """Runs a table ``[V, V, V]`` of logits as if it were a model."""
+
+    def __init__(self, table: Tensor, *, context_length: int = 64) -> None:
+        self.table = table
+        self.device = table.device
+        self.dtype = table.dtype
+        self.model_vocab_size = self.vocab_size = table.shape[-1]
+        self.context_length = context_length
+        self.fixed_width = None
+        self.forwards = 0
+
+    def new_cache(self) -> KVCache:
+        """An empty cache."""
+        return _TokenCache()
+
+    def forward(self, inputs: Sequence[ForwardInput]) -> list[Tensor]:
+        """As `ModelRunner.forward`: reads what is in the cache, so a wrong rollback would show."""
+        befores, lasts, counts = [], [], []
+        for item in inputs:
+            assert isinstance(item.cache, _TokenCache)
+            self.forwards += 1
+            item.cache.ids.extend(item.token_ids.tolist())
+            seen = item.cache.ids[-item.keep - 1 :]
+            if len(seen) <= item.keep:
+                seen = [seen[0]] * (item.keep + 1 - len(seen)) + seen
+            befores += seen[:-1]
+            lasts += seen[1:]
+            counts.append(item.keep)
+        return list(self.table[befores, lasts].split(counts))
+
+    def logits_after(self, ids: Sequence[int]) -> Row:
+        """The row after some tokens, for the exact law."""
+        before = ids[-2] if len(ids) > 1 else ids[-1]
+        row: Row = self.table[before, ids[-1]].double().numpy()
+        return row
+
+
+class TinyRunner(ModelRunner):
+    """A real transformer of one layer, small enough for its exact law to be computed."""
+
+    def __init__(
+        self, vocab_size: int, seed: int, *, spread: float = 6.0, dtype: torch.dtype | None = None
+    ) -> None:
+        config = LlamaConfig(
+            vocab_size=vocab_size,
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            max_position_embeddings=64,
+            bos_token_id=None,
+            eos_token_id=EOS,
+            pad_token_id=None,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = LlamaForCausalLM(config).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.dim() > 1:
+                    parameter.mul_(spread)
+        super().__init__(model.to(dtype or torch.float32))
+
+    @torch.inference_mode()
+    def logits_after(self, ids: Sequence[int]) -> Row:
+        """The row after some tokens, for the exact law: one plain pass, no cache."""
+        logits = self.model(input_ids=torch.tensor([list(ids)])).logits[0, -1]
+        return np.asarray(logits.double().numpy(), dtype=np.float64)

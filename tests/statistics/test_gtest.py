@@ -1,0 +1,129 @@
+"""The statistics themselves, against scipy and against simulation."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from specstream.bench.exactness.gtest import (
+    detectable,
+    g_test,
+    holm,
+    independence,
+    power,
+    survival,
+)
+from specstream.bench.exactness.reference import next_law
+from specstream.model.processors import LogitsPipeline
+from specstream.model.sampling import probabilities
+from specstream.types import SamplingParams
+
+
+def test_survival_is_scipys() -> None:
+    for df in (1, 5, 50, 400):
+        for statistic in (0.0, df / 2, df, 3.0 * df, 20.0 * df):
+            assert survival(statistic, df) == pytest.approx(
+                stats.chi2.sf(statistic, df), rel=1e-6, abs=1e-300
+            )
+
+
+def test_g_is_scipys_where_nothing_is_pooled() -> None:
+    law = {"a": 0.5, "b": 0.3, "c": 0.2}
+    seen = {"a": 520, "b": 270, "c": 210}
+    theirs = stats.power_divergence([520, 270, 210], [500, 300, 200], lambda_="log-likelihood")
+    result = g_test(seen, law)
+    assert result.p_value == pytest.approx(theirs.pvalue)
+    assert (result.n, result.df) == (1000, 2)
+    assert result.tv == pytest.approx(0.03)
+
+
+def test_rare_outcomes_are_pooled_and_impossible_ones_reject() -> None:
+    law: dict[str, float] = {"a": 0.9, "none": 0.0} | {f"r{i}": 0.001 for i in range(100)}
+    result = g_test({"a": 900, "r1": 50, "r2": 50}, law)
+    assert result.df == 20  # hundreds of 0.1 each, in pools of 5
+    assert g_test({"a": 999, "none": 1}, law).p_value == 0.0
+    with pytest.raises(ValueError, match="sums to"):
+        g_test({"a": 1}, {"a": 0.5})
+
+
+def test_p_values_of_an_exact_sampler_are_uniform() -> None:
+    """With pooling, too: what is rejected at 5 % happens in about 5 % of 600 samples."""
+    rng = np.random.default_rng(1)
+    law = dict(enumerate(rng.dirichlet(np.full(60, 0.4)).tolist()))
+    rejected = 0
+    for _ in range(600):
+        seen = Counter(dict(enumerate(rng.multinomial(2000, list(law.values())).tolist())))
+        rejected += g_test(seen, law).p_value < 0.05
+    assert 12 < rejected < 60
+
+
+def test_power_is_what_simulation_gives_at_least() -> None:
+    rng = np.random.default_rng(2)
+    cells, n, tv = 20, 3000, 0.05
+    shifted = np.full(cells, 1 / cells) + np.where(np.arange(cells) % 2, 1, -1) * 2 * tv / cells
+    law = dict(enumerate([1 / cells] * cells))
+    found = sum(
+        g_test(dict(enumerate(rng.multinomial(n, shifted).tolist())), law).p_value < 1e-3
+        for _ in range(300)
+    )
+    theory = power(n, cells - 1, tv)
+    assert theory == pytest.approx(1 - stats.ncx2.cdf(stats.chi2.isf(1e-3, 19), 19, n * 4 * tv**2))
+    assert abs(found / 300 - theory) < 0.1
+
+
+def test_the_stated_sample_sizes_detect_what_is_stated() -> None:
+    assert power(54_000, 50, 0.02) > 0.98
+    assert detectable(54_000, 50) < 0.0205
+    assert power(10_000, 30, detectable(10_000, 30)) == pytest.approx(0.99, abs=0.001)
+
+
+def test_holm_steps_down() -> None:
+    assert holm([0.0002, 0.9, 0.0004, 0.01]) == [True, False, False, False]
+    assert holm([0.0002, 0.9, 0.0003, 0.01]) == [True, False, True, False]
+    assert holm([]) == []
+
+
+def test_independence_sees_dependence() -> None:
+    rng = random.Random(3)
+    table = torch.zeros(4, 4)
+    for _ in range(4000):
+        table[rng.randrange(4), rng.randrange(4)] += 1
+    assert independence(table) > 1e-4
+    assert independence(table + 100 * torch.eye(4)) < 1e-6
+
+
+def test_the_reference_and_the_engine_agree_on_the_law() -> None:
+    """Two implementations, 400 random parameter sets: the engine's float32 is within 1e-5."""
+    rng = random.Random(4)
+    for number in range(400):
+        vocab_size = rng.choice([5, 40])
+        params = SamplingParams(
+            temperature=rng.uniform(0.3, 2),
+            top_k=rng.choice([0, 3, 100]),
+            top_p=rng.choice([1.0, rng.uniform(0.3, 0.95)]),
+            min_p=rng.choice([0.0, 0.05]),
+            typical_p=rng.choice([1.0, rng.uniform(0.3, 0.95)]),
+            repetition_penalty=rng.choice([1.0, 1.3]),
+            frequency_penalty=rng.choice([0.0, 0.5]),
+            presence_penalty=rng.choice([0.0, -0.5]),
+            logit_bias=rng.choice([{}, {1: 2.0, 4: -1.0}]),
+            min_tokens=rng.choice([0, 3]),
+        )
+        logits = torch.randn(vocab_size, generator=torch.Generator().manual_seed(number)) * 2
+        prompt = [rng.randrange(vocab_size) for _ in range(4)]
+        reply = [rng.randrange(vocab_size) for _ in range(rng.randrange(5))]
+        ends = frozenset({0})
+        pipeline = LogitsPipeline(params, None, prompt, vocab_size, ends, torch.device("cpu"))
+        committed = rng.randrange(len(reply) + 1)
+        for token in reply[:committed]:
+            pipeline.commit(token)
+        drafted = reply[committed:]
+        processed = pipeline.apply(logits, prompt + reply[:committed], drafted)
+        ours = probabilities(processed, params).double().numpy()
+        wanted = next_law(logits.double().numpy(), params, prompt, reply, ends)
+        assert np.abs(ours - wanted).max() < 1e-5
