@@ -13,16 +13,17 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from specstream.config import EngineConfig
     from specstream.errors import SpecstreamError
+    from specstream.generation import Generation
     from specstream.metrics import Report
     from specstream.pipeline.stage import Pipeline
-    from specstream.session import Engine, Generation, Session
+    from specstream.session import Engine, Session
     from specstream.types import Chunk, Message, SamplingParams
 
 _HOMES = {
     "Chunk": "specstream.types",
     "Engine": "specstream.session",
     "EngineConfig": "specstream.config",
-    "Generation": "specstream.session",
+    "Generation": "specstream.generation",
     "Message": "specstream.types",
     "Pipeline": "specstream.pipeline.stage",
     "Report": "specstream.metrics",

@@ -76,7 +76,9 @@ class EngineConfig(_Strict):
     proposer: ProposerConfig = DraftProposerConfig()
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: str = "auto"
-    threads: int | None = Field(default=None, ge=1, description="CPU threads; default: all cores but one")
+    threads: int | None = Field(
+        default=None, ge=1, description="CPU threads; default: all cores but one"
+    )
     max_running: int = Field(default=4, ge=1, description="requests decoded side by side")
     max_waiting: int = Field(default=64, ge=0, description="requests that may wait for a place")
     max_sessions: int = Field(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,91 +12,14 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from specstream.config import EngineConfig, parse_config
-from specstream.errors import ConfigError, EngineClosed, EngineError, SpecstreamError
-from specstream.metrics import Report
-from specstream.types import Chunk, Message, SamplingParams
+from specstream.errors import ConfigError, EngineClosed, SpecstreamError
+from specstream.generation import Generation
+from specstream.types import Message, SamplingParams
 
 if TYPE_CHECKING:
-    from specstream.engine.request import Request
     from specstream.engine.worker import EngineWorker
 
-__all__ = ["Engine", "Generation", "Session"]
-
-
-class Generation:
-    """One reply under way: an async iterator of `Chunk`, in order, ending after the last one.
-
-    The chunk that carries a ``finish_reason`` is the last. If the engine fails on this request, the
-    iteration raises the typed error after every chunk that came before it. Cancelling an iteration
-    that waits loses nothing. A consumer that doesn't read parks this request only: the engine goes
-    no further than ``max_unread_chunks`` ahead of it.
-    """
-
-    def __init__(self, worker: EngineWorker, loop: asyncio.AbstractEventLoop, limit: int) -> None:
-        from specstream.engine.request import Delivery
-
-        self._worker = worker
-        self._loop = loop
-        self._arrived: deque[Chunk | SpecstreamError] = deque()
-        self._news = asyncio.Event()
-        self._ended = False
-        self._delivery = Delivery(self._put, limit)
-        self._request: Request | None = None
-        self._heard: list[str] = []
-
-    def _put(self, item: Chunk | SpecstreamError) -> None:
-        """Called on the engine thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._arrive, item)
-        except RuntimeError:
-            self._delivery.cancelled = True  # the loop is closed: nobody will ever read this
-
-    def _arrive(self, item: Chunk | SpecstreamError) -> None:
-        self._arrived.append(item)
-        self._news.set()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Chunk:
-        while not self._arrived:
-            if self._ended:
-                raise StopAsyncIteration
-            self._news.clear()
-            await self._news.wait()
-        item = self._arrived.popleft()
-        delivery = self._delivery
-        delivery.read += 1
-        # After the increment: either the engine sees it, or we see that the engine stood still.
-        if delivery.sent - delivery.read >= delivery.limit - 1:
-            self._worker.wake()
-        if isinstance(item, Chunk):
-            self._ended = item.finish_reason is not None
-            self._heard.append(item.text)
-            return item
-        self._ended = True
-        raise item
-
-    def cancel(self) -> None:
-        """Stop after the round under way. The iteration ends with a chunk marked ``cancelled``.
-
-        Returns at once; idempotent; does nothing once the reply is complete.
-        """
-        if not self._delivery.cancelled:
-            self._delivery.cancelled = True
-            self._worker.wake()
-
-    @property
-    def text(self) -> str:
-        """The text so far, as the engine has it."""
-        return self._request.text if self._request is not None else ""
-
-    @property
-    def report(self) -> Report:
-        """How the request went; final once the iteration has ended."""
-        if self._request is None:
-            raise EngineError("the request was never submitted")
-        return self._request.report()
+__all__ = ["Engine", "Session"]
 
 
 class Engine:

@@ -18,11 +18,13 @@ PACKAGES = {
 # Lower layers first; a module may import from its own layer and from those below.
 LAYERS = [
     {"specstream.errors", "specstream"},
+    {"specstream.params"},
     {"specstream.types"},
     {"specstream.metrics", "specstream.config"},
     {"specstream.model"},
     {"specstream.spec"},
     {"specstream.engine"},
+    {"specstream.generation"},
     {"specstream.session"},
     {"specstream.testing"},
     {"specstream.ws.server"},
@@ -100,7 +102,10 @@ def test_nothing_imports_upwards() -> None:
             {"specstream.ws.client", *WIRE},
             {*WIRE, "specstream.metrics", "specstream.types", "specstream.errors"},
         ),
-        ({"specstream.errors", "specstream.types"}, {"specstream.errors"}),
+        (
+            {"specstream.errors", "specstream.params", "specstream.types"},
+            {"specstream.errors", "specstream.params"},
+        ),
     ],
     ids=["adapters", "pipeline", "client", "values"],
 )

@@ -16,7 +16,7 @@ from specstream.errors import (
     PromptError,
     VocabularyMismatch,
 )
-from specstream.session import Generation
+from specstream.generation import Generation
 from tests.tiny import byte_tokenizer, noisy_copy, tiny_model
 
 LONG = SamplingParams(max_tokens=400)

@@ -1,27 +1,161 @@
-"""Grammar-constrained decoding through llguidance (optional extra ``grammar``)."""
+"""Grammar-constrained decoding through llguidance (optional extra ``grammar``).
+
+A drafted token that the grammar forbids stays in its proposal: the target's row gives it probability
+zero, so it is rejected by the same rule as any other. Dropping it instead, after having seen it, would
+mean that the draft drew from another distribution than it says.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from specstream.errors import SamplingError
 from specstream.types import Grammar
 
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
 __all__ = ["GrammarState"]
+
+_COMPACT = {"whitespace_pattern": " ?"}  # a model that likes spaces could write them for ever
 
 
 class GrammarState:
-    """Where one reply stands in its grammar."""
+    """Where one reply stands in its grammar.
+
+    The matcher walks ahead along drafted tokens and is taken back only as far as the next question
+    needs, so a round costs as many steps as it has positions. An end-of-sequence id is never fed to
+    it: it is allowed exactly where the grammar may end, and the reply is over with it.
+    """
 
     def __init__(
         self, grammar: Grammar, tokenizer: Any, vocab_size: int, end_ids: frozenset[int]
     ) -> None:
-        raise SamplingError('grammars need llguidance: pip install "specstream[grammar]"')
+        """Compile the grammar.
+
+        Args:
+            grammar: What the reply must look like.
+            tokenizer: A fast tokenizer, the target's.
+            vocab_size: Width of the logits; ids that the tokenizer doesn't have are forbidden.
+            end_ids: The model's own end-of-sequence ids.
+
+        Raises:
+            SamplingError: llguidance is missing, the grammar is wrong or asks for what llguidance
+                doesn't have, or the tokenizer or the model don't support it.
+        """
+        if not end_ids:
+            raise SamplingError("a grammar needs a model with an end-of-sequence token")
+        self._end_ids = sorted(end_ids)
+        self._vocab_size = vocab_size
+        self._vocabulary = _vocabulary(tokenizer, vocab_size, self._end_ids[0])
+        self._grammar = _compiled(grammar)
+        self._committed: list[int] = []
+        self._ahead: list[int] = []  # what the matcher has read past the committed tokens
+        self._known: dict[tuple[int, ...], NDArray[np.bool_] | None] = {}
+        self._matcher = self._at_start()
+        self._check(f"the {grammar.kind} grammar can't be used")
 
     def commit(self, token: int) -> None:
-        """A token of the reply is final."""
+        """A token of the reply is final.
 
-    def mask(self, logits: Tensor, drafted: list[int]) -> None:
-        """Set what the grammar forbids after the committed and ``drafted`` tokens to -inf, in place."""
+        Raises:
+            SamplingError: the grammar forbids it, which a judged token never is.
+        """
+        self._known.clear()
+        if token in self._end_ids:
+            return
+        if self._ahead[:1] == [token]:
+            del self._ahead[0]
+        elif not self._walk([token]):
+            raise SamplingError(f"the grammar forbids token {token}, which was committed")
+        else:
+            self._ahead.clear()
+        self._committed.append(token)
+
+    def allowed(self, drafted: Sequence[int]) -> NDArray[np.bool_] | None:
+        """What may follow the committed and ``drafted`` tokens: ``[V]``, or None where nothing can.
+
+        Nothing can where ``drafted`` holds a forbidden token or an end: what follows is never used.
+
+        Raises:
+            SamplingError: the grammar is too complex to be followed further.
+        """
+        path = tuple(drafted)
+        if path not in self._known:  # the draft has mostly asked before the judge does
+            self._known[path] = self._mask() if self._walk(list(path)) else None
+        return self._known[path]
+
+    def _mask(self) -> NDArray[np.bool_]:
+        packed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        self._check("the grammar can't be followed further")
+        mask = np.unpackbits(packed, bitorder="little")[: self._vocab_size].astype(np.bool_)
+        mask[self._end_ids] = mask[self._end_ids[0]]  # the matcher knows one end, the model several
+        return mask
+
+    def _walk(self, path: list[int]) -> bool:
+        """Bring the matcher to ``path`` after the committed tokens; False if that can't be reached."""
+        same = 0
+        while same < min(len(path), len(self._ahead)) and path[same] == self._ahead[same]:
+            same += 1
+        self._matcher.rollback(len(self._ahead) - same)
+        rest = path[same:]
+        legal = 0 if any(token in self._end_ids for token in rest) else len(rest)
+        read = self._matcher.try_consume_tokens(rest) if legal else 0
+        self._ahead = path[: same + read]
+        self._check("the grammar can't be followed further")
+        return read == len(rest)
+
+    def _at_start(self) -> LLMatcher:
+        from llguidance import LLMatcher
+
+        return LLMatcher(self._vocabulary, self._grammar, log_level=0)
+
+    def _check(self, what: str) -> None:
+        """A matcher that has met an error allows an end wherever it is, and never recovers."""
+        if not self._matcher.is_error():
+            return
+        reason = _first_line(self._matcher.get_error())
+        # The trouble may lie on a path that is not taken: start again from what is certain.
+        self._matcher, self._ahead = self._at_start(), []
+        self._matcher.consume_tokens(self._committed)
+        raise SamplingError(f"{what}: {reason}")
+
+
+def _compiled(grammar: Grammar) -> str:
+    from llguidance import LLMatcher
+
+    if grammar.kind == "regex":
+        return LLMatcher.grammar_from_regex(grammar.text)
+    if grammar.kind == "lark":
+        return LLMatcher.grammar_from_lark(grammar.text)
+    try:
+        return LLMatcher.grammar_from_json_schema(grammar.text, defaults=_COMPACT)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise SamplingError(f"the JSON schema can't be read: {_first_line(error)}") from None
+
+
+@lru_cache(maxsize=4)
+def _vocabulary(tokenizer: Any, vocab_size: int, end_id: int) -> LLTokenizer:
+    """The tokenizer as llguidance sees it: takes up to a second to build, so it is kept."""
+    try:
+        from llguidance.hf import from_tokenizer
+    except ImportError:
+        raise SamplingError(
+            'grammars need llguidance: pip install "specstream[grammar]"'
+        ) from None
+    width = max(vocab_size, len(tokenizer))
+    try:
+        return from_tokenizer(tokenizer, n_vocab=width, eos_token=end_id)
+    except Exception as error:
+        raise SamplingError(
+            f"this model's tokenizer can't be used with a grammar: {_first_line(error)}"
+        ) from error
+
+
+def _first_line(error: object) -> str:
+    return (str(error).strip().splitlines() or ["unknown"])[0][:200]

@@ -31,7 +31,9 @@ from specstream.pipeline.stages import AvatarStage, PromptStage, VoiceStage
 from specstream.types import AvatarCue, Cancel
 from specstream.ws.listen import is_loopback, listen
 from specstream.ws.stage_channel import MAX_SIZE, Channel
+from specstream.ws.stage_codec import Violation
 from specstream.ws.stage_frames import (
+    MAX_WINDOW,
     SUBPROTOCOL,
     CancelFrame,
     CancelledFrame,
@@ -41,7 +43,6 @@ from specstream.ws.stage_frames import (
     Kind,
     ReadyFrame,
     StartFrame,
-    Violation,
 )
 from specstream.ws.stage_protocol import WINDOW, Conversation
 
@@ -106,12 +107,14 @@ async def adapter_server(
     Raises:
         PortUnavailable: the address can't be listened on.
         AdapterUnavailable: the adapter can't be made.
-        ConfigError: no such kind, or a public address without a key.
+        ConfigError: no such kind, a number out of range, or a public address without a key.
     """
     if kind not in _STAGES:
         raise ConfigError(f"there is no {kind!r} adapter; there are: {', '.join(_STAGES)}")
     if not api_key and (api_key is not None or not is_loopback(host)):
         raise ConfigError(f"to listen on {host}, set an api key; without one, only on 127.0.0.1")
+    if not 1 <= window <= MAX_WINDOW or max_connections < 1:
+        raise ConfigError(f"window must be from 1 to {MAX_WINDOW}, max_connections at least 1")
     service = _Service(kind, make_adapter, window, max_connections)
     await service.prepare()
     try:
@@ -133,7 +136,10 @@ def _authorize(key: str, connection: ServerConnection, request: Request) -> Resp
     query = parse_qs(urlsplit(request.path).query)
     given = [*query.get("token", []), *request.headers.get_all("Authorization")]
     wanted = key.encode()
-    if any(hmac.compare_digest(g.removeprefix("Bearer ").encode(), wanted) for g in given):
+    if any(
+        hmac.compare_digest(g.removeprefix("Bearer ").encode(errors="replace"), wanted)
+        for g in given
+    ):
         return None
     text = "a key is needed: 'Authorization: Bearer KEY', or ?token=KEY\n"
     return connection.respond(HTTPStatus.UNAUTHORIZED, text)
@@ -168,12 +174,13 @@ class _Service:
             self._places -= 1
             try:
                 self._spare, adapter = None, self._spare
-                adapter = adapter or await self._load()
+                if adapter is None:
+                    adapter = await self._load()
                 await self._converse(channel, adapter)
             finally:
                 self._places += 1
-        except SpecstreamError as error:
-            channel.post(ErrorFrame.of(error))
+        except Exception as error:
+            channel.post(ErrorFrame.of(as_failure(self._kind, error)))
             code = error.close_code if isinstance(error, Violation) else code or 1011
         finally:
             await channel.close(code or 1000)
@@ -181,7 +188,9 @@ class _Service:
 
     async def _load(self) -> Any:
         try:
-            return await to_thread.run_sync(self._make)
+            adapter = await to_thread.run_sync(self._make)
+            _STAGES[self._kind](adapter)  # what isn't an adapter shall be known now
+            return adapter
         except Exception as error:
             if isinstance(error, SpecstreamError):
                 raise

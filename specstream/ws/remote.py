@@ -20,7 +20,9 @@ from specstream.pipeline.stage import as_failure
 from specstream.types import AvatarCue, Cancel, Flush, Phrase, Revoke, ScenePrompt, Speech
 from specstream.ws.listen import CLOSE_TIMEOUT
 from specstream.ws.stage_channel import MAX_SIZE, Channel
+from specstream.ws.stage_codec import Violation
 from specstream.ws.stage_frames import (
+    MAX_WINDOW,
     SUBPROTOCOL,
     CancelFrame,
     CancelledFrame,
@@ -30,7 +32,6 @@ from specstream.ws.stage_frames import (
     Kind,
     ReadyFrame,
     StartFrame,
-    Violation,
 )
 from specstream.ws.stage_protocol import WINDOW, Conversation
 
@@ -61,7 +62,7 @@ class RemoteStage:
         api_key: For an adapter that asks for one (``?token=`` in the address does as well).
 
     Raises:
-        ConfigError: ``url`` is no WebSocket address.
+        ConfigError: ``url`` is no WebSocket address, or ``window`` is out of range.
     """
 
     def __init__(
@@ -79,6 +80,8 @@ class RemoteStage:
             parse_uri(url)
         except (InvalidURI, ValueError) as error:
             raise ConfigError(f"{url!r} isn't an address such as ws://host:port") from error
+        if not 1 <= window <= MAX_WINDOW:
+            raise ConfigError(f"window must be from 1 to {MAX_WINDOW}, not {window}")
         self.name = name or kind
         self._url = url
         self._shown = url.partition("?")[0]  # the query may hold a key
@@ -190,9 +193,10 @@ class RemoteStage:
             ready = await channel.receive()
             if isinstance(ready, ErrorFrame):
                 raise ready.error()
-            if isinstance(ready, ReadyFrame) and ready.kind == self._kind:
-                return channel, ready
-            raise ConfigError(f"{self._shown} isn't a {self._kind} adapter; it says {ready!r}")
+            assert isinstance(ready, ReadyFrame)  # the rules let nothing else through
+            if ready.kind != self._kind:
+                raise ConfigError(f"{self._shown} serves: {ready.kind}, not: {self._kind}")
+            return channel, ready
         except BaseException:
             channel.abort()
             raise
@@ -247,7 +251,8 @@ class _Turn:
                 yield received
         except SpecstreamError as error:
             if not self._items.cancelled:
-                raise self._broken or error from error.__cause__
+                failure = self._broken or error
+                raise failure from failure.__cause__
         await self.stop()
         async for unread in self._items:
             assert isinstance(unread, Cancel)

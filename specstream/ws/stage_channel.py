@@ -13,7 +13,8 @@ from websockets.protocol import State
 
 from specstream.errors import ConnectionFailed
 from specstream.ws.listen import CLOSE_TIMEOUT
-from specstream.ws.stage_frames import MAX_MESSAGE, Frame
+from specstream.ws.stage_codec import MAX_MESSAGE
+from specstream.ws.stage_frames import Frame
 from specstream.ws.stage_protocol import Conversation, Item
 
 __all__ = ["MAX_SIZE", "Channel"]

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from specstream.types import AvatarCue, Flush, Phrase, Revoke, ScenePrompt, Speech
+from specstream.ws.stage_codec import AudioFrame, Violation, decode, encode
 from specstream.ws.stage_frames import (
     AckFrame,
-    AudioFrame,
     ChunkFrame,
     CueFrame,
     DoneFrame,
@@ -30,9 +30,6 @@ from specstream.ws.stage_frames import (
     SpeechFrame,
     SpeechHead,
     StartFrame,
-    Violation,
-    decode,
-    encode,
 )
 
 __all__ = ["RULES", "WINDOW", "Conversation", "Item", "Role", "Rule", "State"]

@@ -33,8 +33,8 @@ from specstream.ws.adapter_server import adapter_server, serve_adapter
 from specstream.ws.listen import listen
 from specstream.ws.remote import RemoteStage
 from specstream.ws.stage_channel import MAX_SIZE, Channel
+from specstream.ws.stage_codec import MAX_MESSAGE, encode
 from specstream.ws.stage_frames import (
-    MAX_MESSAGE,
     SUBPROTOCOL,
     AckFrame,
     CancelFrame,
@@ -43,7 +43,6 @@ from specstream.ws.stage_frames import (
     FlushFrame,
     ReadyFrame,
     StartFrame,
-    encode,
 )
 from specstream.ws.stage_protocol import Conversation
 from tests.standins import Board, Face, Script, ToneVoice, feed, phrases_of
@@ -285,6 +284,11 @@ async def test_an_adapter_that_can_not_be_made() -> None:
     for make, why in ((typed, "no such voice"), (untyped, "can't be made: libnoise.so")):
         with pytest.raises(AdapterUnavailable, match=why):
             await serve_adapter("voice", make)
+    with pytest.raises(AdapterUnavailable, match="no attribute 'capabilities'"):
+        await serve_adapter("voice", Face)
+    for wrong in ({"window": 0}, {"window": 1025}, {"max_connections": 0}):
+        with pytest.raises(ConfigError, match="from 1 to 1024"):
+            await adapter_server("voice", ToneVoice, **wrong).__aenter__()
     with pytest.raises(ConfigError, match="there are: voice, avatar, prompt"):
         await serve_adapter("smell", ToneVoice)  # type: ignore[arg-type]
 

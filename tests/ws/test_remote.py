@@ -26,13 +26,8 @@ from specstream.types import AvatarCue, Cancel, Flush, Revoke, ScenePrompt, Spee
 from specstream.ws.adapter_server import adapter_server
 from specstream.ws.listen import listen
 from specstream.ws.remote import RemoteStage
-from specstream.ws.stage_frames import (
-    MAX_MESSAGE,
-    SUBPROTOCOL,
-    Kind,
-    ReadyFrame,
-    encode,
-)
+from specstream.ws.stage_codec import MAX_MESSAGE, encode
+from specstream.ws.stage_frames import SUBPROTOCOL, Kind, ReadyFrame
 from specstream.ws.stage_protocol import WINDOW
 from tests.standins import (
     Board,
@@ -517,13 +512,16 @@ async def test_what_can_be_wrong_with_an_address() -> None:
     for url in ("http://127.0.0.1:1", "127.0.0.1:1", "ws://", "ws://127.0.0.1:99999", ""):
         with pytest.raises(ConfigError, match="ws://host:port"):
             RemoteStage(url, "voice")
+    for window in (0, 1025):
+        with pytest.raises(ConfigError, match="from 1 to 1024"):
+            RemoteStage("ws://127.0.0.1:1", "voice", window=window)
     with sockets.socket() as free:
         free.bind(("127.0.0.1", 0))
         nobody = RemoteStage(f"ws://127.0.0.1:{free.getsockname()[1]}", "voice")
     with pytest.raises(ConnectionFailed, match="specstream adapter voice"):
         await nobody.connect()
     async with adapter_server("avatar", Face) as port:
-        with pytest.raises(ConfigError, match="isn't a voice adapter"):
+        with pytest.raises(ConfigError, match="serves: avatar, not: voice"):
             await RemoteStage(f"ws://127.0.0.1:{port}", "voice").connect()
 
     async def chat(socket: ServerConnection) -> None:

@@ -18,10 +18,9 @@ import pytest
 from specstream.errors import AdapterFailed, AdapterUnavailable, ConnectionFailed, SpecstreamError
 from specstream.pipeline.interfaces import VoiceCapabilities
 from specstream.types import AvatarCue, Flush, Mark, Phrase, Revoke, ScenePrompt, Span, Speech, Tag
+from specstream.ws.stage_codec import MAX_MESSAGE, AudioFrame, Violation, decode, encode
 from specstream.ws.stage_frames import (
-    MAX_MESSAGE,
     AckFrame,
-    AudioFrame,
     CancelFrame,
     CancelledFrame,
     ChunkFrame,
@@ -40,9 +39,6 @@ from specstream.ws.stage_frames import (
     SpeechFrame,
     SpeechHead,
     StartFrame,
-    Violation,
-    decode,
-    encode,
 )
 from specstream.ws.stage_protocol import RULES, Conversation, Item, Role, Rule, State
 

@@ -14,7 +14,9 @@ _CODE_MARKS = 5  # so many in one sentence, and it is no prose
 _MAX_CHARS = 600  # a longer sentence is taken as it stands
 _MAX_JSON = 20_000
 _SPECIAL = re.compile(r"<\|[^|<>]{1,40}\|>")
-_STOP = re.compile(r"(?:[.!?…]+[\"'”’»)\]]*(?=\s|\Z)|[。！？]+[」』”]*|\n\s*\n)\s*")
+_TAG = "\ue000"  # stands in for each character of a tag: white space, but not the sentence's own
+_SPACE = f" \t\r\n{_TAG}"
+_STOP = re.compile(rf"(?:[.!?…]+[\"'”’»)\]]*(?=[\s{_TAG}]|\Z)|[。！？]+[」』”]*|\n\s*\n)\s*")
 _ABBREVIATION = re.compile(
     r"\b(?:mr|mrs|ms|dr|st|prof|capt|sgt|lt|col|gen|jr|sr|vs|etc|e\.g|i\.e|no|approx|int|ext"
     r"|[a-z])\.$",
@@ -74,24 +76,24 @@ class Reader:
             self._start = self._before = phrase.chars.start
         elif phrase.chars.start != self.end:
             self._go_to(phrase.chars.start)
-        text = self._machine.blank(phrase.spoken)
-        spoken = [a == b for a, b in zip(text, phrase.text, strict=True)]
+        text, spoken = self._machine.blank(phrase.spoken)
         for tag in phrase.tags:
             a, b = tag.chars.start - phrase.chars.start, tag.chars.end - phrase.chars.start
             spoken[a:b] = [False] * (b - a)
+            text = text[:a] + _TAG * (b - a) + text[b:]
         self._spoken += spoken
         self._text += text
         self._phrases.append(phrase)
         sentences = []
         while (end := self._sentence_end(ended=phrase.reason in ("sentence", "end"))) is not None:
             sentences.append(self._take(end))
-        if self._text.strip():
+        if self._text.strip(_SPACE):
             sentences.append(self._sentence(len(self._text), complete=False))
         return sentences
 
     def close(self) -> Sentence | None:
         """What is left when the text has ended."""
-        return self._take(len(self._text)) if self._text.strip() else None
+        return self._take(len(self._text)) if self._text.strip(_SPACE) else None
 
     def _go_to(self, char: int) -> None:
         """Something was taken back (or left out): go on at ``char``."""
@@ -110,14 +112,14 @@ class Reader:
     def _sentence_end(self, *, ended: bool) -> int | None:
         for stop in _STOP.finditer(self._text):
             rest = self._text[stop.end() :]
-            if not rest.strip():
+            if not rest.strip(_SPACE):
                 break
             if not _in_quotes(self._text[: stop.end()]) and _ends_here(self._text, stop, rest):
                 return stop.end()
         if len(self._text) > _MAX_CHARS:
             return self._text.rfind(" ", 0, _MAX_CHARS) + 1 or _MAX_CHARS
         ended = ended and not _OPEN_END.search(self._text)
-        if ended and self._text.strip() and not _in_quotes(self._text):
+        if ended and self._text.strip(_SPACE) and not _in_quotes(self._text):
             return len(self._text)
         return None
 
@@ -135,7 +137,8 @@ class Reader:
         inside = [p for p in self._phrases if p.chars.start < span.end and p.chars.end > span.start]
         tags = [t.name for p in inside for t in p.tags if span.start <= t.chars.start < span.end]
         tokens = Span(min(p.tokens.start for p in inside), max(p.tokens.end for p in inside))
-        return Sentence(self._text[:end], span, tokens, tuple(tags), self._before, complete)
+        text = self._text[:end].replace(_TAG, " ")
+        return Sentence(text, span, tokens, tuple(tags), self._before, complete)
 
 
 def _in_quotes(text: str) -> bool:
@@ -143,7 +146,7 @@ def _in_quotes(text: str) -> bool:
 
 
 def _ends_here(text: str, stop: re.Match[str], rest: str) -> bool:
-    word = text[: stop.end()].rstrip()
+    word, rest = text[: stop.end()].rstrip(), rest.lstrip(_SPACE)
     if (
         _ABBREVIATION.search(word)
         or _OPEN_END.search(word)
@@ -166,20 +169,22 @@ class _MachineText:
         self._string = self._escaped = self._fenced = False
         self._inside = 0
 
-    def blank(self, text: str) -> str:
-        """The text with every such character replaced by a space; state is kept between calls."""
-        text = _SPECIAL.sub(lambda found: " " * len(found[0]), text)
-        out = []
-        at = 0
-        while at < len(text):
+    def blank(self, text: str) -> tuple[str, list[bool]]:
+        """The text with every such character as a space, and for each whether it is spoken.
+
+        State is kept from call to call; "```" and "<|...|>" must not be cut in two.
+        """
+        special = [range(*found.span()) for found in _SPECIAL.finditer(text)]
+        spoken: list[bool] = []
+        while len(spoken) < len(text):
+            at = len(spoken)
             if text.startswith("```", at) and not self._depth:
                 self._fenced = not self._fenced
-                out.append("   ")
-                at += 3
-                continue
-            out.append(" " if self._consume(text, at) else text[at])
-            at += 1
-        return "".join(out)
+                spoken += [False] * 3
+            else:
+                spoken.append(not (self._consume(text, at) or any(at in s for s in special)))
+        shown = [char if said else " " for char, said in zip(text, spoken, strict=True)]
+        return "".join(shown), spoken
 
     def _consume(self, text: str, at: int) -> bool:
         """Whether the character at ``at`` belongs to machine text."""

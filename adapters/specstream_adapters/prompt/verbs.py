@@ -54,6 +54,7 @@ _NOT_VERBS = frozenset(
     " species towards besides sometimes upstairs downstairs outdoors indoors inside outside close"
     " embed unless darling pudding lightning".split()
 )
+_SHORT_IE = frozenset(("died", "lied", "tied"))
 _DOUBLED_AT_THE_END = frozenset("begin forget regret admit refer prefer occur permit upset".split())
 
 
@@ -96,6 +97,8 @@ def base_of(word: str) -> str:
     """The dictionary form, exact for listed verbs and a good guess for regular others."""
     if word in _PAST or word in _DONE:
         return _PAST.get(word) or _DONE[word]
+    if word in _SHORT_IE:
+        return word[:-1]
     if word in _BASES:
         return word
     stem = word
@@ -136,7 +139,7 @@ def gerund(base: str) -> str:
 
 
 def _from_regular_past(word: str) -> str:
-    if word in ("died", "lied", "tied"):
+    if word in _SHORT_IE:
         return word[0] + "ying"
     if word.endswith("ied"):
         return word[:-3] + "ying"
@@ -147,4 +150,5 @@ def _from_regular_past(word: str) -> str:
 
 def _doubles(base: str) -> bool:
     one_syllable = re.fullmatch(r"(qu|[^aeiou])*[aeiouy][^aeiouwxy]", base)
-    return one_syllable is not None or base in _DOUBLED_AT_THE_END
+    return one_syllable is not None or base in _SHORT_IE = frozenset(("died", "lied", "tied"))
+_DOUBLED_AT_THE_END

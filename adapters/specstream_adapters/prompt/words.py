@@ -23,7 +23,9 @@ from specstream_adapters.prompt.verbs import form_of
 __all__ = ["Word", "Words", "is_adverb", "is_function", "plural_form", "split"]
 
 _WORD = re.compile(
-    r"(?:Mrs?|Ms|Dr|St|Prof|Capt|Sgt|Lt)\.(?= )|[^\W_]+(?:[.,:/'’&-](?=[^\W_])[^\W_]+)*|[,;:.!?…()—–]|--"
+    r"(?:Mrs?|Ms|Dr|St|Prof|Capt|Sgt|Lt)\.(?= )"  # a title
+    r"|[^\W_]+(?:[.,:/'’&-](?=[^\W_])[^\W_]+)*"  # "5.30", "half-open", "Mara's"
+    r"|[,;:.!?…()—–]|--"
 )
 _CONTRACTED = re.compile(
     r"\b(i|you|he|she|it|we|they|there|here|that|who|what|let)(['’](?:m|re|ve|ll|s|d))$",

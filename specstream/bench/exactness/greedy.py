@@ -1,0 +1,148 @@
+"""Greedy honesty: where speculative and plain greedy output part, and whether rounding explains it.
+
+A pass over K + 1 tokens sums in another order than a pass over one, so the last bits of the logits
+differ. Where the two best tokens are closer than that, either may win. Every such place is reported
+with its margin, beside the noise that was measured; a margin far above the noise is a bug, not
+"numerics".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specstream.bench.exactness.harness import run_requests
+from specstream.engine.loop import EngineCore
+from specstream.errors import OutputError
+from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.types import Message, SamplingParams
+
+__all__ = ["Divergence", "GreedyReport", "compare_greedy", "read_prompts", "width_noise"]
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """A place where the two texts part.
+
+    ``margin`` is the distance between the two best logits there (plain pass); ``noise`` the largest
+    difference that the width of the pass made to any logit in this very text. ``explained``: the
+    margin is within twice the noise, one noise for either token.
+    """
+
+    prompt: str
+    position: int
+    margin: float
+    noise: float
+
+    @property
+    def explained(self) -> bool:
+        """Whether rounding can have decided."""
+        return self.margin <= 2 * self.noise
+
+
+@dataclass(frozen=True, slots=True)
+class GreedyReport:
+    """``tokens`` were compared over ``prompts`` replies, each up to its first divergence."""
+
+    prompts: int
+    tokens: int
+    divergences: tuple[Divergence, ...]
+    noise: float
+
+    @property
+    def holds(self) -> bool:
+        """No divergence that rounding doesn't explain."""
+        return all(d.explained for d in self.divergences)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {
+            "prompts": self.prompts,
+            "tokens": self.tokens,
+            "width_noise": self.noise,
+            "divergences": [
+                {"prompt": d.prompt, "position": d.position, "margin": d.margin,
+                 "noise": d.noise, "explained": d.explained}
+                for d in self.divergences
+            ],
+        }  # fmt: skip
+
+
+def read_prompts() -> list[dict[str, Any]]:
+    """The benchmark's prompts: ``{"id", "domain", "messages", "reference"}``.
+
+    Raises:
+        OutputError: the file is not in this installation.
+    """
+    try:
+        text = resources.files("specstream.bench").joinpath("prompts.jsonl").read_text("utf-8")
+    except FileNotFoundError as error:
+        raise OutputError("the benchmark's prompts are missing; install specstream again") from error
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
+def compare_greedy(
+    core: EngineCore,
+    prompts: Sequence[tuple[str, list[Message], str]],
+    *,
+    max_tokens: int,
+    width: int = 5,
+) -> GreedyReport:
+    """Write each reply twice with one engine, speculating and plainly, and compare token by token.
+
+    ``prompts`` are (name, messages, reference); ``width`` is the pass whose noise is measured
+    against single-token passes.
+    """
+    params = [SamplingParams(max_tokens=max_tokens)]
+    divergences, tokens, noise = [], 0, 0.0
+    for name, messages, reference in prompts:
+        (plain,) = run_requests(core, messages, params, proposer="off")
+        (drafted,) = run_requests(core, messages, params, reference=reference)
+        at, same = plain.prompt_length, plain.prompt_length
+        pairs = zip(plain.token_ids[at:], drafted.token_ids[at:], strict=False)
+        for ours, theirs in pairs:
+            if ours != theirs:
+                break
+            same += 1
+        tokens += same - at
+        here, rows = width_noise(core.target, plain.token_ids, at, width)
+        noise = max(noise, here)
+        if same < len(plain.token_ids) or same < len(drafted.token_ids):
+            best = rows[same - at].topk(2).values
+            divergences.append(Divergence(name, same - at, float(best[0] - best[1]), here))
+    return GreedyReport(len(prompts), tokens, tuple(divergences), noise)
+
+
+@torch.inference_mode()
+def width_noise(
+    runner: ModelRunner, ids: Sequence[int], prompt_length: int, width: int
+) -> tuple[float, Tensor]:
+    """Largest logit difference between passes of 1 and of ``width`` tokens over a reply.
+
+    Returns:
+        The difference, and the single-token logits ``[n, V]`` float32: row j is what reply token j
+        was chosen from.
+    """
+    single = _read(runner, ids, prompt_length, 1)
+    wide = _read(runner, ids, prompt_length, width)
+    finite = single.isfinite() & wide.isfinite()
+    return float((single - wide)[finite].abs().max()), single
+
+
+def _read(runner: ModelRunner, ids: Sequence[int], prompt_length: int, width: int) -> Tensor:
+    cache = runner.new_cache()
+    text = torch.tensor(list(ids[:-1]), device=runner.device)
+    prompt = text[: prompt_length - 1]
+    for part in prompt.split(runner.fixed_width or 512):
+        runner.forward([ForwardInput(part, cache)])
+    rows = [
+        runner.forward([ForwardInput(part, cache, keep=part.shape[0])])[0]
+        for part in text[prompt_length - 1 :].split(width)
+    ]
+    return torch.cat(rows).float()

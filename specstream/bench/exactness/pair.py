@@ -1,0 +1,247 @@
+"""Checks a model pair of the user's own: rules on its rows, samples, greedy text, bits, parameters."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specstream.bench.exactness.enumeration import Table, enumerate_law, joint
+from specstream.bench.exactness.gtest import g_test, holm
+from specstream.bench.exactness.harness import sample
+from specstream.bench.exactness.reference import next_law
+from specstream.engine.loop import EngineCore
+from specstream.engine.prompt import encode_messages
+from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.sampling import probabilities
+from specstream.spec.proposal import Proposer
+from specstream.spec.rules import block_law, deterministic_law, ratio_law
+from specstream.spec.trees import tree_law
+from specstream.types import Message, SamplingParams
+
+__all__ = ["Finding", "Probe", "check_rules", "check_samples"]
+
+_OTHER = -1  # any token that is not among the most likely
+_TREE = [-1, -1, 0]
+_PARAMS = (
+    SamplingParams(temperature=1.0),
+    SamplingParams(temperature=0.8, top_p=0.95),
+    SamplingParams(temperature=1.2, top_k=40, repetition_penalty=1.1, presence_penalty=0.3),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One claim and whether it holds here. ``details`` is JSON data."""
+
+    claim: str
+    holds: bool
+    says: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Rows:
+    """The target's logits after a prompt and any few tokens; each computed once, one token a pass."""
+
+    def __init__(self, runner: ModelRunner, prompt: Sequence[int]) -> None:
+        self._runner = runner
+        self._cache = runner.new_cache()
+        self._length = len(prompt)
+        self._known: dict[tuple[int, ...], Tensor] = {}
+        first = self._read(list(prompt))
+        self._known[()] = first
+
+    @torch.inference_mode()
+    def _read(self, ids: list[int]) -> Tensor:
+        device, width = self._runner.device, self._runner.fixed_width or 512
+        for part in torch.tensor(ids, device=device).split(width):
+            logits = self._runner.forward([ForwardInput(part, self._cache)])[0]
+        return logits[-1].float().cpu()
+
+    def after(self, reply: tuple[int, ...]) -> Tensor:
+        """``[V]`` float32."""
+        if reply not in self._known:
+            self._cache.rollback_to(self._length)
+            for token in reply:
+                row = self._read([token])
+            self._known[reply] = row
+        return self._known[reply]
+
+
+class Probe:
+    """Asks a proposer what it would draw from in a context: a request that nobody made."""
+
+    _numbers = itertools.count(-1, -1)  # never the number of a real request or slot
+
+    def __init__(self, prompt: Sequence[int], params: SamplingParams) -> None:
+        self.prompt_length = len(prompt)
+        self.params = params
+        self.reference_ids: list[int] = []
+        self.token_ids = list(prompt)
+        self.slot = next(self._numbers)
+        self.id = self.slot
+
+    def process(self, logits: Tensor, drafted: list[int]) -> Tensor:
+        """Nothing is processed."""
+        return logits
+
+    def draw(self, probs: Tensor, position: int) -> Tensor:
+        """Any token will do."""
+        return probs.argmax(-1)
+
+    def row(self, proposer: Proposer, reply: tuple[int, ...]) -> Tensor | None:
+        """``[V]``: what the proposer draws the token after ``reply`` from; None if it draws none."""
+        self.token_ids = [*self.token_ids[: self.prompt_length], *reply]
+        self.id = next(self._numbers)
+        (proposal,) = proposer.propose([self], [1])
+        if proposal.probs is None or not proposal.length:
+            return None
+        return proposal.probs[0].cpu()
+
+
+def prompt_ids(tokenizer: Any, messages: list[Message], runner: ModelRunner) -> list[int]:
+    """As the engine encodes them."""
+    return encode_messages(tokenizer, messages, runner.context_length)
+
+
+def check_rules(core: EngineCore, tokenizer: Any, prompts: Sequence[list[Message]]) -> Finding:
+    """Enumerate every rule on the pair's own distributions, in float64.
+
+    After each prompt the six tokens that are most likely together (normalised over them) make a
+    small vocabulary; the pair's rows in all contexts of up to two of them make the problem.
+    """
+    errors: dict[str, float] = {}
+    overlap, accepted = [], {"ratio": 0.0, "block": 0.0}
+    with torch.inference_mode():
+        for messages in prompts:
+            ids = prompt_ids(tokenizer, messages, core.target)
+            target, draft = _tables(core, ids)
+            wanted = joint(target)
+            drawn = draft is not None
+            q = draft or target
+            for name, law_of, parents in _rules(drawn):
+                outcome = enumerate_law(law_of, target, q, parents)
+                error = float((outcome.joint - wanted).abs().max())
+                errors[name] = max(errors.get(name, 0.0), error)
+                if name in accepted:
+                    accepted[name] += float(outcome.accepted) / len(prompts)
+            if draft is not None:
+                overlap.append(float(torch.minimum(target[0], draft[0]).sum()))
+    worst = max(errors.values())
+    says = f"{len(errors)} rules enumerated on {len(prompts)} prompts' rows, error {worst:.0e}"
+    details: dict[str, Any] = {"max_error": errors, "prompts": len(prompts)}
+    if overlap:
+        details |= {"accepted_of_2": accepted, "overlap": sum(overlap) / len(overlap)}
+    return Finding("exact by rule", worst < 1e-12, says, details)
+
+
+def _rules(drawn: bool) -> Iterator[tuple[str, Callable[..., Any], list[int]]]:
+    chain = [-1, 0]
+    yield "deterministic", lambda tokens, q, p: deterministic_law(tokens, p), chain
+    yield "deterministic tree", lambda tokens, q, p: tree_law(tokens, _TREE, p), _TREE
+    if drawn:
+        yield "ratio", ratio_law, chain
+        yield "block", block_law, chain
+        yield "sampled tree", lambda tokens, q, p: tree_law(tokens, _TREE, p, q), _TREE
+
+
+def _tables(core: EngineCore, ids: list[int]) -> tuple[Table, Table | None]:
+    """The pair's rows over six tokens: contexts of 0, 1 and 2."""
+    rows, probe = Rows(core.target, ids), Probe(ids, _PARAMS[0])
+    first, guess = probabilities(rows.after(()), _PARAMS[0]), probe.row(core.proposer, ())
+    few = (first + guess if guess is not None else first).topk(6).indices
+    levels: list[list[Tensor]] = [[], [], []]
+    drafts: list[list[Tensor]] = [[], [], []]
+    for depth in range(3):
+        for reply in itertools.product(few.tolist(), repeat=depth):
+            levels[depth].append(_over(probabilities(rows.after(reply), _PARAMS[0]), few))
+            q = probe.row(core.proposer, reply) if depth < 2 and guess is not None else None
+            drafts[depth].append(_over(first, few) if q is None else _over(q, few))
+    core.proposer.release(probe.slot)
+    target = [torch.stack(level).unsqueeze(0) for level in levels]
+    draft = [torch.stack(level).unsqueeze(0) for level in drafts]
+    return target, draft if guess is not None else None
+
+
+def _over(row: Tensor, few: Tensor) -> Tensor:
+    part = row[few].double() + 1e-30  # a row without any of them becomes uniform
+    return part / part.sum()
+
+
+def check_samples(
+    core: EngineCore,
+    tokenizer: Any,
+    prompts: Sequence[list[Message]],
+    n: int,
+    end_ids: frozenset[int],
+) -> Finding:
+    """Run the engine ``n`` times a prompt; compare the first three tokens with their exact law.
+
+    At each place the six most likely tokens are told apart and all others pooled; the law over the
+    whole vocabulary is exact for these outcomes.
+    """
+    results = []
+    for number, messages in enumerate(prompts):
+        params = SamplingParams(
+            **{name: getattr(_PARAMS[number % len(_PARAMS)], name) for name in _FIELDS},
+            max_tokens=4,
+        )
+        ids = prompt_ids(tokenizer, messages, core.target)
+        law = _pooled_law(Rows(core.target, ids), params, ids, end_ids)
+        known = {reply[:i] for reply in law for i in range(1, len(reply) + 1)}
+
+        def pooled(
+            reply: tuple[int, ...], known: set[tuple[int, ...]] = known
+        ) -> tuple[int, ...]:
+            for i in range(1, len(reply) + 1):
+                if reply[:i] not in known:
+                    return (*reply[: i - 1], _OTHER)
+            return reply
+
+        seen = sample(core, messages, params, n, length=3, session="verify", outcome=pooled)
+        results.append(g_test(seen, law))
+    core.slots.forget("verify")
+    holds = not any(holm([result.p_value for result in results]))
+    finest = max(result.detectable for result in results)
+    lowest = min(result.p_value for result in results)
+    says = (
+        f"{n} replies to each of {len(results)} prompts, first 3 tokens against the exact law: "
+        f"smallest p = {lowest:.3g}; a total variation of {finest:.2f} would be seen"
+    )
+    details = [
+        {"n": r.n, "df": r.df, "p": r.p_value, "tv": r.tv, "tv_of_chance": r.noise,
+         "detectable_tv": r.detectable}
+        for r in results
+    ]  # fmt: skip
+    return Finding("samples have the target's law", holds, says, {"prompts": details})
+
+
+_FIELDS = ("temperature", "top_p", "top_k", "repetition_penalty", "presence_penalty")
+
+
+def _pooled_law(
+    rows: Rows, params: SamplingParams, prompt: Sequence[int], end_ids: frozenset[int]
+) -> dict[tuple[int, ...], float]:
+    law: dict[tuple[int, ...], float] = {}
+
+    def descend(reply: tuple[int, ...], mass: float) -> None:
+        if len(reply) == 3 or (reply and reply[-1] in end_ids):
+            law[reply] = mass
+            return
+        logits = rows.after(reply).double().numpy()
+        row = next_law(logits, params, prompt, reply, end_ids)
+        few = [int(i) for i in np.argsort(-row)[:6] if row[i] > 0]
+        for token in few:
+            descend((*reply, token), mass * float(row[token]))
+        rest = max(0.0, 1.0 - float(row[few].sum()))
+        if rest > 1e-12:
+            law[(*reply, _OTHER)] = mass * rest
+
+    descend((), 1.0)
+    total = sum(law.values())
+    return {reply: mass / total for reply, mass in law.items()}
