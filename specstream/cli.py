@@ -42,7 +42,10 @@ def _parser() -> argparse.ArgumentParser:
 
     serve = commands.add_parser("serve", help="the WebSocket server and the demo page")
     _add_address_options(serve, port=8765)
-    serve.add_argument("--api-key", help="ask clients for this key")
+    serve.add_argument("--tls-cert", metavar="FILE", help="serve TLS with this certificate (PEM)")
+    serve.add_argument(
+        "--tls-key", metavar="FILE", help="the certificate's key, if not in its file"
+    )
     _add_adapter_options(serve)
     add_engine_options(serve)
     serve.set_defaults(run="serve:run_server")
@@ -51,7 +54,18 @@ def _parser() -> argparse.ArgumentParser:
     adapter.add_argument("kind", choices=["voice", "avatar", "prompt"])
     adapter.add_argument("--name", help="which adapter of that kind")
     _add_address_options(adapter, port=0)
+    add_engine_options(adapter)
     adapter.set_defaults(run="serve:run_adapter")
+
+    verify = commands.add_parser("verify", help="check that this pair's output is the target's own")
+    verify.add_argument(
+        "--runs", type=int, default=300, help="samples of each of three prompts (default: 300)"
+    )
+    verify.add_argument(
+        "--tokens", type=int, default=600, help="tokens compared with plain greedy (default: 600)"
+    )
+    add_engine_options(verify)
+    verify.set_defaults(run="verify:run")
 
     doctor = commands.add_parser("doctor", help="what was found, what is missing, how to fix it")
     doctor.add_argument("--json", action="store_true", help="one JSON object")
@@ -78,6 +92,7 @@ def _add_adapter_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_address_options(parser: argparse.ArgumentParser, port: int) -> None:
     parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--api-key", help="ask clients for this key; needed off this machine")
     parser.add_argument("--port", type=int, default=port, help=f"default: {port or 'any free one'}")
 
 
@@ -89,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     module, function = args.run.split(":")
     try:
         command = getattr(importlib.import_module(f"specstream.commands.{module}"), function)
-        anyio.run(command, args)
+        return anyio.run(command, args) or 0
     except SpecstreamError as error:
         print(f"specstream: {error}", file=sys.stderr)
         return error.exit_code
@@ -99,7 +114,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our stdout has gone; nothing more can be said there.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    return 0
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -13,13 +14,13 @@ from specstream.errors import AdapterUnavailable, SpecstreamError
 from specstream.metrics import Report
 from specstream.pipeline.adapters import AdapterKind, load_adapter
 from specstream.pipeline.interfaces import SpeechSynthesizer
-from specstream.pipeline.stage import Event, Pipeline, Stage, StageFailed
+from specstream.pipeline.stage import Event, Pipeline, StageFailed
 from specstream.pipeline.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
 from specstream.session import Engine
 from specstream.types import Message, SamplingParams, Speech
 from specstream.ws.remote import RemoteStage
 
-__all__ = ["Turn", "build_pipeline", "load_voice", "run_turn"]
+__all__ = ["Turn", "build_pipeline", "load_voice", "run_turn", "stage_or_adapter"]
 
 AUDIBLE = 0.01
 """A sample is audible from 1 % of full scale (-40 dBFS)."""
@@ -54,16 +55,33 @@ def load_voice(name: str) -> SpeechSynthesizer:
     return voice
 
 
-def build_pipeline(voice: str, avatar: str, prompt: str) -> Pipeline:
-    """Each adapter by its name, or by the ``ws://`` address where it is served."""
+def stage_or_adapter(kind: AdapterKind, name: str, engine: Engine | None = None) -> Any:
+    """An adapter by its name, or the remote stage at a ``ws://`` address.
 
-    def stage(kind: AdapterKind, name: str, local: Callable[[], Stage]) -> Stage:  # type: ignore[type-arg]
-        return RemoteStage(name, kind=kind) if name.startswith(("ws://", "wss://")) else local()
+    ``engine`` is what a prompt adapter that asks a language model is given.
+    """
+    if name.startswith(("ws://", "wss://")):
+        return RemoteStage(name, kind=kind)
+    if kind == "voice":
+        return load_voice(name)
+    options = {"generator": engine} if (kind, name) == ("prompt", "model") else {}
+    return load_adapter(kind, name, **options)
 
-    voice_stage = stage("voice", voice, lambda: VoiceStage(load_voice(voice)))
-    avatar_stage = stage("avatar", avatar, lambda: AvatarStage(load_adapter("avatar", avatar)))
-    prompt_stage = stage("prompt", prompt, lambda: PromptStage(load_adapter("prompt", prompt)))
-    return Pipeline([[voice_stage, avatar_stage], [prompt_stage]], head=SegmentStage())
+
+def build_pipeline(engine: Engine, voice: str, avatar: str, prompt: str) -> Pipeline:
+    """The chain of a voice turn, each part by its name or by the address where it is served."""
+
+    def stage(kind: AdapterKind, name: str, wrap: Callable[[Any], Any]) -> Any:
+        made = stage_or_adapter(kind, name, engine)
+        return made if isinstance(made, RemoteStage) else wrap(made)
+
+    return Pipeline(
+        [
+            [stage("voice", voice, VoiceStage), stage("avatar", avatar, AvatarStage)],
+            [stage("prompt", prompt, PromptStage)],
+        ],
+        head=SegmentStage(),
+    )
 
 
 async def run_turn(

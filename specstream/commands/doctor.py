@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from specstream import __version__
+from specstream.commands.chain import stage_or_adapter
 from specstream.commands.common import print_json
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET
 from specstream.errors import SpecstreamError
-from specstream.pipeline.adapters import AdapterKind, adapter_names, load_adapter
+from specstream.pipeline.adapters import AdapterKind, adapter_names
+from specstream.session import Engine
 
 __all__ = ["run"]
 
@@ -36,7 +38,7 @@ async def run(args: argparse.Namespace) -> None:
         found[kind] = {}
         for name in adapter_names(kind):
             try:
-                load_adapter(kind, name)
+                stage_or_adapter(kind, name, Engine.load())
                 found[kind][name] = "ready"
             except SpecstreamError as error:
                 found[kind][name] = "not ready"

@@ -35,7 +35,7 @@ _REPEATS = 3  # of the comparison, both arms in turn
 async def run(args: argparse.Namespace) -> None:
     """Speak one reply; with ``--compare``, tell how it fares without speculation."""
     engine, params, messages = engine_of(args), params_of(args), messages_of(args)
-    pipeline = build_pipeline(args.voice, args.avatar, args.prompts)
+    pipeline = build_pipeline(engine, args.voice, args.avatar, args.prompts)
     out = Path(args.out)
     printer = RunPrinter(sys.stdout, show_runs=True)
     recorder = Recorder(out, printer)

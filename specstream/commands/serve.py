@@ -3,47 +3,70 @@
 from __future__ import annotations
 
 import argparse
+import ssl
+from functools import partial
 
-from specstream.commands.chain import load_voice
+from specstream.commands.chain import stage_or_adapter
 from specstream.commands.common import engine_of, note, params_of
-from specstream.pipeline.adapters import load_adapter
+from specstream.errors import ConfigError
+from specstream.ws.adapter_server import serve_adapter
+from specstream.ws.server import RealtimeServer
 
 __all__ = ["run_adapter", "run_server"]
+
+_DEFAULTS = {"voice": "auto", "avatar": "viseme", "prompt": "template"}
 
 
 async def run_server(args: argparse.Namespace) -> None:
     """Serve the Realtime protocol and the demo page until interrupted."""
-    from specstream.ws.server import RealtimeServer
-
+    tls = _tls(args)
     async with engine_of(args) as engine:
         server = RealtimeServer(
             engine,
-            voice=load_voice(args.voice),
-            avatar=load_adapter("avatar", args.avatar),
-            prompt=load_adapter("prompt", args.prompts),
+            voice=partial(stage_or_adapter, "voice", args.voice),
+            avatar=partial(stage_or_adapter, "avatar", args.avatar),
+            prompt=partial(stage_or_adapter, "prompt", args.prompts, engine),
             params=params_of(args),
             system=args.system,
             host=args.host,
             port=args.port,
             api_key=args.api_key,
+            tls=tls,
         )
         async with server.start() as port:
-            note(
-                f"page: http://{args.host}:{port}/   realtime: ws://{args.host}:{port}/v1/realtime"
-            )
+            s = "s" if tls else ""
+            place = f"{args.host}:{port}"
+            note(f"page: http{s}://{place}/   realtime: ws{s}://{place}/v1/realtime")
             await server.serve_forever()
 
 
 async def run_adapter(args: argparse.Namespace) -> None:
-    """Serve one adapter until interrupted."""
-    from specstream.ws.adapter_server import serve_adapter
+    """Serve one adapter until interrupted; a prompt adapter that asks a model gets an engine."""
+    name = args.name or _DEFAULTS[args.kind]
 
-    name = args.name or {"voice": "auto", "avatar": "viseme", "prompt": "template"}[args.kind]
-    adapter = load_voice(name) if args.kind == "voice" else load_adapter(args.kind, name)
-    await serve_adapter(
-        args.kind,
-        adapter,
-        host=args.host,
-        port=args.port,
-        ready=lambda port: note(f"{args.kind} adapter: ws://{args.host}:{port}"),
-    )
+    async def serve(make: partial[object]) -> None:
+        await serve_adapter(
+            args.kind,
+            make,
+            host=args.host,
+            port=args.port,
+            api_key=args.api_key,
+            ready=lambda port: note(f"{args.kind} adapter: ws://{args.host}:{port}"),
+        )
+
+    if (args.kind, name) == ("prompt", "model"):
+        async with engine_of(args) as engine:
+            await serve(partial(stage_or_adapter, args.kind, name, engine))
+    else:
+        await serve(partial(stage_or_adapter, args.kind, name))
+
+
+def _tls(args: argparse.Namespace) -> ssl.SSLContext | None:
+    if args.tls_cert is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(args.tls_cert, args.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"the TLS certificate can't be used: {error}") from None
+    return context

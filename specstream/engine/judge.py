@@ -37,7 +37,7 @@ class Judge:
                 raise ModelBroken(
                     "the target's logits are not numbers: damaged weights or overflow"
                 )
-            rows = request.process_rows(rows, proposal.tokens)
+            rows = request.process_rows(rows, proposal)
             cases.append(Case(proposal, rows, request.params, request.generator))
         if self._coupled:
             seeds = [request.seed for request in batch]

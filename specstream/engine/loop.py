@@ -78,7 +78,7 @@ class EngineCore:
         self.proposer.observe(ready, verdicts)
         times = ((drafted - started) * 1e3, (judged - drafted) * 1e3)
         for request, proposal, verdict in zip(ready, proposals, verdicts, strict=True):
-            self._emit(request, self._commit(request, proposal, verdict, times))
+            self._guard([request], partial(self._commit, request, proposal, verdict, times))
 
     def _prefill(self, request: Request) -> bool:
         """Read a part of a long prompt instead of a round; True when that was this step's work."""
@@ -118,17 +118,12 @@ class EngineCore:
 
     def _commit(
         self, request: Request, proposal: Proposal, verdict: Verdict, times: tuple[float, float]
-    ) -> Chunk:
-        """Enter a verdict: tokens one by one, so that a stop inside the block ends it there."""
+    ) -> None:
+        """Enter a verdict. What stands before a fault of the request's own is given out first."""
         assert request.slot_state is not None
-        first, before = request.generated, len(request.token_ids)
-        chars, text, ends = len(request.text), "", []
-        for token in verdict.tokens:
-            text += request.take(token)
-            ends.append(len(request.decoded))
-            if request.finish_reason is not None:
-                break
-        kept = tuple(request.token_ids[before:])
+        first, before, chars = request.generated, len(request.token_ids), len(request.text)
+        text, ends, broken = self._take(request, verdict)
+        kept = tuple(request.token_ids[before : before + len(ends)])
         accepted = min(verdict.accepted, len(kept))
         request.slot_state.cache.rollback_to(before + accepted)
         request.text += text
@@ -136,21 +131,45 @@ class EngineCore:
         stats.count_round(proposal.length, accepted)
         stats.draft_ms += times[0]
         stats.verify_ms += times[1]
-        request.ttft_ms = request.ttft_ms or request.elapsed_ms()
-        return Chunk(
-            text=text,
-            token_ids=kept,
-            tokens=Span(first, first + len(kept)),
-            chars=Span(chars, chars + len(text)),
-            ends=tuple(ends),
-            round=stats.rounds - 1,
-            drafted=proposal.length,
-            accepted=accepted,
-            t_ms=request.elapsed_ms(),
-            draft_ms=times[0],
-            verify_ms=times[1],
-            finish_reason=request.finish_reason,
-        )
+        if kept:
+            request.ttft_ms = request.ttft_ms or request.elapsed_ms()
+            chunk = Chunk(
+                text=text,
+                token_ids=kept,
+                tokens=Span(first, first + len(kept)),
+                chars=Span(chars, chars + len(text)),
+                ends=tuple(ends),
+                round=stats.rounds - 1,
+                drafted=proposal.length,
+                accepted=accepted,
+                t_ms=request.elapsed_ms(),
+                draft_ms=times[0],
+                verify_ms=times[1],
+                finish_reason=request.finish_reason,
+            )
+            self._emit(request, chunk)
+        if broken is not None:
+            self._fail(request, broken)
+
+    @staticmethod
+    def _take(request: Request, verdict: Verdict) -> tuple[str, list[int], Exception | None]:
+        """Tokens one by one, so that a stop or a fault inside the block ends it there.
+
+        Returns the text that became certain, the decoded length after each token, and the fault.
+        """
+        text, ends = "", list[int]()
+        rows = (0, *(node + 1 for node in verdict.path))
+        try:
+            for row, token in zip(rows, verdict.tokens, strict=True):
+                if row in request.faults:
+                    raise request.faults[row]
+                text += request.take(token)
+                ends.append(len(request.decoded))
+                if request.finish_reason is not None:
+                    break
+        except Exception as error:
+            return text, ends, error
+        return text, ends, None
 
     def _emit(self, request: Request, chunk: Chunk) -> None:
         if chunk.finish_reason is not None:

@@ -19,6 +19,7 @@ from specstream.model.cache import KVCache
 from specstream.model.noise import race
 from specstream.model.processors import LogitsPipeline
 from specstream.model.sampling import draw
+from specstream.spec.proposal import Proposal
 from specstream.types import Chunk, FinishReason, Message, SamplingParams
 
 __all__ = ["Delivery", "Request", "Slot"]
@@ -87,6 +88,7 @@ class Request:
     _stops: StopMatcher | None = None
     seed: int = 0
     _coupled: bool = False
+    faults: dict[int, SpecstreamError] = field(default_factory=dict)
     _processors: LogitsPipeline | None = None
     _generators: tuple[torch.Generator, torch.Generator] | None = None
 
@@ -135,16 +137,24 @@ class Request:
         return draw(probs, self._generators[1])
 
     def process(self, logits: Tensor, drafted: list[int]) -> Tensor:
-        """Processed logits ``[V]`` of the position after ``token_ids`` and ``drafted``."""
+        """Processed logits ``[V]`` of the position after ``token_ids`` and ``drafted``.
+
+        Where processing fails they are the logits as they were: the judge decides whether that matters.
+        """
         if self._processors is None:
             return logits
         return self._processors.apply(logits, self.token_ids, drafted)
 
-    def process_rows(self, logits: Tensor, proposed: Tensor) -> Tensor:
-        """Processed logits ``[K + 1, V]``, row j in the context of the first j proposed tokens."""
+    def process_rows(self, logits: Tensor, proposal: Proposal) -> Tensor:
+        """Processed logits ``[K + 1, V]``, each row in the context of the proposed tokens before it.
+
+        ``faults`` are then those of these rows.
+        """
         if self._processors is None:
             return logits
-        return self._processors.apply_rows(logits, self.token_ids, proposed.tolist())
+        done = self._processors.apply_rows(logits, self.token_ids, proposal.contexts())
+        self.faults = done.faults
+        return done.rows
 
     @property
     def unread(self) -> int:
@@ -166,22 +176,24 @@ class Request:
     def take(self, token: int) -> str:
         """Commit one token; return the text that it made certain.
 
-        Sets ``finish_reason`` when the token ends the reply: an end-of-sequence id, the completion
-        of a stop string, or the last token there is room for.
+        Sets ``finish_reason`` when the token ends the reply: an end-of-sequence or stop id, the
+        completion of a stop string, a criterion, or the last token there is room for.
+
+        Raises:
+            RequestError: a ``stop_when`` criterion broke.
         """
         assert self._detokenizer is not None and self._stops is not None
         self.token_ids.append(token)
         if self._processors is not None:
             self._processors.commit(token)
-        if token in self.eos_ids:
-            self.finish_reason = "stop"
-            return self.flush_text()
-        decoded = self._detokenizer.add(token)
+        ended = token in self.eos_ids
+        decoded = "" if ended else self._detokenizer.add(token)
         self.decoded += decoded
-        text = self._stops.add(decoded)
+        text = self._stops.add(decoded, searching=self.generated >= self.params.min_tokens)
+        wanted = self._user_stop()
         if self._stops.stopped:
             self.finish_reason = "stop"
-        elif token in self.params.stop_token_ids or self._user_stop():
+        elif ended or token in self.params.stop_token_ids or wanted:
             self.finish_reason = "stop"
             text += self.flush_text()
         elif self.room <= 0:
@@ -190,14 +202,16 @@ class Request:
         return text
 
     def _user_stop(self) -> bool:
+        """Whether a criterion wants to stop; each is asked, whatever the others say."""
         criteria = self.params.stop_when
         if not criteria:
             return False
         ids = self.token_ids[self.prompt_length :]
         try:
-            return any(criterion(ids, self.decoded) for criterion in criteria)
+            answers = [bool(criterion(list(ids), self.decoded)) for criterion in criteria]
         except Exception as error:
             raise RequestError(f"a stop_when criterion broke: {error!r}") from error
+        return any(answers)
 
     def flush_text(self) -> str:
         """The reply ends here: what was held back as half a character or as half a stop string."""

@@ -19,12 +19,17 @@ class StopMatcher:
         self._held = ""
         self.stopped = False
 
-    def add(self, text: str) -> str:
-        """The text that may be shown now. Sets ``stopped`` when a stop string is complete."""
+    def add(self, text: str, *, searching: bool = True) -> str:
+        """The text that may be shown now. Sets ``stopped`` when this text completes a stop string.
+
+        While not ``searching``, a stop string that is completed is text like any other.
+        """
         if not self._stops:
             return text
-        text = self._held + text
-        starts = [at for at in (text.find(stop) for stop in self._stops) if at >= 0]
+        held, text = len(self._held), self._held + text
+        # A match may begin in what was held back, but not end there: that time has passed.
+        found = (text.find(stop, max(0, held - len(stop) + 1)) for stop in self._stops)
+        starts = [at for at in found if at >= 0] if searching else []
         if starts:
             self.stopped = True
             self._held = ""

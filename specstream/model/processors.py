@@ -95,7 +95,11 @@ class LogitsPipeline:
         if self._grammar is not None:
             self._grammar.commit(token)
 
-    def apply(
+    def apply(self, logits: Tensor, token_ids: list[int], drafted: list[int]) -> Tensor:
+        """Process one row ``[V]``; where that fails, it comes back as it was."""
+        return self.apply_rows(logits.unsqueeze(0), token_ids, [drafted]).rows[0]
+
+    def apply_rows(
         self, logits: Tensor, token_ids: list[int], drafted: Sequence[list[int]]
     ) -> Processed:
         """Process ``logits [n, V]``, row j in the context of ``token_ids`` and ``drafted[j]``.
@@ -129,7 +133,9 @@ class LogitsPipeline:
         own = [(f"processor {p!r}", self._own(p)) for p in params.processors]
         return [(name, step) for on, name, step in steps if on] + own
 
-    def _why_dead(self, logits: Tensor, token_ids: list[int], drafted: list[int]) -> SpecstreamError:
+    def _why_dead(
+        self, logits: Tensor, token_ids: list[int], drafted: list[int]
+    ) -> SpecstreamError:
         """Which step took the last token of a row; only asked when one did."""
         places, done = _Places(token_ids, [drafted]), Processed(logits.float().clone())
         if not bool((done.rows > -torch.inf).any()):
@@ -143,7 +149,7 @@ class LogitsPipeline:
         before = f", after {', '.join(names[:-1])}" if len(names) > 1 else ""
         return SamplingError(
             f"no token is left to choose from: {names[-1]} ruled out the last ones{before}; "
-            "these parameters don't go together here"
+            "loosen one of them"
         )
 
     def _repetition(self, done: Processed, places: _Places) -> None:
@@ -174,7 +180,9 @@ class LogitsPipeline:
         longest = max(map(len, self._bans)) - 1
         for row, drafted in enumerate(places.drafted):
             near = (places.token_ids[-longest:] if longest else []) + drafted
-            banned = [last for *first, last in self._bans if near[len(near) - len(first) :] == first]
+            banned = [
+                last for *first, last in self._bans if near[len(near) - len(first) :] == first
+            ]
             done.rows[row, banned] = -torch.inf
 
     def _keep_open(self, done: Processed, places: _Places) -> None:

@@ -10,30 +10,34 @@ from specstream.types import SamplingParams
 __all__ = ["draw", "draw_at", "probabilities"]
 
 
+_COLDEST = 1e-30
+"""A temperature that float32 can divide by; whatever is colder is as good as greedy."""
+
+
 def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
     """The distribution that a token is drawn from under ``params``.
 
+    Each filter works on what the one before left, normalised again, in the order of transformers.
+    Ties at a border: top-k, min-p and typical-p keep all of them; top-p takes equal probabilities in
+    the order of their ids. So the result is a function of the row, not of how a sort went.
+
     Args:
-        logits: ``[..., V]``, any float dtype.
-        params: Temperature above 0, then top-k, top-p, min-p, typical-p, in the order of
-            transformers. Equal logits at the border of top-k are all kept, so the result doesn't
-            depend on the order of a sort.
+        logits: ``[..., V]``, any float dtype; each row has a finite maximum.
+        params: Temperature above 0, then top-k, top-p, min-p, typical-p.
 
     Returns:
         ``[..., V]`` float32, each row sums to 1.
     """
     scaled = logits.float()
-    scaled = (scaled - scaled.amax(-1, keepdim=True)) / params.temperature
+    scaled = (scaled - scaled.amax(-1, keepdim=True)) / max(params.temperature, _COLDEST)
     if 0 < params.top_k < scaled.shape[-1]:
         kth = scaled.topk(params.top_k, dim=-1).values[..., -1:]
         scaled = scaled.masked_fill(scaled < kth, -torch.inf)
     probs = scaled.softmax(-1)
     if params.top_p < 1.0:
         ordered, order = probs.sort(dim=-1, descending=True, stable=True)
-        # A token stays while the mass of those before it is below top_p: at least one always does.
-        before = ordered.cumsum(-1) - ordered
-        keep = torch.zeros_like(probs, dtype=torch.bool).scatter(-1, order, before < params.top_p)
-        probs = _only(probs, keep)
+        keep = _until(ordered, params.top_p)
+        probs = _only(probs, torch.zeros_like(keep).scatter(-1, order, keep))
     if params.min_p > 0.0:
         probs = _only(probs, probs >= params.min_p * probs.amax(-1, keepdim=True))
     if params.typical_p < 1.0:
@@ -46,14 +50,23 @@ def _only(probs: Tensor, keep: Tensor) -> Tensor:
     return kept / kept.sum(-1, keepdim=True)
 
 
+def _until(ordered: Tensor, mass: float) -> Tensor:
+    """The leading entries that together just reach ``mass``; the first one in any case."""
+    before = ordered.cumsum(-1) - ordered
+    keep = before < mass
+    keep[..., 0] = True
+    return keep
+
+
 def _typical(probs: Tensor, mass: float) -> Tensor:
     """The tokens whose surprise is nearest to the entropy, as many as hold ``mass``."""
     surprise = -probs.log()
-    entropy = (probs * surprise.nan_to_num(posinf=0.0)).sum(-1, keepdim=True)
-    order = (surprise - entropy).abs().argsort(dim=-1, stable=True)
-    ordered = probs.gather(-1, order)
-    before = ordered.cumsum(-1) - ordered
-    return torch.zeros_like(probs, dtype=torch.bool).scatter(-1, order, before < mass)
+    entropy = (probs * surprise).nansum(-1, keepdim=True)  # 0 times infinity is nothing here
+    distance = (surprise - entropy).abs()
+    ordered, order = distance.sort(dim=-1, stable=True)
+    kept = _until(probs.gather(-1, order), mass)
+    furthest = ordered.masked_fill(~kept, -torch.inf).amax(-1, keepdim=True)
+    return distance <= furthest
 
 
 def draw(weights: Tensor, generator: torch.Generator) -> Tensor:

@@ -35,6 +35,17 @@ class Proposal:
         """How many tokens are proposed."""
         return self.tokens.shape[0]
 
+    def contexts(self) -> list[list[int]]:
+        """For each of the K + 1 rows that the target answers with, the proposed tokens before it.
+
+        Row 0 follows the committed tokens alone, row j + 1 the token j and those it follows.
+        """
+        parents = range(-1, self.length - 1) if self.parents is None else self.parents.tolist()
+        found: list[list[int]] = [[]]
+        for token, parent in zip(self.tokens.tolist(), parents, strict=True):
+            found.append([*found[parent + 1], token])
+        return found
+
     @staticmethod
     def empty(device: torch.device | str = "cpu") -> Proposal:
         """Nothing proposed: the round is a plain decoding step."""

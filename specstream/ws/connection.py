@@ -19,9 +19,10 @@ from specstream.ws.audio import Clock
 from specstream.ws.conversation import Conversation
 from specstream.ws.counters import Counters
 from specstream.ws.kit import Kit, Makers
+from specstream.ws.order import Order, Replies, TurnTools
 from specstream.ws.outbox import Outbox
 from specstream.ws.settings import ResponseSettings, SessionSettings, sampling_params
-from specstream.ws.turn import Order, Replies, Turn, TurnTools
+from specstream.ws.turn import Turn
 from specstream.ws.wire import Refused, new_id
 
 __all__ = ["Connection", "Service"]
@@ -183,7 +184,7 @@ class Connection:
             raise Refused("too_many_responses", message)
         kit = self._kits.pop(0) if self._kits else Kit(self._service.makers)
         try:
-            pipeline = kit.pipeline(
+            pipeline = await kit.pipeline(
                 audio=order.audio, avatar="avatar" in order.wants, prompt="prompt" in order.wants
             )
         except BaseException:

@@ -19,8 +19,8 @@ from specstream.ws.counters import Counters
 from specstream.ws.http import Door, query_of, select_subprotocol
 from specstream.ws.kit import Kit, Maker, Makers
 from specstream.ws.listen import is_loopback, listen
+from specstream.ws.order import Replies
 from specstream.ws.settings import SessionSettings
-from specstream.ws.turn import Replies
 
 __all__ = ["RealtimeServer"]
 

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import base64
 import logging
-from contextlib import AbstractAsyncContextManager
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import asdict
+from typing import Any
 
 import anyio
 
 from specstream.errors import SpecstreamError
-from specstream.pipeline.stage import Pipeline, Run, StageFailed
+from specstream.pipeline.stage import Run, StageFailed
 from specstream.types import (
     AvatarCue,
     Chunk,
-    Message,
     Phrase,
     Revoke,
-    SamplingParams,
     ScenePrompt,
     Span,
     Speech,
 )
 from specstream.ws import events as ev
-from specstream.ws.audio import Clock, Outflow, first_audible
-from specstream.ws.conversation import Conversation, Entry, SpokenTrack
-from specstream.ws.counters import Counters
-from specstream.ws.outbox import Outbox
+from specstream.ws.audio import Outflow, first_audible
+from specstream.ws.conversation import Entry, SpokenTrack
+from specstream.ws.order import Order, TurnTools
 from specstream.ws.resources import (
     EndStatus,
     Extra,
@@ -37,60 +33,15 @@ from specstream.ws.resources import (
     StatusDetails,
     Usage,
 )
-from specstream.ws.settings import OwnEvent
 from specstream.ws.transcript import SpokenText
 from specstream.ws.wire import SAMPLE_RATE, new_id
 
-__all__ = ["Order", "Replies", "Turn", "TurnTools"]
+__all__ = ["Turn"]
 
 CANCEL_GRACE_S = 0.25
 """How long the stages of a cancelled turn may take to come to rest before they are stopped."""
 
-_log = logging.getLogger("specstream.ws")
-
-
-class Replies(Protocol):
-    """What a turn needs of `specstream.Session`."""
-
-    def reply(
-        self, messages: list[Message], params: SamplingParams
-    ) -> AbstractAsyncContextManager[Any]:
-        """A reply to ``messages``: an async iterator of `Chunk`, with ``cancel`` and ``report``."""
-        ...
-
-    async def aclose(self) -> None:
-        """Forget the conversation."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What was asked for, with every default filled in.
-
-    ``conversation`` is the one that the reply is written to; None for an out-of-band response.
-    """
-
-    messages: list[Message]
-    params: SamplingParams
-    audio: bool
-    wants: frozenset[OwnEvent]
-    conversation: Conversation | None
-    max_output_tokens: int | Literal["inf"] = "inf"
-    voice: str | dict[str, str] = "default"
-    metadata: dict[str, str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TurnTools:
-    """What a turn works with."""
-
-    replies: Replies
-    pipeline: Pipeline
-    outbox: Outbox
-    clock: Clock
-    counters: Counters
-    lead_s: float = 2.0
-    buffer_s: float = 30.0
+_log = logging.getLogger("specstream.realtime")
 
 
 class Turn:

@@ -10,14 +10,38 @@ from specstream_adapters.prompt.verbs import base_of, form_of, participle
 @pytest.mark.parametrize(
     ("sentence", "subject", "action"),
     [
-        ("A brave little fox named Rusty lived in a cave.", "a brave little fox named Rusty", "lived in a cave"),
-        ("This is Mara, a lighthouse keeper, waiting on a pier.", "Mara, a lighthouse keeper", "waiting on a pier"),
-        ("The captain, a tall woman with grey hair, smiled.", "the captain, a tall woman with grey hair", "smiled"),
+        (
+            "A brave little fox named Rusty lived in a cave.",
+            "a brave little fox named Rusty",
+            "lived in a cave",
+        ),
+        (
+            "This is Mara, a lighthouse keeper, waiting on a pier.",
+            "Mara, a lighthouse keeper",
+            "waiting on a pier",
+        ),
+        (
+            "The captain, a tall woman with grey hair, smiled.",
+            "the captain, a tall woman with grey hair",
+            "smiled",
+        ),
         ("The old wizard Merrin closed his book.", "the old wizard Merrin", "closed his book"),
         ("Out of the mist came a silver horse.", "a silver horse", "came out of the mist"),
-        ("Behind the counter stood a woman with red hair.", "a woman with red hair", "stood behind the counter"),
-        ("There was a snail named Theo who dreamed of flying.", "a snail named Theo", "dreamed of flying"),
-        ("An old abandoned house stood at the end of the lane.", "an old abandoned house", "stood at the end of the lane"),
+        (
+            "Behind the counter stood a woman with red hair.",
+            "a woman with red hair",
+            "stood behind the counter",
+        ),
+        (
+            "There was a snail named Theo who dreamed of flying.",
+            "a snail named Theo",
+            "dreamed of flying",
+        ),
+        (
+            "An old abandoned house stood at the end of the lane.",
+            "an old abandoned house",
+            "stood at the end of the lane",
+        ),
         ("The girl who sold flowers looked at him.", "the girl", "looked at him"),
         ("A small boy on the bridge waved.", "a small boy", "waved"),
         ("Red lights blink across the panel.", "red lights", "blink across the panel"),
@@ -29,7 +53,7 @@ from specstream_adapters.prompt.verbs import base_of, form_of, participle
         ('"Trust me," said the owl.', "the owl", "said"),
         ('"Who are you?" the guard asked.', "the guard", "asked"),
     ],
-)  # fmt: skip
+)
 def test_who_does_what(sentence: str, subject: str, action: str) -> None:
     clause = read_scene(sentence).clauses[0]
     assert clause.subject is not None

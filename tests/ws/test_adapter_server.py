@@ -286,7 +286,8 @@ async def test_an_adapter_that_can_not_be_made() -> None:
             await serve_adapter("voice", make)
     with pytest.raises(AdapterUnavailable, match="no attribute 'capabilities'"):
         await serve_adapter("voice", Face)
-    for wrong in ({"window": 0}, {"window": 1025}, {"max_connections": 0}):
+    numbers: list[dict[str, Any]] = [{"window": 0}, {"window": 1025}, {"max_connections": 0}]
+    for wrong in numbers:
         with pytest.raises(ConfigError, match="from 1 to 1024"):
             await adapter_server("voice", ToneVoice, **wrong).__aenter__()
     with pytest.raises(ConfigError, match="there are: voice, avatar, prompt"):

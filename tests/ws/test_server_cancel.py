@@ -15,6 +15,7 @@ from specstream.types import Phrase, SamplingParams, ScenePrompt
 from specstream.ws import turn
 from specstream.ws.counters import Counters
 from specstream.ws.kit import Kit, Makers
+from specstream.ws.order import Order, TurnTools
 from specstream.ws.outbox import Outbox
 from tests.ws.doubles import (
     ALL_OWN,
@@ -175,11 +176,11 @@ async def test_a_stage_that_does_not_come_to_rest_is_stopped(
 
 async def test_a_cancel_stops_the_model_at_once() -> None:
     engine = ScriptedEngine(["one two."], gate=Gate())
-    order = turn.Order([], SamplingParams(), False, frozenset(), None)
+    order = Order([], SamplingParams(), False, frozenset(), None)
     clock, counters = HandClock(), Counters()
     outbox = Outbox(clock.now)
     pipeline = await Kit(Makers()).pipeline(audio=False, avatar=False, prompt=False)
-    tools = turn.TurnTools(engine.session(), pipeline, outbox, clock, counters)
+    tools = TurnTools(engine.session(), pipeline, outbox, clock, counters)
     one = turn.Turn(order, tools)
     async with anyio.create_task_group() as group:
         group.start_soon(one.run)

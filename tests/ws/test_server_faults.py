@@ -25,6 +25,7 @@ from tests.ws.doubles import (
     OneShotBoard,
     Stand,
     Wire,
+    WordVoice,
     settle,
     shape,
     wait_for,

@@ -73,8 +73,9 @@ class Bible:
 
     @property
     def lead(self) -> Subject | None:
-        """The character that was shown most often."""
-        return max(self.characters, key=lambda s: s.shown, default=None)
+        """The character that was shown most often; of equals the one that came first."""
+        alive = [s for s in self.subjects if s.animate]
+        return max(alive, key=lambda s: s.shown, default=None)
 
     def resolve(self, phrase: NounPhrase, verb: str = "") -> Subject | None:
         """Whom ``phrase`` means in a clause with ``verb``; None for an unclear pronoun."""

@@ -92,8 +92,8 @@ ADVERBS = _set(
     " alone forward forwards backward inside outside upstairs downstairs up down out off not ever"
     " perhaps maybe first finally far close straight aloud everywhere somewhere nowhere all"
     " simply really barely hardly also suddenly meanwhile afterwards anyway tonight today"
-    " tomorrow yesterday at"
-) - {"at"}
+    " tomorrow yesterday"
+)
 ADJECTIVES = _set(
     "old young small little big tall short long great tiny huge large giant red blue green"
     " yellow white black grey gray golden silver brown pink purple orange dark bright light deep"

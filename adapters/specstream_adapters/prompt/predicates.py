@@ -93,7 +93,7 @@ def _strength(words: Words, start: int, j: int) -> int:
     if before in DETERMINERS | PREPOSITIONS or before == "to":
         return 0
     # Some adjectives are nouns as well: "golden light filled ...", "a gate of iron stood ...".
-    noun = before in MASS or words.low(j - 2) in PREPOSITIONS
+    noun = before in MASS or words.low(j - 2) in PREPOSITIONS or words.is_name(j - 1)
     if (before in ADJECTIVES and not noun) or (after == "of" and form != "past"):
         return 0
     if form == "ing":

@@ -18,7 +18,7 @@ _TAG = "\ue000"  # stands in for each character of a tag: white space, but not t
 _SPACE = f" \t\r\n{_TAG}"
 _STOP = re.compile(rf"(?:[.!?…]+[\"'”’»)\]]*(?=[\s{_TAG}]|\Z)|[。！？]+[」』”]*|\n\s*\n)\s*")
 _ABBREVIATION = re.compile(
-    r"\b(?:mr|mrs|ms|dr|st|prof|capt|sgt|lt|col|gen|jr|sr|vs|etc|e\.g|i\.e|no|approx|int|ext"
+    r"\b(?:mr|mrs|ms|dr|st|prof|capt|sgt|lt|col|gen|jr|sr|vs|etc|e\.g|i\.e|approx|int|ext"
     r"|[a-z])\.$",
     re.IGNORECASE,
 )

@@ -81,35 +81,38 @@ class TemplateRewriter:
         self.negative = negative
         self.chars_per_second = chars_per_second
         self.max_shots = max_shots
+        self.default_subject = default_subject
+        self.default_setting = default_setting
         self.remember = remember
         speaker = Subject(default_subject, set(), animate=True)
         self._blank = Story(Bible(speaker), World(default_setting))
         self._ids = count(1)
-        self._last: tuple[int, Story] | None = None  # where the last board ended, and how
+        self._last: TemplateStoryboard | None = None
 
     def open(self) -> TemplateStoryboard:
         """Begin a turn."""
-        return TemplateStoryboard(self, self._ids)
+        return TemplateStoryboard(self, self._ids, self._last)
 
-    def story_at(self, char: int) -> Story:
-        """What a board knows whose first phrase begins at ``char`` of the reply."""
-        if self._last is None or not (self.remember or 0 < char == self._last[0]):
-            return self._blank.copy()
-        story = self._last[1].copy()
-        if char != self._last[0]:
-            story.draft = None  # a new turn begins with an establishing shot
-        return story
+    def first_story(self, phrase: Phrase, former: TemplateStoryboard | None) -> Story:
+        """What a board knows whose first phrase is ``phrase``; ``former`` was closed before it."""
+        story = former.story_before(phrase) if former is not None else None
+        if story is None and self.remember and former is not None:
+            story = former.story_after()
+        return story or self._blank.copy()
 
-    def closed(self, char: int, story: Story) -> None:
-        """A board has ended at ``char`` of the reply."""
-        self._last = (char, story)
+    def closed(self, board: TemplateStoryboard) -> None:
+        """Keep what ``board`` knows for the next one."""
+        self._last = board
 
 
 class TemplateStoryboard:
     """The shot list of one turn; see `TemplateRewriter`."""
 
-    def __init__(self, rewriter: TemplateRewriter, ids: Iterator[int]) -> None:
+    def __init__(
+        self, rewriter: TemplateRewriter, ids: Iterator[int], former: TemplateStoryboard | None
+    ) -> None:
         self._rewriter = rewriter
+        self._former = former
         self._ids = ids
         self._reader = Reader()
         self._story: Story | None = None
@@ -117,6 +120,7 @@ class TemplateStoryboard:
         self._shown: dict[int, str] = {}  # the shot that each of those sentences made
         self._sent: dict[str, ScenePrompt] = {}  # the newest version of each shot
         self._unshown: Sentence | None = None
+        self._index = 0
 
     async def add(self, phrase: Phrase) -> Sequence[ScenePrompt]:
         """Take the next phrase; return the shots it made or revised. Never waits.
@@ -124,9 +128,11 @@ class TemplateStoryboard:
         A phrase that starts before the last one ended replaces what was there.
         """
         if self._story is None:
-            self._story = self._rewriter.story_at(phrase.chars.start)
+            self._story = self._rewriter.first_story(phrase, self._former)
+            self._former = None  # or boards would keep each other for ever
         elif phrase.chars.start < (self._reader.end or 0):
             self._rewind(phrase.chars.start)
+        self._index = phrase.index
         prompts = [self._show(sentence) for sentence in self._reader.add(phrase)]
         return [prompt for prompt in prompts if prompt is not None]
 
@@ -138,13 +144,30 @@ class TemplateStoryboard:
         prompt = self._show(rest) if rest is not None else None
         if not self._sent and self._unshown is not None:
             prompt = self._say(self._unshown)
-        self._rewriter.closed(self._reader.end or 0, self._story)
+        self._rewriter.closed(self)
         return [prompt] if prompt is not None else []
 
+    def story_before(self, phrase: Phrase) -> Story | None:
+        """What was known where ``phrase`` begins, if it can be the next one of the same reply."""
+        start, end = phrase.chars.start, self._reader.end or 0
+        if self._story is None or not (0 < start <= end and 0 < phrase.index <= self._index + 1):
+            return None
+        later = [at for at in self._before if at >= start]
+        return (self._before[min(later)] if later else self._story).copy()
+
+    def story_after(self) -> Story | None:
+        """What the next turn may remember: people and place, but no shot."""
+        if self._story is None:
+            return None
+        story = self._story.copy()
+        story.draft, story.mood, story.speaking = None, "", False
+        return story
+
     def _rewind(self, char: int) -> None:
-        for start in [start for start in self._before if start > char]:
+        for start in sorted((start for start in self._before if start >= char), reverse=True):
             self._story = self._before.pop(start)
             self._shown.pop(start, None)
+        self._sent = {shot: p for shot, p in self._sent.items() if p.span.start < char}
 
     def _show(self, sentence: Sentence) -> ScenePrompt | None:
         start = sentence.span.start

@@ -150,5 +150,4 @@ def _from_regular_past(word: str) -> str:
 
 def _doubles(base: str) -> bool:
     one_syllable = re.fullmatch(r"(qu|[^aeiou])*[aeiouy][^aeiouwxy]", base)
-    return one_syllable is not None or base in _SHORT_IE = frozenset(("died", "lied", "tied"))
-_DOUBLED_AT_THE_END
+    return one_syllable is not None or base in _DOUBLED_AT_THE_END

@@ -121,7 +121,7 @@ class Words:
         if i >= min(end, len(self.all)):
             return ""
         text = self.text[self.all[i].start : self.all[min(end, len(self.all)) - 1].end]
-        return _MARKUP.sub(" ", text).strip()
+        return re.sub(r"\s+(?=[,.!?;:])", "", _MARKUP.sub(" ", text)).strip()
 
     def find(self, what: str, i: int, end: int | None = None) -> int | None:
         """The first index from ``i`` on of the word ``what``."""
@@ -144,5 +144,7 @@ class Words:
             return low not in DETERMINERS
         if self.low(i + 1) == ",":  # "Suddenly, ..." but "Mara, a lighthouse keeper, ..."
             return self.low(i + 2) in ("a", "an", "the") and not is_function(low)
-        common = is_function(low) or low in ADJECTIVES or low in MASS or plural_form(low)
+        next_verb = form_of(self.low(i + 1)) == "past" or self.low(i + 1) in AUXILIARIES
+        adjective = low in ADJECTIVES and not next_verb  # "Rusty woke up" is about a name
+        common = adjective or is_function(low) or low in MASS or plural_form(low)
         return not common and form_of(low) in (None, "past") and not self.at(i + 1).mark

@@ -92,14 +92,15 @@ def compare_greedy(
     prompts: Sequence[tuple[str, list[Message], str]],
     *,
     max_tokens: int,
+    min_tokens: int = 0,
     width: int = 5,
 ) -> GreedyReport:
     """Write each reply twice with one engine, speculating and plainly, and compare token by token.
 
-    ``prompts`` are (name, messages, reference); ``width`` is the pass whose noise is measured
+    ``prompts`` are (name, messages, reference); ``min_tokens`` keeps short replies going; ``width`` is the pass whose noise is measured
     against single-token passes.
     """
-    params = [SamplingParams(max_tokens=max_tokens)]
+    params = [SamplingParams(max_tokens=max_tokens, min_tokens=min_tokens)]
     divergences, tokens, noise = [], 0, 0.0
     for name, messages, reference in prompts:
         (plain,) = run_requests(core, messages, params, proposer="off")
@@ -114,7 +115,10 @@ def compare_greedy(
         here, rows = width_noise(core.target, plain.token_ids, at, width)
         noise = max(noise, here)
         if same < len(plain.token_ids) or same < len(drafted.token_ids):
-            best = rows[same - at].topk(2).values
+            row = rows[same - at].clone()
+            if same - at < min_tokens:
+                row[sorted(plain.eos_ids)] = -torch.inf
+            best = row.topk(2).values
             divergences.append(Divergence(name, same - at, float(best[0] - best[1]), here))
     return GreedyReport(len(prompts), tokens, tuple(divergences), noise)
 

@@ -14,9 +14,9 @@ from specstream.model.runner import ModelRunner
 from specstream.spec.proposal import Proposal, Proposer, SpecRequest, Verdict
 from specstream.types import Message, SamplingParams
 
-__all__ = ["Varying", "make_core", "run_requests", "sample"]
+__all__ = ["AT_ONCE", "Varying", "make_core", "run_requests", "sample"]
 
-_AT_ONCE = 256
+AT_ONCE = 64
 _REMEMBERED = 4096  # requests whose next budget is known; the oldest go first
 
 
@@ -28,7 +28,7 @@ def make_core(
     **options: Any,
 ) -> EngineCore:
     """An engine around a runner; ``options`` are keys of `EngineConfig`."""
-    config = EngineConfig.model_validate({"max_waiting": 2 * _AT_ONCE, **options})
+    config = EngineConfig.model_validate({"max_waiting": AT_ONCE, **options})
     return EngineCore(config, target, tokenizer, proposer, end_ids)
 
 
@@ -120,8 +120,8 @@ def sample(
 ) -> Counter[tuple[int, ...]]:
     """Counts of the first ``length`` tokens over ``n`` runs with seeds of their own."""
     seen: Counter[tuple[int, ...]] = Counter()
-    for start in range(0, n, _AT_ONCE):
-        seeds = range(first_seed + start, first_seed + min(start + _AT_ONCE, n))
+    for start in range(0, n, AT_ONCE):
+        seeds = range(first_seed + start, first_seed + min(start + AT_ONCE, n))
         batch = [replace(params, seed=seed) for seed in seeds]
         for request in run_requests(core, prompt, batch, session=session):
             reply = request.token_ids[request.prompt_length :][:length]

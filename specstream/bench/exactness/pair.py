@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specstream.bench.exactness.enumeration import Table, enumerate_law, joint
 from specstream.bench.exactness.gtest import g_test, holm
-from specstream.bench.exactness.harness import sample
+from specstream.bench.exactness.harness import run_requests, sample
 from specstream.bench.exactness.reference import next_law
 from specstream.engine.loop import EngineCore
 from specstream.engine.prompt import encode_messages
@@ -24,7 +24,7 @@ from specstream.spec.rules import block_law, deterministic_law, ratio_law
 from specstream.spec.trees import tree_law
 from specstream.types import Message, SamplingParams
 
-__all__ = ["Finding", "Probe", "check_rules", "check_samples"]
+__all__ = ["Finding", "Probe", "check_rules", "check_samples", "end_ids_of"]
 
 _OTHER = -1  # any token that is not among the most likely
 _TREE = [-1, -1, 0]
@@ -109,6 +109,12 @@ def prompt_ids(tokenizer: Any, messages: list[Message], runner: ModelRunner) -> 
     return encode_messages(tokenizer, messages, runner.context_length)
 
 
+def end_ids_of(core: EngineCore, messages: list[Message]) -> frozenset[int]:
+    """The tokens that end a reply of this engine."""
+    (request,) = run_requests(core, messages, [SamplingParams(max_tokens=1)], proposer="off")
+    return request.eos_ids
+
+
 def check_rules(core: EngineCore, tokenizer: Any, prompts: Sequence[list[Message]]) -> Finding:
     """Enumerate every rule on the pair's own distributions, in float64.
 
@@ -178,7 +184,6 @@ def check_samples(
     tokenizer: Any,
     prompts: Sequence[list[Message]],
     n: int,
-    end_ids: frozenset[int],
 ) -> Finding:
     """Run the engine ``n`` times a prompt; compare the first three tokens with their exact law.
 
@@ -192,6 +197,7 @@ def check_samples(
             max_tokens=4,
         )
         ids = prompt_ids(tokenizer, messages, core.target)
+        end_ids = end_ids_of(core, messages)
         law = _pooled_law(Rows(core.target, ids), params, ids, end_ids)
         known = {reply[:i] for reply in law for i in range(1, len(reply) + 1)}
 

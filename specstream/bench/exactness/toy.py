@@ -6,6 +6,7 @@ the forward pass is a table look-up.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,16 @@ from specstream.bench.exactness.reference import Row
 from specstream.model.cache import KVCache
 from specstream.model.runner import ForwardInput, ModelRunner
 
-__all__ = ["EOS", "Letters", "TableRunner", "TinyRunner", "random_logits"]
+__all__ = [
+    "EOS",
+    "Letters",
+    "Numbers",
+    "TableRunner",
+    "TinyRunner",
+    "noisy_copy",
+    "random_logits",
+    "tiny_llama",
+]
 
 EOS = 0
 
@@ -35,6 +45,20 @@ class Letters:
     def decode(self, token_ids: Any, skip_special_tokens: bool = True) -> str:
         """Letters of the ids."""
         return "".join(chr(ord("a") + int(i)) for i in token_ids)
+
+
+class Numbers:
+    """A tokenizer of numbers: token 17 is the word "17", so that a prompt can name any tokens."""
+
+    chat_template = None
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Ids of the numbers, divided by spaces."""
+        return [int(word) for word in text.split()]
+
+    def decode(self, token_ids: Any, skip_special_tokens: bool = True) -> str:
+        """The numbers of the ids."""
+        return "".join(f"{int(i)} " for i in token_ids)
 
 
 def random_logits(vocab_size: int, seed: int, *, spread: float = 1.5) -> Tensor:
@@ -99,32 +123,49 @@ class TableRunner(ModelRunner):
         return row
 
 
+def tiny_llama(
+    vocab_size: int, seed: int, *, layers: int = 1, hidden: int = 16, spread: float = 6.0
+) -> LlamaForCausalLM:
+    """A random Llama; ``spread`` sharpens its opinions, so that contexts matter."""
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=128,
+        bos_token_id=None,
+        eos_token_id=EOS,
+        pad_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(spread)
+    return model
+
+
+def noisy_copy(model: LlamaForCausalLM, noise: float, seed: int) -> LlamaForCausalLM:
+    """The same model with its weights a little off: a draft that is right now and then."""
+    generator = torch.Generator().manual_seed(seed)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            if parameter.dim() > 1:
+                off = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+                parameter.add_(off * noise * parameter.std())
+    return other
+
+
 class TinyRunner(ModelRunner):
     """A real transformer of one layer, small enough for its exact law to be computed."""
 
-    def __init__(
-        self, vocab_size: int, seed: int, *, spread: float = 6.0, dtype: torch.dtype | None = None
-    ) -> None:
-        config = LlamaConfig(
-            vocab_size=vocab_size,
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=64,
-            bos_token_id=None,
-            eos_token_id=EOS,
-            pad_token_id=None,
-        )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = LlamaForCausalLM(config).eval()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.dim() > 1:
-                    parameter.mul_(spread)
-        super().__init__(model.to(dtype or torch.float32))
+    def __init__(self, vocab_size: int, seed: int) -> None:
+        super().__init__(tiny_llama(vocab_size, seed))
 
     @torch.inference_mode()
     def logits_after(self, ids: Sequence[int]) -> Row:

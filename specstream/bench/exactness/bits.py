@@ -1,0 +1,98 @@
+"""The reproducible mode on this device: which width keeps every bit, and do the tokens stay the same?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from specstream.bench.exactness.harness import Varying, run_requests
+from specstream.bench.exactness.pair import Finding
+from specstream.config import EngineConfig, NgramProposerConfig
+from specstream.engine.build import build_engine
+from specstream.engine.loop import EngineCore
+from specstream.errors import ConfigError
+from specstream.model.invariance import rows_alike
+from specstream.spec.proposal import Proposer
+from specstream.spec.proposers.ngram import NgramProposer
+from specstream.types import Message, SamplingParams
+
+__all__ = ["check_bits"]
+
+Build = Callable[[EngineConfig], EngineCore]
+_NEIGHBOUR = SamplingParams(temperature=1.0, max_tokens=9)
+
+
+def check_bits(
+    config: EngineConfig,
+    dtypes: Sequence[str],
+    prompts: Sequence[list[Message]],
+    *,
+    seeds: int = 2,
+    max_tokens: int = 32,
+    build: Build = build_engine,
+) -> Finding:
+    """Sample each prompt with every proposer and compare the tokens with those of plain decoding.
+
+    A dtype for which no pass width keeps all bits is told as such; it breaks no claim, because the
+    reproducible mode refuses to start there. Loads the models once a dtype.
+    """
+    found: dict[str, Any] = {}
+    for dtype in dtypes:
+        wanted = config.model_copy(update={"mode": "reproducible", "dtype": dtype})
+        try:
+            core = build(wanted)
+        except ConfigError as error:
+            found[dtype] = {"available": False, "because": str(error)}
+            continue
+        found[dtype] = _runs(core, prompts, seeds, max_tokens)
+    available = {dtype: value for dtype, value in found.items() if value["available"]}
+    holds = all(value["identical"] == value["runs"] for value in available.values())
+    parts = [
+        f"{dtype}: {value['identical']} of {value['runs']} runs identical (width {value['width']})"
+        if value["available"]
+        else f"{dtype}: not to be had here"
+        for dtype, value in found.items()
+    ]
+    return Finding("bit-identical in the reproducible mode", holds, "; ".join(parts), found)
+
+
+def _runs(
+    core: EngineCore, prompts: Sequence[list[Message]], seeds: int, max_tokens: int
+) -> dict[str, Any]:
+    width = core.target.fixed_width
+    assert width is not None
+    same, total = rows_alike(core.target, tokens=min(8 * width, core.target.context_length))
+    given, device = core.proposer, core.target.device
+    ngram = NgramProposer(NgramProposerConfig(min_ngram=1), device)
+    ways: list[tuple[str, Proposer, bool]] = [
+        ("off", given, False),
+        (given.name, given, False),
+        (f"{given.name}, K varying", Varying(given, 7), False),
+        ("ngram", ngram, False),
+        ("ngram, with neighbours", ngram, True),
+    ]
+    identical = runs = accepted = 0
+    for messages in prompts:
+        for seed in range(seeds):
+            params = SamplingParams(temperature=0.9, top_p=0.95, seed=seed, max_tokens=max_tokens)
+            plain: list[int] | None = None
+            for name, proposer, crowded in ways:
+                core.proposer = proposer
+                batch = [params, *[_NEIGHBOUR] * 2] if crowded else [params]
+                request = run_requests(core, messages, batch, proposer=name)[0]
+                if plain is None:
+                    plain = request.token_ids
+                    continue
+                runs += 1
+                identical += request.token_ids == plain
+                accepted += request.stats.accepted
+    core.proposer = given
+    return {
+        "available": True,
+        "width": width,
+        "rows_alike": same,
+        "rows": total,
+        "runs": runs,
+        "identical": identical,
+        "accepted_tokens": accepted,
+    }

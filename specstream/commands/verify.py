@@ -1,0 +1,97 @@
+"""``specstream verify``: is the output of this model pair, on this machine, really the target's?"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from specstream.commands.common import engine_of, note, print_json
+from specstream.config import EngineConfig
+from specstream.types import Message
+
+if TYPE_CHECKING:
+    from specstream.bench.exactness.pair import Finding
+
+__all__ = ["run"]
+
+
+async def run(args: argparse.Namespace) -> int:
+    """Print a verdict for every claim; 0 if all of them hold here, else 1.
+
+    Cancelling ends it after the check under way.
+    """
+    started = time.perf_counter()
+    from specstream.bench.exactness.harness import AT_ONCE
+
+    config = engine_of(args).config.model_copy(update={"max_waiting": AT_ONCE})
+    findings: list[Finding] = []
+
+    def check_all() -> None:
+        for finding in _findings(config, args):
+            findings.append(finding)
+            print(
+                f"{'yes' if finding.holds else 'NO ':4}{finding.claim}: {finding.says}", flush=True
+            )
+
+    await anyio.to_thread.run_sync(check_all)
+    seconds = time.perf_counter() - started
+    note(f"{len(findings)} claims checked in {seconds:.0f} s")
+    if args.json:
+        print_json(_as_json(config, findings, seconds))
+    return 0 if all(finding.holds for finding in findings) else 1
+
+
+def _findings(config: EngineConfig, args: argparse.Namespace) -> Iterator[Finding]:
+    from specstream.bench.exactness.bits import check_bits
+    from specstream.bench.exactness.coverage import check_parameters
+    from specstream.bench.exactness.greedy import compare_greedy, read_prompts
+    from specstream.bench.exactness.pair import Finding, check_rules, check_samples, end_ids_of
+    from specstream.engine.build import build_engine
+    from specstream.model.load import load_tokenizer
+
+    prompts = read_prompts()
+    chosen: list[list[Message]] = [
+        prompt["messages"] for prompt in prompts[::21]
+    ]  # of three domains
+    note(f"loading {config.target}")
+    core = build_engine(config.model_copy(update={"mode": "default"}))
+    tokenizer = load_tokenizer(config.target)
+    yield check_rules(core, tokenizer, chosen)
+    yield check_samples(core, tokenizer, chosen, args.runs)
+    count = max(1, args.tokens // 40)
+    step = max(1, len(prompts) // count)
+    texts = [(p["id"], p["messages"], p["reference"]) for p in prompts[::step][:count]]
+    greedy = compare_greedy(core, texts, max_tokens=60)
+    dtype = str(core.target.dtype).removeprefix("torch.")
+    says = (
+        f"{greedy.tokens} tokens of {greedy.prompts} replies in {dtype}, "
+        f"{len(greedy.divergences)} divergences (a pass's width moves logits by {greedy.noise:.1e})"
+    )
+    claim = "greedy text is the target's, or parts where rounding decides"
+    yield Finding(claim, greedy.holds, says, greedy.to_dict() | {"dtype": dtype})
+    yield check_parameters(
+        core.target.model.generation_config, tokenizer, core.target.vocab_size,
+        end_ids_of(core, chosen[0]),
+    )  # fmt: skip
+    del core
+    dtypes = ["float32", "bfloat16"] if config.dtype == "auto" else [config.dtype]
+    yield check_bits(config, dtypes, chosen[:2])
+
+
+def _as_json(config: EngineConfig, findings: list[Finding], seconds: float) -> dict[str, Any]:
+    return {
+        "target": config.target,
+        "draft": config.draft if config.proposer.kind == "draft" else None,
+        "proposer": config.proposer.kind,
+        "rule": config.rule,
+        "holds": all(finding.holds for finding in findings),
+        "claims": [
+            {"claim": f.claim, "holds": f.holds, "says": f.says, "details": dict(f.details)}
+            for f in findings
+        ],
+        "seconds": seconds,
+    }

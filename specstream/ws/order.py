@@ -1,0 +1,61 @@
+"""What a turn is asked to do, and what it works with."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from specstream.pipeline.stage import Pipeline
+from specstream.types import Message, SamplingParams
+from specstream.ws.audio import Clock
+from specstream.ws.conversation import Conversation
+from specstream.ws.counters import Counters
+from specstream.ws.outbox import Outbox
+from specstream.ws.settings import OwnEvent
+
+__all__ = ["Order", "Replies", "TurnTools"]
+
+
+class Replies(Protocol):
+    """What a turn needs of `specstream.Session`."""
+
+    def reply(
+        self, messages: list[Message], params: SamplingParams
+    ) -> AbstractAsyncContextManager[Any]:
+        """A reply to ``messages``: an async iterator of `Chunk`, with ``cancel`` and ``report``."""
+        ...
+
+    async def aclose(self) -> None:
+        """Forget the conversation."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What was asked for, with every default filled in.
+
+    ``conversation`` is the one that the reply is written to; None for an out-of-band response.
+    """
+
+    messages: list[Message]
+    params: SamplingParams
+    audio: bool
+    wants: frozenset[OwnEvent]
+    conversation: Conversation | None
+    max_output_tokens: int | Literal["inf"] = "inf"
+    voice: str | dict[str, str] = "default"
+    metadata: dict[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTools:
+    """What a turn works with."""
+
+    replies: Replies
+    pipeline: Pipeline
+    outbox: Outbox
+    clock: Clock
+    counters: Counters
+    lead_s: float = 2.0
+    buffer_s: float = 30.0

@@ -1,0 +1,234 @@
+"""The model's prompts: never waited for, always checked, and numbered after the template's."""
+
+import asyncio
+import gc
+import re
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from specstream.errors import AdapterUnavailable, ConfigError, EngineBusy
+from specstream.types import Message, Phrase, ScenePrompt, Span, Tag
+from specstream_adapters.prompt import ModelRewriter, TemplateRewriter
+
+TEXT = (
+    "A young painter named Iris stood at the edge of a quiet lake. [smile] She opened her box. "
+    "A white heron landed beside her."
+)
+Answer = Callable[[str], str]
+
+
+def phrases(text: str = TEXT) -> list[Phrase]:
+    cuts = [m.end() for m in re.finditer(r"[.,] ", text)]
+    out: list[Phrase] = []
+    for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True):
+        found = re.finditer(r"\[([a-z ]+)\]", text[a:b])
+        tags = tuple(Tag(m[1], Span(a + m.start(), a + m.end())) for m in found)
+        out.append(Phrase(text[a:b], Span(a, b), Span(a, b), len(out), tags, reason="sentence"))
+    return out
+
+
+class Writer:
+    """A language model that answers with ``answer(old prompt)``, once ``gate`` is open."""
+
+    def __init__(self, answer: Answer, gate: asyncio.Event | None = None) -> None:
+        self.answer = answer
+        self.gate = gate
+        self.references: list[str] = []
+        self.asked = asyncio.Event()
+        self.answered = asyncio.Event()
+        self.cancelled = 0
+
+    async def complete(
+        self, messages: Sequence[Message], *, max_tokens: int, reference: str = ""
+    ) -> str:
+        self.references.append(reference)
+        self.asked.set()
+        try:
+            await (self.gate.wait() if self.gate is not None else asyncio.sleep(0))
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        self.answered.set()
+        return self.answer(messages[-1]["content"].partition("Prompt: ")[2])
+
+
+def richer(prompt: str) -> str:
+    return f"  {prompt} Soft light falls on the water.  "
+
+
+async def shoot(rewriter: ModelRewriter, text: str = TEXT) -> list[ScenePrompt]:
+    board = rewriter.open()
+    shots = [shot for phrase in phrases(text) for shot in await board.add(phrase)]
+    return [*shots, *await board.close()]
+
+
+async def test_the_template_comes_first_and_the_model_supersedes_it() -> None:
+    rewriter = ModelRewriter(Writer(richer))
+    shots = await shoot(rewriter)
+    plain = [shot for shot in shots if shot.rev == 0]
+    rich = [shot for shot in shots if shot.rev == 1]
+    assert len(plain) == len(rich) == rewriter.rewritten == 3
+    assert rewriter.kept == 0
+    for old, new in zip(plain, rich, strict=True):
+        assert new.prompt == f"{old.prompt} Soft light falls on the water."
+        assert new.supersedes == f"{old.shot_id}@0"
+        assert (new.subject, new.span, new.tokens) == (old.subject, old.span, old.tokens)
+
+
+async def test_nothing_waits_for_the_model() -> None:
+    gate = asyncio.Event()
+    rewriter = ModelRewriter(Writer(richer, gate))
+    board = rewriter.open()
+    for phrase in phrases():
+        shots = await board.add(phrase)
+        assert [shot.rev for shot in shots] == [0]
+    gate.set()
+    assert [shot.rev for shot in await board.close()] == [1, 1, 1]
+
+
+async def test_finished_prompts_come_with_the_next_phrase() -> None:
+    gate = asyncio.Event()
+    writer = Writer(richer, gate)
+    board = ModelRewriter(writer).open()
+    one, two, _ = phrases()
+    await board.add(one)
+    gate.set()
+    await writer.answered.wait()
+    await asyncio.sleep(0)
+    assert [(s.shot_id, s.rev) for s in await board.add(two)] == [("shot-1", 1), ("shot-2", 0)]
+    await board.close()
+
+
+async def test_the_text_itself_is_the_reference() -> None:
+    writer = Writer(richer)
+    await shoot(ModelRewriter(writer))
+    assert "She opened her box." in writer.references[1]
+    assert "smile" not in "".join(writer.references)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (lambda p: "", "empty"),
+        (lambda p: f"{p}\nAnd more.", "one line"),
+        (lambda p: "A painter stands by the lake in soft light.", "subject"),
+        (lambda p: f"{p} Next to her stands Boris.", "'Boris'"),
+        (lambda p: f"{p} [smile]", "markup"),
+        (lambda p: p * 20, "characters"),
+        (lambda p: "Iris.", "characters"),
+    ],
+)
+async def test_an_answer_that_breaks_a_rule_is_not_taken(answer: Answer, why: str) -> None:
+    rewriter = ModelRewriter(Writer(answer))
+    shots = await shoot(rewriter, "A young painter named Iris opened her box.")
+    assert [shot.rev for shot in shots] == [0]
+    assert (rewriter.rewritten, rewriter.kept) == (0, 1)
+    assert why in rewriter.last_fault
+
+
+async def test_names_from_the_text_may_come_back() -> None:
+    text = "A young painter named Iris saw Paris at dawn."
+    answer = 'Wide shot: a young painter named Iris looks at Paris at dawn. Golden light. "Iris"'
+    rewriter = ModelRewriter(Writer(lambda p: answer))
+    assert [shot.rev for shot in await shoot(rewriter, text)] == [0, 1]
+
+
+async def test_a_failing_model_keeps_the_template() -> None:
+    def fail(prompt: str) -> str:
+        raise EngineBusy("too many requests wait")
+
+    rewriter = ModelRewriter(Writer(fail))
+    assert [shot.rev for shot in await shoot(rewriter)] == [0, 0, 0]
+    assert (rewriter.rewritten, rewriter.kept) == (0, 3)
+    assert rewriter.last_fault == "too many requests wait"
+
+
+async def test_a_broken_model_is_heard_of() -> None:
+    def fail(prompt: str) -> str:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await shoot(ModelRewriter(Writer(fail)))
+
+
+async def test_cancelling_close_stops_the_model() -> None:
+    writer = Writer(richer, asyncio.Event())
+    board = ModelRewriter(writer).open()
+    for phrase in phrases():
+        await board.add(phrase)
+    closing = asyncio.create_task(board.close())
+    await writer.asked.wait()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert writer.cancelled == 1
+
+
+async def test_a_board_that_is_dropped_stops_the_model() -> None:
+    writer = Writer(richer, asyncio.Event())
+    board = ModelRewriter(writer).open()
+    await board.add(phrases()[0])
+    await writer.asked.wait()
+    del board
+    gc.collect()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert writer.cancelled == 1
+
+
+@pytest.mark.virtual_time
+async def test_a_slow_model_is_given_up() -> None:
+    rewriter = ModelRewriter(Writer(richer, asyncio.Event()), timeout_s=5)
+    shots = await shoot(rewriter)
+    assert [shot.rev for shot in shots] == [0, 0, 0]
+    assert (rewriter.rewritten, rewriter.kept) == (0, 3)
+    assert "slow" in rewriter.last_fault
+
+
+async def test_revisions_of_the_template_are_numbered_on() -> None:
+    text = "A young painter named Iris stood at a lake. It was quiet. She opened her box."
+    gate = asyncio.Event()
+    writer = Writer(richer, gate)
+    rewriter = ModelRewriter(writer)
+    board = rewriter.open()
+    one, two, three = phrases(text)
+    shots = list(await board.add(one))
+    await writer.asked.wait()
+    shots += await board.add(two)  # revises the shot that the model works on
+    gate.set()
+    shots += [*await board.add(three), *await board.close()]
+    first = [s for s in shots if s.shot_id == "shot-1"]
+    assert [(s.rev, s.supersedes) for s in first] == [
+        (0, None), (1, "shot-1@0"), (2, "shot-1@1"),
+    ]  # fmt: skip
+    assert "Quiet." in first[1].prompt
+    assert first[2].prompt == f"{first[1].prompt} Soft light falls on the water."
+    assert (rewriter.rewritten, rewriter.kept) == (2, 1)
+
+
+async def test_what_waits_is_bounded() -> None:
+    gate = asyncio.Event()
+    rewriter = ModelRewriter(Writer(richer, gate), max_waiting=2)
+    text = "A fox ran. A wolf ran. A bear ran. A hare ran. A deer ran."
+    board = rewriter.open()
+    for phrase in phrases(text):
+        await board.add(phrase)
+    gate.set()
+    await board.close()
+    assert rewriter.kept + rewriter.rewritten == 5
+    assert rewriter.kept >= 2
+
+
+async def test_another_fallback_can_be_used() -> None:
+    fallback = TemplateRewriter(style="Ink drawing", default_subject="a narrator")
+    shots = await shoot(ModelRewriter(Writer(richer), fallback=fallback), "What time is it?")
+    assert shots[0].subject == "a narrator"
+    assert "Ink drawing" in shots[-1].prompt
+
+
+def test_without_a_model_it_says_what_to_do() -> None:
+    with pytest.raises(AdapterUnavailable, match="generator"):
+        ModelRewriter()
+    with pytest.raises(ConfigError):
+        ModelRewriter(Writer(richer), timeout_s=0)

@@ -1,0 +1,348 @@
+"""The rule-based storyboard: what every shot list must hold, whatever the text."""
+
+import random
+import re
+from collections.abc import Sequence
+
+import pytest
+
+from specstream.errors import ConfigError
+from specstream.types import Phrase, ScenePrompt, Span, Tag
+from specstream_adapters.prompt import TemplateRewriter
+
+STORIES = {
+    "tale": (
+        "Once upon a time, in a village by the sea, there lived a shy baker called Anselm. [smile] "
+        'One day a silver cat walked into the bakery and sat down on the counter. "You smell of '
+        'cinnamon," said the cat. Anselm dropped his spoon. [surprised] "You can talk!" he cried. '
+        "From that day on, they baked together, and the whole village came to taste the bread."
+    ),
+    "space": (
+        "Captain Ilya Voss floats in the cockpit of a drifting freighter. Red lights blink across "
+        "the panel. She reaches for the radio, but there is only static. Outside the window, a "
+        "second ship turns slowly in the dark. [worried] Ilya holds her breath."
+    ),
+    "nature": (
+        "At dawn, a snow leopard moves along a cliff in the Himalayas. Her two cubs follow close "
+        "behind. The wind is bitter. Far below, a herd of blue sheep grazes in the valley. The "
+        "leopard crouches and waits. Suddenly she leaps."
+    ),
+    "sea": (
+        "This is Tomas, an old fisherman, rowing across a quiet bay. A thick fog rolled in. Tomas "
+        "could not see the shore anymore. [worried] He rang the bell and listened. Nobody answered. "
+        "A huge grey whale lifted its head out of the water and looked at him."
+    ),
+    "noir": (
+        "I walked into the bar at midnight. Rain ran down the windows. The bartender, a thin man "
+        'with tired eyes, looked up. "We\'re closed," he said. I put the photograph on the counter.'
+    ),
+    "booking": (
+        "Sure! I found 10 hotels in Toronto. The Best Western has 3 stars and costs $216 a night. "
+        "Should I reserve it for you? What day would you like to check in, and for how many nights?"
+    ),
+    "recipe": "Slice the tomatoes and lay them on a warm plate. Add a pinch of salt. Serve it now.",
+    "german": "Ein kleiner Bär wandert durch den Wald. Er sucht seine Mutter und weint.",
+    "chinese": "少女在雪地里行走。她抬头看着星星。",
+}
+_TAG = re.compile(r"\[([a-z ]+)\]")
+
+
+def phrases(text: str, cuts: Sequence[int] | None = None) -> list[Phrase]:
+    """By sentence, or cut at ``cuts``; a token is four characters."""
+    ends = [m.end() for m in re.finditer(r"[.!?]\"?\s+(?=[A-Z\[\"])|。", text)]
+    cuts = ends if cuts is None else sorted({*cuts} - {0, len(text)})
+    out: list[Phrase] = []
+    for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True):
+        piece = text[a:b]
+        tags = [Tag(m[1], Span(a + m.start(), a + m.end())) for m in _TAG.finditer(piece)]
+        reason = "end" if b == len(text) else "sentence" if b in ends else "clause"
+        span, tokens = Span(a, b), Span(a // 4, -(-b // 4))
+        out.append(Phrase(piece, span, tokens, len(out), tuple(tags), reason=reason))  # type: ignore[arg-type]
+    return [p for p in out if p.text]
+
+
+def random_cuts(text: str, rng: random.Random) -> list[int]:
+    """Some of the places where a word begins, but none inside a tag."""
+    tags = [range(m.start() + 1, m.end()) for m in _TAG.finditer(text)]
+    words = [m.start() for m in re.finditer(r"(?<=\s)\S", text)]
+    return [c for c in words if rng.random() < 0.2 and not any(c in t for t in tags)]
+
+
+async def shoot(
+    text: str, cuts: Sequence[int] | None = None, rewriter: TemplateRewriter | None = None
+) -> list[ScenePrompt]:
+    board = (rewriter or TemplateRewriter()).open()
+    shots = [shot for phrase in phrases(text, cuts) for shot in await board.add(phrase)]
+    return [*shots, *await board.close()]
+
+
+def final(shots: Sequence[ScenePrompt]) -> list[ScenePrompt]:
+    return list({shot.shot_id: shot for shot in shots}.values())
+
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.lower()))
+
+
+def check(shots: Sequence[ScenePrompt], text: str, rewriter: TemplateRewriter) -> None:
+    """What holds for every shot list."""
+    latest: dict[str, ScenePrompt] = {}
+    for shot in shots:
+        for part in (shot.subject, shot.action, shot.setting, shot.camera, shot.style, shot.prompt):
+            assert part.strip()
+            assert "\n" not in part
+        assert len(shot.prompt) <= 700
+        assert shot.subject in shot.prompt
+        assert shot.prompt.endswith(f"{shot.style}.")
+        assert not _TAG.search(shot.prompt + shot.action + shot.subject)
+        assert 0 <= shot.span.start < shot.span.end <= len(text)
+        assert shot.tokens.start <= shot.span.start // 4
+        assert shot.tokens.end >= -(-shot.span.end // 4)
+        old = latest.get(shot.shot_id)
+        assert shot.rev == (old.rev + 1 if old else 0)
+        assert shot.supersedes == (f"{shot.shot_id}@{old.rev}" if old else None)
+        assert old is None or (old.span.start, old.t_start_ms) == (shot.span.start, shot.t_start_ms)
+        latest[shot.shot_id] = shot
+    starts = [shot.t_start_ms for shot in final(shots)]
+    assert starts == sorted(starts)
+    # Nothing comes in that neither the text nor an option names.
+    known = words(_TAG.sub(" ", text)) | words(rewriter.default_subject)
+    known |= words(rewriter.default_setting) | {"the", "s", "and", "in", "at", "on", "near"}
+    for shot in shots:
+        assert words(f"{shot.subject} {shot.action} {shot.setting}") <= known
+
+
+@pytest.mark.parametrize("name", STORIES)
+async def test_every_shot_list_is_sound_however_the_text_was_cut(name: str) -> None:
+    text, rewriter = STORIES[name], TemplateRewriter()
+    whole = await shoot(text, rewriter=rewriter)
+    assert whole
+    check(whole, text, rewriter)
+    for seed in range(25):
+        cuts = random_cuts(text, random.Random(seed))
+        shots = await shoot(text, cuts, rewriter)
+        check(shots, text, rewriter)
+        if name not in ("booking", "recipe", "noir"):  # short asides there are shots or not
+            assert [s.subject for s in final(shots)] == [s.subject for s in final(whole)], cuts
+
+
+@pytest.mark.parametrize("name", ["tale", "space", "nature", "sea", "noir"])
+async def test_the_first_prompt_comes_before_a_third_of_the_text(name: str) -> None:
+    text = STORIES[name]
+    board = TemplateRewriter().open()
+    for phrase in phrases(text):
+        if await board.add(phrase):
+            assert phrase.chars.end < 0.3 * len(text)
+            return
+    pytest.fail("no shot")
+
+
+@pytest.mark.parametrize(
+    ("name", "description", "count"),
+    [
+        ("tale", "a shy baker called Anselm", 4),
+        ("tale", "a silver cat", 3),
+        ("space", "Captain Ilya Voss", 3),
+        ("nature", "a snow leopard", 3),
+        ("sea", "Tomas, an old fisherman", 4),
+        ("noir", "the bartender, a thin man with tired eyes", 2),
+    ],
+)
+async def test_names_and_pronouns_carry_the_description_word_for_word(
+    name: str, description: str, count: int
+) -> None:
+    shots = final(await shoot(STORIES[name]))
+    assert sum(description in shot.subject for shot in shots) == count
+    assert all(description in shot.prompt for shot in shots if description in shot.subject)
+
+
+async def test_a_place_holds_until_the_story_moves() -> None:
+    settings = [shot.setting for shot in final(await shoot(STORIES["tale"]))]
+    assert settings[0] == "in a village by the sea"
+    assert set(settings[1:]) == {"in the bakery"}
+    settings = [shot.setting for shot in final(await shoot(STORIES["nature"]))]
+    assert set(settings) == {"along a cliff in the Himalayas, at dawn"}
+
+
+async def test_the_camera_follows_what_happens() -> None:
+    shots = final(await shoot(STORIES["tale"]))
+    assert shots[0].camera == "establishing wide shot"
+    by_text = {STORIES["tale"][s.span.start : s.span.end][:18].strip(): s.camera for s in shots}
+    assert by_text["[smile] One day a"] == "over-the-shoulder shot"
+    assert by_text['"You smell of cinn'] == "close-up"
+    assert final(await shoot(STORIES["nature"]))[-1].camera == "tracking shot"
+    assert final(await shoot(STORIES["recipe"]))[0].camera == "overhead close-up"
+
+
+async def test_tags_set_the_mood_and_stay_out_of_the_prompt() -> None:
+    plain = await shoot("A tall woman opened the door.")
+    tagged = await shoot("[surprised] A tall woman opened the door.")
+    assert "Astonished mood" in tagged[0].prompt
+    assert "surprised" not in tagged[0].prompt
+    assert tagged[0].prompt.replace(" Astonished mood.", "") == plain[0].prompt
+    assert plain[0].t_start_ms == tagged[0].t_start_ms == 0.0
+
+
+async def test_description_revises_the_shot_and_action_makes_a_new_one() -> None:
+    text = "A young woman stood in a snowy forest. It was quiet. Her name was Nora. She ran."
+    shots = await shoot(text)
+    assert [(s.shot_id, s.rev) for s in shots] == [
+        ("shot-1", 0), ("shot-1", 1), ("shot-1", 2), ("shot-2", 0),
+    ]  # fmt: skip
+    assert [s.subject for s in shots[1:]] == ["a young woman", *["Nora, a young woman"] * 2]
+    assert "Quiet." in shots[1].prompt
+    assert text[shots[2].span.start : shots[2].span.end].strip().endswith("Nora.")
+    assert text[shots[3].span.start : shots[3].span.end] == "She ran."
+
+
+async def test_the_rest_of_a_sentence_revises_its_shot() -> None:
+    text = "This is Omar, a night baker, waiting on the deck of a ship, holding a lamp."
+    shots = await shoot(text, [text.index(" waiting") + 1, text.index(" holding") + 1])
+    assert [(s.shot_id, s.rev, s.supersedes) for s in shots] == [
+        ("shot-1", 0, None), ("shot-1", 1, "shot-1@0"),
+    ]  # fmt: skip
+    assert shots[0].action == "waiting on the deck of a ship"
+    assert shots[1].action == "waiting on the deck of a ship, holding a lamp"
+    assert shots[1].span == (0, len(text))
+
+
+async def test_a_bare_attribution_tells_who_spoke() -> None:
+    text = 'Ada and a tall guard waited at a gate. "Who goes there?" The guard whispered.'
+    at = text.index('"') + len('"Who goes there?" ')
+    shots = await shoot(text, [text.index('"'), at])
+    assert final(shots)[-1].subject == "a tall guard"
+    assert "Who goes there?" in final(shots)[-1].action
+
+
+async def test_talk_shows_the_speaker() -> None:
+    rewriter = TemplateRewriter(default_subject="a weary detective in a long coat")
+    shots = final(await shoot(STORIES["booking"], rewriter=rewriter))
+    assert {s.subject for s in shots} == {"a weary detective in a long coat"}
+    assert "10 hotels in Toronto" in shots[0].action
+    assert "check in" in shots[-1].action
+    assert final(await shoot(STORIES["noir"], rewriter=rewriter))[0].camera.endswith("wide shot")
+
+
+@pytest.mark.parametrize("text", ["Sure!", "Hi.", "[smile] Of course."])
+async def test_a_reply_of_a_word_still_gives_a_shot(text: str) -> None:
+    shots = await shoot(text)
+    assert [s.subject for s in shots] == ["a friendly assistant"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "   \n",
+        "[smile]",
+        "...",
+        '<|call|>{"name": "ReserveHotel", "arguments": {"nights": "3", "note": "a fox ran"}}',
+        "```\ndef fox(ran): return [ran]\n```",
+        "def f(a):\n    return g(a)[0] if a == {} else h(a)\n",
+    ],
+)
+async def test_nothing_to_show_gives_no_shot(text: str) -> None:
+    assert await shoot(text) == []
+
+
+async def test_time_counts_the_characters_that_are_spoken() -> None:
+    text = '[sad] A fox slept. [wide eyes] {"a": 1} It woke up. [nod] It ran away.'
+    shots = await shoot(text, rewriter=TemplateRewriter(chars_per_second=10))
+    for shot in shots:
+        before = _TAG.sub("", text[: shot.span.start]).replace('{"a": 1}', "")
+        assert shot.t_start_ms == len(before) * 100.0
+
+
+async def test_past_the_limit_the_last_shot_is_revised() -> None:
+    text = "A fox ran. A wolf ran. A bear ran. A hare ran."
+    shots = await shoot(text, rewriter=TemplateRewriter(max_shots=2))
+    assert [(s.shot_id, s.rev) for s in shots] == [
+        ("shot-1", 0), ("shot-2", 0), ("shot-2", 1), ("shot-2", 2),
+    ]  # fmt: skip
+    assert [s.subject for s in shots] == ["a fox", "a wolf", "a bear", "a hare"]
+    assert text[shots[-1].span.start :] == "A wolf ran. A bear ran. A hare ran."
+
+
+async def test_what_was_taken_back_is_forgotten() -> None:
+    first, wrong, right = "A fox named Rusty slept. ", "A wolf named Gray ran. ", "He woke up."
+    board = TemplateRewriter().open()
+    for phrase in phrases(first + wrong):
+        await board.add(phrase)
+    (again,) = phrases(first + right, [len(first)])[1:]
+    (shot,) = await board.add(again)
+    assert shot.subject == "a fox named Rusty"
+    assert shot.shot_id == "shot-3"
+
+
+async def test_after_a_flush_the_same_reply_goes_on() -> None:
+    rewriter = TemplateRewriter()
+    text = "A fox named Rusty slept in a cave. He woke up."
+    one, two = phrases(text)
+    board = rewriter.open()
+    await board.add(one)
+    await board.close()
+    board = rewriter.open()
+    (shot,) = await board.add(two)
+    assert (shot.subject, shot.setting) == ("a fox named Rusty", "in a cave")
+    assert (shot.shot_id, shot.rev) == ("shot-2", 0)
+    assert shot.t_start_ms > 0
+
+
+async def test_after_a_revoke_the_new_board_knows_what_was_kept() -> None:
+    rewriter = TemplateRewriter()
+    first, wrong, right = "A fox named Rusty slept. ", "A wolf named Gray ran off. ", "He woke up."
+    board = rewriter.open()
+    for phrase in phrases(first + wrong):
+        await board.add(phrase)
+    await board.close()
+    board = rewriter.open()
+    (shot,) = await board.add(phrases(first + right, [len(first)])[1])
+    assert shot.subject == "a fox named Rusty"
+
+
+@pytest.mark.parametrize(("remember", "subject"), [(True, "a fox named Rusty"), (False, "Rusty")])
+async def test_people_are_remembered_on_request(remember: bool, subject: str) -> None:
+    rewriter = TemplateRewriter(remember=remember)
+    await shoot("A fox named Rusty slept in a cave.", rewriter=rewriter)
+    shots = await shoot("Rusty woke up.", rewriter=rewriter)
+    assert shots[0].subject == subject
+    assert shots[0].camera == "establishing wide shot"
+
+
+async def test_two_boards_at_once_keep_apart() -> None:
+    rewriter = TemplateRewriter()
+    a, b = rewriter.open(), rewriter.open()
+    one, two = phrases("A fox named Rusty slept. He woke up.")
+    other, _ = phrases("A queen named Ann slept. He woke up.")
+    shots = [*await a.add(one), *await b.add(other), *await a.add(two)]
+    assert [s.subject for s in shots] == [
+        "a fox named Rusty", "a queen named Ann", "a fox named Rusty",
+    ]  # fmt: skip
+    assert len({s.shot_id for s in shots}) == 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"chars_per_second": 0},
+        {"max_shots": 0},
+        {"style": " "},
+        {"default_subject": ""},
+        {"default_setting": "a\nb"},
+    ],
+)
+def test_options_out_of_range_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        TemplateRewriter(**options)  # type: ignore[arg-type]
+
+
+async def test_any_text_gives_sound_shots() -> None:
+    rng = random.Random(5)
+    vocabulary = (
+        "the a an old fox Mara and , . ! ? \" ' ( ) [smile] ran was is who named in on of to with it "
+        "she they there that when as not never { } 12 — … é 雪 I you what \n light said"
+    ).split(" ")
+    rewriter = TemplateRewriter()
+    for _ in range(300):
+        text = " ".join(rng.choices(vocabulary, k=rng.randint(1, 40)))
+        check(await shoot(text, random_cuts(text, rng), rewriter), text, rewriter)

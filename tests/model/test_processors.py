@@ -1,0 +1,330 @@
+"""Every parameter against transformers (or its formula), for every drafted position."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    EpsilonLogitsWarper,
+    EtaLogitsWarper,
+    ForcedEOSTokenLogitsProcessor,
+    LogitNormalization,
+    LogitsProcessorList,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    PrefixConstrainedLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+    TopHLogitsWarper,
+    TopKLogitsWarper,
+)
+
+from specstream.errors import ModelBroken, RequestError, SamplingError
+from specstream.model.processors import LogitsPipeline, Processed
+from specstream.types import Grammar, SamplingParams
+from tests.tiny import EOS, byte_tokenizer
+
+TOKENIZER = byte_tokenizer()
+WIDTH = len(TOKENIZER) + 6  # padded, as many models are
+LETTERS = [int(i) for i in TOKENIZER.encode("abc ")]
+ENDS = frozenset({EOS, 7})
+
+Oracle = Callable[[list[int], int, Tensor], Tensor]
+
+
+def pipeline(params: SamplingParams, prompt: list[int], reply: Sequence[int]) -> LogitsPipeline:
+    made = LogitsPipeline(params, TOKENIZER, prompt, WIDTH, ENDS, torch.device("cpu"))
+    for token in reply:
+        made.commit(token)
+    return made
+
+
+def oracle(params: SamplingParams, context: list[int], prompt_length: int, row: Tensor) -> Tensor:
+    """One row, by transformers' own processors in the promised order, from its whole context."""
+    ids, scores = torch.tensor([context]), row.clone().unsqueeze(0)
+    chain = LogitsProcessorList()
+    if params.repetition_penalty != 1:
+        chain.append(RepetitionPenaltyLogitsProcessor(params.repetition_penalty))
+    if params.frequency_penalty or params.presence_penalty:
+        chain.append(openai_penalties(params, prompt_length))
+    if params.logit_bias:
+        chain.append(SequenceBiasLogitsProcessor({(i,): b for i, b in params.logit_bias.items()}))
+    if params.bad_words:
+        texts = [t for w in params.bad_words for t in (w, " " + w.lstrip())]
+        banned = [TOKENIZER.encode(t, add_special_tokens=False) for t in texts]
+        chain.append(NoBadWordsLogitsProcessor(banned))
+    if params.min_tokens:
+        ends = sorted(ENDS | set(params.stop_token_ids))
+        chain.append(MinNewTokensLengthLogitsProcessor(prompt_length, params.min_tokens, ends))
+    chain.extend(params.processors)
+    out: Tensor = chain(ids, scores)
+    return out[0]
+
+
+def openai_penalties(params: SamplingParams, prompt_length: int) -> Callable[..., Tensor]:
+    """mu[j] - c[j] * frequency - (c[j] > 0) * presence, c counted over what was generated."""
+
+    def processor(ids: Tensor, scores: Tensor) -> Tensor:
+        for token, count in Counter(ids[0, prompt_length:].tolist()).items():
+            scores[0, token] -= count * params.frequency_penalty + params.presence_penalty
+        return scores
+
+    return processor
+
+
+ALONE: dict[str, dict[str, Any]] = {
+    "repetition": {"repetition_penalty": 1.3},
+    "repetition below one": {"repetition_penalty": 0.7},
+    "frequency": {"frequency_penalty": 0.8},
+    "presence": {"presence_penalty": 1.1},
+    "negative penalties": {"frequency_penalty": -0.4, "presence_penalty": -0.9},
+    "bias": {"logit_bias": {LETTERS[0]: -5.0, LETTERS[2]: 3.0, WIDTH - 1: 1e9}},
+    "bad words": {"bad_words": ("a", "bc", " cab", "aaaa")},
+    "min tokens": {"min_tokens": 6},
+    "min tokens and stop ids": {"min_tokens": 9, "stop_token_ids": (LETTERS[1], 30)},
+    "own": {"processors": (NoRepeatNGramLogitsProcessor(2), TopKLogitsWarper(40))},
+}
+ON_CONTEXT = [name for name in ALONE if name != "bias"]
+
+
+def mixture(rng: random.Random) -> dict[str, Any]:
+    mixed: dict[str, Any] = {}
+    for values in rng.sample(list(ALONE.values()), k=rng.randint(2, 5)):
+        mixed |= values
+    return mixed
+
+
+def compare(values: dict[str, Any], seed: int, apply: Callable[..., Tensor]) -> None:
+    """One random world: prompt, reply, draft of up to 6 tokens; every row against the oracle."""
+    rng = random.Random(seed)
+    params = SamplingParams(max_tokens=50, **values)
+    prompt = rng.choices(LETTERS, k=rng.randint(1, 5))
+    reply = rng.choices(LETTERS, k=rng.randint(0, 5))
+    drafted = rng.choices(LETTERS, k=rng.randint(1, 6))
+    logits = torch.randn(len(drafted) + 1, WIDTH, generator=torch.Generator().manual_seed(seed)) * 4
+    logits[:, -3:] = -torch.inf if "logit_bias" not in values else 0.0
+    ours = apply(pipeline(params, prompt, reply), logits, prompt + reply, drafted)
+    for row in range(len(drafted) + 1):
+        wanted = oracle(params, prompt + reply + drafted[:row], len(prompt), logits[row])
+        torch.testing.assert_close(ours[row], wanted, atol=1e-5, rtol=1e-5)
+
+
+def honest(made: LogitsPipeline, logits: Tensor, ids: list[int], drafted: list[int]) -> Tensor:
+    done = made.apply_rows(logits, ids, [drafted[:j] for j in range(len(drafted) + 1)])
+    assert not done.faults
+    return done.rows
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_each_parameter_alone_is_that_of_transformers(name: str) -> None:
+    for seed in range(60):
+        compare(ALONE[name], seed, honest)
+
+
+def test_mixtures_are_applied_in_the_promised_order() -> None:
+    rng = random.Random(6)
+    for seed in range(300):
+        compare(mixture(rng), seed, honest)
+
+
+@pytest.mark.parametrize("name", ON_CONTEXT)
+@pytest.mark.parametrize("bug", ["no draft", "no last token", "whole draft"])
+def test_a_wrong_context_is_seen(name: str, bug: str) -> None:
+    """The oracle has teeth: rows judged without the accepted prefix differ from it."""
+
+    def wrong(made: LogitsPipeline, logits: Tensor, ids: list[int], drafted: list[int]) -> Tensor:
+        contexts = [drafted[:j] for j in range(len(drafted) + 1)]
+        if bug == "no draft":
+            contexts = [[] for _ in contexts]
+        elif bug == "no last token":
+            contexts = [c[:-1] for c in contexts]
+        else:
+            contexts = [drafted for _ in contexts]
+        return made.apply_rows(logits, ids, contexts).rows
+
+    seen = 0
+    for seed in range(60):
+        try:
+            compare(ALONE[name], seed, wrong)
+        except AssertionError:
+            seen += 1
+    assert seen > 5
+
+
+def test_a_row_has_the_same_bits_alone_as_among_others() -> None:
+    rng = random.Random(1)
+    for seed in range(40):
+        params = SamplingParams(**mixture(rng))
+        ids, drafted = rng.choices(LETTERS, k=6), rng.choices(LETTERS, k=4)
+        made = pipeline(params, ids, ())
+        logits = torch.randn(5, WIDTH, generator=torch.Generator().manual_seed(seed))
+        kept = logits.clone()
+        rows = honest(made, logits, ids, drafted)
+        for row in range(5):
+            assert torch.equal(rows[row], made.apply(logits[row], ids, drafted[:row]))
+        assert torch.equal(logits, kept)  # the model's own rows are left alone
+
+
+def test_rows_of_a_tree_follow_their_own_path() -> None:
+    params = SamplingParams(repetition_penalty=1.5, frequency_penalty=0.5, bad_words=("ab",))
+    a, b, c, _ = LETTERS
+    contexts = [[], [a], [b], [a, c], [a, b], [b, a]]
+    made = pipeline(params, [c], [c])
+    logits = torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(0))
+    rows = made.apply_rows(logits, [c, c], contexts).rows
+    for row, context in enumerate(contexts):
+        wanted = oracle(params, [c, c, *context], 1, logits[row])
+        torch.testing.assert_close(rows[row], wanted)
+
+
+FOREIGN: dict[str, Any] = {
+    "epsilon": EpsilonLogitsWarper(1e-3),
+    "eta": EtaLogitsWarper(1e-3, device="cpu"),
+    "forced end": ForcedEOSTokenLogitsProcessor(12, [EOS]),
+    "minimum length": MinLengthLogitsProcessor(11, [EOS]),
+    "n-grams": NoRepeatNGramLogitsProcessor(2),
+    "normalised": LogitNormalization(),
+    "prefix": PrefixConstrainedLogitsProcessor(lambda batch, ids: LETTERS[: len(ids) % 3 + 1], 1),
+    "suppressed": SuppressTokensLogitsProcessor(LETTERS),
+    "top h": TopHLogitsWarper(0.4),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_any_processor_of_transformers_works(name: str) -> None:
+    for seed in range(10):
+        compare({"processors": (FOREIGN[name],), "repetition_penalty": 1.2}, seed, honest)
+
+
+def rows_of(params: SamplingParams, drafted: list[int], logits: Tensor | None = None) -> Processed:
+    count = len(drafted) + 1
+    logits = torch.zeros(count, WIDTH) if logits is None else logits
+    made = pipeline(params, LETTERS, ())
+    return made.apply_rows(logits, LETTERS, [drafted[:j] for j in range(count)])
+
+
+def broken(kind: str) -> Callable[[Tensor, Tensor], Any]:
+    """A processor that goes wrong from five tokens of context on."""
+
+    def processor(ids: Tensor, scores: Tensor) -> Any:
+        scores += 1.0  # in place: what it spoils before it breaks must not get out
+        if ids.shape[1] <= len(LETTERS):
+            return scores
+        return {
+            "raises": lambda: 1 // 0,
+            "returns nothing": lambda: None,
+            "wrong shape": lambda: scores[0],
+            "too narrow": lambda: scores[:, 1:],
+            "not a number": lambda: scores * torch.nan,
+            "infinite": lambda: scores.index_fill(1, torch.tensor([3]), torch.inf),
+        }[kind]()
+
+    return processor
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["raises", "returns nothing", "wrong shape", "too narrow", "not a number", "infinite"],
+)
+def test_a_processor_that_breaks_is_named_where_it_broke(kind: str) -> None:
+    bad = broken(kind)
+    done = rows_of(SamplingParams(processors=(bad,)), LETTERS[:2])
+    assert sorted(done.faults) == [1, 2]
+    assert all(type(fault) is RequestError for fault in done.faults.values())
+    assert repr(bad) in str(done.faults[1])
+    assert torch.equal(done.rows, torch.tensor([1.0, 0, 0]).unsqueeze(-1).expand(3, WIDTH))
+
+
+def nothing(ids: Tensor, scores: Tensor) -> Tensor:
+    return torch.full_like(scores, -torch.inf)
+
+
+def only_the_end(ids: Tensor, scores: Tensor) -> Tensor:
+    allowed = torch.full_like(scores, -torch.inf)
+    allowed[:, EOS] = 0
+    return scores + allowed
+
+
+def test_a_row_without_any_token_names_who_took_the_last() -> None:
+    done = rows_of(SamplingParams(processors=(only_the_end, nothing)), [])
+    assert isinstance(done.faults[0], SamplingError)
+    assert "nothing" in str(done.faults[0])
+    done = rows_of(SamplingParams(min_tokens=2, processors=(only_the_end,)), LETTERS[:3])
+    assert sorted(done.faults) == [0, 1]
+    assert "only_the_end" in str(done.faults[0])
+    assert "after min_tokens" in str(done.faults[0])
+    assert done.rows.isfinite().any(-1).all()  # something to draw, should anybody
+
+
+def test_logits_that_are_no_numbers_are_the_models_fault() -> None:
+    logits = torch.zeros(2, WIDTH)
+    logits[1] = torch.nan
+    done = rows_of(SamplingParams(repetition_penalty=1.1), LETTERS[:1], logits)
+    assert list(done.faults) == [1]
+    assert isinstance(done.faults[1], ModelBroken)
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"logit_bias": {WIDTH: 1.0}}, "logit_bias"),
+        ({"logit_bias": {-1: 1.0}}, "logit_bias"),
+        ({"bad_words": ("</s>",)}, "end of sequence"),
+    ],
+)
+def test_what_the_model_can_not_honour_is_refused(values: dict[str, Any], named: str) -> None:
+    with pytest.raises(SamplingError, match=named):
+        pipeline(SamplingParams(**values), LETTERS, ())
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_p": True}, "top_p"),
+        ({"top_k": 1.5}, "top_k"),
+        ({"min_p": 1.1}, "min_p"),
+        ({"typical_p": 0}, "typical_p"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty"),
+        ({"repetition_penalty": float("inf")}, "repetition_penalty"),
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 2**63}, "seed"),
+        ({"seed": True}, "seed"),
+        ({"stop": "END"}, "stop"),
+        ({"stop": ("",)}, "stop"),
+        ({"stop_token_ids": (1.5,)}, "stop_token_ids"),
+        ({"stop_token_ids": 3}, "stop_token_ids"),
+        ({"stop_when": (3,)}, "stop_when"),
+        ({"bad_words": (3,)}, "bad_words"),
+        ({"processors": ("x",)}, "processors"),
+        ({"logit_bias": {"3": 1.0}}, "logit_bias"),
+        ({"logit_bias": {3: float("nan")}}, "logit_bias"),
+        ({"logit_bias": {3: "1"}}, "logit_bias"),
+        ({"logit_bias": [3]}, "logit_bias"),
+        ({"grammar": "{}"}, "grammar"),
+    ],
+)
+def test_bad_values_are_refused_by_name(values: dict[str, Any], named: str) -> None:
+    with pytest.raises(SamplingError, match=named):
+        SamplingParams(**values)
+
+
+def test_a_grammar_needs_a_kind_and_a_text() -> None:
+    with pytest.raises(SamplingError, match="json_schema, regex or lark"):
+        Grammar("xml", "x")  # type: ignore[arg-type]
+    with pytest.raises(SamplingError, match="not empty"):
+        Grammar("regex", " ")
