@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +65,9 @@ def test_the_error_tree_is_the_one_that_is_drawn() -> None:
 def test_the_weights_stay_small() -> None:
     root = Path(specstream.__file__).parent
     assert sum(f.stat().st_size for f in root.rglob("*.safetensors")) < 45e6
+
+
+def test_the_module_table_is_up_to_date() -> None:
+    script = Path(__file__).parent.parent / "scripts" / "structure"
+    done = subprocess.run([sys.executable, str(script), "--check"], check=False)
+    assert done.returncode == 0, "run scripts/structure"

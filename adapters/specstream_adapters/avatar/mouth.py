@@ -9,7 +9,7 @@ from specstream_adapters.avatar.visemes import CLOSURES, SILENCE
 
 __all__ = ["Mouth", "Segment"]
 
-_CLOSURE_MS = 20  # one picture at 25 a second: lips that meet for less are not seen to meet
+_CLOSURE_MS = 40  # one picture at 25 a second: lips that meet for less are not seen to meet
 _DONOR_MS = 10  # what a vowel or a pause keeps when it gives time to a closure
 _LONGEST_MS = 1000  # equal neighbours are merged up to here, so that no cue waits for ever
 _FULL_VOWEL_MS, _FULL_CONSONANT_MS = 110, 60  # shorter ones don't reach their full shape

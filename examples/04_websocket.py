@@ -1,0 +1,35 @@
+"""Server and client in one file: text, audio and cues arrive as typed events."""
+
+import asyncio
+
+from specstream import Engine
+from specstream.pipeline.adapters import load_adapter
+from specstream.ws.client import AudioDelta, Done, RealtimeClient, TextDelta
+from specstream.ws.server import RealtimeServer
+
+
+async def main() -> None:
+    async with Engine.load() as engine:
+        server = RealtimeServer(
+            engine,
+            voice=lambda: load_adapter("voice", "reference"),
+            avatar=lambda: load_adapter("avatar", "viseme"),
+            system="You are a helpful voice assistant.",
+            port=0,
+        )
+        async with server.start() as port:
+            address = f"ws://127.0.0.1:{port}"
+            async with RealtimeClient.connect(address) as client:
+                samples = 0
+                async for event in client.respond("I need a taxi to the station.", audio=True):
+                    match event:
+                        case TextDelta(text=text):
+                            print(text, end="", flush=True)
+                        case AudioDelta(pcm=pcm):
+                            samples += len(pcm) // 2
+                        case Done(status=status):
+                            print(f"\n{status}: {samples / 24_000:.1f} s of speech")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,263 @@
+"""Grammars through llguidance: masks per drafted position, ends, refusals, and whole replies."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from llguidance import LLMatcher
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+from specstream.errors import SamplingError
+from specstream.model import grammar as module
+from specstream.model.grammar import GrammarState
+from specstream.types import Grammar
+from tests.tiny import EOS, byte_tokenizer
+
+TOKENIZER = byte_tokenizer()
+SIZE = len(TOKENIZER)
+SECOND_END = SIZE - 1
+
+
+def ids(text: str) -> list[int]:
+    return [int(i) for i in TOKENIZER.encode(text, add_special_tokens=False)]
+
+
+def state(kind: Any, text: str, *, width: int = SIZE, ends: tuple[int, ...] = (EOS,)) -> GrammarState:
+    return GrammarState(Grammar(kind, text), TOKENIZER, width, frozenset(ends))
+
+
+def allowed_text(grammar: GrammarState, drafted: str = "") -> str | None:
+    """The characters that may follow, sorted; ``$`` is an end."""
+    mask = grammar.allowed(ids(drafted))
+    if mask is None:
+        return None
+    found = [int(i) for i in np.flatnonzero(mask)]
+    return "".join(sorted("$" if i == EOS else str(TOKENIZER.decode([i])) for i in found))
+
+
+def test_each_position_is_masked_in_its_own_context() -> None:
+    grammar = state("regex", "ab?(cd)*")
+    assert [allowed_text(grammar, text) for text in ("", "a", "ab", "ac", "abcd")] == [
+        "a",
+        "$bc",
+        "$c",
+        "d",
+        "$c",
+    ]
+    assert allowed_text(grammar) == "a"  # looking ahead has moved nothing
+
+
+def test_what_follows_a_forbidden_token_or_an_end_is_never_asked_for() -> None:
+    grammar = state("regex", "ab*")
+    assert allowed_text(grammar, "b") is None
+    assert allowed_text(grammar, "abxb") is None
+    assert grammar.allowed([*ids("a"), EOS]) is None
+    assert grammar.allowed([*ids("a"), EOS, *ids("b")]) is None
+    assert allowed_text(grammar, "ab") == "$b"
+
+
+def test_a_finished_grammar_allows_ends_only_and_all_of_them() -> None:
+    grammar = state("regex", "ab", ends=(EOS, SECOND_END))
+    for token in ids("ab"):
+        mask = grammar.allowed([])
+        assert mask is not None and not mask[EOS] and not mask[SECOND_END]
+        grammar.commit(token)
+    mask = grammar.allowed([])
+    assert mask is not None and set(np.flatnonzero(mask)) == {EOS, SECOND_END}
+    grammar.commit(SECOND_END)
+    assert grammar.allowed([EOS]) is None  # asked again after its end, it answers
+
+
+def test_padding_and_special_ids_are_forbidden() -> None:
+    grammar = state("regex", "(?s:.)*", width=SIZE + 11)
+    mask = grammar.allowed([])
+    assert mask is not None and mask.shape == (SIZE + 11,)
+    assert not mask[SIZE:].any()
+    assert not mask[0]  # <s>
+    assert mask[EOS] and mask[ids("x")[0]]
+    narrow = state("regex", "(?s:.)*", width=SIZE - 20)
+    assert narrow.allowed([]).shape == (SIZE - 20,)  # type: ignore[union-attr]
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "who": {"enum": ["Ann", "Bo"]},
+        "age": {"type": "integer", "minimum": 0, "maximum": 99},
+        "likes": {"type": "array", "items": {"type": "boolean"}, "maxItems": 3},
+        "note": {"type": "string", "maxLength": 5},
+    },
+    "required": ["who", "age", "likes"],
+    "additionalProperties": False,
+}
+
+
+def valid(text: str) -> bool:
+    """Whether ``text`` is JSON of ``SCHEMA``; written out, so that no library marks its own work."""
+    found = json.loads(text)
+    return (
+        {"who", "age", "likes"} <= found.keys() <= SCHEMA["properties"].keys()  # type: ignore[attr-defined]
+        and found["who"] in ("Ann", "Bo")
+        and type(found["age"]) is int
+        and 0 <= found["age"] <= 99
+        and len(found["likes"]) <= 3
+        and all(type(like) is bool for like in found["likes"])
+        and isinstance(found.get("note", ""), str)
+        and len(found.get("note", "")) <= 5
+    )
+
+
+GRAMMARS = [
+    ("json_schema", json.dumps(SCHEMA)),
+    ("regex", r"[a-c]{2,6}(-\d{1,2})?(é|日本)*"),
+    ("lark", 'start: "(" (item ("," item)*)? ")"\nitem: /[ab]{1,2}/ | start'),
+]
+
+
+@pytest.mark.parametrize(("kind", "text"), GRAMMARS)
+def test_looking_ahead_and_back_never_changes_a_mask(kind: str, text: str) -> None:
+    """1,500 random questions, commits among them, against a matcher that reads from the start."""
+    rng = random.Random(5)
+    fresh = LLMatcher(module._vocabulary(TOKENIZER, SIZE, EOS), module._compiled(Grammar(kind, text)))  # type: ignore[arg-type]
+    answers = 0
+    for _ in range(20):
+        grammar, committed = state(kind, text), list[int]()
+        for _ in range(75):
+            path = list[int]()
+            mask = grammar.allowed(path)
+            for _ in range(rng.randint(0, 5)):  # mostly legal drafts, as a draft model's are
+                choices = [int(i) for i in np.flatnonzero(mask)] if mask is not None else []
+                legal = bool(choices) and rng.random() < 0.9
+                path.append(rng.choice(choices) if legal else rng.randrange(2, SIZE))
+                mask = grammar.allowed(path)
+                answers += 1
+            if rng.random() < 0.5:
+                path = path[: rng.randint(0, len(path))]
+            got = grammar.allowed(path)
+            fresh.reset()
+            whole = committed + path
+            if EOS in path or fresh.try_consume_tokens(whole) != len(whole):
+                assert got is None
+            else:
+                packed = np.frombuffer(fresh.compute_bitmask(), np.uint8)
+                wanted = np.unpackbits(packed, bitorder="little")[:SIZE].astype(bool)
+                assert got is not None and np.array_equal(got, wanted)
+            step = grammar.allowed([])
+            assert step is not None and step.any()
+            choices = [int(i) for i in np.flatnonzero(step) if i != EOS]
+            if not choices:
+                break
+            # As a round does: some of the draft, or something else.
+            following = path[0] if path and path[0] in choices else rng.choice(choices)
+            grammar.commit(following)
+            committed.append(following)
+    assert answers > 300
+
+
+@pytest.mark.parametrize(("kind", "text"), GRAMMARS)
+def test_random_walks_end_in_what_the_grammar_means(kind: str, text: str) -> None:
+    rng = random.Random(2)
+    for _ in range(30):
+        grammar, written = state(kind, text), list[int]()
+        while True:
+            mask = grammar.allowed([])
+            assert mask is not None and mask.any()
+            token = int(rng.choice(np.flatnonzero(mask)))
+            if mask[EOS] and rng.random() < 0.6:
+                token = EOS
+            grammar.commit(token)
+            if token == EOS:
+                break
+            written.append(token)
+        reply = str(TOKENIZER.decode(written))
+        if kind == "json_schema":
+            assert valid(reply)
+        elif kind == "regex":
+            assert re.fullmatch(text, reply)
+        else:
+            assert re.fullmatch(r"\(\)", shrunk(reply))
+
+
+def shrunk(reply: str) -> str:
+    """Innermost lists made items, until only the outermost is left."""
+    inner = re.compile(r"(?<=[(,])\((?:[ab]{1,2}(?:,[ab]{1,2})*)?\)")
+    while inner.search(reply):
+        reply = inner.sub("a", reply)
+    return re.sub(r"^\([ab]{1,2}(,[ab]{1,2})*\)$", "()", reply)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("regex", "("),
+        ("regex", "a(?=b)"),
+        ("lark", "start: nothing"),
+        ("lark", "x: /a/"),
+        ("json_schema", "{"),
+        ("json_schema", "[1]"),
+        ("json_schema", "false"),
+        ("json_schema", '{"type": "wat"}'),
+        ("json_schema", '{"type": "array", "uniqueItems": true}'),
+        ("json_schema", '{"$ref": "http://127.0.0.1/x"}'),
+    ],
+)
+def test_a_wrong_grammar_is_refused_in_one_line(kind: str, text: str) -> None:
+    with pytest.raises(SamplingError) as caught:
+        state(kind, text)
+    assert "\n" not in str(caught.value)
+    assert kind.split("_")[-1] in str(caught.value)
+
+
+def test_what_else_a_grammar_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SamplingError, match="end-of-sequence"):
+        state("regex", "a", ends=())
+    words = Tokenizer(models.WordLevel({"a": 0, "<unk>": 1, "</s>": 2}, unk_token="<unk>"))
+    plain = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>")
+    with pytest.raises(SamplingError, match="tokenizer"):
+        GrammarState(Grammar("regex", "a"), plain, 3, frozenset({2}))
+    module._vocabulary.cache_clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "llguidance"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(SamplingError, match=r"pip install .specstream\[grammar\]"):
+        state("regex", "a")
+
+
+def test_committing_what_is_forbidden_is_an_error_and_nothing_crashes_after_it() -> None:
+    grammar = state("regex", "ab")
+    with pytest.raises(SamplingError, match="forbids"):
+        grammar.commit(ids("x")[0])
+    assert allowed_text(grammar) == "a"
+
+
+def test_a_matcher_that_gives_up_on_a_draft_is_taken_back_to_what_is_certain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A matcher in error allows an end wherever it is: that must never get out."""
+    grammar = state("regex", "a[bc]d")
+    grammar.commit(ids("a")[0])
+    with monkeypatch.context() as patch:
+        spoilt = grammar._matcher
+        assert not spoilt.consume_token(ids("x")[0])  # what a resource limit leaves behind
+        with pytest.raises(SamplingError, match="can't be followed"):
+            grammar.allowed(ids("b"))
+        patch.undo()
+    assert grammar._matcher is not spoilt
+    assert allowed_text(grammar) == "bc"
+    assert allowed_text(grammar, "b") == "d"
+
+
+def test_the_vocabulary_is_built_once_and_few_are_kept() -> None:
+    module._vocabulary.cache_clear()
+    for _ in range(3):
+        state("regex", "a")
+    assert module._vocabulary.cache_info().misses == 1
+    for width in range(SIZE, SIZE + 9):
+        state("regex", "a", width=width)
+    assert module._vocabulary.cache_info().currsize <= 4
