@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,7 @@ from specstream.session import Engine
 from specstream.types import Message, SamplingParams, Speech
 from specstream.ws.remote import RemoteStage
 
-__all__ = ["Turn", "build_pipeline", "load_voice", "run_turn", "stage_or_adapter"]
+__all__ = ["Turn", "load_voice", "open_pipeline", "run_turn", "stage_or_adapter"]
 
 AUDIBLE = 0.01
 """A sample is audible from 1 % of full scale (-40 dBFS)."""
@@ -68,20 +69,29 @@ def stage_or_adapter(kind: AdapterKind, name: str, engine: Engine | None = None)
     return load_adapter(kind, name, **options)
 
 
-def build_pipeline(engine: Engine, voice: str, avatar: str, prompt: str) -> Pipeline:
-    """The chain of a voice turn, each part by its name or by the address where it is served."""
+@asynccontextmanager
+async def open_pipeline(
+    engine: Engine, voice: str, avatar: str, prompt: str
+) -> AsyncGenerator[Pipeline, None]:
+    """The chain of a voice turn, each part by its name or by the address where it is served.
 
-    def stage(kind: AdapterKind, name: str, wrap: Callable[[Any], Any]) -> Any:
-        made = stage_or_adapter(kind, name, engine)
-        return made if isinstance(made, RemoteStage) else wrap(made)
+    Leaving the block releases the voice and closes the connections.
+    """
+    async with AsyncExitStack() as stack:
 
-    return Pipeline(
-        [
-            [stage("voice", voice, VoiceStage), stage("avatar", avatar, AvatarStage)],
-            [stage("prompt", prompt, PromptStage)],
-        ],
-        head=SegmentStage(),
-    )
+        async def stage(kind: AdapterKind, name: str, wrap: Callable[[Any], Any]) -> Any:
+            made = stage_or_adapter(kind, name, engine)
+            if isinstance(made, RemoteStage):
+                return await stack.enter_async_context(made)
+            if kind == "voice":
+                stack.push_async_callback(made.aclose)
+            return wrap(made)
+
+        speech = [
+            await stage("voice", voice, VoiceStage),
+            await stage("avatar", avatar, AvatarStage),
+        ]
+        yield Pipeline([speech, [await stage("prompt", prompt, PromptStage)]], head=SegmentStage())
 
 
 async def run_turn(

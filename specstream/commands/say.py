@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 import soundfile
 
-from specstream.commands.chain import Turn, build_pipeline, run_turn
+from specstream.commands.chain import Turn, open_pipeline, run_turn
 from specstream.commands.common import (
     engine_of,
     messages_of,
@@ -35,11 +35,10 @@ _REPEATS = 3  # of the comparison, both arms in turn
 async def run(args: argparse.Namespace) -> None:
     """Speak one reply; with ``--compare``, tell how it fares without speculation."""
     engine, params, messages = engine_of(args), params_of(args), messages_of(args)
-    pipeline = build_pipeline(engine, args.voice, args.avatar, args.prompts)
     out = Path(args.out)
     printer = RunPrinter(sys.stdout, show_runs=True)
     recorder = Recorder(out, printer)
-    async with engine:
+    async with engine, open_pipeline(engine, args.voice, args.avatar, args.prompts) as pipeline:
         try:
             turn = await run_turn(engine, pipeline, messages, params, recorder.add)
         finally:

@@ -207,6 +207,20 @@ async def test_revisions_of_the_template_are_numbered_on() -> None:
     assert (rewriter.rewritten, rewriter.kept) == (2, 1)
 
 
+async def test_an_old_revision_that_still_waits_is_not_asked_for() -> None:
+    gate = asyncio.Event()
+    writer = Writer(richer, gate)
+    board = ModelRewriter(writer).open()
+    text = "A young painter named Iris sang. A heron landed beside a lake. It was quiet."
+    for phrase in phrases(text):
+        await board.add(phrase)
+        await writer.asked.wait()
+    gate.set()
+    shots = await board.close()
+    assert [(s.shot_id, s.rev) for s in shots] == [("shot-1", 1), ("shot-2", 2)]
+    assert len(writer.references) == 2
+
+
 async def test_what_waits_is_bounded() -> None:
     gate = asyncio.Event()
     rewriter = ModelRewriter(Writer(richer, gate), max_waiting=2)

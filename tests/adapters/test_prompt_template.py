@@ -274,6 +274,29 @@ async def test_what_was_taken_back_is_forgotten() -> None:
     assert shot.shot_id == "shot-3"
 
 
+async def test_a_shot_that_was_taken_back_is_not_revised() -> None:
+    first, wrong, right = "A fox named Rusty slept. ", "A wolf ran off. ", "He was tired."
+    board = TemplateRewriter().open()
+    for phrase in phrases(first + wrong):
+        await board.add(phrase)
+    (shot,) = await board.add(phrases(first + right, [len(first)])[1])
+    assert (shot.shot_id, shot.supersedes) == ("shot-1", "shot-1@0")
+    assert "tired" in shot.prompt
+
+
+async def test_weather_lasts_a_few_shots_and_stays_where_it_is() -> None:
+    rain = "A fox named Rusty slept in a wood. Heavy rain was falling. "
+    here = final(await shoot(rain + "He woke up. He yawned. He ate. He slept."))
+    assert ["Heavy rain" in shot.prompt for shot in here] == [True, True, True, False, False]
+    away = final(await shoot(rain + "He walked into a kitchen. He yawned."))
+    assert ["Heavy rain" in shot.prompt for shot in away] == [True, False, False]
+
+
+async def test_a_pronoun_stays_with_whom_it_meant_first() -> None:
+    shots = await shoot("Ana sang. She smiled. Kit laughed. She waved. He bowed.")
+    assert [shot.subject for shot in shots] == ["Ana", "Ana", "Kit", "Ana", "Kit"]
+
+
 async def test_after_a_flush_the_same_reply_goes_on() -> None:
     rewriter = TemplateRewriter()
     text = "A fox named Rusty slept in a cave. He woke up."

@@ -68,7 +68,11 @@ CASES: dict[str, dict[str, Any]] = {
     "own, on the context": {"processors": (Alternating(),)},
     "schema": {"grammar": JSON},
     "regex": {"grammar": Grammar("regex", "([a-e]{3}[0-9] ?){4,12}")},
-    "lark": {"grammar": Grammar("lark", 'start: "(" (item ","?)* ")"\nitem: /[a-z]{1,3}/ | start')},
+    "lark": {
+        "grammar": Grammar(
+            "lark", 'start: "<" item ("," item)* ">"\nitem: /[a-h]{2,3}/ | "(" item "+" item ")"'
+        )
+    },
     "all penalties": {
         "repetition_penalty": 1.2,
         "frequency_penalty": 0.3,
@@ -267,7 +271,8 @@ def test_a_fault_ends_its_own_request_where_plain_decoding_would(
     assert [type(e) for e in inbox.errors] == [error]
     assert inbox.items[-1] is inbox.errors[0]
     assert len(inbox.token_ids) == given
-    assert inbox.text == bad.text == TOKENIZER.decode(inbox.token_ids)
+    assert inbox.text == bad.text
+    assert TOKENIZER.decode(inbox.token_ids).startswith(bad.text)
     wanted, _ = reply("off", SamplingParams(max_tokens=30))
     assert [n.token_ids for n in neighbours] == [wanted[1]] * 2
     assert core.slots.in_use == 0

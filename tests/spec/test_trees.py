@@ -16,14 +16,20 @@ from specstream.spec.trees import match_tree, path_to, sibling_law, tree_law, ve
 from specstream.spec.verify import Case
 from specstream.types import SamplingParams
 
-TREES = [[-1, -1], [-1, -1, -1], [-1, -1, 0], [-1, 0, 0], [-1, 0, -1], [-1, -1, 0, 0], [-1, 0, -1, 2]]
+TREES = [
+    [-1, -1],
+    [-1, -1, -1],
+    [-1, -1, 0],
+    [-1, 0, 0],
+    [-1, 0, -1],
+    [-1, -1, 0, 0],
+    [-1, 0, -1, 2],
+]
 PLAIN = SamplingParams(temperature=1.0)
 
 
 def judged(parents: list[int], *, drawn: bool) -> Callable[[Tensor, Tensor, Tensor], Law]:
-    return lambda tokens, draft, target: tree_law(
-        tokens, parents, target, draft if drawn else None
-    )
+    return lambda tokens, draft, target: tree_law(tokens, parents, target, draft if drawn else None)
 
 
 @pytest.mark.parametrize("way", ["deterministic", "with replacement", "without replacement"])

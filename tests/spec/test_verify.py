@@ -112,9 +112,7 @@ def sampled_called_deterministic(logits: Tensor) -> Callable[[torch.Generator], 
     return lambda generator: Proposal(draw(q, generator))
 
 
-@pytest.mark.parametrize(
-    "lie", [argmax_called_sampled, q_of_another_temperature, q_shifted_by_one]
-)
+@pytest.mark.parametrize("lie", [argmax_called_sampled, q_of_another_temperature, q_shifted_by_one])
 def test_a_wrong_q_is_seen(lie: Callable[[Tensor], Callable[[torch.Generator], Proposal]]) -> None:
     target = logits_of(0)
     counts = rounds(target, lie(logits_of(1)))

@@ -83,7 +83,9 @@ def read_prompts() -> list[dict[str, Any]]:
     try:
         text = resources.files("specstream.bench").joinpath("prompts.jsonl").read_text("utf-8")
     except FileNotFoundError as error:
-        raise OutputError("the benchmark's prompts are missing; install specstream again") from error
+        raise OutputError(
+            "the benchmark's prompts are missing; install specstream again"
+        ) from error
     return [json.loads(line) for line in text.splitlines() if line.strip()]
 
 

@@ -50,9 +50,7 @@ class Varying:
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
         """The inner proposer's, with a budget of our own."""
-        wanted = [
-            min(b, self._next.get(r.id, 1)) for r, b in zip(requests, budget, strict=True)
-        ]
+        wanted = [min(b, self._next.get(r.id, 1)) for r, b in zip(requests, budget, strict=True)]
         made = self._inner.propose(requests, wanted)
         self._asked = {r.id: p.length for r, p in zip(requests, made, strict=True)}
         return made

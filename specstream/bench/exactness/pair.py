@@ -201,9 +201,7 @@ def check_samples(
         law = _pooled_law(Rows(core.target, ids), params, ids, end_ids)
         known = {reply[:i] for reply in law for i in range(1, len(reply) + 1)}
 
-        def pooled(
-            reply: tuple[int, ...], known: set[tuple[int, ...]] = known
-        ) -> tuple[int, ...]:
+        def pooled(reply: tuple[int, ...], known: set[tuple[int, ...]] = known) -> tuple[int, ...]:
             for i in range(1, len(reply) + 1):
                 if reply[:i] not in known:
                     return (*reply[: i - 1], _OTHER)

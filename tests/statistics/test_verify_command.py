@@ -1,0 +1,100 @@
+"""``specstream verify`` on a small pair in a folder: it says yes when all holds, and no when not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+
+from specstream.bench.exactness.bugs import ArgmaxDraft
+from specstream.cli import main
+from specstream.engine import build
+from specstream.model.runner import ModelRunner
+from tests.tiny import byte_tokenizer, noisy_copy, tiny_model
+
+CLAIMS = 5
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A model pair as folders, and the options that name it."""
+    tokenizer = byte_tokenizer()
+    model = tiny_model(len(tokenizer), seed=3, scale=2.5)
+    options = []
+    for name, one in (("target", model), ("draft", noisy_copy(model, 0.15))):
+        folder = tmp_path_factory.mktemp(name)
+        one.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        options += [f"--{name}", str(folder)]
+    return options
+
+
+def verify(options: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, object]]:
+    code = main(["verify", "--runs", "60", "--tokens", "80", "--json", *options])
+    out = capsys.readouterr().out.splitlines()
+    values: dict[str, object] = json.loads(out[-1])
+    assert len(out) == CLAIMS + 1
+    return code, values
+
+
+def claims(values: dict[str, object]) -> dict[str, dict[str, object]]:
+    found = values["claims"]
+    assert isinstance(found, list)
+    return {claim["claim"]: claim for claim in found}
+
+
+@pytest.mark.parametrize("proposer", ["draft", "ngram"])
+def test_a_sound_pair_is_called_sound(
+    pair: list[str], proposer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, values = verify([*pair, "--proposer", proposer], capsys)
+    assert code == 0
+    assert values["holds"] is True
+    found = claims(values)
+    assert len(found) == CLAIMS
+    rules = found["exact by rule"]["details"]
+    assert isinstance(rules, dict)
+    assert ("ratio" in rules["max_error"]) == (proposer == "draft")
+    bits = found["bit-identical in the reproducible mode"]["details"]
+    assert isinstance(bits, dict)
+    assert bits.keys() == {"float32", "bfloat16"}
+    parameters = found["every sampling parameter is honoured or refused"]["details"]
+    assert isinstance(parameters, dict)
+    assert {"min_p", "logit_bias", "repetition_penalty"} <= set(parameters["supported"])
+    assert "num_beams" in parameters["refused"]
+
+
+def test_a_draft_that_lies_about_q_is_caught(
+    pair: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    honest = build._build_proposer
+    with mock.patch.object(build, "_build_proposer", lambda *args: ArgmaxDraft(honest(*args))):
+        code, values = verify([*pair, "--runs", "400", "--dtype", "float32"], capsys)
+    assert code == 1
+    found = claims(values)
+    assert not found["samples have the target's law"]["holds"]
+    # The reproducible mode trusts no q.
+    assert found["bit-identical in the reproducible mode"]["holds"]
+
+
+def test_a_greedy_text_that_parts_without_a_tie_is_caught(
+    pair: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A target whose passes of several tokens are off by far more than rounding in one row."""
+    one = ModelRunner._one
+
+    def off(self: ModelRunner, item: object) -> torch.Tensor:
+        rows = one(self, item)  # type: ignore[arg-type]
+        if self.fixed_width is None and 1 < rows.shape[0] < 5:
+            rows = rows.roll(1, -1)
+        return rows
+
+    with mock.patch.object(ModelRunner, "_one", off):
+        code, values = verify([*pair, "--runs", "1", "--dtype", "float32"], capsys)
+    assert code == 1
+    assert not claims(values)["greedy text is the target's, or parts where rounding decides"][
+        "holds"
+    ]
