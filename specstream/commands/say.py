@@ -8,7 +8,7 @@ import platform
 import statistics
 import sys
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 import numpy as np
 import soundfile
@@ -37,23 +37,23 @@ async def run(args: argparse.Namespace) -> None:
     engine, params, messages = engine_of(args), params_of(args), messages_of(args)
     out = Path(args.out)
     printer = RunPrinter(sys.stdout, show_runs=True)
-    recorder = Recorder(out, printer)
-    async with engine, open_pipeline(engine, args.voice, args.avatar, args.prompts) as pipeline:
-        try:
-            turn = await run_turn(engine, pipeline, messages, params, recorder.add)
-        finally:
-            printer.end()
-            recorder.close()
-        recorder.write_trace(turn)
-        compared = None
-        if args.compare:
-            plain_turns, own = [], []
-            for _ in range(_REPEATS):
-                plain_turns.append(
-                    await run_turn(engine, pipeline, messages, params, speculate=False)
-                )
-                own.append(await run_turn(engine, pipeline, messages, params))
-            compared = _compare(own, plain_turns)
+    chain = open_pipeline(engine, args.voice, args.avatar, args.prompts)
+    with Recorder(out, printer) as recorder:
+        async with engine, chain as pipeline:
+            try:
+                turn = await run_turn(engine, pipeline, messages, params, recorder.add)
+            finally:
+                printer.end()
+            recorder.write_trace(turn)
+            compared = None
+            if args.compare:
+                without, own = [], []
+                for _ in range(_REPEATS):
+                    without.append(
+                        await run_turn(engine, pipeline, messages, params, speculate=False)
+                    )
+                    own.append(await run_turn(engine, pipeline, messages, params))
+                compared = _compare(own, without)
     for line in _tell(turn, recorder, out, compared):
         note(line)
     if args.json:
@@ -140,8 +140,11 @@ class Recorder:
         with writing(file.name):
             file.write(json.dumps(plain(item), ensure_ascii=False) + "\n")
 
-    def close(self) -> None:
-        """Complete the files. Idempotent."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Complete the files."""
         if self._wave is not None:
             self._wave.close()
         self._avatar.close()

@@ -109,6 +109,8 @@ def turn(
             if mark.text == PAUSE:
                 a, b = 2 * (mark.samples.start - at), 2 * (mark.samples.end - at)
                 pcm[a:b] = bytes(b - a)
+        if "word" not in kinds:  # then a tag stands at the end
+            marks = [replace(m, samples=Span(end, end)) if m.kind == "tag" else m for m in marks]
         marks = [mark for mark in marks if mark.kind in kinds.split()]
         pieces += cut(marks, end, cuts, start=at, phrase=phrase, pcm=bytes(pcm), early=early)
         at = end
@@ -150,7 +152,7 @@ def test_the_visemes_tile_the_turn_in_time_order(kinds: str) -> None:
 
 @pytest.mark.parametrize("kinds", ["phoneme word tag", "word tag", "phoneme", ""])
 def test_cuts_and_early_marks_change_nothing(kinds: str) -> None:
-    for seed in range(40):
+    for seed in range(20):
         whole, total = turn(random.Random(seed), random.Random(1), kinds=kinds)
         for cuts in (random.Random(2), random.Random(3)):
             for early in (False, True):

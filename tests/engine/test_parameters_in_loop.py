@@ -62,7 +62,7 @@ CASES: dict[str, dict[str, Any]] = {
     "presence": {"presence_penalty": 2.0},
     "negative penalties": {"frequency_penalty": -0.5, "presence_penalty": -1.0},
     "bias": {"logit_bias": {A: 6.0, B: -3.0}},
-    "bad words": {"bad_words": ("a", "t", "th", "\u0120", "e c")},
+    "bad words": {"bad_words": ("P]P]P]", "P]\x1b", "the")},
     "min tokens": {"min_tokens": 30, "logit_bias": {EOS: 30.0}},
     "own processors": {"processors": (NoRepeatNGramLogitsProcessor(2), TopKLogitsWarper(50))},
     "own, on the context": {"processors": (Alternating(),)},
@@ -82,7 +82,7 @@ CASES: dict[str, dict[str, Any]] = {
     "grammar and penalties": {
         "grammar": Grammar("regex", "[a-h ]{5,40}"),
         "repetition_penalty": 1.4,
-        "logit_bias": {B: 2.0},
+        "logit_bias": {B: -9.0},
         "min_tokens": 8,
     },
     "everything": {

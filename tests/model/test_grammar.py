@@ -29,7 +29,9 @@ def ids(text: str) -> list[int]:
     return [int(i) for i in TOKENIZER.encode(text, add_special_tokens=False)]
 
 
-def state(kind: Any, text: str, *, width: int = SIZE, ends: tuple[int, ...] = (EOS,)) -> GrammarState:
+def state(
+    kind: Any, text: str, *, width: int = SIZE, ends: tuple[int, ...] = (EOS,)
+) -> GrammarState:
     return GrammarState(Grammar(kind, text), TOKENIZER, width, frozenset(ends))
 
 
@@ -125,7 +127,9 @@ GRAMMARS = [
 def test_looking_ahead_and_back_never_changes_a_mask(kind: str, text: str) -> None:
     """1,500 random questions, commits among them, against a matcher that reads from the start."""
     rng = random.Random(5)
-    fresh = LLMatcher(module._vocabulary(TOKENIZER, SIZE, EOS), module._compiled(Grammar(kind, text)))  # type: ignore[arg-type]
+    fresh = LLMatcher(
+        module._vocabulary(TOKENIZER, SIZE, EOS), module._compiled(Grammar(kind, text))
+    )  # type: ignore[arg-type]
     answers = 0
     for _ in range(20):
         grammar, committed = state(kind, text), list[int]()

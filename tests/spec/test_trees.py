@@ -71,7 +71,7 @@ def test_a_chain_is_a_tree() -> None:
     ):
         assert torch.allclose(ours.accepted, theirs.accepted, atol=1e-15)
         normal = [law.following / law.following.sum(-1, keepdim=True) for law in (ours, theirs)]
-        assert torch.allclose(*normal, atol=1e-12)
+        assert (normal[0] - normal[1]).abs().max() < 1e-12
 
 
 def test_more_siblings_are_accepted_more_often() -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from scipy import stats
+from scipy import stats  # type: ignore[import-untyped]
 
 from specstream.bench.exactness.gtest import (
     detectable,

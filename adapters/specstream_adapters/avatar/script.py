@@ -27,9 +27,10 @@ class VisemeScripter:
     still lasts when the speech ends, a "neutral" cue ends it there. **Gestures** have a duration of
     their own. Both begin at their tag's sample. An unknown tag is a gesture of that name.
 
-    **Delay.** All cues come in the order of their first sample. A viseme is handed over when the
-    two that follow it are known and the word that it belongs to has ended (a tag may stand right
-    before it), at the latest ``patience_ms`` of audio after that, or with the phrase's last piece.
+    **Delay.** All cues come in the order of their first sample, at equal samples a tag's first. A
+    viseme is handed over when the two that follow it are known and the word that it belongs to has
+    ended (a tag may stand right before that), or ``patience_ms`` of audio later if no word is
+    marked; at the latest with the phrase's last piece.
 
     Args:
         patience_ms: How much audio may come without a mark before its loudness moves the mouth.
@@ -61,7 +62,7 @@ class VisemeTrack:
         self._timeline = Timeline(sample_rate, patience)
         self._mouth = Mouth(sample_rate)
         self._phrase: Speech | None = None  # the latest piece of the phrase under way
-        self._waiting: list[tuple[int, int, AvatarCue]] = []  # a heap by first sample
+        self._waiting: list[tuple[int, bool, int, AvatarCue]] = []  # a heap in order of time
         self._count = 0
         self._settled = 0  # the first sample whose viseme is not certain yet
         self._words_until = 0
@@ -143,13 +144,15 @@ class VisemeTrack:
 
     def _wait(self, cue: AvatarCue) -> None:
         self._count += 1
-        heappush(self._waiting, (cue.samples.start, self._count, cue))
+        order = (cue.samples.start, cue.kind == "viseme", self._count)
+        heappush(self._waiting, (*order, cue))
 
     def _release(self, certain: int) -> list[AvatarCue]:
         """The waiting cues that nothing can come before any more."""
         out: list[AvatarCue] = []
-        while self._waiting and self._waiting[0][0] <= min(certain, self._settled):
-            out.append(heappop(self._waiting)[2])
+        until = min(certain, self._settled)
+        while self._waiting and self._waiting[0][:2] <= (until, False):
+            out.append(heappop(self._waiting)[3])
             if out[-1].kind == "viseme":
                 self._last = out[-1]
         return out

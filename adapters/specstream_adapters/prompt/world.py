@@ -97,7 +97,8 @@ class World:
             air += [f"{c.subject.text} {c.action}" for c in others if c.subject]
             others = []  # "the wind is bitter, and there is little to eat"
         if any(air):
-            self.air, self.air_left = ", ".join(a for a in air if a), _AIR_SHOTS + 1
+            self.air = ", ".join(a for a in air if a)
+            self.air_left = _AIR_SHOTS + bool(others)  # the others make a shot of their own
         return others
 
     def next_shot(self) -> None:

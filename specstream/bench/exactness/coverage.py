@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 from specstream.bench.exactness.pair import Finding
 from specstream.errors import SamplingError
@@ -93,7 +93,7 @@ def check_parameters(
 
 def _is_taken(name: str) -> bool:
     try:
-        SamplingParams(**{name: 1})
+        cast(Any, SamplingParams)(**{name: 1})
     except TypeError:
         return False
     return True

@@ -25,6 +25,8 @@ from specstream.types import Message, SamplingParams
 
 __all__ = ["Divergence", "GreedyReport", "compare_greedy", "read_prompts", "width_noise"]
 
+_PROMPTS = "prompts.jsonl"
+
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
@@ -81,7 +83,7 @@ def read_prompts() -> list[dict[str, Any]]:
         OutputError: the file is not in this installation.
     """
     try:
-        text = resources.files("specstream.bench").joinpath("prompts.jsonl").read_text("utf-8")
+        text = resources.files("specstream.bench").joinpath(_PROMPTS).read_text("utf-8")
     except FileNotFoundError as error:
         raise OutputError(
             "the benchmark's prompts are missing; install specstream again"
@@ -99,8 +101,8 @@ def compare_greedy(
 ) -> GreedyReport:
     """Write each reply twice with one engine, speculating and plainly, and compare token by token.
 
-    ``prompts`` are (name, messages, reference); ``min_tokens`` keeps short replies going; ``width`` is the pass whose noise is measured
-    against single-token passes.
+    ``prompts`` are (name, messages, reference); ``min_tokens`` keeps short replies going; ``width``
+    is the pass whose noise is measured against single-token passes.
     """
     params = [SamplingParams(max_tokens=max_tokens, min_tokens=min_tokens)]
     divergences, tokens, noise = [], 0, 0.0
@@ -145,10 +147,10 @@ def _read(runner: ModelRunner, ids: Sequence[int], prompt_length: int, width: in
     cache = runner.new_cache()
     text = torch.tensor(list(ids[:-1]), device=runner.device)
     prompt = text[: prompt_length - 1]
-    for part in prompt.split(runner.fixed_width or 512):
+    for part in torch.split(prompt, runner.fixed_width or 512):
         runner.forward([ForwardInput(part, cache)])
     rows = [
         runner.forward([ForwardInput(part, cache, keep=part.shape[0])])[0]
-        for part in text[prompt_length - 1 :].split(width)
+        for part in torch.split(text[prompt_length - 1 :], width)
     ]
     return torch.cat(rows).float()

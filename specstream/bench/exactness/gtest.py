@@ -9,6 +9,7 @@ import functools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
@@ -40,8 +41,11 @@ class GTest:
         return detectable(self.n, self.df)
 
 
+Outcome = TypeVar("Outcome", bound=Hashable)
+
+
 def g_test(
-    seen: Mapping[Hashable, int], law: Mapping[Hashable, float], *, least: float = 5.0
+    seen: Mapping[Outcome, int], law: Mapping[Outcome, float], *, least: float = 5.0
 ) -> GTest:
     """Compare counts with an exact law.
 

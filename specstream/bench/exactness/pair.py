@@ -59,7 +59,7 @@ class Rows:
     @torch.inference_mode()
     def _read(self, ids: list[int]) -> Tensor:
         device, width = self._runner.device, self._runner.fixed_width or 512
-        for part in torch.tensor(ids, device=device).split(width):
+        for part in torch.split(torch.tensor(ids, device=device), width):
             logits = self._runner.forward([ForwardInput(part, self._cache)])[0]
         return logits[-1].float().cpu()
 

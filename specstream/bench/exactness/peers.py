@@ -50,16 +50,15 @@ def run_peers(n: int) -> Iterator[tuple[str, GTest | dict[str, Any]]]:
         yield "stopping criteria with an assistant", _overrun()
 
 
-def _target() -> LlamaForCausalLM:
+def _target() -> Any:
     model = TinyRunner(VOCAB, 0).model
-    assert isinstance(model, LlamaForCausalLM)
     settings = model.generation_config
     settings.eos_token_id, settings.pad_token_id = None, 0
     settings.top_k, settings.top_p = 0, 1.0
     return model
 
 
-def _assistant(target: LlamaForCausalLM, **settings: Any) -> LlamaForCausalLM:
+def _assistant(target: Any, **settings: Any) -> LlamaForCausalLM:
     draft = noisy_copy(target, 0.4, 3)
     for name, value in settings.items():
         setattr(draft.generation_config, name, value)
@@ -104,9 +103,11 @@ def _single_position(n: int) -> Iterator[tuple[str, GTest]]:
     """
     p = torch.tensor([0.40, 0.30, 0.15, 0.10, 0.05])
     q = torch.tensor([0.50, 0.20, 0.15, 0.10, 0.05])
-    rule: Callable[..., Any] = generation_utils._speculative_sampling  # type: ignore[attr-defined]
+    rule: Callable[..., Any] = generation_utils._speculative_sampling
     rows, draft = p.log().expand(1, 2, -1), q.log().view(1, 1, -1)
-    law = {(i,): float(value) for i, value in enumerate(p.double() / p.double().sum())}
+    law: dict[tuple[int, ...], float] = {
+        (i,): float(value) for i, value in enumerate(p.double() / p.double().sum())
+    }
     ways: dict[str, Callable[[], Tensor]] = {
         "drawn from q": lambda: torch.multinomial(q, 1).view(1, 1),
         "argmax of q": lambda: q.argmax().view(1, 1),
@@ -127,9 +128,14 @@ def _stop_strings() -> dict[str, Any]:
     inner = Tokenizer(models.WordLevel(letters, unk_token="a"))
     inner.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     inner.decoder = decoders.Fuse()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="a")
-    target, found = _target(), {}
-    for name, options in (("plain", {}), ("assisted", {"assistant_model": _assistant(_target())})):
+    fast: Any = PreTrainedTokenizerFast
+    tokenizer, target = fast(tokenizer_object=inner, unk_token="a"), _target()
+    found: dict[str, Any] = {}
+    ways: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "assisted": {"assistant_model": _assistant(target)},
+    }
+    for name, options in ways.items():
         try:
             target.generate(
                 torch.tensor([PROMPT]), do_sample=False, max_new_tokens=8,
@@ -153,7 +159,7 @@ class _LastIs(StoppingCriteria):
 
 def _overrun() -> dict[str, Any]:
     """How far greedy assisted generation goes past a user's stop, beside plain generation."""
-    target = tiny_llama(60, 0, layers=2, hidden=32, spread=8.0)
+    target: Any = tiny_llama(60, 0, layers=2, hidden=32, spread=8.0)
     settings = target.generation_config
     settings.eos_token_id, settings.pad_token_id = None, 0
     draft = copy.deepcopy(target)

@@ -90,7 +90,7 @@ def mode_cost(n: int) -> Iterator[dict[str, Any]]:
 
 
 def peer_results(n: int) -> Iterator[dict[str, Any]]:
-    """transformers under the same test."""
+    """Others under the same test."""
     for name, result in peers.run_peers(max(200, n // 3)):
         yield {"peer": name, **(_row(result) if isinstance(result, gtest.GTest) else result)}
 

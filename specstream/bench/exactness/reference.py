@@ -102,7 +102,8 @@ def exact_law(
 
 def _softmax(values: Row) -> Row:
     weights: Row = np.exp(values - values.max())
-    return weights / weights.sum()
+    weights /= weights.sum()
+    return weights
 
 
 def _until(order: NDArray[np.int64], law: Row, mass: float) -> list[int]:
@@ -118,4 +119,5 @@ def _until(order: NDArray[np.int64], law: Row, mass: float) -> list[int]:
 def _keep(law: Row, kept: list[int]) -> Row:
     out: Row = np.zeros_like(law)
     out[kept] = law[kept]
-    return out / out.sum()
+    out /= out.sum()
+    return out

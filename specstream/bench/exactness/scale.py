@@ -31,7 +31,7 @@ from specstream.spec.proposers.ngram import NgramProposer
 from specstream.spec.proposers.off import OffProposer
 from specstream.types import SamplingParams
 
-__all__ = ["WAYS", "Bench", "count_identical", "in_a_new_process"]
+__all__ = ["WAYS", "Bench", "Job", "count_identical", "in_a_new_process", "make_job"]
 
 VOCAB, TOKENS = 96, 24
 _NONE: frozenset[int] = frozenset()
@@ -78,13 +78,13 @@ class Bench:
         self.width = find_fixed_width(self.model, EngineConfig())
 
     def _make(self) -> LlamaForCausalLM:
-        return tiny_llama(VOCAB, 0, layers=2, hidden=32, spread=4.0).to(self.dtype)
+        return tiny_llama(VOCAB, 0, layers=2, hidden=32, spread=4.0, dtype=self.dtype)
 
     @cached_property
     def drafts(self) -> list[LlamaForCausalLM]:
         """From nearly the target itself to one that knows nothing of it."""
         near = [noisy_copy(self.model, noise, 1) for noise in (0.02, 0.1, 0.3)]
-        return [*near, tiny_llama(VOCAB, 9, layers=1, spread=4.0).to(self.dtype)]
+        return [*near, tiny_llama(VOCAB, 9, layers=1, spread=4.0, dtype=self.dtype)]
 
     def draft(self, quality: int, k: int) -> Proposer:
         """A draft model that proposes ``k`` tokens."""

@@ -114,7 +114,7 @@ class TableRunner(ModelRunner):
             befores += seen[:-1]
             lasts += seen[1:]
             counts.append(item.keep)
-        return list(self.table[befores, lasts].split(counts))
+        return list(torch.split(self.table[befores, lasts], counts))
 
     def logits_after(self, ids: Sequence[int]) -> Row:
         """The row after some tokens, for the exact law."""
@@ -124,7 +124,13 @@ class TableRunner(ModelRunner):
 
 
 def tiny_llama(
-    vocab_size: int, seed: int, *, layers: int = 1, hidden: int = 16, spread: float = 6.0
+    vocab_size: int,
+    seed: int,
+    *,
+    layers: int = 1,
+    hidden: int = 16,
+    spread: float = 6.0,
+    dtype: torch.dtype = torch.float32,
 ) -> LlamaForCausalLM:
     """A random Llama; ``spread`` sharpens its opinions, so that contexts matter."""
     config = LlamaConfig(
@@ -141,12 +147,16 @@ def tiny_llama(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(config).eval()
+        model: Any = LlamaForCausalLM(config)
+    model.eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.mul_(spread)
-    return model
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    made: LlamaForCausalLM = model
+    return made
 
 
 def noisy_copy(model: LlamaForCausalLM, noise: float, seed: int) -> LlamaForCausalLM:

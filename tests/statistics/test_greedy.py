@@ -1,0 +1,97 @@
+"""The greedy comparison: identical where it should be, and every divergence with its figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from specstream.bench.exactness.greedy import (
+    Divergence,
+    GreedyReport,
+    compare_greedy,
+    read_prompts,
+    width_noise,
+)
+from specstream.bench.exactness.harness import make_core
+from specstream.bench.exactness.toy import Numbers, noisy_copy, tiny_llama
+from specstream.config import DraftProposerConfig
+from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.spec.proposers.draft_model import DraftModelProposer
+from specstream.types import Message
+
+NONE: frozenset[int] = frozenset()
+
+
+def report_of(dtype: torch.dtype, runner_class: type[ModelRunner] = ModelRunner) -> GreedyReport:
+    target = tiny_llama(64, 0, layers=2, hidden=32, spread=4.0, dtype=dtype)
+    draft = DraftModelProposer(
+        DraftProposerConfig(num_tokens=4), ModelRunner(noisy_copy(target, 0.1, 1)), NONE
+    )
+    core = make_core(runner_class(target), Numbers(), draft, NONE)
+    prompts: list[tuple[str, list[Message], str]] = [
+        (str(i), [{"role": "user", "content": f"{i} {i + 1} 7"}], "") for i in range(2, 10)
+    ]
+    return compare_greedy(core, prompts, max_tokens=40)
+
+
+def test_in_float32_nothing_differs() -> None:
+    report = report_of(torch.float32)
+    assert report.tokens == 8 * 40
+    assert report.divergences == ()
+    assert 0 < report.noise < 1e-4
+
+
+def test_in_bfloat16_every_divergence_is_a_near_tie() -> None:
+    report = report_of(torch.bfloat16)
+    assert report.holds
+    assert report.noise > 1e-3
+    assert report.to_dict()["tokens"] == report.tokens
+
+
+class Wrong(ModelRunner):
+    """Passes of several tokens look one row too far back."""
+
+    def _one(self, item: ForwardInput) -> torch.Tensor:
+        rows = super()._one(item)
+        return rows.roll(1, 0) if 1 < rows.shape[0] < 5 else rows
+
+
+def test_a_bug_is_not_called_rounding() -> None:
+    """The noise is measured with passes of 5, which this bug leaves alone; drafts are 4 or fewer."""
+    report = report_of(torch.float32, Wrong)
+    assert not report.holds
+    assert all(d.margin > 100 * d.noise for d in report.divergences if not d.explained)
+
+
+def test_a_divergence_is_explained_by_twice_the_noise() -> None:
+    assert Divergence("a", 3, margin=0.02, noise=0.01).explained
+    assert not Divergence("a", 3, margin=0.021, noise=0.01).explained
+
+
+def test_the_noise_of_one_token_passes_is_none() -> None:
+    runner = ModelRunner(tiny_llama(64, 0))
+    noise, rows = width_noise(runner, [1, 2, 3, 4, 5, 6], 2, 1)
+    assert noise == 0
+    assert rows.shape == (4, 64)
+
+
+def test_the_prompts_are_well_formed() -> None:
+    prompts = read_prompts()
+    assert Counter(prompt["domain"] for prompt in prompts) == dict.fromkeys(
+        ("chat", "tools", "math", "code", "scenes"), 12
+    )
+    assert len({prompt["id"] for prompt in prompts}) == len(prompts)
+    for prompt in prompts:
+        assert prompt.keys() == {"id", "domain", "messages", "reference"}
+        assert all(m.keys() == {"role", "content"} and m["content"] for m in prompt["messages"])
+
+
+def test_missing_prompts_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from specstream.bench.exactness import greedy
+    from specstream.errors import OutputError
+
+    monkeypatch.setattr(greedy, "_PROMPTS", "no-such-file.jsonl")
+    with pytest.raises(OutputError, match="missing"):
+        read_prompts()

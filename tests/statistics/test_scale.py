@@ -1,0 +1,49 @@
+"""The reproducible mode in every way that a reply can come about; a thousand generations at night."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specstream.bench.exactness.scale import (
+    WAYS,
+    Bench,
+    count_identical,
+    in_a_new_process,
+    make_job,
+)
+from specstream.model.noise import race
+
+DTYPES = pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"]
+)
+
+
+@DTYPES
+def test_every_way_gives_the_same_tokens(dtype: torch.dtype) -> None:
+    counts = count_identical(dtype, 4)
+    assert counts.keys() == WAYS.keys()
+    assert all(same == total == 4 for same, total in counts.values()), counts
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+@DTYPES
+def test_a_thousand_replies_are_identical(dtype: torch.dtype) -> None:
+    counts = count_identical(dtype, 150)
+    assert sum(total for _, total in counts.values()) >= 1000
+    assert all(same == total for same, total in counts.values()), counts
+    assert in_a_new_process(dtype, 30) == (30, 30)
+
+
+def test_the_count_sees_noise_that_depends_on_the_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Teeth: noise keyed by how many tokens are judged at once, not by the position alone."""
+
+    def by_block(probs: torch.Tensor, seed: int, first: int) -> torch.Tensor:
+        return race(probs, seed + probs.shape[0], first)
+
+    monkeypatch.setattr("specstream.spec.match.race", by_block)
+    bench, job = Bench(torch.float32), make_job(0)
+    wanted = bench.plain(job)
+    same = [WAYS[name](bench, job, number) == wanted for number, name in enumerate(WAYS)]
+    assert not all(same)
