@@ -6,7 +6,7 @@ import codecs
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
@@ -31,7 +31,8 @@ from tests.tiny import EOS, Inbox, ask, byte_tokenizer, run_until_idle
 
 TOKENIZER = byte_tokenizer()
 SIZE = len(TOKENIZER)
-BYTES = {TOKENIZER.convert_tokens_to_ids(c): bytes([b]) for b, c in bytes_to_unicode().items()}
+_ALPHABET: dict[int, str] = bytes_to_unicode()  # type: ignore[no-untyped-call]
+BYTES = {TOKENIZER.convert_tokens_to_ids(c): bytes([b]) for b, c in _ALPHABET.items()}
 PIECES = ["a", "b", "ab", "ba", " ", "\n", "é", "日", "日本", "🙂", "aé"]
 
 
@@ -119,20 +120,13 @@ class Seer:
         pass
 
 
-@dataclass
 class Recorder:
     """Any proposer, with what it proposed written down."""
 
-    inner: Proposer
-    proposed: list[list[int]] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self.inner.capabilities
+    def __init__(self, inner: Proposer) -> None:
+        self.inner = inner
+        self.name, self.capabilities = inner.name, inner.capabilities
+        self.proposed: list[list[int]] = []
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
         made = self.inner.propose(requests, budget)
@@ -148,21 +142,26 @@ class Recorder:
         self.inner.release(slot)
 
 
-def counters(ids: list[int], proposed: list[list[int]]) -> tuple[SpecStats, int]:
-    """What the rounds add up to, by the final ids and the proposals; and how many tokens were read
-    when the reply ended.
-    """
-    stats, at, left = SpecStats(), 0, iter(proposed)
+def check_counters(request: Request, proposed: list[list[int]]) -> int:
+    """Add the rounds up anew from the final ids and the proposals; how many ids were read at last."""
+    ids, at, left = request.token_ids[request.prompt_length :], 0, iter(proposed)
+    drafted, accepted = [], []
     while at < len(ids):
-        room = [] if at == 0 else next(left, [])
+        proposal = next(left, []) if at else []
         same = 0
-        while same < min(len(room), len(ids) - at) and room[same] == ids[at + same]:
+        while same < min(len(proposal), len(ids) - at) and proposal[same] == ids[at + same]:
             same += 1
-        stats.count_round(len(room), same)
-        last = at + same
+        drafted.append(len(proposal))
+        accepted.append(same)
+        read = at + same
         at += min(same + 1, len(ids) - at)
     assert next(left, None) is None
-    return stats, last
+    stats, longest = request.stats, max(drafted)
+    assert stats.rounds == len(drafted)
+    assert (stats.drafted, stats.accepted) == (sum(drafted), sum(accepted))
+    assert stats.drafted_at == [sum(n > i for n in drafted) for i in range(longest)]
+    assert stats.accepted_at == [sum(n > i for n in accepted) for i in range(longest)]
+    return read
 
 
 class World:
@@ -175,8 +174,11 @@ class World:
         count = rng.randint(1, 7)
         inner: Proposer = OffProposer()
         if kind == "draft":
-            config = DraftProposerConfig(num_tokens=count)
-            inner = DraftModelProposer(config, cast(ModelRunner, self.draft), frozenset({EOS}))
+            inner = DraftModelProposer(
+                DraftProposerConfig(num_tokens=count),
+                cast(ModelRunner, self.draft),
+                frozenset({EOS}),
+            )
         elif kind == "ngram":
             inner = NgramProposer(
                 NgramProposerConfig(min_ngram=1, num_tokens=count), torch.device("cpu")
@@ -276,8 +278,8 @@ def play(kind: str, mode: str, replies: int) -> Counter[str]:
         assert not inbox.errors
         check(request, inbox, wanted)
         check_asked(ours, request)
-        last = check_counters(request, world.proposer.proposed)
-        check_memory(world, request, session, len(prompt) + last)
+        read = check_counters(request, world.proposer.proposed)
+        check_memory(world, request, session, len(prompt) + read)
         seen[wanted.reason] += 1
         seen["inside a block"] += inbox.chunks[-1].drafted > len(inbox.chunks[-1].token_ids)
         seen["cache used again"] += request.reused > 0
@@ -363,18 +365,6 @@ def check_asked(asked: Sequence[Asked], request: Request) -> None:
         for prefix, text in criterion.calls:
             assert whole(text) == whole(certain(prefix))
             assert certain(prefix, final=True).startswith(text)
-
-
-def check_counters(request: Request, proposed: list[list[int]]) -> int:
-    stats, last = counters(request.token_ids[request.prompt_length :], proposed)
-    ours = request.stats
-    assert (ours.rounds, ours.drafted, ours.accepted) == (
-        stats.rounds,
-        stats.drafted,
-        stats.accepted,
-    )
-    assert (ours.drafted_at, ours.accepted_at) == (stats.drafted_at, stats.accepted_at)
-    return last
 
 
 def check_memory(world: World, request: Request, session: str, rows: int) -> None:

@@ -50,14 +50,14 @@ def pipeline(params: SamplingParams, prompt: list[int], reply: Sequence[int]) ->
 
 def oracle(params: SamplingParams, context: list[int], prompt_length: int, row: Tensor) -> Tensor:
     """One row, by transformers' own processors in the promised order, from its whole context."""
-    ids, scores = torch.tensor([context]), row.clone().unsqueeze(0)
+    ids, scores = torch.LongTensor([context]), torch.FloatTensor(row.clone().unsqueeze(0))
     chain = LogitsProcessorList()
     if params.repetition_penalty != 1:
         chain.append(RepetitionPenaltyLogitsProcessor(params.repetition_penalty))
     if params.frequency_penalty or params.presence_penalty:
         chain.append(openai_penalties(params, prompt_length))
     if params.logit_bias:
-        chain.append(SequenceBiasLogitsProcessor({(i,): b for i, b in params.logit_bias.items()}))
+        chain.append(SequenceBiasLogitsProcessor([[[i], b] for i, b in params.logit_bias.items()]))
     if params.bad_words:
         texts = [t for w in params.bad_words for t in (w, " " + w.lstrip())]
         banned = [TOKENIZER.encode(t, add_special_tokens=False) for t in texts]
@@ -219,14 +219,15 @@ def broken(kind: str) -> Callable[[Tensor, Tensor], Any]:
         scores += 1.0  # in place: what it spoils before it breaks must not get out
         if ids.shape[1] <= len(LETTERS):
             return scores
-        return {
+        outcomes: dict[str, Callable[[], Any]] = {
             "raises": lambda: 1 // 0,
             "returns nothing": lambda: None,
             "wrong shape": lambda: scores[0],
             "too narrow": lambda: scores[:, 1:],
             "not a number": lambda: scores * torch.nan,
             "infinite": lambda: scores.index_fill(1, torch.tensor([3]), torch.inf),
-        }[kind]()
+        }
+        return outcomes[kind]()
 
     return processor
 

@@ -1,12 +1,49 @@
+"""Warping and drawing: transformers as the oracle, then the edges that it doesn't have."""
+
 from __future__ import annotations
+
+import random
 
 import pytest
 import torch
-from scipy import stats
-from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from scipy import stats  # type: ignore[import-untyped]
+from torch import Tensor
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
 
-from specstream.model.sampling import draw, probabilities
+from specstream.model.sampling import draw, draw_at, probabilities
 from specstream.types import SamplingParams
+
+
+def oracle(logits: Tensor, params: SamplingParams) -> Tensor:
+    """The warpers of transformers, in the order in which its ``generate`` puts them."""
+    chain = LogitsProcessorList([TemperatureLogitsWarper(float(params.temperature))])
+    if params.top_k:
+        chain.append(TopKLogitsWarper(params.top_k))
+    if params.top_p < 1:
+        chain.append(TopPLogitsWarper(params.top_p))
+    if params.min_p > 0:
+        chain.append(MinPLogitsWarper(params.min_p))
+    if params.typical_p < 1:
+        chain.append(TypicalLogitsWarper(params.typical_p))
+    ids = torch.zeros(logits.shape[0], 1, dtype=torch.int64)
+    warped: Tensor = chain(ids, logits.clone())  # type: ignore[arg-type]
+    return warped.softmax(-1)
+
+
+def compare(params: SamplingParams, seed: int = 0) -> None:
+    logits = torch.randn(64, 50, generator=torch.Generator().manual_seed(seed)) * 3
+    logits[:, 47:] = -torch.inf  # ids that a processor or the padding ruled out
+    ours = probabilities(logits, params)
+    torch.testing.assert_close(ours, oracle(logits, params), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(ours.sum(-1), torch.ones(64))
+    assert not ours[:, 47:].any()
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
@@ -15,15 +52,71 @@ from specstream.types import SamplingParams
 def test_probabilities_are_those_of_transformers(
     temperature: float, top_k: int, top_p: float
 ) -> None:
-    logits = torch.randn(64, 50, generator=torch.Generator().manual_seed(0)) * 3
-    ours = probabilities(logits, SamplingParams(temperature, top_p, top_k))
-    scores = TemperatureLogitsWarper(temperature)(None, logits.clone())
-    if top_k:
-        scores = TopKLogitsWarper(top_k)(None, scores)
-    if top_p < 1:
-        scores = TopPLogitsWarper(top_p)(None, scores)
-    torch.testing.assert_close(ours, scores.softmax(-1), atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(ours.sum(-1), torch.ones(64))
+    compare(SamplingParams(temperature, top_p, top_k))
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
+@pytest.mark.parametrize(
+    "values",
+    [{"min_p": p} for p in (0.01, 0.2, 1.0)] + [{"typical_p": p} for p in (0.05, 0.5, 0.95)],
+)
+def test_min_p_and_typical_p_are_too(temperature: float, values: dict[str, float]) -> None:
+    compare(SamplingParams(temperature, **values))  # type: ignore[arg-type]
+
+
+def test_together_they_are_applied_in_the_order_of_transformers() -> None:
+    rng = random.Random(2)
+    for seed in range(150):
+        params = SamplingParams(
+            rng.uniform(0.2, 2.0),
+            top_k=rng.choice([0, 3, 20]),
+            top_p=rng.choice([1.0, rng.uniform(0.1, 0.99)]),
+            min_p=rng.choice([0.0, rng.uniform(0.01, 0.3)]),
+            typical_p=rng.choice([1.0, rng.uniform(0.1, 0.99)]),
+        )
+        compare(params, seed)
+
+
+def test_ties_at_a_border_are_treated_as_documented() -> None:
+    """Whole for top-k, min-p and typical-p, so that no sort decides; by id for top-p."""
+    logits = torch.tensor([[1.0, 2.0, 1.0, 1.0, 0.0]])
+
+    def kept(**values: float) -> list[int]:
+        probs = probabilities(logits, SamplingParams(1.0, **values))  # type: ignore[arg-type]
+        return [int(i) for i in probs[0].nonzero()]
+
+    assert kept(top_k=2) == [0, 1, 2, 3]
+    assert kept(min_p=float(torch.tensor(-1.0).exp())) == [0, 1, 2, 3]
+    assert kept(typical_p=0.2) == [0, 2, 3]  # these three are the nearest to the entropy
+    assert kept(top_p=0.5) == [0, 1]
+    assert kept(top_p=0.7) == [0, 1, 2]
+
+
+def test_the_smallest_values_keep_the_likeliest_token() -> None:
+    logits = torch.tensor([[0.5, 3.0, 2.999, -torch.inf], [0.0, 0.0, 7.0, 1.0]])
+    for params in (
+        SamplingParams(5e-324),
+        SamplingParams(1e-50),
+        SamplingParams(1.0, 5e-324),
+        SamplingParams(1.0, top_k=1),
+        SamplingParams(1.0, min_p=1.0),
+        SamplingParams(5e-324, 5e-324, 1, min_p=1.0, typical_p=5e-324),
+    ):
+        assert probabilities(logits, params).argmax(-1).tolist() == [1, 2]
+        assert (probabilities(logits, params) > 0).sum(-1).tolist() == [1, 1]
+    sure = torch.tensor([[-torch.inf, 4.0, -torch.inf]])  # surprise 0, entropy 0
+    for mass in (5e-324, 0.5, 0.999):
+        one = probabilities(sure, SamplingParams(1.0, typical_p=mass))
+        assert one.tolist() == [[0.0, 1.0, 0.0]]
+
+
+def test_a_row_has_the_same_bits_alone_as_among_others() -> None:
+    logits = torch.randn(9, 300, generator=torch.Generator().manual_seed(3)) * 2
+    params = SamplingParams(0.9, 0.9, 100, min_p=0.001, typical_p=0.95)
+    rows = probabilities(logits, params)
+    for row in range(9):
+        assert torch.equal(rows[row : row + 1], probabilities(logits[row : row + 1], params))
+        assert torch.equal(rows[row], probabilities(logits[row], params))
 
 
 def test_a_tiny_temperature_and_low_precision_stay_finite() -> None:
@@ -51,3 +144,12 @@ def test_noise_used_depends_on_the_number_of_rows_only() -> None:
     draw(torch.ones(3, 5), one)
     draw(torch.tensor([[0.0, 1.0]]).expand(3, 2), other)
     assert torch.rand(1, generator=one) == torch.rand(1, generator=other)
+
+
+def test_a_uniform_meets_the_token_whose_share_it_falls_in() -> None:
+    weights = torch.tensor([[0.0, 1.0, 2.0, 0.0, 1.0, 0.0]]).expand(6, -1)
+    uniform = torch.tensor([0.0, 0.2499, 0.25, 0.7499, 0.75, 1 - 2**-53], dtype=torch.float64)
+    assert draw_at(weights, uniform).tolist() == [1, 1, 2, 2, 4, 4]
+    # So small beside the rest that the total doesn't show it; and a total that rounds.
+    tail = torch.tensor([[1.0] + [1e-30] * 3 + [0.0]])
+    assert draw_at(tail, uniform[-1:]).item() in (0, 1, 2, 3)

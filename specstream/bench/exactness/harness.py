@@ -17,7 +17,6 @@ from specstream.types import Message, SamplingParams
 __all__ = ["AT_ONCE", "Varying", "make_core", "run_requests", "sample"]
 
 AT_ONCE = 64
-_REMEMBERED = 4096  # requests whose next budget is known; the oldest go first
 
 
 def make_core(
@@ -33,10 +32,10 @@ def make_core(
 
 
 class Varying:
-    """Lets a proposer draft now more, now fewer tokens, by a rule that looks at history only.
+    """Lets a proposer draft now more, now fewer tokens, by a rule that looks at the past only.
 
-    After a round in which all were accepted one more is drafted, else half as many and one: a rule
-    of this kind can't bias anything, whatever the judge.
+    How many depends on the last committed token and on the length: whatever is known before a token
+    is drafted may decide, and this rule leans on the text as hard as one can.
     """
 
     name = "varying"
@@ -44,27 +43,18 @@ class Varying:
     def __init__(self, inner: Proposer, most: int = 4) -> None:
         self._inner = inner
         self._most = most
-        self._next: dict[int, int] = {}
-        self._asked: dict[int, int] = {}
         self.capabilities = inner.capabilities
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
         """The inner proposer's, with a budget of our own."""
-        wanted = [min(b, self._next.get(r.id, 1)) for r, b in zip(requests, budget, strict=True)]
-        made = self._inner.propose(requests, wanted)
-        self._asked = {r.id: p.length for r, p in zip(requests, made, strict=True)}
-        return made
+        wanted = [
+            min(b, 1 + (r.token_ids[-1] + len(r.token_ids)) % self._most)
+            for r, b in zip(requests, budget, strict=True)
+        ]
+        return self._inner.propose(requests, wanted)
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
-        """Remember how it went."""
-        for request, verdict in zip(requests, verdicts, strict=True):
-            asked = self._asked.get(request.id, 0)
-            if verdict.accepted == asked:
-                self._next[request.id] = min(self._most, asked + 1)
-            else:
-                self._next[request.id] = asked // 2 + 1
-        while len(self._next) > _REMEMBERED:
-            del self._next[next(iter(self._next))]
+        """Passed on."""
         self._inner.observe(requests, verdicts)
 
     def release(self, slot: int) -> None:
