@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -59,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
 
     verify = commands.add_parser("verify", help="check that this pair's output is the target's own")
     verify.add_argument(
-        "--runs", type=int, default=300, help="samples of each of three prompts (default: 300)"
+        "--runs", type=int, default=200, help="samples of each of three prompts (default: 200)"
     )
     verify.add_argument(
         "--tokens", type=int, default=600, help="tokens compared with plain greedy (default: 600)"
@@ -101,6 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    # A service manager's stop is an interrupt: connections close, files are completed.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     module, function = args.run.split(":")
     try:
         command = getattr(importlib.import_module(f"specstream.commands.{module}"), function)
