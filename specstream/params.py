@@ -16,7 +16,7 @@ class Grammar:
     """What a reply must look like: a JSON schema, a regular expression or a Lark grammar.
 
     ``text`` is the schema as JSON text, a regular expression in Rust's syntax, or a grammar in
-    llguidance's dialect of Lark. White space in JSON is limited to single spaces.
+    llguidance's dialect of Lark. White space in JSON is limited to one space after a comma or colon.
     A reply that runs into ``max_tokens`` stops half-way through its grammar.
 
     Raises:

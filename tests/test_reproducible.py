@@ -26,7 +26,10 @@ DTYPES = [torch.float32, torch.bfloat16]
 
 
 def target(dtype: torch.dtype) -> LlamaForCausalLM:
-    return tiny_model(len(TOKENIZER), seed=2, context=128).to(dtype)
+    model = tiny_model(len(TOKENIZER), seed=2, context=128)
+    for weight in model.parameters():
+        weight.data = weight.data.to(dtype)
+    return model
 
 
 def make(model: LlamaForCausalLM, width: int, proposer: Proposer) -> EngineCore:
@@ -46,7 +49,7 @@ def test_a_seed_fixes_the_tokens(dtype: torch.dtype) -> None:
     model = target(dtype)
     width = find_fixed_width(model, EngineConfig())
     rng = random.Random(8)
-    ways = [
+    ways: list[Proposer] = [
         OffProposer(),
         *(drafting(model, noise, k) for noise, k in itertools.product((0.05, 0.3), (1, 4, 7))),
         NgramProposer(NgramProposerConfig(min_ngram=1), CPU),

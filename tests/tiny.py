@@ -28,7 +28,10 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     inner = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", eos_token="</s>")
+    made: PreTrainedTokenizerFast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=inner, bos_token="<s>", eos_token="</s>"
+    )
+    return made
 
 
 def tiny_model(
@@ -48,7 +51,8 @@ def tiny_model(
         eos_token_id=EOS,
         pad_token_id=None,
     )
-    model = LlamaForCausalLM(config).eval()
+    model = LlamaForCausalLM(config)
+    model.train(False)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:

@@ -14,7 +14,7 @@ from specstream.config import parse_config, read_config
 from specstream.errors import ConfigError, OutputError
 from specstream.session import Engine
 from specstream.spec.proposers import KINDS
-from specstream.types import Message, SamplingParams
+from specstream.types import Grammar, Message, SamplingParams
 
 __all__ = [
     "add_engine_options",
@@ -85,11 +85,14 @@ def params_of(args: argparse.Namespace) -> SamplingParams:
     for key in names:
         if getattr(args, key, None) is not None:
             values[key] = getattr(args, key)
-    if isinstance(values.get("stop"), list):
-        values["stop"] = tuple(values["stop"])
+    values = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
     try:
+        if isinstance(values.get("grammar"), dict):
+            values["grammar"] = Grammar(**values["grammar"])
+        if isinstance(values.get("logit_bias"), dict):  # TOML's keys are always texts
+            values["logit_bias"] = {int(token): b for token, b in values["logit_bias"].items()}
         return SamplingParams(**values)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ConfigError(f"a sampling value has the wrong type: {error}") from None
 
 

@@ -11,6 +11,7 @@ import anyio
 
 from specstream.commands.common import engine_of, note, print_json
 from specstream.config import EngineConfig
+from specstream.errors import ConfigError
 from specstream.types import Message
 
 if TYPE_CHECKING:
@@ -23,7 +24,13 @@ async def run(args: argparse.Namespace) -> int:
     """Print a verdict for every claim; 0 if all of them hold here, else 1.
 
     Cancelling ends it after the check under way.
+
+    Raises:
+        ConfigError: ``--runs`` or ``--tokens`` is below 1.
+        ModelError: the pair can't be loaded.
     """
+    if args.runs < 1 or args.tokens < 1:
+        raise ConfigError("--runs and --tokens must be at least 1")
     started = time.perf_counter()
     from specstream.bench.exactness.harness import AT_ONCE
 
@@ -54,9 +61,8 @@ def _findings(config: EngineConfig, args: argparse.Namespace) -> Iterator[Findin
     from specstream.model.load import load_tokenizer
 
     prompts = read_prompts()
-    chosen: list[list[Message]] = [
-        prompt["messages"] for prompt in prompts[::21]
-    ]  # of three domains
+    # Every 21st: three prompts, of three domains.
+    chosen: list[list[Message]] = [prompt["messages"] for prompt in prompts[::21]]
     note(f"loading {config.target}")
     core = build_engine(config.model_copy(update={"mode": "default"}))
     tokenizer = load_tokenizer(config.target)
@@ -79,7 +85,7 @@ def _findings(config: EngineConfig, args: argparse.Namespace) -> Iterator[Findin
     )  # fmt: skip
     del core
     dtypes = ["float32", "bfloat16"] if config.dtype == "auto" else [config.dtype]
-    yield check_bits(config, dtypes, chosen[:2])
+    yield check_bits(config, dtypes, chosen)
 
 
 def _as_json(config: EngineConfig, findings: list[Finding], seconds: float) -> dict[str, Any]:

@@ -65,8 +65,10 @@ def _build_proposer(
 
 
 def _default_threads() -> int:
-    """All cores but one: a thread pool that waits for a core which speech or the event loop holds is
-    many times slower than a smaller one.
+    """All cores but one.
+
+    A pool that waits for a core which speech or the event loop holds is many times slower than a
+    smaller pool.
     """
     return min(torch.get_num_threads(), max(1, (os.cpu_count() or 1) - 1))
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GrammarState"]
 
-_COMPACT = {"whitespace_pattern": " ?"}  # a model that likes spaces could write them for ever
+# Free white space would let a model that likes it write it for ever. The separators are patterns.
+_COMPACT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 
 
 class GrammarState:

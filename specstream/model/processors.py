@@ -6,6 +6,7 @@ the context (penalties, bans, minimum length, grammar, anyone's own processor) m
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,9 +73,9 @@ class LogitsPipeline:
         self._params = params
         self._prompt_length = len(prompt_ids)
         self._end_ids = sorted(end_ids | set(params.stop_token_ids))
-        self._in_prompt = torch.zeros(vocab_size, dtype=torch.bool, device=device)
-        self._in_prompt[torch.tensor(list(prompt_ids), dtype=torch.int64, device=device)] = True
-        self._counts = torch.zeros(vocab_size, device=device)  # of each token in the reply
+        self._device = device
+        self._seen = set(prompt_ids)
+        self._counts: Counter[int] = Counter()  # of each token in the reply
         self._bias = _bias_row(params, vocab_size, device)
         self._bans = _ban_sequences(params.bad_words, tokenizer, end_ids)
         self._grammar = (
@@ -91,6 +92,7 @@ class LogitsPipeline:
 
     def commit(self, token: int) -> None:
         """A token of the reply is final."""
+        self._seen.add(token)
         self._counts[token] += 1
         if self._grammar is not None:
             self._grammar.commit(token)
@@ -123,8 +125,11 @@ class LogitsPipeline:
         params = self._params
         steps: list[tuple[bool, str, _Step]] = [
             (params.repetition_penalty != 1.0, "repetition_penalty", self._repetition),
-            (params.frequency_penalty != 0.0, "frequency_penalty", self._frequency),
-            (params.presence_penalty != 0.0, "presence_penalty", self._presence),
+            (
+                params.frequency_penalty != 0.0 or params.presence_penalty != 0.0,
+                "frequency_penalty or presence_penalty",
+                self._frequency,
+            ),
             (bool(params.logit_bias), "logit_bias", self._add_bias),
             (bool(self._bans), "bad_words", self._ban),
             (params.min_tokens > 0, "min_tokens", self._keep_open),
@@ -154,24 +159,39 @@ class LogitsPipeline:
 
     def _repetition(self, done: Processed, places: _Places) -> None:
         factor, rows = self._params.repetition_penalty, done.rows
-        seen = self._in_prompt | (self._counts_at(places) > 0)
-        penalised = torch.where(rows < 0, rows * factor, rows / factor)
-        done.rows = torch.where(seen, penalised, rows)
+
+        def scaled(scores: Tensor) -> Tensor:
+            return torch.where(scores < 0, scores * factor, scores / factor)
+
+        seen = self._index(list(self._seen))
+        rows[:, seen] = scaled(rows[:, seen])
+        new = [(r, t) for r, tokens in enumerate(places.drafted) for t in set(tokens) - self._seen]
+        if new:
+            at = self._index(new).unbind(-1)
+            rows[at] = scaled(rows[at])
 
     def _frequency(self, done: Processed, places: _Places) -> None:
-        done.rows -= self._params.frequency_penalty * self._counts_at(places)
+        rows, counts = done.rows, self._counts
+        counted = self._index(list(counts))
+        more = [
+            (row, token, counts[token] + count)
+            for row, tokens in enumerate(places.drafted)
+            for token, count in Counter(tokens).items()
+        ]
+        at = self._index([(row, token) for row, token, _ in more]).reshape(-1, 2).unbind(-1)
+        # From the scores as they were, in one subtraction: a token that was drafted and one that was
+        # committed must come out the same to the last bit.
+        final = rows[at] - self._charges([count for _, _, count in more])
+        rows[:, counted] -= self._charges(list(counts.values()))
+        rows[at] = final
 
-    def _presence(self, done: Processed, places: _Places) -> None:
-        done.rows -= self._params.presence_penalty * (self._counts_at(places) > 0)
+    def _charges(self, counts: list[int]) -> Tensor:
+        frequency, presence = self._params.frequency_penalty, self._params.presence_penalty
+        charges = [frequency * n + presence for n in counts]
+        return torch.tensor(charges, dtype=torch.float32, device=self._device)
 
-    def _counts_at(self, places: _Places) -> Tensor:
-        """How often each token stands in the reply before each row: ``[n, V]``."""
-        counts = self._counts.repeat(len(places.drafted), 1)
-        at = [(row, token) for row, tokens in enumerate(places.drafted) for token in tokens]
-        if at:
-            where = torch.tensor(at, device=counts.device).unbind(-1)
-            counts.index_put_(where, counts.new_ones(len(at)), accumulate=True)
-        return counts
+    def _index(self, values: Sequence[int] | Sequence[tuple[int, int]]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self._device)
 
     def _add_bias(self, done: Processed, places: _Places) -> None:
         done.rows += self._bias

@@ -29,7 +29,9 @@ def sliding_model() -> PreTrainedModel:
         sliding_window=8,
         max_position_embeddings=512,
     )
-    return MistralForCausalLM(config).eval()
+    model: PreTrainedModel = MistralForCausalLM(config)
+    model.train(False)
+    return model
 
 
 @torch.inference_mode()
@@ -64,7 +66,7 @@ def test_the_buffer_grows_past_its_first_capacity() -> None:
     model = tiny_model(40, context=2048)
     ids = torch.randint(0, 40, (1, 600), generator=torch.Generator().manual_seed(1))
     cache = KVCache(model.config)
-    parts = [run(model, part, cache.transformers) for part in ids.split(150, dim=1)]
+    parts = [run(model, part, cache.transformers) for part in torch.split(ids, 150, dim=1)]
     whole = run(model, ids, DynamicCache(config=model.config))
     torch.testing.assert_close(torch.cat(parts, 1), whole, atol=5e-5, rtol=1e-4)
     assert cache.length == 600

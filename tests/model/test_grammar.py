@@ -14,6 +14,7 @@ from llguidance import LLMatcher
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
+from specstream import Engine, SamplingParams
 from specstream.errors import SamplingError
 from specstream.model import grammar as module
 from specstream.model.grammar import GrammarState
@@ -127,9 +128,8 @@ GRAMMARS = [
 def test_looking_ahead_and_back_never_changes_a_mask(kind: Any, text: str) -> None:
     """1,500 random questions, commits among them, against a matcher that reads from the start."""
     rng = random.Random(5)
-    fresh = LLMatcher(
-        module._vocabulary(TOKENIZER, SIZE, EOS), module._compiled(Grammar(kind, text))
-    )  # type: ignore[arg-type]
+    vocabulary = module._vocabulary(TOKENIZER, SIZE, EOS)
+    fresh = LLMatcher(vocabulary, module._compiled(Grammar(kind, text)))
     answers = 0
     for _ in range(20):
         grammar, committed = state(kind, text), list[int]()
@@ -163,6 +163,14 @@ def test_looking_ahead_and_back_never_changes_a_mask(kind: Any, text: str) -> No
             grammar.commit(following)
             committed.append(following)
     assert answers > 300
+
+
+def test_white_space_in_json_has_an_end() -> None:
+    grammar = state("json_schema", json.dumps(SCHEMA))
+    assert allowed_text(grammar, '{"who":') == ' "'
+    assert allowed_text(grammar, '{"who": ') == '"'
+    assert allowed_text(grammar, '{"who": "Bo"') == ","
+    assert allowed_text(grammar, '{"who": "Bo", ') == '"'
 
 
 @pytest.mark.parametrize(("kind", "text"), GRAMMARS)
@@ -265,3 +273,21 @@ def test_the_vocabulary_is_built_once_and_few_are_kept() -> None:
     for width in range(SIZE, SIZE + 9):
         state("regex", "a", width=width)
     assert module._vocabulary.cache_info().currsize <= 4
+
+
+async def test_the_bundled_pair_keeps_a_schema_and_no_proposer_changes_the_reply() -> None:
+    """A real vocabulary: tokens that hold several characters of JSON at once."""
+    schema = Grammar("json_schema", json.dumps(SCHEMA))
+    replies, accepted = [], 0
+    for kind in ("off", "draft", "ngram"):
+        async with Engine.load(proposer=kind, dtype="float32") as engine:
+            params = SamplingParams(grammar=schema, max_tokens=120)
+            async with engine.generate("Who is Ann, and what is she like?", params) as generation:
+                async for _ in generation:
+                    pass
+            assert generation.report.finish_reason == "stop"
+            replies.append(generation.report.text)
+            accepted += generation.report.accepted
+    assert len(set(replies)) == 1
+    assert valid(replies[0])
+    assert accepted > 5

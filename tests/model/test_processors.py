@@ -30,6 +30,7 @@ from transformers import (
 
 from specstream.errors import ModelBroken, RequestError, SamplingError
 from specstream.model.processors import LogitsPipeline, Processed
+from specstream.spec.proposal import Proposal
 from specstream.types import Grammar, SamplingParams
 from tests.tiny import EOS, byte_tokenizer
 
@@ -160,9 +161,9 @@ def test_a_wrong_context_is_seen(name: str, bug: str) -> None:
     assert seen > 5
 
 
-def test_a_row_has_the_same_bits_alone_as_among_others() -> None:
+def test_a_row_has_the_same_bits_alone_among_others_and_once_committed() -> None:
     rng = random.Random(1)
-    for seed in range(40):
+    for seed in range(80):
         params = SamplingParams(**mixture(rng))
         ids, drafted = rng.choices(LETTERS, k=6), rng.choices(LETTERS, k=4)
         made = pipeline(params, ids, ())
@@ -171,13 +172,18 @@ def test_a_row_has_the_same_bits_alone_as_among_others() -> None:
         rows = honest(made, logits, ids, drafted)
         for row in range(5):
             assert torch.equal(rows[row], made.apply(logits[row], ids, drafted[:row]))
+            later = pipeline(params, ids, drafted[:row])
+            assert torch.equal(rows[row], later.apply(logits[row], ids + drafted[:row], []))
         assert torch.equal(logits, kept)  # the model's own rows are left alone
 
 
 def test_rows_of_a_tree_follow_their_own_path() -> None:
     params = SamplingParams(repetition_penalty=1.5, frequency_penalty=0.5, bad_words=("ab",))
     a, b, c, _ = LETTERS
-    contexts = [[], [a], [b], [a, c], [a, b], [b, a]]
+    tokens, parents = torch.tensor([a, b, c, b, a]), torch.tensor([-1, -1, 0, 0, 1])
+    contexts = Proposal(tokens, parents=parents).contexts()
+    assert contexts == [[], [a], [b], [a, c], [a, b], [b, a]]
+    assert Proposal(tokens[:2]).contexts() == [[], [a], [a, b]]
     made = pipeline(params, [c], [c])
     logits = torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(0))
     rows = made.apply_rows(logits, [c, c], contexts).rows

@@ -32,7 +32,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def verify(options: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, object]]:
-    code = main(["verify", "--runs", "60", "--tokens", "80", "--json", *options])
+    code = main(["verify", "--runs", "40", "--tokens", "80", "--json", *options])
     out = capsys.readouterr().out.splitlines()
     values: dict[str, object] = json.loads(out[-1])
     assert len(out) == CLAIMS + 1
@@ -71,7 +71,7 @@ def test_a_draft_that_lies_about_q_is_caught(
 ) -> None:
     honest = build._build_proposer
     with mock.patch.object(build, "_build_proposer", lambda *args: ArgmaxDraft(honest(*args))):
-        code, values = verify([*pair, "--runs", "400", "--dtype", "float32"], capsys)
+        code, values = verify([*pair, "--runs", "200", "--dtype", "float32"], capsys)
     assert code == 1
     found = claims(values)
     assert not found["samples have the target's law"]["holds"]
@@ -97,3 +97,8 @@ def test_a_greedy_text_that_parts_without_a_tie_is_caught(
     assert not claims(values)["greedy text is the target's, or parts where rounding decides"][
         "holds"
     ]
+
+
+def test_a_sample_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "--runs", "0"]) == 2
+    assert "--runs" in capsys.readouterr().err

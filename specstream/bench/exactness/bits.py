@@ -27,7 +27,7 @@ def check_bits(
     dtypes: Sequence[str],
     prompts: Sequence[list[Message]],
     *,
-    seeds: int = 2,
+    seeds: int = 1,
     max_tokens: int = 32,
     build: Build = build_engine,
 ) -> Finding:

@@ -29,7 +29,7 @@ class Text:
 
 
 def make(**options: int) -> NgramProposer:
-    return NgramProposer(NgramProposerConfig(**options), torch.device("cpu"))
+    return NgramProposer(NgramProposerConfig.model_validate(options), torch.device("cpu"))
 
 
 def propose(proposer: NgramProposer, text: Text, budget: int = 8) -> list[int]:

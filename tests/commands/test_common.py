@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from specstream.commands.common import add_engine_options, params_of
+from specstream.errors import ConfigError, SamplingError
+from specstream.types import Grammar, SamplingParams
+
+
+def options(folder: Path, toml: str, *argv: str) -> Namespace:
+    file = folder / "config.toml"
+    file.write_text(toml, encoding="utf-8")
+    parser = ArgumentParser()
+    add_engine_options(parser)
+    return parser.parse_args(["--config", str(file), *argv])
+
+
+def test_every_parameter_that_toml_can_say_can_be_set_by_a_file(tmp_path: Path) -> None:
+    wanted = SamplingParams(
+        temperature=0.5,
+        top_p=0.9,
+        top_k=40,
+        seed=7,
+        max_tokens=99,
+        stop=("a", "b"),
+        min_p=0.1,
+        typical_p=0.8,
+        repetition_penalty=1.1,
+        frequency_penalty=0.2,
+        presence_penalty=0.3,
+        logit_bias={15: -2.0, 7: 1},
+        bad_words=("x",),
+        min_tokens=3,
+        stop_token_ids=(4, 5),
+        grammar=Grammar("regex", "[a-z]+"),
+    )
+    functions = {"stop_when", "processors"}
+    lines = ["[sampling]"]
+    for field in fields(SamplingParams):
+        value = getattr(wanted, field.name)
+        if field.name not in functions | {"logit_bias", "grammar"}:
+            lines.append(f"{field.name} = {list(value) if isinstance(value, tuple) else value}")
+    lines.append('grammar = { kind = "regex", text = "[a-z]+" }')
+    lines += ["[sampling.logit_bias]", "15 = -2.0", "7 = 1"]
+    assert params_of(options(tmp_path, "\n".join(lines))) == wanted
+
+
+@pytest.mark.parametrize(
+    ("toml", "error"),
+    [
+        ("logit_bias = { a = 1.0 }", ConfigError),
+        ("logit_bias = 3", SamplingError),
+        ('grammar = { kind = "regex", txt = "a" }', ConfigError),
+        ('grammar = { kind = "xml", text = "a" }', SamplingError),
+        ('grammar = "a"', SamplingError),
+        ('stop = "a"', SamplingError),
+        ("top_q = 1", ConfigError),
+    ],
+)
+def test_what_a_file_gets_wrong_is_one_typed_error(
+    toml: str, error: type[Exception], tmp_path: Path
+) -> None:
+    with pytest.raises(error):
+        params_of(options(tmp_path, "[sampling]\n" + toml))
+
+
+def test_options_win(tmp_path: Path) -> None:
+    args = options(tmp_path, "[sampling]\ntop_k = 3\nseed = 1", "--top-k", "5", "--stop", "x")
+    params = params_of(args)
+    assert (params.top_k, params.seed, params.stop) == (5, 1, ("x",))
