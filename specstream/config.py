@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from specstream.errors import ConfigError
 
@@ -46,6 +46,12 @@ class NgramProposerConfig(_Strict):
     max_ngram: int = Field(default=4, ge=1, le=16, description="longest suffix looked for")
     min_ngram: int = Field(default=2, ge=1, le=16, description="shortest suffix worth trusting")
 
+    @model_validator(mode="after")
+    def _in_order(self) -> NgramProposerConfig:
+        if self.min_ngram > self.max_ngram:
+            raise ValueError("min_ngram can't be more than max_ngram")
+        return self
+
 
 class OffProposerConfig(_Strict):
     """Plain decoding, one token a pass."""
@@ -81,6 +87,9 @@ class EngineConfig(_Strict):
     )
     max_running: int = Field(default=4, ge=1, description="requests decoded side by side")
     max_waiting: int = Field(default=64, ge=0, description="requests that may wait for a place")
+    max_parked: int = Field(
+        default=16, ge=0, description="further requests under way whose consumers don't read"
+    )
     max_sessions: int = Field(
         default=16, ge=0, description="idle conversations whose cache is kept"
     )

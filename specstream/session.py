@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from specstream.config import EngineConfig, parse_config
-from specstream.errors import ConfigError, EngineClosed, SpecstreamError
+from specstream.errors import ConfigError, EngineClosed, RequestError, SpecstreamError
 from specstream.generation import Generation
 from specstream.types import Message, SamplingParams
 
@@ -82,9 +83,11 @@ class Engine:
         """
         if self._worker is not None:
             raise ConfigError("this engine was entered before; make a new one")
-        from specstream.engine.worker import EngineWorker
-
         loop = asyncio.get_running_loop()
+        # torch takes seconds to import: not on the event loop.
+        module = await asyncio.to_thread(importlib.import_module, "specstream.engine.worker")
+        if self._worker is not None:
+            raise ConfigError("this engine was entered before; make a new one")
         ready: asyncio.Future[None] = loop.create_future()
 
         def settle(error: SpecstreamError | None) -> None:
@@ -96,7 +99,7 @@ class Engine:
 
             return build_engine(self.config)
 
-        self._worker = EngineWorker(
+        self._worker = module.EngineWorker(
             build,
             lambda error: _call_in(loop, settle, error),
             lambda: _call_in(loop, self._closed.set),
@@ -116,10 +119,20 @@ class Engine:
     async def _shut(self) -> None:
         assert self._worker is not None
         self._worker.close()
-        with anyio.CancelScope(shield=True):  # a model pair must not outlive its block
-            await self._closed.wait()
-            # Its last instructions; a thread that outlives the loop can abort the interpreter's exit.
-            await asyncio.to_thread(self._worker.join)
+        ended = asyncio.ensure_future(self._ended(self._worker))
+        cancelled: asyncio.CancelledError | None = None
+        while not ended.done():  # a model pair must not outlive its block, whoever is cancelled
+            try:
+                await asyncio.shield(ended)
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
+    async def _ended(self, worker: EngineWorker) -> None:
+        await self._closed.wait()
+        # Its last instructions; a thread that outlives the loop can abort the interpreter's exit.
+        await asyncio.to_thread(worker.join)
 
     def _running(self) -> EngineWorker:
         if self._worker is None:
@@ -193,6 +206,7 @@ class Session:
     def __init__(self, engine: Engine, system: str | None = None) -> None:
         self._engine = engine
         self._key = uuid.uuid4().hex
+        self._talking = False
         self.messages: list[Message] = []
         if system:
             self.messages.append({"role": "system", "content": system})
@@ -218,8 +232,15 @@ class Session:
         """Say ``text`` as the user. Both turns enter the history, the reply as far as it was read.
 
         Ends as `Engine.generate` does. If nothing was read, neither turn is remembered.
+
+        Raises:
+            RequestError: another turn of this conversation is under way.
         """
-        self.messages.append({"role": "user", "content": text})
+        if self._talking:
+            raise RequestError("this conversation is in the middle of a turn; end it first")
+        self._talking = True
+        said: Message = {"role": "user", "content": text}
+        self.messages.append(said)
         heard = ""
         try:
             async with self.reply(self.messages, params) as generation:
@@ -228,10 +249,11 @@ class Session:
                 finally:
                     heard = "".join(generation._heard)
         finally:
+            self._talking = False
             if heard:
                 self.messages.append({"role": "assistant", "content": heard})
             else:
-                self.messages.pop()
+                self.messages[:] = [m for m in self.messages if m is not said]
 
     async def aclose(self) -> None:
         """Forget the conversation's cache. Idempotent."""

@@ -14,6 +14,7 @@ from specstream.errors import (
     EngineClosed,
     ModelNotFound,
     PromptError,
+    RequestError,
     VocabularyMismatch,
 )
 from specstream.generation import Generation
@@ -225,3 +226,47 @@ async def test_a_prompt_lookup_engine_completes_text(pair: tuple[Path, Path]) ->
             [{"role": "user", "content": "abc"}], max_tokens=20, reference=plain
         )
         assert plain == helped
+
+
+async def test_a_callback_that_raises_cancelled_error_does_not_end_the_engine(
+    engine: Engine,
+) -> None:
+    def criterion(ids: list[int], text: str) -> bool:
+        raise asyncio.CancelledError
+
+    async with engine:
+        params = SamplingParams(max_tokens=5, stop_when=(criterion,))
+        with pytest.raises(RequestError, match="criterion broke"):
+            async with engine.generate("hello", params) as generation:
+                await read(generation)
+        async with engine.generate("hello", SamplingParams(max_tokens=5)) as generation:
+            assert len([chunk async for chunk in generation]) > 0
+
+
+async def test_a_conversation_takes_one_turn_at_a_time(engine: Engine) -> None:
+    async with engine, engine.session() as session:
+        async with session.generate("one", LONG) as generation:
+            while not (await anext(generation)).text:
+                pass
+            with pytest.raises(RequestError, match="middle of a turn"):
+                async with session.generate("two"):
+                    pass
+        assert [m["role"] for m in session.messages] == ["user", "assistant"]
+        async with session.generate("three", SamplingParams(max_tokens=9)) as generation:
+            await read(generation)
+        assert len(session.messages) == 4
+
+
+async def test_a_cancelled_entry_or_exit_still_ends_the_thread(pair: tuple[Path, Path]) -> None:
+    async def enter() -> None:
+        async with Engine.load(*pair):
+            pass
+
+    for waits in (0, 1, 5):
+        task = asyncio.create_task(enter())
+        for _ in range(waits):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert all(thread.name != "specstream-engine" for thread in threading.enumerate())

@@ -87,6 +87,7 @@ class Recorder:
             out.mkdir(parents=True, exist_ok=True)
             # A reply without audio must not leave that of the one before it behind.
             (out / "speech.wav").unlink(missing_ok=True)
+            (out / "trace.json").unlink(missing_ok=True)
         self._avatar = self._open("avatar.jsonl")
         self._prompts = self._open("prompts.jsonl")
 

@@ -15,6 +15,8 @@ from specstream.spec.verify import Case, verify_batch
 
 __all__ = ["Judge"]
 
+_NO_NUMBERS = "the target's logits are not numbers here: damaged weights, or overflow in its dtype"
+
 
 class Judge:
     """Applies each request's processors, then the mode's rule."""
@@ -28,16 +30,18 @@ class Judge:
     ) -> list[Verdict]:
         """Judge one round of a batch; ``logits[i]`` is ``[K_i + 1, V]``.
 
-        Raises:
-            ModelBroken: the first logits of a request hold no number at all.
+        A row that is no distribution becomes a fault of its request (`Request.faults`), which counts
+        if the reply gets that far.
         """
         cases = []
         for request, proposal, rows in zip(batch, proposals, logits, strict=True):
-            if request.stats.rounds == 0 and not bool(rows.isfinite().any()):
-                raise ModelBroken(
-                    "the target's logits are not numbers: damaged weights or overflow"
-                )
+            # The largest logit is NaN or infinite exactly where no distribution can be made.
+            broken = [j for j, ok in enumerate(rows.amax(-1).isfinite().tolist()) if not ok]
+            if broken:
+                rows = rows.clone()
+                rows[broken] = 0.0
             rows = request.process_rows(rows, proposal)
+            request.faults.update({j: ModelBroken(_NO_NUMBERS) for j in broken})
             cases.append(Case(proposal, rows, request.params, request.generator))
         if self._coupled:
             seeds = [request.seed for request in batch]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,6 +24,8 @@ from specstream.types import Chunk, FinishReason, Span
 
 __all__ = ["EngineCore"]
 
+_log = logging.getLogger("specstream.engine")
+
 
 class EngineCore:
     """Serves requests step by step; everything here runs on one thread."""
@@ -37,7 +40,9 @@ class EngineCore:
     ) -> None:
         self.target = target
         self.proposer = proposer
-        self.scheduler: Scheduler[Request] = Scheduler(config.max_running, config.max_waiting)
+        self.scheduler: Scheduler[Request] = Scheduler(
+            config.max_running, config.max_waiting, config.max_parked
+        )
         self.admission = Admission(config, target, tokenizer, proposer, eos_ids)
         self._judge = Judge(config)
         # A fixed width is the width of every pass, the reading of the prompt included.
@@ -57,18 +62,19 @@ class EngineCore:
         typed error and leaves the others, and the engine, as they were.
         """
         self._drop_cancelled()
-        for request in self.scheduler.admit():
+        admitted = self.scheduler.admit()
+        for request in admitted:
             self._guard([request], partial(self.admission.admit, request))
         batch = self.scheduler.schedule()
-        if not batch:
-            return False
-        self._guard(batch, partial(self._round, batch))
-        return True
+        for request in batch:
+            self._guard([request], partial(self._prefill, request))
+        ready = [r for r in batch if r.slot_state is not None and r.unread <= self._prefill_chunk]
+        if ready:
+            self._guard(ready, partial(self._round, ready))
+        # A failed admission has left a place free: the next in line mustn't wait for other news.
+        return bool(batch or admitted)
 
-    def _round(self, batch: list[Request]) -> None:
-        ready = [request for request in batch if not self._prefill(request)]
-        if not ready:
-            return
+    def _round(self, ready: list[Request]) -> None:
         started = time.perf_counter()
         proposals = self._propose(ready)
         drafted = time.perf_counter()
@@ -80,14 +86,11 @@ class EngineCore:
         for request, proposal, verdict in zip(ready, proposals, verdicts, strict=True):
             self._guard([request], partial(self._commit, request, proposal, verdict, times))
 
-    def _prefill(self, request: Request) -> bool:
-        """Read a part of a long prompt instead of a round; True when that was this step's work."""
-        surplus = request.unread - self._prefill_chunk
-        if surplus <= 0:
-            return False
-        self.target.forward([self._input(request, [], self._prefill_chunk)])
-        request.stats.prefill_forwards += 1
-        return True
+    def _prefill(self, request: Request) -> None:
+        """Read a chunk of a prompt that is longer than one."""
+        if request.unread > self._prefill_chunk:
+            self.target.forward([self._input(request, [], self._prefill_chunk)])
+            request.stats.prefill_forwards += 1
 
     def _propose(self, batch: Sequence[Request]) -> list[Proposal]:
         # Round 0 drafts nothing: the first token is not kept waiting for the draft to read the
@@ -98,10 +101,18 @@ class EngineCore:
         ]
         wanted = [i for i, b in enumerate(budget) if b > 0]
         proposals = [Proposal.empty(self.target.device) for _ in batch]
-        if wanted:
+        if not wanted:
+            return proposals
+        try:
             made = self.proposer.propose([batch[i] for i in wanted], [budget[i] for i in wanted])
-            for i, proposal in zip(wanted, made, strict=True):
-                proposals[i] = proposal
+        except Exception:
+            # Proposals are a help, never a need: go on without, and let the proposer start afresh.
+            _log.exception("the proposer broke; this round is decoded plainly")
+            for i in wanted:
+                self.proposer.release(batch[i].slot)
+            return proposals
+        for i, proposal in zip(wanted, made, strict=True):
+            proposals[i] = proposal
         return proposals
 
     def _input(
@@ -122,17 +133,19 @@ class EngineCore:
         """Enter a verdict. What stands before a fault of the request's own is given out first."""
         assert request.slot_state is not None
         first, before, chars = request.generated, len(request.token_ids), len(request.text)
-        text, ends, broken = self._take(request, verdict)
-        kept = tuple(request.token_ids[before : before + len(ends)])
-        accepted = min(verdict.accepted, len(kept))
-        request.slot_state.cache.rollback_to(before + accepted)
-        request.text += text
         stats = request.stats
-        stats.count_round(proposal.length, accepted)
-        stats.draft_ms += times[0]
-        stats.verify_ms += times[1]
+        with request.lock:
+            text, ends, broken = self._take(request, verdict)
+            del request.token_ids[before + len(ends) :]  # a token that broke a criterion isn't kept
+            kept = tuple(request.token_ids[before:])
+            accepted = min(verdict.accepted, len(kept))
+            request.slot_state.cache.rollback_to(before + accepted)
+            request.text += text
+            stats.count_round(proposal.length, accepted)
+            stats.draft_ms += times[0]
+            stats.verify_ms += times[1]
+            request.ttft_ms = request.ttft_ms or (request.elapsed_ms() if kept else 0.0)
         if kept:
-            request.ttft_ms = request.ttft_ms or request.elapsed_ms()
             chunk = Chunk(
                 text=text,
                 token_ids=kept,
@@ -179,6 +192,7 @@ class EngineCore:
 
     def submit(self, request: Request) -> None:
         """Take a request in; a full waiting line ends it with EngineBusy."""
+        self._drop_cancelled()
         self._guard([request], partial(self.scheduler.submit, request))
 
     def _drop_cancelled(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -91,6 +92,7 @@ class Request:
     faults: dict[int, SpecstreamError] = field(default_factory=dict)
     _processors: LogitsPipeline | None = None
     _generators: tuple[torch.Generator, torch.Generator] | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)  # report() comes from elsewhere
 
     def admit(
         self,
@@ -150,6 +152,7 @@ class Request:
 
         ``faults`` are then those of these rows.
         """
+        self.faults = {}
         if self._processors is None:
             return logits
         done = self._processors.apply_rows(logits, self.token_ids, proposal.contexts())
@@ -209,7 +212,7 @@ class Request:
         ids = self.token_ids[self.prompt_length :]
         try:
             answers = [bool(criterion(list(ids), self.decoded)) for criterion in criteria]
-        except Exception as error:
+        except BaseException as error:  # a CancelledError of theirs must not end our thread
             raise RequestError(f"a stop_when criterion broke: {error!r}") from error
         return any(answers)
 
@@ -228,7 +231,11 @@ class Request:
         return (time.perf_counter() - self.arrived) * 1e3
 
     def report(self) -> Report:
-        """The report; final once ``finish_reason`` is set."""
+        """The report; final once ``finish_reason`` is set. May be called from any thread."""
+        with self.lock:
+            return self._report()
+
+    def _report(self) -> Report:
         stats = self.stats
         by_position = tuple(
             kept / tried for kept, tried in zip(stats.accepted_at, stats.drafted_at, strict=True)

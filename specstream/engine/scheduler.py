@@ -35,13 +35,15 @@ R = TypeVar("R", bound=Schedulable)
 class Scheduler(Generic[R]):
     """First come, first served, at most ``max_running`` side by side.
 
-    A request whose consumer is behind keeps its place but is left out of the step; one whose
-    session is still busy lets others pass.
+    A request whose consumer is behind is left out of the step and takes no place meanwhile; at most
+    ``max_parked`` more may be under way because of that. One whose session is still busy lets others
+    pass.
     """
 
-    def __init__(self, max_running: int, max_waiting: int) -> None:
+    def __init__(self, max_running: int, max_waiting: int, max_parked: int = 0) -> None:
         self._max_running = max_running
         self._max_waiting = max_waiting
+        self._max_parked = max_parked
         self.waiting: deque[R] = deque()
         self.running: list[R] = []
 
@@ -51,8 +53,7 @@ class Scheduler(Generic[R]):
         Raises:
             EngineBusy: every place is taken and the line is full.
         """
-        free = self._max_running - len(self.running)
-        if len(self.waiting) >= self._max_waiting + free:
+        if len(self.waiting) >= self._max_waiting + self._free():
             raise EngineBusy(
                 f"{len(self.running)} requests run and {len(self.waiting)} wait; try again later"
             )
@@ -63,7 +64,7 @@ class Scheduler(Generic[R]):
         moved: list[R] = []
         busy = {r.session for r in self.running if r.session is not None}
         for request in list(self.waiting):
-            if len(self.running) >= self._max_running:
+            if self._free() <= 0:
                 break
             if request.session is not None and request.session in busy:
                 continue
@@ -73,6 +74,11 @@ class Scheduler(Generic[R]):
             if request.session is not None:
                 busy.add(request.session)
         return moved
+
+    def _free(self) -> int:
+        active = sum(not request.delivery.parked for request in self.running)
+        bound = self._max_running + self._max_parked - len(self.running)
+        return min(self._max_running - active, bound)
 
     def schedule(self) -> list[R]:
         """The running requests that can use a step now."""

@@ -28,6 +28,8 @@ class Slots:
         self._numbers = itertools.count()
         self._kept: OrderedDict[str, Slot] = OrderedDict()  # idle conversations, oldest first
         self._out: set[int] = set()
+        self._busy: set[str] = set()  # conversations whose slot is out
+        self._over: set[str] = set()  # of those, the ones that have ended meanwhile
 
     def take(self, session: str | None, prompt_ids: Sequence[int]) -> tuple[Slot, int]:
         """A slot for a prompt, and how many of its tokens are still cached from before.
@@ -44,12 +46,18 @@ class Slots:
         slot.cache.rollback_to(same)
         del slot.rows[same:]
         self._out.add(slot.id)
+        if session is not None:
+            self._busy.add(session)
         return slot, same
 
     def give_back(self, slot: Slot, session: str | None, token_ids: Sequence[int]) -> None:
         """A request is over; its conversation's cache is kept, any other dropped."""
         self._out.discard(slot.id)
-        if session is None or self._max_kept == 0:
+        over = session in self._over
+        if session is not None:
+            self._busy.discard(session)
+            self._over.discard(session)
+        if session is None or over or self._max_kept == 0:
             self._on_drop(slot.id)
             return
         slot.rows = list(token_ids[: slot.cache.length])
@@ -63,6 +71,8 @@ class Slots:
         slot = self._kept.pop(session, None)
         if slot is not None:
             self._on_drop(slot.id)
+        elif session in self._busy:
+            self._over.add(session)
 
     @property
     def in_use(self) -> int:

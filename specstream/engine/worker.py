@@ -6,18 +6,22 @@ need a mailbox anyway: so one dedicated thread, not a pool.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from specstream.engine.request import Request
-from specstream.errors import EngineClosed, EngineFailed, SpecstreamError
+from specstream.errors import EngineBusy, EngineClosed, EngineFailed, SpecstreamError
 
 if TYPE_CHECKING:
     from specstream.engine.loop import EngineCore
 
 __all__ = ["EngineWorker"]
+
+_MAX_MAIL = 1024
+_log = logging.getLogger("specstream.engine")
 
 Mail = Callable[["EngineCore"], None]
 
@@ -57,6 +61,8 @@ class EngineWorker:
         with self._gate:
             if self._closing:
                 raise EngineClosed("the engine is closed")
+            if self._mail.qsize() >= _MAX_MAIL:
+                raise EngineBusy("the engine's mailbox is full; try again later")
             self._mail.put(lambda core: core.submit(request))
 
     def post(self, mail: Mail) -> None:
@@ -94,8 +100,21 @@ class EngineWorker:
             progressing = False
             while self._read_mail(core, wait=not progressing):
                 progressing = core.step()
+        except BaseException:
+            _log.exception("the engine thread ends")
         finally:
+            self._end(core)
+
+    def _end(self, core: EngineCore) -> None:
+        """Nothing may be left waiting, whatever ended the thread."""
+        try:
+            with self._gate:
+                self._closing = True
+            while self._read_mail(core, wait=False, to_the_end=True):
+                if self._mail.empty():
+                    break
             core.close()
+        finally:
             self._on_closed()
 
     def _refuse(self, error: SpecstreamError) -> None:
@@ -104,7 +123,7 @@ class EngineWorker:
         self._on_ready(error)
         self._on_closed()
 
-    def _read_mail(self, core: EngineCore, *, wait: bool) -> bool:
+    def _read_mail(self, core: EngineCore, *, wait: bool, to_the_end: bool = False) -> bool:
         """Act on everything in the mailbox; False when it says to close."""
         while True:
             try:
@@ -112,6 +131,8 @@ class EngineWorker:
             except queue.Empty:
                 return True
             if mail is None:
+                if to_the_end:
+                    continue
                 return False
             mail(core)
             wait = False

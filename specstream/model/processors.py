@@ -249,7 +249,7 @@ def _call(processor: Callable[..., Any], context: list[int], logits: Tensor) -> 
         out = processor(torch.tensor([context], device=logits.device), scores)
     except SpecstreamError:
         raise
-    except Exception as error:
+    except BaseException as error:  # a CancelledError of theirs must not end our thread
         raise RequestError(f"logits processor {processor!r} broke: {error!r}") from error
     if not isinstance(out, Tensor) or out.shape != scores.shape:
         what = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__

@@ -58,6 +58,8 @@ class ModelRunner:
         self.model_vocab_size = int(text.vocab_size)
         self.vocab_size = vocab_size or self.model_vocab_size
         own = int(getattr(text, "max_position_embeddings", 0) or 2**31)
+        # Junk that fills a pass up has positions too, and a model may have no more than its own.
+        own -= fixed_width or 0
         self.context_length = min(own, context_length or own)
         self.fixed_width = fixed_width
         self.forwards = 0
@@ -65,7 +67,7 @@ class ModelRunner:
     def new_cache(self) -> KVCache:
         """An empty cache for one sequence."""
         width = self.fixed_width
-        return KVCache(self.model.config, self.context_length + width if width else None)
+        return KVCache(self.model.config, self.context_length + 4 * width if width else None)
 
     def forward(self, inputs: Sequence[ForwardInput]) -> list[Tensor]:
         """Append tokens to each sequence and return its logits, ``[keep, vocab_size]`` each.

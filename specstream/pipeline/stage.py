@@ -6,6 +6,7 @@ stream as the items, in order; every stage passes them on once it has acted on t
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -180,6 +181,12 @@ class Pipeline:
                             await head_in.send(chunk)
                 except Exception as error:
                     run._error = error
+                except anyio.get_cancelled_exc_class():
+                    if _is_cancelled():
+                        raise
+                    run._error = AdapterFailed("the token stream was cancelled from elsewhere")
+                if run.cancelled is not None and hasattr(chunks, "cancel"):
+                    chunks.cancel()  # or it would go on writing what nobody will read
                 head_in.close()
         finally:
             run._log.close()
@@ -205,12 +212,24 @@ class Pipeline:
                     await run._emit(stage.name, item)
                     for sink in sinks:
                         await sink.send(item)
+                    if isinstance(item, Cancel):
+                        break  # that was its last word, whatever it would still yield
         except Exception as error:
             await run._emit(stage.name, StageFailed(as_failure(stage.name, error)))
+        except anyio.get_cancelled_exc_class():
+            if _is_cancelled():
+                raise
+            failure = AdapterFailed(f"stage {stage.name!r} waited for something that was cancelled")
+            await run._emit(stage.name, StageFailed(failure))
         finally:
             source.abandon()
             for sink in sinks:
                 sink.close()
+
+
+def _is_cancelled() -> bool:
+    """Whether it is the turn that is being cancelled, and not just something that was awaited."""
+    return anyio.current_effective_deadline() == -math.inf
 
 
 def as_failure(stage: str, error: Exception) -> SpecstreamError:

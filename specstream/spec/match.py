@@ -33,7 +33,10 @@ def match_batch(cases: list[Case], seeds: list[int], first: list[int]) -> list[V
         if case.params.greedy:
             parts.append(case.logits.argmax(-1))
         else:
-            parts.append(race(probabilities(case.logits, case.params), seed, position))
+            # Row by row: a sum over one row may be split among threads, over several it is not, and
+            # the last bits must not depend on how many rows are judged together.
+            for offset, row in enumerate(torch.split(case.logits, 1)):
+                parts.append(race(probabilities(row, case.params), seed, position + offset))
         parts.append(case.proposal.tokens)
     flat = iter(torch.cat(parts).tolist())
     verdicts = []

@@ -143,9 +143,11 @@ def match_tree(case: Case, seed: int, first: int) -> Verdict:
     """
     if case.params.greedy:
         return _walk(case, case.logits.argmax(-1).tolist())
-    rows, parents = probabilities(case.logits, case.params), _parents(case)
-    depths = [len(path_to(node, parents)) for node in range(-1, len(parents))]
-    choices = [race(rows[at : at + 1], seed, first + depth) for at, depth in enumerate(depths)]
+    parents, choices = _parents(case), []
+    # Row by row, as in `match_batch`: the last bits must not depend on how many rows there are.
+    for node, row in enumerate(torch.split(case.logits, 1), start=-1):
+        depth = len(path_to(node, parents))
+        choices.append(race(probabilities(row, case.params), seed, first + depth))
     return _walk(case, torch.cat(choices).tolist())
 
 

@@ -114,6 +114,10 @@ def _draw(cases: Sequence[Case], law_of: Callable[..., Law] | None) -> Tensor:
     else:
         probs = [c.proposal.probs for c in cases]
         draft = torch.stack([_pad(q, count) for q in probs if q is not None])
+        # A q that is no distribution vouches for nothing: the chain ends before it.
+        sound = draft.sum(-1).isfinite()
+        lengths = torch.minimum(lengths, sound.long().cumprod(-1).sum(-1))
+        draft = torch.where(sound.unsqueeze(-1), draft, 0.0)
         law = law_of(tokens, draft, target, lengths)
     noise = torch.stack([_uniforms(case) for case in cases])
     accepted = draw_at(law.accepted, noise[:, 0])

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from specstream.config import DraftProposerConfig, NgramProposerConfig
 from specstream.errors import EngineBusy, EngineFailed, ModelBroken, PromptError
-from specstream.model.runner import ModelRunner
+from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.spec.proposal import Proposer
 from specstream.spec.proposers import KINDS
 from specstream.spec.proposers.draft_model import DraftModelProposer
@@ -255,15 +255,14 @@ def explode(*args: object) -> None:
     raise RuntimeError("boom")
 
 
-@pytest.mark.parametrize("where", ["propose", "observe"])
 def test_a_broken_round_ends_its_requests_with_a_typed_error(
-    where: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     core = make_core(MODEL, TOKENIZER, proposer("ngram"), eos_ids=())
     _, inbox = ask(core, "abab", SamplingParams(max_tokens=20))
     core.step()
     with monkeypatch.context() as patch:
-        patch.setattr(core.proposer, where, explode)
+        patch.setattr(core.target, "forward", explode)
         core.step()
     assert isinstance(inbox.errors[0], EngineFailed)
     assert isinstance(inbox.errors[0].__cause__, RuntimeError)
@@ -272,6 +271,121 @@ def test_a_broken_round_ends_its_requests_with_a_typed_error(
     _, inbox = ask(core, "abab", SamplingParams(max_tokens=20))
     run_until_idle(core)
     assert len(inbox.token_ids) == 20
+
+
+def test_a_broken_proposer_costs_speed_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    core = make_core(MODEL, TOKENIZER, proposer("draft"), eos_ids=())
+    request, inbox = ask(core, "abab", SamplingParams(max_tokens=30))
+    core.step()
+    core.step()
+    with monkeypatch.context() as patch:
+        assert isinstance(core.proposer, DraftModelProposer)
+        patch.setattr(core.proposer._runner, "forward", explode)
+        core.step()
+    assert "proposer broke" in caplog.text
+    run_until_idle(core)
+    assert inbox.token_ids == plain_greedy("abab", 30, eos=None)
+    assert request.stats.accepted > 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("rule", ["ratio", "block"])
+def test_a_draft_without_numbers_changes_nothing(temperature: float, rule: str) -> None:
+    broken = noisy_copy(MODEL, 0.0)
+    with torch.no_grad():
+        for weight in broken.parameters():
+            weight.fill_(torch.nan)
+    draft = DraftModelProposer(DraftProposerConfig(), ModelRunner(broken), frozenset())
+    params = SamplingParams(temperature, seed=3, max_tokens=12)
+    results = []
+    for made in (draft, OffProposer()):
+        core = make_core(MODEL, TOKENIZER, made, eos_ids=(), rule=rule)
+        request, inbox = ask(core, "abc", params)
+        run_until_idle(core)
+        results.append(inbox.token_ids)
+        assert request.stats.accepted == 0
+    assert results[0] == results[1]
+
+
+def test_numbers_lost_on_the_way_end_that_request_only() -> None:
+    core = make_core(MODEL, TOKENIZER, OffProposer(), eos_ids=())
+    _, bad = ask(core, "abc", SamplingParams(max_tokens=10))
+    _, good = ask(core, "abcd", SamplingParams(max_tokens=10))
+    core.step()
+    forward = core.target.forward
+
+    def spoil(inputs: list[ForwardInput]) -> list[torch.Tensor]:
+        rows = forward(inputs)
+        rows[0] = rows[0].clone()
+        rows[0][0, 7] = torch.nan
+        return rows
+
+    core.target.forward = spoil  # type: ignore[method-assign,assignment]
+    core.step()
+    core.target.forward = forward  # type: ignore[method-assign]
+    run_until_idle(core)
+    assert isinstance(bad.errors[0], ModelBroken)
+    assert len(bad.token_ids) == 1
+    assert good.token_ids == plain_greedy("abcd", 10, eos=None)
+
+
+def test_the_next_in_line_does_not_wait_for_news_after_a_failed_admission() -> None:
+    core = make_core(MODEL, TOKENIZER, OffProposer(), max_running=1)
+    _, refused = ask(core, "x" * 600, SamplingParams(), inbox=Inbox(reading=False))
+    _, served = ask(core, "abc", SamplingParams(max_tokens=3))
+    run_until_idle(core)
+    assert isinstance(refused.errors[0], PromptError)
+    assert len(served.token_ids) == 3
+
+
+def test_a_parked_request_takes_no_place() -> None:
+    core = make_core(MODEL, TOKENIZER, OffProposer(), eos_ids=(), max_running=1, max_parked=1)
+    ask(core, "abc", SamplingParams(max_tokens=30), inbox=Inbox(reading=False, limit=2))
+    _, served = ask(core, "abc", SamplingParams(max_tokens=5))
+    run_until_idle(core)
+    assert len(served.token_ids) == 5
+
+
+def test_requests_cancelled_in_line_make_room() -> None:
+    core = make_core(MODEL, TOKENIZER, OffProposer(), max_running=1, max_waiting=1)
+    for _ in range(2):
+        ask(core, "ab", SamplingParams())[1].delivery.cancelled = True
+    _, inbox = ask(core, "ab", SamplingParams(max_tokens=2))
+    run_until_idle(core)
+    assert not inbox.errors
+
+
+def test_a_conversation_that_ends_while_it_is_answered_leaves_no_cache() -> None:
+    core = make_core(MODEL, TOKENIZER, proposer("draft"), eos_ids=())
+    _, inbox = ask(core, "abc", SamplingParams(max_tokens=50), session="s")
+    core.step()
+    core.slots.forget("s")
+    inbox.delivery.cancelled = True
+    run_until_idle(core)
+    assert (core.slots.kept, core.slots.in_use) == (0, 0)
+    core.slots.forget("s")
+    ask(core, "abc", SamplingParams(max_tokens=2), session="s")
+    run_until_idle(core)
+    assert core.slots.kept == 1
+
+
+def test_the_draft_reads_a_long_prompt_in_parts() -> None:
+    draft = proposer("draft")
+    assert isinstance(draft, DraftModelProposer)
+    draft._prefill_chunk = 8
+    core = make_core(MODEL, TOKENIZER, draft, eos_ids=(), prefill_chunk=8)
+    text = "abc" * 20
+    request, inbox = ask(core, text, SamplingParams(max_tokens=40))
+    worst = 0
+    while request.finish_reason is None:
+        before = draft._runner.forwards
+        core.step()
+        worst = max(worst, draft._runner.forwards - before)
+    assert worst <= 5
+    assert inbox.token_ids == plain_greedy(text, 40, eos=None)
+    assert request.stats.accepted > 0
 
 
 def test_weights_that_give_no_numbers_are_named() -> None:

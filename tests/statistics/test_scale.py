@@ -12,7 +12,9 @@ from specstream.bench.exactness.scale import (
     in_a_new_process,
     make_job,
 )
-from specstream.model.noise import race
+from specstream.spec.match import match_batch
+from specstream.spec.proposal import Verdict
+from specstream.spec.verify import Case
 
 DTYPES = pytest.mark.parametrize(
     "dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"]
@@ -39,11 +41,13 @@ def test_a_thousand_replies_are_identical(dtype: torch.dtype) -> None:
 def test_the_count_sees_noise_that_depends_on_the_draft(monkeypatch: pytest.MonkeyPatch) -> None:
     """Teeth: noise keyed by how many tokens are judged at once, not by the position alone."""
 
-    def by_block(probs: torch.Tensor, seed: int, first: int) -> torch.Tensor:
-        return race(probs, seed + probs.shape[0], first)
+    def by_block(cases: list[Case], seeds: list[int], first: list[int]) -> list[Verdict]:
+        keyed = [seed ^ case.proposal.length for seed, case in zip(seeds, cases)]
+        return match_batch(cases, keyed, first)
 
-    monkeypatch.setattr("specstream.spec.match.race", by_block)
     bench, job = Bench(torch.float32), make_job(0)
-    wanted = bench.plain(job)
-    same = [WAYS[name](bench, job, number) == wanted for number, name in enumerate(WAYS)]
-    assert not all(same)
+    honest = bench.plain(job)
+    monkeypatch.setattr("specstream.engine.judge.match_batch", by_block)
+    assert bench.plain(job) == honest  # nothing is drafted: the bug can't show
+    same = [WAYS[name](bench, job, number) == honest for number, name in enumerate(WAYS)]
+    assert not any(same[:2])

@@ -64,13 +64,22 @@ class DraftModelProposer:
         if count < 1:
             return Proposal.empty(device)
         state = self._synchronised(request)
-        unread = torch.tensor(request.token_ids[len(state.rows) :], device=device)
+        behind = request.token_ids[len(state.rows) :]
+        if len(behind) > self._prefill_chunk:
+            # Catch up a chunk a round, as the target does, so that nobody else waits for it.
+            part = behind[: self._prefill_chunk]
+            state.rows.extend(part)
+            self._read(state.cache, torch.tensor(part, device=device))
+            return Proposal.empty(device)
+        unread = torch.tensor(behind, device=device)
         tokens: list[Tensor] = []
         probs: list[Tensor] = []
-        state.rows.extend(request.token_ids[len(state.rows) :])
+        state.rows.extend(behind)
         drafted: list[int] = []
         while True:
             logits = request.process(self._read(state.cache, unread)[0], drafted).unsqueeze(0)
+            if bool(logits.isnan().any()):
+                break  # damaged weights or overflow: no distribution that a token could be drawn from
             if request.params.greedy:
                 token = logits.argmax(-1)
             else:
@@ -83,6 +92,8 @@ class DraftModelProposer:
                 break
             state.rows.append(drafted[-1])
             unread = token
+        if not tokens:
+            return Proposal.empty(device)
         return Proposal(torch.cat(tokens), torch.cat(probs) if probs else None)
 
     def _synchronised(self, request: SpecRequest) -> _Sequence:
@@ -105,9 +116,7 @@ class DraftModelProposer:
 
     def _read(self, cache: KVCache, tokens: Tensor) -> Tensor:
         """Append ``tokens``; logits ``[1, V]`` after the last one."""
-        for part in torch.split(tokens, self._prefill_chunk):
-            logits = self._runner.forward([ForwardInput(part, cache)])[0]
-        return logits
+        return self._runner.forward([ForwardInput(tokens, cache)])[0]
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
         """Take back the rows of rejected tokens, before the commit."""
