@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import signal
 import sys
@@ -60,10 +61,13 @@ def _parser() -> argparse.ArgumentParser:
 
     verify = commands.add_parser("verify", help="check that this pair's output is the target's own")
     verify.add_argument(
-        "--runs", type=int, default=200, help="samples of each of three prompts (default: 200)"
+        "--runs", type=_count, default=200, help="samples of each of three prompts (default: 200)"
     )
     verify.add_argument(
-        "--tokens", type=int, default=600, help="tokens compared with plain greedy (default: 600)"
+        "--tokens",
+        type=_count,
+        default=600,
+        help="tokens compared with plain greedy (default: 600)",
     )
     add_engine_options(verify)
     verify.set_defaults(run="verify:run")
@@ -91,14 +95,31 @@ def _add_adapter_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError("a port is a number from 0 to 65535")
+    return port
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return count
+
+
 def _add_address_options(parser: argparse.ArgumentParser, port: int) -> None:
-    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--api-key", help="ask clients for this key; needed off this machine")
-    parser.add_argument("--port", type=int, default=port, help=f"default: {port or 'any free one'}")
+    parser.add_argument(
+        "--port", type=_port, default=port, help=f"default: {port or 'any free one'}"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code (0 done, 1 failed, 2 bad usage)."""
+    _mend_streams()
     args = _parser().parse_args(argv)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -113,10 +134,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        # The reader of our stdout has gone; nothing more can be said there.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        print(f"specstream: can't write: {error.strerror or error}", file=sys.stderr)
         return 1
+    finally:
+        _let_go_of_stdout()
+
+
+def _mend_streams() -> None:
+    """A closed stdout is written to nowhere; what a terminal lacks becomes a question mark."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _let_go_of_stdout() -> None:
+    """If nobody can take what is still buffered, the interpreter mustn't try again at its exit."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
 
 
 if __name__ == "__main__":

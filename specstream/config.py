@@ -83,7 +83,7 @@ class EngineConfig(_Strict):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: str = "auto"
     threads: int | None = Field(
-        default=None, ge=1, description="CPU threads; default: all cores but one"
+        default=None, ge=1, le=1024, description="CPU threads; default: all cores but one"
     )
     max_running: int = Field(default=4, ge=1, description="requests decoded side by side")
     max_waiting: int = Field(default=64, ge=0, description="requests that may wait for a place")
@@ -130,5 +130,5 @@ def read_config(path: str | Path) -> dict[str, Any]:
             return tomllib.load(file)
     except OSError as error:
         raise ConfigError(f"can't read the config file {path}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None

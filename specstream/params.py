@@ -89,7 +89,7 @@ class SamplingParams:
             if not _is_number(value):
                 raise SamplingError(f"{name} must be a number, not {value!r}")
             if not low <= value <= high:  # also refuses NaN
-                raise SamplingError(f"{name} must be between {low:g} and {high:g}, not {value:g}")
+                raise SamplingError(f"{name} must be between {low} and {high}, not {value}")
         for name in ("top_k", "max_tokens", "min_tokens", "seed"):
             value = getattr(self, name)
             if value is not None and not _is_whole(value):

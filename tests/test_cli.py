@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -180,3 +182,46 @@ def test_doctor_says_what_is_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert voices["reference"] == "ready"
     assert main(["doctor"]) == 0
     assert "torch" in capsys.readouterr().out
+
+
+def test_a_run_that_fails_to_start_leaves_the_last_results_alone(tmp_path: Path) -> None:
+    argv = ["say", "Hi there", "--voice", "reference", "--max-tokens", "6", "--out", str(tmp_path)]
+    assert main(argv) == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert before.keys() == {"speech.wav", "avatar.jsonl", "prompts.jsonl", "trace.json"}
+    assert main([*argv, "--target", "/no/such/model"]) == 1
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("command", ["say", "generate"])
+def test_a_terminal_that_takes_no_more_is_one_line_and_no_loss(
+    command: str, tmp_path: Path
+) -> None:
+    argv = [sys.executable, "-m", "specstream.cli", command, "Hi there", "--max-tokens", "12"]
+    if command == "say":
+        argv += ["--voice", "reference", "--out", str(tmp_path)]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+    if command == "say":
+        assert (tmp_path / "speech.wav").stat().st_size > 1000
+        assert json.loads((tmp_path / "trace.json").read_text())["report"]["text"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe", b"sampling = 3", b"[[sampling]]", b"a = " + b"[" * 5000]
+)
+def test_a_config_file_of_any_shape_is_one_clear_line(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_bytes(content)
+    assert main(["generate", "x", "--config", str(file)]) == 2
+    assert str(file) in capsys.readouterr().err
+
+
+def test_a_key_without_a_certificate_serves_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--tls-key", "key.pem"]) == 2
+    assert "--tls-cert" in capsys.readouterr().err

@@ -270,3 +270,11 @@ async def test_a_cancelled_entry_or_exit_still_ends_the_thread(pair: tuple[Path,
         with pytest.raises(asyncio.CancelledError):
             await task
     assert all(thread.name != "specstream-engine" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("prompt", [None, 5, ["a"], b"x", "half a \ud800 pair"])
+async def test_a_prompt_of_the_wrong_kind_is_named(engine: Engine, prompt: object) -> None:
+    async with engine:
+        with pytest.raises(PromptError):
+            async with engine.generate(prompt):  # type: ignore[arg-type]
+                pass

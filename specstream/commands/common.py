@@ -57,6 +57,9 @@ def _tables(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ConfigError(
             f"{args.config}: unknown table {sorted(unknown)[0]!r}; known: engine, sampling"
         )
+    for name in ("engine", "sampling"):
+        if not isinstance(values.get(name, {}), dict):
+            raise ConfigError(f"{args.config}: {name} must be a table")
     return values.get("engine", {}), values.get("sampling", {})
 
 

@@ -19,6 +19,7 @@ async def run(args: argparse.Namespace) -> None:
         try:
             async for chunk in chunks:
                 printer.add(chunk)
+                printer.check()
         finally:
             printer.end()
         report = chunks.report

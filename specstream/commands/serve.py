@@ -63,6 +63,8 @@ async def run_adapter(args: argparse.Namespace) -> None:
 
 def _tls(args: argparse.Namespace) -> ssl.SSLContext | None:
     if args.tls_cert is None:
+        if args.tls_key is not None:
+            raise ConfigError("--tls-key needs --tls-cert")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
+from specstream.errors import OutputError
 from specstream.metrics import Report
 from specstream.types import Chunk
 
@@ -25,24 +26,39 @@ class RunPrinter:
         self._show = show_runs
         self._colour = show_runs and out.isatty()
         self._runs = 0
+        self._error: OSError | None = None
+
+    def check(self) -> None:
+        """Raise OutputError if some of the text could not be shown."""
+        if self._error is not None:
+            reason = self._error.strerror or self._error
+            raise OutputError(f"the text can't be shown: {reason}") from self._error
+
+    def _write(self, text: str) -> None:
+        if self._error is not None:
+            return
+        try:
+            self._out.write(text)
+            self._out.flush()
+        except OSError as error:  # nobody reads any more, or a full disk: the rest goes on
+            self._error = error
 
     def add(self, chunk: Chunk) -> None:
         """Print one chunk's text."""
         if not chunk.text:
             return
         if self._colour:
-            self._out.write(f"{_SHADES[self._runs % 2]}{chunk.text}{_RESET}")
+            self._write(f"{_SHADES[self._runs % 2]}{chunk.text}{_RESET}")
         elif self._show and self._runs:
-            self._out.write(f"│{chunk.text}")
+            self._write(f"│{chunk.text}")
         else:
-            self._out.write(chunk.text)
+            self._write(chunk.text)
         self._runs += 1
-        self._out.flush()
 
     def end(self) -> None:
         """Finish the line."""
-        self._out.write("\n")
-        self._out.flush()
+        if self._runs:
+            self._write("\n")
 
 
 def tell_report(report: Report) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specstream.errors import PromptError
@@ -21,13 +21,20 @@ def check_messages(messages: Sequence[Message] | str) -> list[Message]:
     """
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
+    if not isinstance(messages, Sequence) or isinstance(messages, bytes):
+        raise PromptError(f"a prompt is a text or a list of messages, not {messages!r}")
     checked: list[Message] = []
     for number, message in enumerate(messages):
-        role, content = message.get("role"), message.get("content")
+        given = message if isinstance(message, Mapping) else {}
+        role, content = given.get("role"), given.get("content")
         if role not in _ROLES or not isinstance(content, str):
             raise PromptError(
                 f"message {number} needs a role ({', '.join(_ROLES)}) and a text content"
             )
+        try:
+            content.encode()
+        except UnicodeEncodeError:
+            raise PromptError(f"message {number} is not valid Unicode: half a surrogate") from None
         checked.append({"role": role, "content": content})
     if not any(message["content"].strip() for message in checked if message["role"] != "system"):
         raise PromptError("the prompt is empty: say something")

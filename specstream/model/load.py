@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import huggingface_hub
 import torch
 from transformers import (
     AutoConfig,
@@ -16,6 +20,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import logging as hf_logging
 
 from specstream.config import EngineConfig
 from specstream.errors import (
@@ -68,7 +73,9 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """
     _check_folder(name)
     with _translated(name, "tokenizer"):
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            name, **_hub_options(name)
+        )
     return tokenizer
 
 
@@ -84,9 +91,10 @@ def load_model(name: str, config: EngineConfig) -> PreTrainedModel:
     device = choose_device(config.device)
     dtype = choose_dtype(config.dtype, device)
     with _translated(name, "model"):
-        AutoConfig.from_pretrained(name)  # before the weights: the error names the right file
+        options = _hub_options(name)
+        AutoConfig.from_pretrained(name, **options)  # first: its error names the right file
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            name, dtype=dtype, output_loading_info=True
+            name, dtype=dtype, output_loading_info=True, **options
         )
         model, info = loaded
         # transformers fills a missing weight with random numbers and only warns.
@@ -136,10 +144,39 @@ def _check_folder(name: str) -> None:
         raise ModelNotFound(f"{name!r} is neither a model folder nor a Hub id")
 
 
+def _hub_options(name: str) -> dict[str, bool]:
+    """Not to wait through a minute of retries where the Hub is plainly out of reach.
+
+    Where a proxy is set, only the real request can tell.
+    """
+    if Path(name).is_dir() or any(key.lower().endswith("_proxy") for key in os.environ):
+        return {}
+    address = urlsplit(huggingface_hub.constants.ENDPOINT)
+    port = address.port or (80 if address.scheme == "http" else 443)
+    try:
+        socket.create_connection((address.hostname or "", port), timeout=3).close()
+    except OSError:
+        return {"local_files_only": True}  # what an earlier run has fetched is still there
+    return {}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars: a library has no business on its user's terminal."""
+    shown = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if shown:
+            hf_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
 @contextmanager
 def _translated(name: str, what: str) -> Iterator[None]:
     try:
-        yield
+        with _quiet():
+            yield
     except SpecstreamError:
         raise
     except torch.OutOfMemoryError as error:

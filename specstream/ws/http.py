@@ -62,7 +62,10 @@ class Door:
         method = getattr(request, "method", "GET")  # websockets 15 takes nothing but GET
         if method not in ("GET", "HEAD"):
             return _answer(HTTPStatus.METHOD_NOT_ALLOWED, "only GET\n", allow="GET, HEAD")
-        response = self._open(request)
+        try:
+            response = self._open(request)
+        except (ValueError, LookupError):
+            return _answer(HTTPStatus.BAD_REQUEST, "this request can't be read\n")
         if response is not None and method == "HEAD":
             response.body = b""
         return response

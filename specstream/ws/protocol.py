@@ -151,6 +151,8 @@ _KNOWN: dict[str, type[ClientEvent]] = {
 _AUDIO_IN = {f"input_audio_buffer.{verb}" for verb in ("append", "commit", "clear")}
 _WEBRTC_ONLY = "output_audio_buffer.clear"
 
+_MAX_DEPTH = 64
+
 
 def parse_client_event(frame: str) -> ClientEvent:
     """Read one text frame.
@@ -161,6 +163,9 @@ def parse_client_event(frame: str) -> ClientEvent:
     """
     try:
         data = json.loads(frame)
+        # Half a surrogate pair, or what nests too deep, can be read but not be sent back.
+        json.dumps(data, ensure_ascii=False).encode()
+        _check_depth(data, _MAX_DEPTH)
     except (ValueError, RecursionError) as error:
         raise Refused("invalid_json", f"The frame is not JSON: {error}.") from None
     if not isinstance(data, dict):
@@ -171,6 +176,14 @@ def parse_client_event(frame: str) -> ClientEvent:
     except Refused as refusal:
         refusal.event_id = event_id
         raise
+
+
+def _check_depth(value: Any, left: int) -> None:
+    if left == 0:
+        raise ValueError(f"nested more than {_MAX_DEPTH} deep")
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            _check_depth(inner, left - 1)
 
 
 def _model_of(kind: Any) -> type[ClientEvent]:

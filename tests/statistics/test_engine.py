@@ -5,7 +5,7 @@ computed by `specstream.bench.exactness.reference`, which shares no code with th
 counts through a G-test (pooled to an expectation of 5). A cell fails at p < 1e-3 / (number of cells):
 Holm's first step, so the whole family errs once in a thousand. Seeds are fixed: no run is lucky.
 
-Power, from a noncentrality of N·4·TV²: the cells of every run (N = 400) find a TV of about 0.2 each
+Power, from a noncentrality of N·4·TV²: the cells of every run (N = 250) find a TV of about 0.25 each
 with probability 0.99, so they see the bugs that shipped elsewhere (`test_teeth`), not small biases;
 nightly, N = 54,000 finds 0.02.
 """
@@ -38,13 +38,13 @@ def test_the_cells_cover_every_pair() -> None:
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_a_cell_has_the_exact_law(cell: Cell) -> None:
-    result = run_cell(cell, 400)
+    result = run_cell(cell, 250)
     assert result.p_value > ALPHA / len(CELLS), result
 
 
 @pytest.mark.parametrize("cell", TINY, ids=str)
 def test_a_real_transformer_has_the_exact_law(cell: Cell) -> None:
-    result = run_cell(cell, 500)
+    result = run_cell(cell, 300)
     assert result.p_value > ALPHA / len(TINY), result
 
 

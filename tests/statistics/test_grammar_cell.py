@@ -96,7 +96,7 @@ def test_the_law_is_the_targets_within_the_grammar(rule: str, unruly: bool) -> N
         rule="block" if rule == "reproducible" else rule,
         max_running=16,
     )
-    seen = sample(core, "xa", PARAMS, 800, length=6)
+    seen = sample(core, "xa", PARAMS, 500, length=6)
     assert BOS not in {token for reply in seen for token in reply}
     result = g_test(seen, exact_law(rows, ids_of("a")[0]))
     assert result.p_value > 1e-4, result

@@ -218,3 +218,17 @@ def test_server_events_survive_the_wire() -> None:
     for bad in ("{", "[]", "7", '{"type": 5}', '{"type": "error"}', '{"type": []}', "[" * 100_000):
         with pytest.raises(ProtocolError):
             ev.parse_server_event(bad)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        '{"type": "\\ud800"}',
+        '{"type": "conversation.item.delete", "item_id": "\\udfff"}',
+        '{"type": "session.update", "session": {"tracing": ' + "[" * 300 + "]" * 300 + "}}",
+    ],
+)
+def test_what_could_never_be_sent_back_is_refused(frame: str) -> None:
+    with pytest.raises(Refused) as caught:
+        parse_client_event(frame)
+    assert caught.value.code == "invalid_json"

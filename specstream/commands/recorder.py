@@ -1,0 +1,141 @@
+"""Writes what a turn makes, as it comes, so that it is kept whatever happens next."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+from typing import Any, Self, TextIO
+
+import numpy as np
+import soundfile
+
+from specstream.commands.chain import Turn
+from specstream.commands.common import plain, writing
+from specstream.commands.show import RunPrinter
+from specstream.errors import OutputError
+from specstream.pipeline.stage import Event, StageFailed
+from specstream.types import AvatarCue, Chunk, Phrase, ScenePrompt, Speech
+
+__all__ = ["Recorder"]
+
+_NAMES = ("speech.wav", "avatar.jsonl", "prompts.jsonl", "trace.json")
+
+
+class Recorder:
+    """The files of one turn. Those of an earlier turn go when the first event of this one comes.
+
+    Leaving the block completes the files, the trace among them, also after a failure.
+    """
+
+    def __init__(self, out: Path, printer: RunPrinter) -> None:
+        self.phrases = self.cues = self.prompts = 0
+        self.turn: Turn | None = None
+        self._out = out
+        self._printer = printer
+        self._trace: list[dict[str, Any]] = []
+        self._wave: soundfile.SoundFile | None = None
+        self._lines: dict[str, TextIO] = {}
+        with writing(out):
+            out.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def written(self) -> list[str]:
+        """The names of the files that are there."""
+        return [name for name in _NAMES if (self._out / name).exists()]
+
+    def _begin(self) -> None:
+        for name in _NAMES:
+            with writing(self._out / name):
+                (self._out / name).unlink(missing_ok=True)
+                if name.endswith("jsonl"):
+                    self._lines[name] = open(self._out / name, "w", encoding="utf-8", buffering=1)
+
+    def add(self, event: Event) -> None:
+        """Take one event of the turn."""
+        if not self._trace:
+            self._begin()
+        item = event.item
+        entry: dict[str, Any] = {
+            "seq": event.seq,
+            "t_ms": round(event.t_ms, 3),
+            "source": event.source,
+            "type": type(item).__name__,
+        }
+        if isinstance(item, StageFailed):
+            entry["error"] = {"code": item.error.code, "message": str(item.error)}
+        elif not isinstance(item, AvatarCue):  # these have a file of their own
+            entry |= plain(item)
+        self._trace.append(entry)
+        if isinstance(item, Chunk):
+            self._printer.add(item)
+        elif isinstance(item, Phrase):
+            self.phrases += 1
+        elif isinstance(item, Speech):
+            self._write_audio(item)
+        elif isinstance(item, AvatarCue):
+            self.cues += 1
+            self._write_line("avatar.jsonl", item)
+        elif isinstance(item, ScenePrompt):
+            self.prompts += 1
+            self._write_line("prompts.jsonl", item)
+
+    def _write_audio(self, speech: Speech) -> None:
+        if not speech.pcm:
+            return
+        path = self._out / "speech.wav"
+        with writing(path):
+            try:
+                if self._wave is None:
+                    self._wave = soundfile.SoundFile(
+                        path, "w", speech.sample_rate, channels=1, subtype="PCM_16"
+                    )
+                self._wave.write(np.frombuffer(speech.pcm, dtype="<i2"))
+            except soundfile.LibsndfileError as error:
+                raise OSError(f"{error} (is the disk full?)") from error
+
+    def _write_line(self, name: str, item: AvatarCue | ScenePrompt) -> None:
+        with writing(self._out / name):
+            self._lines[name].write(json.dumps(plain(item), ensure_ascii=False) + "\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Complete every file that can be; one that can't is an error unless there is one already."""
+        failed: OutputError | None = None
+        for close in (
+            self._close_wave,
+            *(f.close for f in self._lines.values()),
+            self._write_trace,
+        ):
+            try:
+                with writing(self._out):
+                    close()
+            except OutputError as problem:
+                failed = failed or problem
+        if failed is not None and error is None:
+            raise failed
+
+    def _close_wave(self) -> None:
+        if self._wave is not None:
+            try:
+                self._wave.close()
+            except soundfile.LibsndfileError as error:
+                raise OSError(str(error)) from error
+
+    def _write_trace(self) -> None:
+        """Everything that happened, in order, and where each thing came from."""
+        if not self._trace:
+            return
+        report = None
+        if self.turn is not None:
+            own = {"ttfa_ms": self.turn.ttfa_ms, "audio_seconds": self.turn.audio_seconds}
+            report = self.turn.report.to_dict() | own
+        values = {
+            "report": report,
+            "machine": {"python": platform.python_version(), "platform": platform.platform()},
+            "events": self._trace,
+        }
+        text = json.dumps(values, ensure_ascii=False, indent=1)
+        (self._out / "trace.json").write_text(text, encoding="utf-8")
