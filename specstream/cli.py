@@ -65,9 +65,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     verify.add_argument(
         "--tokens",
-        type=_count,
-        default=600,
-        help="tokens compared with plain greedy (default: 600)",
+        type=int,
+        default=400,
+        help="tokens compared with plain greedy (default: 400)",
     )
     add_engine_options(verify)
     verify.set_defaults(run="verify:run")
