@@ -95,9 +95,8 @@ def test_width_noise_is_seen_where_it_exists() -> None:
     model = target(torch.bfloat16)
 
     class Drifting(ModelRunner):
-        def _one(self, item):  # type: ignore[no-untyped-def]
-            rows = super()._one(item)
-            return rows + 1e-3 * item.token_ids.shape[0]
+        def _fixed(self, item, width):  # type: ignore[no-untyped-def]
+            return super()._fixed(item, width) + 1e-3 * item.token_ids.shape[0]
 
     from specstream.model.invariance import rows_alike
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 from specstream.errors import ModelUnsupported
 
-__all__ = ["KVCache", "check_supported"]
+__all__ = ["KVCache", "TransformersCache", "check_supported"]
 
 _FIRST_CAPACITY = 256
 _ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
@@ -112,10 +113,38 @@ class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return -1
 
 
-class KVCache:
+class KVCache(ABC):
     """Keys and values of one sequence, for every layer of one model.
 
-    ``length`` rows are valid. A model's forward appends rows; `rollback_to` takes them back in O(1).
+    ``length`` rows are valid. A pass appends rows; `rollback_to` takes them back in O(1).
+    """
+
+    @property
+    @abstractmethod
+    def length(self) -> int:
+        """Valid rows: those that every layer has."""
+
+    @abstractmethod
+    def rollback_to(self, length: int) -> None:
+        """Keep the first ``length`` rows. Absolute, so doing it twice changes nothing.
+
+        Raises:
+            ValueError: ``length`` is negative or there are not that many rows.
+        """
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Memory held, in bytes (capacity, not use)."""
+
+    def _check(self, length: int) -> None:
+        if not 0 <= length <= self.length:
+            raise ValueError(f"can't roll back to {length}: {self.length} rows are valid")
+
+
+class TransformersCache(KVCache):
+    """For a model that runs as it is: ``transformers`` is what its forward takes.
+
     ``fixed_capacity`` allocates that many rows at once and shows all of them to every pass.
     """
 
@@ -126,26 +155,18 @@ class KVCache:
 
     @property
     def length(self) -> int:
-        """Valid rows: those that every layer has.
-
-        A forward that was interrupted has written to some layers only; its rows don't count.
-        """
+        """Valid rows; a forward that was interrupted has written to some layers only."""
         return min(layer.length for layer in self._layers)
 
     def rollback_to(self, length: int) -> None:
-        """Keep the first ``length`` rows. Absolute, so doing it twice changes nothing.
-
-        Raises:
-            ValueError: ``length`` is negative or there are not that many rows.
-        """
-        if not 0 <= length <= self.length:
-            raise ValueError(f"can't roll back to {length}: {self.length} rows are valid")
+        """Keep the first ``length`` rows; see `KVCache.rollback_to`."""
+        self._check(length)
         for layer in self._layers:
             layer.length = length
 
     @property
     def nbytes(self) -> int:
-        """Memory held, in bytes (capacity, not use)."""
+        """Memory held, in bytes."""
         total = 0
         for layer in self._layers:
             if layer.is_initialized:

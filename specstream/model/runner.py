@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specstream.model.cache import KVCache, check_supported
+from specstream.model.cache import KVCache, TransformersCache, check_supported
+from specstream.model.lean import LeanDecoder
+from specstream.model.slab import SlabCache
 
 __all__ = ["ForwardInput", "ModelRunner"]
 
@@ -40,6 +44,9 @@ class ModelRunner:
     so a token's logits don't depend, to the last bit, on how many tokens were judged along with it.
 
     ``context_length`` bounds the context below what the model itself could take.
+
+    A model of the Llama family runs through `LeanDecoder`, several sequences in one pass; any other
+    as it is, sequence by sequence. ``lean=False`` runs every model as it is.
     """
 
     def __init__(
@@ -49,8 +56,10 @@ class ModelRunner:
         vocab_size: int | None = None,
         fixed_width: int | None = None,
         context_length: int | None = None,
+        lean: bool = True,
     ) -> None:
         check_supported(model.config)
+        self._lean = LeanDecoder.of(model) if lean else None
         self.model: PreTrainedModel = model
         self.device = model.device
         self.dtype = model.dtype
@@ -64,17 +73,28 @@ class ModelRunner:
         self.fixed_width = fixed_width
         self.forwards = 0
 
+    @property
+    def lean(self) -> bool:
+        """Whether the model runs through the lean pass."""
+        return self._lean is not None
+
     def new_cache(self) -> KVCache:
         """An empty cache for one sequence."""
         width = self.fixed_width
-        return KVCache(self.model.config, self.context_length + 4 * width if width else None)
+        capacity = self.context_length + 4 * width if width else None
+        if self._lean is not None:
+            return self._lean.new_cache(capacity)
+        return TransformersCache(self.model.config, capacity)
 
     def forward(self, inputs: Sequence[ForwardInput]) -> list[Tensor]:
         """Append tokens to each sequence and return its logits, ``[keep, vocab_size]`` each.
 
-        The rows of a sequence don't depend on what else is in ``inputs``.
+        The rows of a sequence depend on what else is in ``inputs`` by rounding at most; with a fixed
+        width not at all.
         """
-        return [self._one(item) for item in inputs]
+        if self.fixed_width is not None:
+            return [self._fixed(item, self.fixed_width) for item in inputs]
+        return self._pass(inputs)
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -85,27 +105,42 @@ class ModelRunner:
             self.forward([ForwardInput(tokens, cache)])
         self.forwards = 0
 
-    def _one(self, item: ForwardInput) -> Tensor:
-        self.forwards += 1
-        tokens, count, cache = item.token_ids, item.token_ids.shape[0], item.cache
-        before, last = cache.length, item.keep
-        if self.fixed_width is not None:
-            junk = self.fixed_width - count
-            if junk < 0:
-                raise ValueError(
-                    f"a pass of fixed width {self.fixed_width} can't take {count} tokens"
-                )
-            tokens, last = torch.cat([tokens, tokens.new_zeros(junk)]), self.fixed_width
+    def _pass(self, inputs: Sequence[ForwardInput]) -> list[Tensor]:
+        """As many model calls as the model needs: one, or one a sequence."""
+        self.forwards += len(inputs)
+        if self._lean is None:
+            return [self._stock(item) for item in inputs]
+        caches = [item.cache for item in inputs]
+        counts = [item.token_ids.shape[0] for item in inputs]
+        tokens = inputs[0].token_ids
+        if len(inputs) > 1:
+            tokens = torch.cat([item.token_ids for item in inputs])
+        hidden = self._lean(tokens, cast("list[SlabCache]", caches), counts)
+        keeps = [item.keep for item in inputs]
+        ends = itertools.accumulate(counts)
+        kept = [hidden[end - keep : end] for end, keep in zip(ends, keeps, strict=True)]
+        logits = self._fit(self._lean.logits(kept[0] if len(kept) == 1 else torch.cat(kept)))
+        return [logits] if len(kept) == 1 else list(torch.split(logits, keeps))
+
+    def _stock(self, item: ForwardInput) -> Tensor:
+        cache = cast(TransformersCache, item.cache)
         logits: Tensor = self.model(
-            input_ids=tokens.unsqueeze(0),
+            input_ids=item.token_ids.unsqueeze(0),
             past_key_values=cache.transformers,
             use_cache=True,
-            logits_to_keep=last,
-        ).logits[0, -last:]
-        if self.fixed_width is not None:
-            cache.rollback_to(before + count)
-            logits = logits[count - item.keep : count]
+            logits_to_keep=item.keep,
+        ).logits[0, -item.keep :]
         return self._fit(logits)
+
+    def _fixed(self, item: ForwardInput, width: int) -> Tensor:
+        tokens, count, cache = item.token_ids, item.token_ids.shape[0], item.cache
+        before, junk = cache.length, width - count
+        if junk < 0:
+            raise ValueError(f"a pass of fixed width {width} can't take {count} tokens")
+        tokens = torch.cat([tokens, tokens.new_zeros(junk)])
+        (logits,) = self._pass([ForwardInput(tokens, cache, keep=width)])
+        cache.rollback_to(before + count)
+        return logits[count - item.keep : count]
 
     def _fit(self, logits: Tensor) -> Tensor:
         surplus = logits.shape[-1] - self.vocab_size

@@ -13,7 +13,7 @@ from transformers import (
 )
 
 from specstream.errors import ModelUnsupported
-from specstream.model.cache import KVCache, check_supported
+from specstream.model.cache import TransformersCache, check_supported
 from tests.tiny import tiny_model
 
 
@@ -45,7 +45,7 @@ def test_rows_rolled_back_leave_no_trace(make: object) -> None:
     """Random appends and rollbacks give the logits of a fresh read, also past a sliding window."""
     model = make()  # type: ignore[operator]
     generator = torch.Generator().manual_seed(7)
-    cache = KVCache(model.config)
+    cache = TransformersCache(model.config)
     ids: list[int] = []
     for _ in range(30):
         new = torch.randint(
@@ -65,7 +65,7 @@ def test_rows_rolled_back_leave_no_trace(make: object) -> None:
 def test_the_buffer_grows_past_its_first_capacity() -> None:
     model = tiny_model(40, context=2048)
     ids = torch.randint(0, 40, (1, 600), generator=torch.Generator().manual_seed(1))
-    cache = KVCache(model.config)
+    cache = TransformersCache(model.config)
     parts = [run(model, part, cache.transformers) for part in torch.split(ids, 150, dim=1)]
     whole = run(model, ids, DynamicCache(config=model.config))
     torch.testing.assert_close(torch.cat(parts, 1), whole, atol=5e-5, rtol=1e-4)
@@ -76,7 +76,7 @@ def test_the_buffer_grows_past_its_first_capacity() -> None:
 @pytest.mark.parametrize("length", [-1, 6])
 def test_rolling_back_to_rows_that_are_not_there_is_refused(length: int) -> None:
     model = tiny_model(40)
-    cache = KVCache(model.config)
+    cache = TransformersCache(model.config)
     run(model, torch.zeros(1, 5, dtype=torch.long), cache.transformers)
     with pytest.raises(ValueError, match="5 rows are valid"):
         cache.rollback_to(length)
@@ -84,7 +84,7 @@ def test_rolling_back_to_rows_that_are_not_there_is_refused(length: int) -> None
 
 def test_an_interrupted_forward_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model(40)
-    cache = KVCache(model.config)
+    cache = TransformersCache(model.config)
     ids = torch.arange(6)[None]
     run(model, ids, cache.transformers)
 

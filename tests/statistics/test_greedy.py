@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -53,9 +54,9 @@ def test_in_bfloat16_every_divergence_is_a_near_tie() -> None:
 class Wrong(ModelRunner):
     """Passes of several tokens look one row too far back."""
 
-    def _one(self, item: ForwardInput) -> torch.Tensor:
-        rows = super()._one(item)
-        return rows.roll(1, 0) if 1 < rows.shape[0] < 5 else rows
+    def _pass(self, inputs: Sequence[ForwardInput]) -> list[torch.Tensor]:
+        (rows,) = super()._pass(inputs)
+        return [rows.roll(1, 0) if 1 < rows.shape[0] < 5 else rows]
 
 
 def test_a_bug_is_not_called_rounding() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from unittest import mock
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from specstream.bench.exactness.bugs import ArgmaxDraft
 from specstream.cli import main
 from specstream.engine import build
-from specstream.model.runner import ModelRunner
+from specstream.model.runner import ForwardInput, ModelRunner
 from tests.tiny import byte_tokenizer, noisy_copy, tiny_model
 
 CLAIMS = 5
@@ -83,15 +84,15 @@ def test_a_greedy_text_that_parts_without_a_tie_is_caught(
     pair: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A target whose passes of several tokens are off by far more than rounding in one row."""
-    one = ModelRunner._one
+    right = ModelRunner._pass
 
-    def off(self: ModelRunner, item: object) -> torch.Tensor:
-        rows = one(self, item)  # type: ignore[arg-type]
+    def off(self: ModelRunner, inputs: Sequence[ForwardInput]) -> list[torch.Tensor]:
+        (rows,) = right(self, inputs)
         if self.fixed_width is None and 1 < rows.shape[0] < 5:
             rows = rows.roll(1, -1)
-        return rows
+        return [rows]
 
-    with mock.patch.object(ModelRunner, "_one", off):
+    with mock.patch.object(ModelRunner, "_pass", off):
         code, values = verify([*pair, "--runs", "1", "--dtype", "float32"], capsys)
     assert code == 1
     assert not claims(values)["greedy text is the target's, or parts where rounding decides"][

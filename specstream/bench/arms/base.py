@@ -1,0 +1,65 @@
+"""What every arm of the experiment is to the schedule, and how arms are named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from specstream.bench.records import Run
+from specstream.errors import ConfigError
+from specstream.types import Message
+
+__all__ = ["Arm", "Ask", "DEFAULT_ARMS", "PEERS", "label", "parse_arms"]
+
+DEFAULT_ARMS = ("own", "auto", "generate", "assisted", "lookup")
+PEERS = ("generate", "assisted", "lookup", "llama.cpp")
+_ALL = (*DEFAULT_ARMS, "draft-2", "draft-4", "draft-6", "draft-8", "ngram")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One reply to write: every arm gets the same."""
+
+    messages: tuple[Message, ...]
+    max_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+
+
+class Arm(Protocol):
+    """One way of getting a reply. ``name`` is the family, ``setting`` which of its settings."""
+
+    name: str
+    setting: str
+
+    async def run(self, ask: Ask) -> Run:
+        """Write one reply, alone on the machine, and say when each token came out."""
+
+
+def label(name: str, setting: str) -> str:
+    """How an arm is called in tables."""
+    return f"{name} ({setting})" if setting else name
+
+
+def parse_arms(text: str | Sequence[str]) -> list[str]:
+    """``"own,auto,draft-4"`` to names, each once; ``all`` stands for every one of ours and theirs.
+
+    Raises:
+        ConfigError: an unknown name.
+    """
+    given = text.split(",") if isinstance(text, str) else list(text)
+    names: list[str] = []
+    for name in (part.strip() for part in given):
+        found = re.fullmatch(r"draft-([1-9]\d?)", name)
+        if name == "all":
+            names += _ALL
+        elif name in (*DEFAULT_ARMS, "ngram", "llama.cpp") or (found and int(found[1]) <= 32):
+            names.append(name)
+        else:
+            known = ", ".join((*DEFAULT_ARMS, "ngram", "draft-K (K from 1 to 32)", "all"))
+            raise ConfigError(f"unknown arm {name!r}; known: {known}")
+    return list(dict.fromkeys(names))

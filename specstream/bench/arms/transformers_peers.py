@@ -1,0 +1,194 @@
+"""Peers: transformers' generate, assisted generation and prompt lookup, on the same weights."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+from transformers.generation.streamers import BaseStreamer
+
+from specstream.bench.arms.base import Ask
+from specstream.bench.records import Emission, Run
+from specstream.config import EngineConfig
+from specstream.engine.prompt import encode_messages
+from specstream.model.load import load_model, load_tokenizer
+
+__all__ = ["ASSISTED", "LOOKUP", "PeerArm", "PeerModels", "generate_settings"]
+
+_CONSTANT = {"num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.0}
+ASSISTED: dict[str, dict[str, Any]] = {
+    "3 tokens": {"num_assistant_tokens": 3, **_CONSTANT},
+    "5 tokens": {"num_assistant_tokens": 5, **_CONSTANT},
+    "heuristic": {
+        "num_assistant_tokens": 5,
+        "num_assistant_tokens_schedule": "heuristic",
+        "assistant_confidence_threshold": 0.0,
+    },
+    "library default": {},
+}
+"""Settings of the draft's generation config. A threshold of None would be read as the default."""
+LOOKUP: dict[str, dict[str, Any]] = {
+    "4 tokens": {"prompt_lookup_num_tokens": 4},
+    "10 tokens": {"prompt_lookup_num_tokens": 10},
+}
+
+
+def generate_settings(*, compiled: bool) -> dict[str, dict[str, Any]]:
+    """Settings of plain ``generate``: a growing cache, and on request the compiled static one."""
+    settings: dict[str, dict[str, Any]] = {"": {}}
+    if compiled:
+        settings["static cache, compiled"] = {"cache_implementation": "static"}
+    return settings
+
+
+class _Stopped(Exception):
+    """Somebody wants to leave in the middle of a reply."""
+
+
+class _Watch(BaseStreamer):
+    """Notes when tokens come out. The first thing put is the prompt."""
+
+    def __init__(self, now_ms: Callable[[], float], stopping: threading.Event) -> None:
+        self._now_ms = now_ms
+        self._stopping = stopping
+        self._prompt_seen = False
+        self.emissions: list[Emission] = []
+        self.token_ids: list[int] = []
+
+    def put(self, value: torch.Tensor) -> None:
+        at = self._now_ms()
+        if self._stopping.is_set():
+            raise _Stopped
+        if not self._prompt_seen:
+            self._prompt_seen = True
+            return
+        ids = value.reshape(-1).tolist()
+        self.token_ids += ids
+        self.emissions.append(Emission(at, len(ids), accepted=len(ids) - 1))
+
+    def end(self) -> None:
+        pass
+
+
+class PeerModels:
+    """The pair as transformers loads it, and the one thread that the peers run on.
+
+    Thread counts belong to threads in torch, so the peers' thread is given the engine's.
+    """
+
+    def __init__(self, config: EngineConfig, threads: int) -> None:
+        self._config = config
+        self._pool = ThreadPoolExecutor(
+            1, "specstream-bench-peers", initializer=torch.set_num_threads, initargs=(threads,)
+        )
+        self.stopping = threading.Event()
+        self.tokenizer: Any = None
+        self.target: Any = None
+        self.draft: Any = None
+
+    async def load(self, *, draft: bool) -> None:
+        """Read the target and, if wanted, the draft.
+
+        Raises:
+            ModelError: any of its kinds.
+        """
+
+        def read() -> None:
+            self.tokenizer = load_tokenizer(self._config.target)
+            self.target = load_model(self._config.target, self._config)
+            if draft:
+                self.draft = load_model(self._config.draft, self._config)
+
+        await self.call(read)
+
+    async def call(self, work: Callable[[], Any]) -> Any:
+        """Run ``work`` on the peers' thread; when cancelled, wait until it has stopped."""
+        future = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            self.stopping.set()
+            await asyncio.wait([future])
+            future.exception()
+            raise
+
+    def close(self) -> None:
+        """End the thread and let go of the weights."""
+        self._pool.shutdown()
+        self.target = self.draft = None
+
+    @property
+    def eos_ids(self) -> list[int]:
+        """Every id that ends a turn, as the engine collects them."""
+        found: set[int] = set()
+        for value in (self.target.generation_config.eos_token_id, self.tokenizer.eos_token_id):
+            found.update([value] if isinstance(value, int) else value or [])
+        return sorted(found)
+
+
+class PeerArm:
+    """One of transformers' ways to generate, at one of its settings."""
+
+    def __init__(
+        self, name: str, setting: str, options: dict[str, Any], models: PeerModels
+    ) -> None:
+        self.name = name
+        self.setting = setting
+        self._models = models
+        self._options = {} if name == "assisted" else options
+        self._draft_config: GenerationConfig | None = None
+        if name == "assisted":
+            # Of its own: the heuristic schedule goes on from where the last reply left it.
+            self._draft_config = copy.deepcopy(models.draft.generation_config)
+            for key, value in options.items():
+                setattr(self._draft_config, key, value)
+
+    async def run(self, ask: Ask) -> Run:
+        """Write one reply on the peers' thread."""
+        run: Run = await self._models.call(lambda: self._run(ask))
+        return run
+
+    @torch.inference_mode()
+    def _run(self, ask: Ask) -> Run:
+        models = self._models
+        options = dict(self._options)
+        if self._draft_config is not None:
+            models.draft.generation_config = self._draft_config
+            options["assistant_model"] = models.draft
+        torch.manual_seed(ask.seed)
+        started = time.perf_counter()
+        watch = _Watch(lambda: (time.perf_counter() - started) * 1e3, models.stopping)
+        context = models.target.config.max_position_embeddings
+        ids = encode_messages(models.tokenizer, list(ask.messages), context)
+        prompt = torch.tensor([ids], device=models.target.device)
+        models.target.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            generation_config=_generation_config(ask, models.eos_ids, context - len(ids)),
+            streamer=watch,
+            **options,
+        )
+        total = (time.perf_counter() - started) * 1e3
+        ended = bool(watch.token_ids) and watch.token_ids[-1] in models.eos_ids
+        return Run(
+            tuple(watch.token_ids), tuple(watch.emissions), total, "stop" if ended else "length"
+        )
+
+
+def _generation_config(ask: Ask, eos_ids: list[int], room: int) -> GenerationConfig:
+    """The same law as ours: nothing but what was asked for."""
+    config = GenerationConfig(
+        max_new_tokens=min(ask.max_tokens, room), eos_token_id=eos_ids, pad_token_id=eos_ids[0]
+    )
+    config.do_sample = ask.temperature > 0
+    if config.do_sample:
+        config.temperature = ask.temperature
+        config.top_k, config.top_p = ask.top_k, ask.top_p
+    return config

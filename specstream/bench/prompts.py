@@ -1,0 +1,144 @@
+"""The prompts of the experiment: the bundled ones, or a file of the user's own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from specstream.engine.prompt import check_messages
+from specstream.errors import ConfigError, PromptError
+from specstream.types import Message
+
+__all__ = ["GRAMMAR_DOMAIN", "MEAN_DOMAINS", "Prompt", "PromptSet", "choose", "read_prompts"]
+
+MEAN_DOMAINS = ("chat", "tools", "math", "code")
+"""The domains that the geometric means are over."""
+GRAMMAR_DOMAIN = "scene"
+"""Shown apart: such scenes were written by a grammar, so they are predictable by construction."""
+_OTHER_NAMES = {"scenes": GRAMMAR_DOMAIN}
+_KEYS = {"id", "domain", "messages", "reference"}
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt; ``reference`` is what a person answered, if known (kept, never measured by)."""
+
+    id: str
+    domain: str
+    messages: tuple[Message, ...]
+    reference: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSet:
+    """Prompts, and the name and SHA-256 of the file that they came from."""
+
+    prompts: tuple[Prompt, ...]
+    name: str
+    sha256: str
+
+    @property
+    def domains(self) -> list[str]:
+        """The domains that occur: the known ones first, in their usual order."""
+        known = (*MEAN_DOMAINS, GRAMMAR_DOMAIN)
+        found = dict.fromkeys(prompt.domain for prompt in self.prompts)
+        return [d for d in known if d in found] + [d for d in found if d not in known]
+
+    def of(self, domain: str) -> list[Prompt]:
+        """The prompts of one domain, in the file's order."""
+        return [prompt for prompt in self.prompts if prompt.domain == domain]
+
+
+def read_prompts(path: str | Path | None = None) -> PromptSet:
+    """Read a file of JSON lines ``{"id", "domain", "messages", "reference"}``; None: the bundled one.
+
+    Raises:
+        ConfigError: the file can't be read, or a line isn't such a prompt (says which and why).
+    """
+    if path is None:
+        name, data = "bundled", resources.files("specstream.bench").joinpath("prompts.jsonl")
+    else:
+        name, data = Path(path).name, Path(path)
+    try:
+        raw = data.read_bytes()
+        text = raw.decode("utf-8")
+    except OSError as error:
+        raise ConfigError(f"can't read the prompts {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the prompts {path} are not UTF-8 text: {error.reason}") from None
+    prompts: list[Prompt] = []
+    seen: set[str] = set()
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            prompt = _prompt(json.loads(line))
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{name}, line {number}: not JSON: {error}") from None
+        except (ConfigError, PromptError) as error:
+            raise ConfigError(f"{name}, line {number}: {error}") from None
+        if prompt.id in seen:
+            raise ConfigError(f"{name}, line {number}: the id {prompt.id!r} is there twice")
+        seen.add(prompt.id)
+        prompts.append(prompt)
+    if not prompts:
+        raise ConfigError(f"{name} holds no prompts")
+    return PromptSet(tuple(prompts), name, hashlib.sha256(raw).hexdigest())
+
+
+def _prompt(value: Any) -> Prompt:
+    if not isinstance(value, dict):
+        raise ConfigError('a prompt is an object {"id", "domain", "messages", "reference"}')
+    unknown = value.keys() - _KEYS
+    if unknown:
+        raise ConfigError(f"unknown key {min(unknown)!r}; known: {', '.join(sorted(_KEYS))}")
+    for key in ("id", "domain"):
+        if not isinstance(value.get(key), str) or not value[key].strip():
+            raise ConfigError(f"{key} must be a text that is not empty")
+    if not isinstance(value.get("reference", ""), str):
+        raise ConfigError("reference must be a text")
+    if not isinstance(value.get("messages"), list):
+        raise ConfigError("messages must be a list of messages")
+    domain = value["domain"].strip()
+    return Prompt(
+        value["id"],
+        _OTHER_NAMES.get(domain, domain),
+        tuple(check_messages(value["messages"])),
+        value.get("reference", ""),
+    )
+
+
+def choose(
+    prompts: PromptSet, *, domains: Sequence[str] = (), limit: int | None = None, system: str = ""
+) -> PromptSet:
+    """The wanted domains, at most ``limit`` prompts of each, spread over the file.
+
+    A ``system`` text takes the place of the prompts' own system message.
+
+    Raises:
+        ConfigError: a wanted domain isn't there.
+    """
+    wanted = [_OTHER_NAMES.get(domain, domain) for domain in domains] or prompts.domains
+    missing = [domain for domain in wanted if domain not in prompts.domains]
+    if missing:
+        have = ", ".join(prompts.domains)
+        raise ConfigError(f"{prompts.name} has no prompts of {missing[0]!r}; it has {have}")
+    kept: list[Prompt] = []
+    for domain in dict.fromkeys(wanted):
+        of_domain = prompts.of(domain)
+        count = min(limit or len(of_domain), len(of_domain))
+        kept += [of_domain[i * len(of_domain) // count] for i in range(count)]
+    if system:
+        kept = [_with_system(prompt, system) for prompt in kept]
+    return PromptSet(tuple(kept), prompts.name, prompts.sha256)
+
+
+def _with_system(prompt: Prompt, system: str) -> Prompt:
+    rest = [message for message in prompt.messages if message["role"] != "system"]
+    first: Message = {"role": "system", "content": system}
+    return Prompt(prompt.id, prompt.domain, (first, *rest), prompt.reference)

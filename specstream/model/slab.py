@@ -1,0 +1,82 @@
+"""Keys and values of one sequence in one tensor, for the lean forward pass."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specstream.model.cache import KVCache
+
+__all__ = ["SlabCache"]
+
+_FIRST_CAPACITY = 256
+
+
+class SlabCache(KVCache):
+    """All layers of a sequence side by side: ``[layers, 2, capacity, kv_heads, head_dim]``.
+
+    Token-major, so that a pass writes its new rows in one piece, and cuts the views of every layer
+    at once. Grows by doubling, unless its capacity is ``fixed``.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        fixed_capacity: int | None = None,
+    ) -> None:
+        self._length = 0
+        self.fixed_capacity = fixed_capacity
+        # Zeros, not empty: a hidden row still takes part in sums, and 0 times NaN is NaN.
+        self._slab = torch.zeros(
+            (layers, 2, fixed_capacity or _FIRST_CAPACITY, kv_heads, head_dim),
+            dtype=dtype,
+            device=device,
+        )
+
+    @property
+    def length(self) -> int:
+        """Valid rows. A pass that was interrupted has added none."""
+        return self._length
+
+    def rollback_to(self, length: int) -> None:
+        """Keep the first ``length`` rows; see `KVCache.rollback_to`."""
+        self._check(length)
+        self._length = length
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, in bytes."""
+        return self._slab.nbytes
+
+    def views(self, count: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """For each layer: where to write ``count`` more rows, and what attention then reads.
+
+        The first are ``[2, count, kv_heads, head_dim]``, the second ``[2, kv_heads, shown,
+        head_dim]`` with all rows in use (with a fixed capacity: all there are). `extend` makes the
+        rows count.
+        """
+        at, end = self._length, self._length + count
+        if end > self._slab.shape[2]:
+            self._grow(end)
+        shown = self.fixed_capacity or end
+        return (
+            self._slab[:, :, at:end].unbind(),
+            self._slab[:, :, :shown].transpose(2, 3).unbind(),
+        )
+
+    def extend(self, count: int) -> None:
+        """The pass is complete: its rows are valid."""
+        self._length += count
+
+    def _grow(self, needed: int) -> None:
+        if self.fixed_capacity is not None:
+            raise ValueError(f"a cache of {self.fixed_capacity} rows can't hold {needed}")
+        layers, two, capacity, heads, dim = self._slab.shape
+        # Doubling: copying stays amortised O(1) a token.
+        larger = self._slab.new_zeros(layers, two, max(needed, 2 * capacity), heads, dim)
+        larger[:, :, : self._length] = self._slab[:, :, : self._length]
+        self._slab = larger
