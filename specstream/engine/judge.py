@@ -35,15 +35,14 @@ class Judge:
         """
         cases = []
         for request, proposal, rows in zip(batch, proposals, logits, strict=True):
-            # The largest logit is NaN or infinite exactly where no distribution can be made.
-            broken = [j for j, ok in enumerate(rows.amax(-1).isfinite().tolist()) if not ok]
-            if broken:
-                rows = rows.clone()
-                rows[broken] = 0.0
             rows = request.process_rows(rows, proposal)
-            request.faults.update({j: ModelBroken(_NO_NUMBERS) for j in broken})
             cases.append(Case(proposal, rows, request.params, request.generator))
         if self._coupled:
             seeds = [request.seed for request in batch]
-            return match_batch(cases, seeds, [len(request.token_ids) for request in batch])
-        return verify_batch(cases, rule=self._rule)
+            verdicts = match_batch(cases, seeds, [len(request.token_ids) for request in batch])
+        else:
+            verdicts = verify_batch(cases, rule=self._rule)
+        for request, verdict in zip(batch, verdicts, strict=True):
+            for row in verdict.broken:
+                request.faults.setdefault(row, ModelBroken(_NO_NUMBERS))
+        return verdicts

@@ -7,12 +7,14 @@ fixed function of the seed and the target.
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 
 from specstream.model.noise import race
 from specstream.model.sampling import probabilities
 from specstream.spec.proposal import Verdict
-from specstream.spec.verify import Case
+from specstream.spec.verify import Case, match
 
 __all__ = ["match_batch"]
 
@@ -37,15 +39,13 @@ def match_batch(cases: list[Case], seeds: list[int], first: list[int]) -> list[V
             # the last bits must not depend on how many rows are judged together.
             for offset, row in enumerate(torch.split(case.logits, 1)):
                 parts.append(race(probabilities(row, case.params), seed, position + offset))
-        parts.append(case.proposal.tokens)
+        parts += [case.proposal.tokens, case.logits.amax(-1).isfinite()]
     flat = iter(torch.cat(parts).tolist())
     verdicts = []
     for case in cases:
         count = case.proposal.length
-        choices = [next(flat) for _ in range(count + 1)]
-        tokens = [next(flat) for _ in range(count)]
-        n = 0
-        while n < count and tokens[n] == choices[n]:
-            n += 1
-        verdicts.append(Verdict(n, choices[n], tuple(range(n)), tuple(choices[: n + 1])))
+        choices = list(itertools.islice(flat, count + 1))
+        tokens = list(itertools.islice(flat, count))
+        broken = tuple(row for row in range(count + 1) if not next(flat))
+        verdicts.append(match(tokens, choices, broken))
     return verdicts

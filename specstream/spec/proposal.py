@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from specstream.types import SamplingParams
 
-__all__ = ["Capabilities", "Proposal", "Proposer", "SpecRequest", "Verdict"]
+__all__ = [
+    "AdaptiveProposer",
+    "Capabilities",
+    "Explanation",
+    "Proposal",
+    "Proposer",
+    "SpecRequest",
+    "StepTimes",
+    "Verdict",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +33,13 @@ class Proposal:
             from*. None means a deterministic draft (a point mass on ``tokens[j]``).
         parents: ``[K]`` int64, the index of each token's parent in a tree (-1: the root). None means
             a chain.
+        source: The kind of proposer that made it.
     """
 
     tokens: Tensor
     probs: Tensor | None = None
     parents: Tensor | None = None
+    source: str = ""
 
     @property
     def length(self) -> int:
@@ -59,13 +70,15 @@ class Verdict:
     ``accepted`` leading tokens stand; ``next_token`` follows them: *recovered* (drawn from the
     residual) where one was rejected, *bonus* where all were accepted. ``path`` are the indices of
     the accepted tokens in the proposal (for a chain: 0, 1, …, accepted - 1). ``tokens`` is what the
-    round emits: the accepted tokens and the one after them.
+    round emits: the accepted tokens and the one after them. ``broken`` are the rows of logits that
+    are no numbers; a reply that gets as far as one of them can't go on.
     """
 
     accepted: int
     next_token: int
     path: tuple[int, ...]
     tokens: tuple[int, ...]
+    broken: tuple[int, ...] = ()
 
 
 class SpecRequest(Protocol):
@@ -144,3 +157,43 @@ class Proposer(Protocol):
     def release(self, slot: int) -> None:
         """The sequence is gone: drop what is kept for it. Idempotent."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Where one step of the engine went, in milliseconds.
+
+    ``rows`` requests shared the target's pass, which read ``tokens`` tokens. ``total_ms`` is the step
+    without the reading of prompts.
+    """
+
+    propose_ms: float
+    verify_ms: float
+    total_ms: float
+    rows: int
+    tokens: int
+
+
+@runtime_checkable
+class AdaptiveProposer(Proposer, Protocol):
+    """A proposer that decides by what a round costs and brings."""
+
+    def clock(self, times: StepTimes) -> None:
+        """The step whose verdicts were observed last is over."""
+        ...
+
+    def explain(self, request_id: int | None = None) -> Explanation:
+        """Why it does what it does, for one request or in general."""
+        ...
+
+    def finish(self, request_id: int) -> None:
+        """The request is over; its sequence may live on. Idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """In words, and the speed against plain decoding that is predicted for it (None: not known yet)."""
+
+    words: str
+    predicted_speedup: float | None = None

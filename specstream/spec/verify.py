@@ -7,8 +7,9 @@ token after it together have exactly the law of sampling from the target one tok
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -19,7 +20,7 @@ from specstream.spec.proposal import Proposal, Verdict
 from specstream.spec.rules import Law, block_law, deterministic_law, ratio_law
 from specstream.types import SamplingParams
 
-__all__ = ["Case", "Rule", "verify", "verify_batch"]
+__all__ = ["Case", "Rule", "match", "verify", "verify_batch"]
 
 Rule = Literal["ratio", "block"]
 _LAWS: dict[Rule, Callable[..., Law]] = {"ratio": ratio_law, "block": block_law}
@@ -66,41 +67,54 @@ def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict
     Raises:
         ValueError: the shapes of a case don't fit together.
     """
+    sound = [case.logits.amax(-1).isfinite() for case in cases]
     outcomes: list[Tensor | None] = [None] * len(cases)
     sampled: dict[bool, list[int]] = {True: [], False: []}
     for index, case in enumerate(cases):
         _check(case)
         if case.params.greedy:
-            outcomes[index] = _greedy(case)
+            outcomes[index] = case.logits.argmax(-1)
         else:
             sampled[case.proposal.probs is not None].append(index)
     for with_probs, indices in sampled.items():
         if indices:
             law_of = _LAWS[rule] if with_probs else None
-            drawn = _draw([cases[i] for i in indices], law_of)
-            for index, outcome in zip(indices, drawn, strict=True):
+            # A row of no numbers has no law; any will do, for the reply can't pass it.
+            numbers = [
+                replace(cases[i], logits=cases[i].logits.where(sound[i].unsqueeze(-1), 0.0))
+                for i in indices
+            ]
+            for index, outcome in zip(indices, _draw(numbers, law_of), strict=True):
                 outcomes[index] = outcome
     parts = [
-        torch.cat([o, c.proposal.tokens])
-        for o, c in zip(outcomes, cases, strict=True)
-        if o is not None
+        part
+        for outcome, case, rows in zip(outcomes, cases, sound, strict=True)
+        for part in (outcome, case.proposal.tokens, rows)
+        if part is not None
     ]
     flat = iter(torch.cat(parts).tolist())
     verdicts = []
     for case in cases:
-        accepted, following = next(flat), next(flat)
-        tokens = [next(flat) for _ in range(case.proposal.length)]
-        emitted = (*tokens[:accepted], following)
-        verdicts.append(Verdict(accepted, following, tuple(range(accepted)), emitted))
+        count = case.proposal.length
+        outcome_size = count + 1 if case.params.greedy else 2
+        chosen = list(itertools.islice(flat, outcome_size))
+        tokens = list(itertools.islice(flat, count))
+        broken = tuple(row for row in range(count + 1) if not next(flat))
+        if case.params.greedy:
+            verdicts.append(match(tokens, chosen, broken))
+        else:
+            accepted, following = chosen
+            emitted = (*tokens[:accepted], following)
+            verdicts.append(Verdict(accepted, following, tuple(range(accepted)), emitted, broken))
     return verdicts
 
 
-def _greedy(case: Case) -> Tensor:
-    """``[2]``: how many tokens are the target's own choices, and its choice after them."""
-    choices = case.logits.argmax(-1)
-    stands = choices[:-1] == case.proposal.tokens
-    accepted = stands.long().cumprod(0).sum().reshape(1)
-    return torch.cat([accepted, choices.gather(0, accepted)])
+def match(tokens: Sequence[int], choices: Sequence[int], broken: tuple[int, ...]) -> Verdict:
+    """The verdict where the target's own choice after each token is known: accept while they agree."""
+    n = 0
+    while n < len(tokens) and tokens[n] == choices[n]:
+        n += 1
+    return Verdict(n, choices[n], tuple(range(n)), tuple(choices[: n + 1]), broken)
 
 
 def _draw(cases: Sequence[Case], law_of: Callable[..., Law] | None) -> Tensor:

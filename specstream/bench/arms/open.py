@@ -17,7 +17,7 @@ __all__ = ["open_arms"]
 
 @asynccontextmanager
 async def open_arms(
-    names: Sequence[str], config: EngineConfig, *, gguf: Path | None = None, quick: bool = False
+    names: Sequence[str], config: EngineConfig, *, compiled: bool = False, gguf: Path | None = None
 ) -> AsyncGenerator[tuple[list[Arm], Engine], None]:
     """Every arm that is named, once for each of its settings; and the engine of own and auto.
 
@@ -34,7 +34,7 @@ async def open_arms(
                 other = Engine(_with_proposer(config, name))
                 arms.append(EngineArm(name, await stack.enter_async_context(other)))
         if any(name in PEERS for name in names):
-            arms += await _open_peers(stack, names, config, gguf, quick)
+            arms += await _open_peers(stack, names, config, compiled=compiled, gguf=gguf)
         arms.sort(key=lambda arm: list(names).index(arm.name))
         yield arms, engine
 
@@ -51,17 +51,18 @@ async def _open_peers(
     stack: AsyncExitStack,
     names: Sequence[str],
     config: EngineConfig,
+    *,
+    compiled: bool,
     gguf: Path | None,
-    quick: bool,
 ) -> list[Arm]:
     from specstream.bench.arms import transformers_peers as peers
 
     models = peers.PeerModels(config, config.threads or 1)
     stack.callback(models.close)
     await models.load(draft="assisted" in names)
-    compiled = bool(getattr(config, "compile", False)) and models.target.device.type == "cuda"
+    on_gpu = models.target.device.type == "cuda"  # elsewhere transformers doesn't compile by itself
     settings = {
-        "generate": peers.generate_settings(compiled=compiled),
+        "generate": peers.generate_settings(compiled=compiled and on_gpu),
         "assisted": peers.ASSISTED,
         "lookup": peers.LOOKUP,
     }

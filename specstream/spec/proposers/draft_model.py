@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,24 +14,61 @@ from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.model.sampling import probabilities
 from specstream.spec.proposal import Capabilities, Proposal, SpecRequest, Verdict
 
-__all__ = ["DraftModelProposer"]
+__all__ = ["DraftModelProposer", "Drafting"]
 
 
 @dataclass(slots=True)
 class _Sequence:
-    """The draft's own cache of one slot, and the tokens whose rows it holds."""
+    """The draft's own cache of one slot, and the tokens whose rows it holds for certain.
+
+    After a proposal the cache holds rows of proposed tokens, too; the verdict tells which stay.
+    """
 
     cache: KVCache
     request_id: int
     rows: list[int] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Drafting:
+    """One request's chain while it is being written.
+
+    Attributes:
+        request: Whose.
+        count: At most so many tokens.
+        go_on: Asked with the draft's probability of each token after that token was taken; False ends
+            the chain. None: never asked, so that nothing waits for the device.
+        confidences: Those probabilities, as far as they were asked for.
+    """
+
+    request: SpecRequest
+    count: int
+    go_on: Callable[[float], bool] | None = None
+    confidences: list[float] = field(default_factory=list)
+    tokens: list[Tensor] = field(default_factory=list)
+    probs: list[Tensor] = field(default_factory=list)
+    drafted: list[int] = field(default_factory=list)  # known where the chain is looked at
+    state: _Sequence | None = None
+    unread: Tensor | None = None  # what the next pass reads; None: the chain is complete
+
+    def proposal(self, device: torch.device) -> Proposal:
+        """What was written."""
+        if not self.tokens:
+            return Proposal.empty(device)
+        probs = torch.cat(self.probs) if self.probs else None
+        return Proposal(torch.cat(self.tokens), probs, source="draft")
+
+
 class DraftModelProposer:
     """Lets a small model write ahead, with the target's temperature, top-k and top-p.
 
     Greedy requests get a deterministic draft; sampled ones the probabilities that each token was
-    drawn from. Drafting ends early after an end-of-sequence token (which is kept, so the decision
-    to stop doesn't bias what is proposed).
+    drawn from. Several requests draft in step, so that one pass of the draft serves them all.
+
+    A chain is looked at while it is written where that costs nothing (on a CPU), where processors
+    need its tokens, or where ``go_on`` asks; it then ends early after an end-of-sequence token or
+    when ``go_on`` says so. The last token is kept in any case, so the decision doesn't bias what is
+    proposed.
     """
 
     name = "draft"
@@ -49,59 +86,92 @@ class DraftModelProposer:
         self._eos_ids = eos_ids
         self._prefill_chunk = prefill_chunk
         self._sequences: dict[int, _Sequence] = {}
+        self._looks = runner.device.type == "cpu"
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
         """Up to ``num_tokens`` each, as far as the draft's own context goes."""
-        return [
-            self._one(r, min(b, self._config.num_tokens))
-            for r, b in zip(requests, budget, strict=True)
-        ]
+        limit = self._config.num_tokens
+        chains = [Drafting(r, min(b, limit)) for r, b in zip(requests, budget, strict=True)]
+        self.write(chains)
+        return [chain.proposal(self._runner.device) for chain in chains]
 
-    def _one(self, request: SpecRequest, count: int) -> Proposal:
-        device = self._runner.device
-        room = self._runner.context_length - len(request.token_ids)
-        count = min(count, room)
-        if count < 1:
-            return Proposal.empty(device)
-        state = self._synchronised(request)
+    def write(self, chains: Sequence[Drafting]) -> int:
+        """Write the chains, in step; the number of the draft's passes."""
+        for chain in chains:
+            self._begin(chain)
+        passes = 0
+        while active := [chain for chain in chains if chain.unread is not None]:
+            inputs = [
+                ForwardInput(chain.unread, chain.state.cache)
+                for chain in active
+                if chain.unread is not None and chain.state is not None
+            ]
+            passes += 1
+            for chain, logits in zip(active, self._runner.forward(inputs), strict=True):
+                self._choose(chain, logits)
+        return passes
+
+    def behind(self, request: SpecRequest) -> int:
+        """Committed tokens that the draft has not read, beyond the one or two of any round."""
+        state = self._sequences.get(request.slot)
+        if state is None:
+            return len(request.token_ids)
+        known = len(state.rows)
+        if state.request_id != request.id:
+            known = _common_prefix(state.rows, request.token_ids)
+        return max(0, len(request.token_ids) - known - 2)
+
+    def _begin(self, chain: Drafting) -> None:
+        """Bring the slot's cache up to the committed tokens, all but what the first pass reads."""
+        request = chain.request
+        chain.count = min(chain.count, self._runner.context_length - len(request.token_ids))
+        if chain.count < 1:
+            return
+        chain.state = state = self._synchronised(request)
         behind = request.token_ids[len(state.rows) :]
         if len(behind) > self._prefill_chunk:
             # Catch up a chunk a round, as the target does, so that nobody else waits for it.
             part = behind[: self._prefill_chunk]
+            self._runner.forward([ForwardInput(self._ids(part), state.cache)])
             state.rows.extend(part)
-            self._read(state.cache, torch.tensor(part, device=device))
-            return Proposal.empty(device)
-        unread = torch.tensor(behind, device=device)
-        tokens: list[Tensor] = []
-        probs: list[Tensor] = []
+            return
         state.rows.extend(behind)
-        drafted: list[int] = []
-        while True:
-            logits = request.process(self._read(state.cache, unread)[0], drafted).unsqueeze(0)
-            if bool(logits.isnan().any()):
-                break  # damaged weights or overflow: no distribution that a token could be drawn from
-            if request.params.greedy:
-                token = logits.argmax(-1)
-            else:
-                row = probabilities(logits, request.params)
-                token = request.draw(row, len(request.token_ids) + len(drafted))
-                probs.append(row)
-            tokens.append(token)
-            drafted.append(int(token))
-            if len(tokens) == count or drafted[-1] in self._eos_ids:
-                break
-            state.rows.append(drafted[-1])
-            unread = token
-        if not tokens:
-            return Proposal.empty(device)
-        return Proposal(torch.cat(tokens), torch.cat(probs) if probs else None)
+        chain.unread = self._ids(behind)
+
+    def _choose(self, chain: Drafting, logits: Tensor) -> None:
+        """Take the next token from the draft's row ``[1, V]``; decide whether the chain goes on."""
+        request, greedy = chain.request, chain.request.params.greedy
+        row = request.process(logits[0], chain.drafted).unsqueeze(0)
+        if greedy and chain.go_on is None:
+            top, token = row.max(-1)
+        elif greedy:
+            top, token = row.float().softmax(-1).max(-1)
+        else:
+            probs = probabilities(row, request.params)
+            token = request.draw(probs, len(request.token_ids) + len(chain.tokens))
+            top = probs[0, token]
+        chain.unread = None
+        ended = False
+        if self._looks or chain.go_on is not None or not request.params.plain_logits:
+            confidence = float(top)
+            if confidence != confidence:
+                return  # damaged weights or overflow: no distribution that a token could be drawn from
+            chain.drafted.append(int(token))
+            ended = chain.drafted[-1] in self._eos_ids
+            if chain.go_on is not None:
+                chain.confidences.append(confidence)
+                ended = not chain.go_on(confidence) or ended
+        chain.tokens.append(token)
+        if not greedy:
+            chain.probs.append(probs)
+        if not ended and len(chain.tokens) < chain.count:
+            chain.unread = token
 
     def _synchronised(self, request: SpecRequest) -> _Sequence:
         """The slot's cache, rolled back to what it has in common with the request's tokens.
 
-        Within a request only the last round's rejected tail can differ, and `observe` took that
-        back; a new request of the slot is compared from the start. At least the last token is left
-        to read: its logits are what the draft begins with.
+        A new request of the slot is compared from the start. At least the last token is left to
+        read: its logits are what the draft begins with.
         """
         state = self._sequences.get(request.slot)
         if state is None:
@@ -114,17 +184,17 @@ class DraftModelProposer:
         self._keep(state, min(same, state.cache.length, len(request.token_ids) - 1))
         return state
 
-    def _read(self, cache: KVCache, tokens: Tensor) -> Tensor:
-        """Append ``tokens``; logits ``[1, V]`` after the last one."""
-        return self._runner.forward([ForwardInput(tokens, cache)])[0]
+    def _ids(self, tokens: Sequence[int]) -> Tensor:
+        return torch.tensor(tokens, dtype=torch.int64, device=self._runner.device)
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
-        """Take back the rows of rejected tokens, before the commit."""
+        """Keep the rows of accepted tokens, take back the others; called before the commit."""
         for request, verdict in zip(requests, verdicts, strict=True):
             state = self._sequences.get(request.slot)
-            if state is not None:
-                standing = len(request.token_ids) + verdict.accepted
-                self._keep(state, min(standing, len(state.rows), state.cache.length))
+            if state is None or len(state.rows) != len(request.token_ids):
+                continue  # it wrote nothing this round
+            state.rows.extend(verdict.tokens[: verdict.accepted])
+            self._keep(state, min(len(state.rows), state.cache.length))
 
     @staticmethod
     def _keep(state: _Sequence, length: int) -> None:

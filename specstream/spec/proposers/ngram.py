@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
 from specstream.config import NgramProposerConfig
 from specstream.spec.proposal import Capabilities, Proposal, SpecRequest, Verdict
 
-__all__ = ["NgramProposer"]
+__all__ = ["Lookup", "NgramProposer"]
 
 _BORDER = -1  # no token: a continuation stops here
+
+
+class Lookup(NamedTuple):
+    """What followed the ``match`` latest tokens when they occurred before."""
+
+    tokens: list[int]
+    match: int
 
 
 class _Index:
@@ -45,15 +53,17 @@ class _Index:
         self._extend(token_ids[self._read :])
         self._read = len(token_ids)
 
-    def continuation(self, count: int) -> list[int]:
+    def continuation(self, count: int) -> Lookup:
         """What followed the longest known suffix, at its latest occurrence."""
         text = self._text
         for n in self._lengths:
             at = self._after.get(tuple(text[-n:])) if n <= len(text) else None
             if at is not None:
                 found = text[at : at + count]
-                return found[: found.index(_BORDER)] if _BORDER in found else found
-        return []
+                if _BORDER in found:
+                    found = found[: found.index(_BORDER)]
+                return Lookup(found, n if found else 0)
+        return Lookup([], 0)
 
 
 class NgramProposer:
@@ -79,13 +89,21 @@ class NgramProposer:
         ]
 
     def _one(self, request: SpecRequest, count: int) -> Proposal:
+        return self.proposal(self.look_up(request, count).tokens)
+
+    def look_up(self, request: SpecRequest, count: int) -> Lookup:
+        """What the request's text offers now, at most ``count`` tokens; in plain Python."""
         index = self._indexes.get(request.slot)
         if index is None or index.request_id != request.id:
             index = _Index(request, self._config.min_ngram, self._config.max_ngram)
             self._indexes[request.slot] = index
         index.catch_up(request.token_ids)
-        found = index.continuation(count) if count > 0 else []
-        return Proposal(torch.tensor(found, dtype=torch.int64, device=self._device))
+        return index.continuation(count) if count > 0 else Lookup([], 0)
+
+    def proposal(self, tokens: Sequence[int]) -> Proposal:
+        """Found tokens as a proposal."""
+        found = torch.tensor(tokens, dtype=torch.int64, device=self._device)
+        return Proposal(found, source="ngram")
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
         """Committed tokens are read at the next proposal."""

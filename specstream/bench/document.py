@@ -1,0 +1,119 @@
+"""The result as one JSON object, and the files of an experiment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from specstream.bench.costs import Ceiling, Costs, ceiling_of, costs_of
+from specstream.bench.records import Record
+from specstream.bench.results import Results
+from specstream.bench.run import Outcome
+from specstream.bench.summary import domains_note, figures_by_domain, summary_of
+from specstream.bench.verdict import verdict_of
+from specstream.errors import OutputError
+
+__all__ = ["Files", "analyse", "document_of"]
+
+_ROUNDING = (
+    "in bfloat16 and float16 a pass over several tokens rounds differently from a pass over one, so "
+    "greedy texts may part where two tokens are nearly tied; in float32 on a CPU they don't"
+)
+_PHASES = (
+    "decode-phase speed is the tokens after a reply's first emission over the time from its first "
+    "emission to its last; our draft reads the prompt within that phase, transformers' before it"
+)
+
+
+def analyse(
+    results: Results,
+) -> tuple[dict[str, float | None], dict[str, Costs], dict[str, Ceiling]]:
+    """The summary, and by domain what rounds cost and what the formula makes of it."""
+    costs: dict[str, Costs] = {}
+    ceilings: dict[str, Ceiling] = {}
+    for domain in results.domains:
+        plain = [record.run for record in results.runs(domain, "own")]
+        fast = [record.run for record in results.runs(domain, "auto")]
+        found = costs_of(plain, fast)
+        figures = results.figures.get((domain, "auto", ""))
+        if found is None or figures is None:
+            continue
+        costs[domain] = found
+        ceiling = ceiling_of(found, figures, fast, results.ratio(domain, "auto", "own"))
+        if ceiling is not None:
+            ceilings[domain] = ceiling
+    return summary_of(results), costs, ceilings
+
+
+def document_of(
+    results: Results,
+    outcome: Outcome,
+    provenance: Mapping[str, Any],
+    *,
+    concurrency: Mapping[str, Any] | None = None,
+    notes: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """Everything but the single runs."""
+    summary, costs, ceilings = analyse(results)
+    said = [domains_note(results), _PHASES]
+    if provenance.get("dtype") != "float32":
+        said.append(_ROUNDING)
+    if outcome.cut_short:
+        said.append(f"cut short after {outcome.cells} cells: {outcome.cut_short}")
+    if provenance.get("target_padded"):
+        said.append(f"the target is padded: {provenance['target_padded']}")
+    return {
+        "summary": summary,
+        "verdict": verdict_of(results, summary, costs, ceilings),
+        "domains": figures_by_domain(results),
+        "costs": {domain: found.to_dict() for domain, found in costs.items()},
+        "formula": {domain: found.to_dict() for domain, found in ceilings.items()},
+        "concurrency": dict(concurrency) if concurrency else None,
+        "complete": not outcome.cut_short,
+        "cells": outcome.cells,
+        "notes": [*said, *notes],
+        "provenance": dict(provenance),
+    }
+
+
+class Files:
+    """The folder that results go to: ``runs.jsonl`` as they come, the rest at the end.
+
+    Raises:
+        OutputError: the folder or a file in it can't be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with _writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._runs = open(folder / "runs.jsonl", "w", encoding="utf-8")
+
+    def keep(self, record: Record) -> None:
+        """Write one run down at once."""
+        with _writing(self.folder / "runs.jsonl"):
+            self._runs.write(json.dumps(record.to_dict()) + "\n")
+            self._runs.flush()
+
+    def write(self, document: Mapping[str, Any], table: list[str]) -> None:
+        """Write ``bench.json`` and ``bench.txt``."""
+        with _writing(self.folder / "bench.json"):
+            text = json.dumps(document, ensure_ascii=False, indent=1) + "\n"
+            (self.folder / "bench.json").write_text(text, encoding="utf-8")
+            (self.folder / "bench.txt").write_text("\n".join(table) + "\n", encoding="utf-8")
+
+    def close(self) -> None:
+        """Close the open file."""
+        with _writing(self.folder / "runs.jsonl"):
+            self._runs.close()
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"can't write {path}: {error.strerror or error}") from error

@@ -1,0 +1,192 @@
+"""Padded targets: the same distribution at the cost of a larger model.
+
+Layers are added whose output projections (``o_proj``, ``down_proj``) are zero, so they add nothing to
+the residual stream; MLPs and attention are widened with units whose output columns are zero. Where
+that isn't enough, the residual stream itself is widened by a power of four with channels that stay
+zero: RMSNorm then divides by a power of two more, which its weight takes back exactly, in any binary
+floating point. Every weight that isn't zero for exactness' sake is random, so that nothing is saved
+on zeros. Logits are those of the model that was padded, up to the order of summation.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from specstream.errors import ConfigError, ModelUnsupported
+
+__all__ = ["Padding", "choose_shape", "pad", "parse_padding", "save_padded"]
+
+_UNITS = {"M": 10**6, "B": 10**9}
+_USUAL_RATIO = 4.0  # of an MLP's width to the residual stream's
+_STEP = 64  # widths are multiples of this
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """What ``--padded`` asks for: about so many parameters, in so many layers (None: chosen)."""
+
+    parameters: int
+    layers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The sizes of a padded model."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+
+
+def parse_padding(text: str) -> Padding:
+    """``"100M"``, ``"8B:32"``: parameters, and optionally layers.
+
+    Raises:
+        ConfigError: not of that form, or out of range.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([MB])(?::(\d+))?", text.strip(), re.IGNORECASE)
+    if not found:
+        raise ConfigError(f"--padded takes a size such as 100M, or 8B:32 with layers, not {text!r}")
+    size = float(found[1]) * _UNITS[found[2].upper()]
+    layers = int(found[3]) if found[3] else None
+    if not 1e6 <= size <= 100e9 or (layers is not None and not 1 <= layers <= 200):
+        raise ConfigError(f"--padded {text}: from 1M to 100B parameters, at most 200 layers")
+    return Padding(int(size), layers)
+
+
+def choose_shape(config: LlamaConfig, padding: Padding) -> Shape:
+    """The shape of about the wanted size whose layers look most like a usual model's.
+
+    Raises:
+        ConfigError: the target is larger than that already.
+    """
+    layers = padding.layers or _usual_layers(padding.parameters)
+    layers = max(layers, config.num_hidden_layers)
+    found: list[tuple[float, Shape]] = []
+    for power in range(4):
+        widen = 4**power
+        hidden = config.hidden_size * widen
+        heads, kv_heads = config.num_attention_heads * widen, config.num_key_value_heads * widen
+        head_dim = config.head_dim or config.hidden_size // config.num_attention_heads
+        embeddings = config.vocab_size * hidden * (1 if config.tie_word_embeddings else 2)
+        attention = 2 * hidden * head_dim * (heads + kv_heads)
+        room = (padding.parameters - embeddings) / layers - attention
+        intermediate = int(room / (3 * hidden)) // _STEP * _STEP
+        if intermediate >= config.intermediate_size:
+            odd = abs(math.log(intermediate / hidden / _USUAL_RATIO))
+            found.append((odd, Shape(layers, hidden, intermediate, heads, kv_heads)))
+    if not found:
+        raise ConfigError(
+            f"the target can't be padded to {padding.parameters / 1e6:.0f}M parameters in {layers} "
+            "layers: it is larger already; ask for more parameters or fewer layers"
+        )
+    return min(found, key=lambda one: one[0])[1]
+
+
+def _usual_layers(parameters: int) -> int:
+    """About as many layers as published models of that size have."""
+    sizes = ((2e8, 12), (7e8, 24), (2e9, 16), (5e9, 28), (2e10, 32))
+    return next((layers for size, layers in sizes if parameters <= size), 80)
+
+
+@torch.no_grad()
+def pad(model: LlamaForCausalLM, shape: Shape, *, seed: int = 0) -> LlamaForCausalLM:
+    """A model of ``shape`` with the distribution of ``model``, in its dtype, on the CPU."""
+    config = LlamaConfig(**{**model.config.to_dict(), **_sizes(model.config, shape)})
+    widen = shape.hidden // model.config.hidden_size
+    config.rms_norm_eps = model.config.rms_norm_eps / widen
+    with torch.device("meta"):
+        made = LlamaForCausalLM(config).to(model.dtype)
+    made.to_empty(device="cpu")
+    made.model.rotary_emb = type(made.model.rotary_emb)(config)
+    random = _RandomWeights(model.config.initializer_range, seed)
+    ours = dict(model.named_parameters())
+    for name, parameter in made.named_parameters():
+        _fill(name, parameter, ours.get(name), math.isqrt(widen), random)
+    made.generation_config = model.generation_config
+    made.tie_weights()
+    return made.eval()
+
+
+def _sizes(config: LlamaConfig, shape: Shape) -> dict[str, Any]:
+    return {
+        "num_hidden_layers": shape.layers,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": config.head_dim or config.hidden_size // config.num_attention_heads,
+    }
+
+
+class _RandomWeights:
+    """Normal noise. One block a shape, copied: drawing 8 billion numbers would take minutes."""
+
+    def __init__(self, scale: float, seed: int) -> None:
+        self._scale = scale
+        self._generator = torch.Generator().manual_seed(seed)
+        self._block = torch.empty(0)
+
+    def fill(self, parameter: Tensor) -> None:
+        flat = parameter.view(-1)
+        if self._block.dtype != flat.dtype or not len(self._block):
+            noise = torch.randn(2**20 + 7, generator=self._generator) * self._scale
+            self._block = noise.to(flat.dtype)
+        for part in flat.split(len(self._block)):
+            part.copy_(self._block[: len(part)])
+
+
+_OUTPUTS = ("o_proj.weight", "down_proj.weight", "embed_tokens.weight", "lm_head.weight")
+
+
+def _fill(
+    name: str, parameter: Tensor, ours: Tensor | None, root: int, random: _RandomWeights
+) -> None:
+    """Ours in the corner; around it zeros where they keep the result exact, else noise."""
+    if name.endswith("norm.weight"):
+        parameter.fill_(1.0)
+    elif name.endswith(_OUTPUTS):
+        parameter.zero_()
+    else:
+        random.fill(parameter)
+    if ours is None:
+        return
+    if ours.dim() == 1:
+        parameter.narrow(0, 0, len(ours)).copy_(ours / root)
+        if name.endswith("norm.weight"):
+            parameter[len(ours) :] = 0.0
+        return
+    rows, columns = ours.shape
+    parameter[:rows, :columns] = ours
+
+
+def save_padded(target: str, padding: Padding, folder: Path) -> tuple[Shape, int]:
+    """Write the padded target and its tokenizer to ``folder``; returns its shape and its size.
+
+    Raises:
+        ModelUnsupported: the target isn't of the Llama family.
+        ConfigError: it is larger than that already.
+        ModelError: it can't be read.
+    """
+    from specstream.config import EngineConfig
+    from specstream.model.load import load_model, load_tokenizer
+
+    model = load_model(target, EngineConfig(target=target, device="cpu", dtype="bfloat16"))
+    if not isinstance(model, LlamaForCausalLM) or model.config.attention_bias:
+        raise ModelUnsupported(f"{target}: only a plain Llama target can be padded")
+    shape = choose_shape(model.config, padding)
+    made = pad(model, shape)
+    made.save_pretrained(folder)
+    load_tokenizer(target).save_pretrained(folder)
+    return shape, sum(parameter.numel() for parameter in made.parameters())

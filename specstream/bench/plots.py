@@ -1,0 +1,138 @@
+"""The experiment as pictures, side by side. Needs matplotlib (the optional extra ``bench``)."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from specstream.bench.results import Results
+
+__all__ = ["can_plot", "draw_plots"]
+
+_COLOURS = {
+    "own": "#8a8f98",
+    "auto": "#0b5fad",
+    "ngram": "#5aa9e6",
+    "generate": "#d9b38c",
+    "assisted": "#e08b3c",
+    "lookup": "#b5502e",
+    "llama.cpp": "#6b4c8a",
+}
+_BLUES = ("#9ecbe8", "#6fb0dc", "#4394cc", "#2878b5")
+_PARTS = {
+    "prefill": "#c9ccd1",
+    "verify": "#0b5fad",
+    "draft": "#e08b3c",
+    "sample": "#5aa9e6",
+    "rollback": "#6b4c8a",
+    "emit": "#5b8c5a",
+    "other": "#555a61",
+}
+
+
+def can_plot() -> bool:
+    """Whether matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def draw_plots(results: Results, path: Path, title: str) -> None:
+    """Write one PNG: speed by domain and arm, acceptance by position, where the time goes.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (speed, acceptance, split) = pyplot.subplots(
+        1, 3, figsize=(19, 5.6), width_ratios=(2.2, 1, 1.1), layout="constrained"
+    )
+    try:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+        _draw_speed(speed, results)
+        _draw_acceptance(acceptance, results)
+        _draw_split(split, results)
+        figure.savefig(path, dpi=110)
+    finally:
+        pyplot.close(figure)
+
+
+def _arms(results: Results) -> list[str]:
+    return list(dict.fromkeys(arm for arm, _ in results.arms))
+
+
+def _colour(arm: str, arms: Sequence[str]) -> str:
+    drafts = [a for a in arms if a.startswith("draft-")]
+    if arm in drafts:
+        return _BLUES[drafts.index(arm) * len(_BLUES) // max(len(drafts), 1) % len(_BLUES)]
+    return _COLOURS.get(arm, "#000000")
+
+
+def _draw_speed(axes: Any, results: Results) -> None:
+    arms, domains = _arms(results), results.domains
+    width = 0.84 / max(len(arms), 1)
+    for place, arm in enumerate(arms):
+        heights = [results.speed(domain, arm) or 0.0 for domain in domains]
+        at = [i + (place - (len(arms) - 1) / 2) * width for i in range(len(domains))]
+        name = f"{arm} (best setting)" if len(results.settings(arm)) > 1 else arm
+        bars = axes.bar(at, heights, width * 0.92, label=name, color=_colour(arm, arms))
+        if arm == "auto":
+            ratios = [results.ratio(domain, "auto", "own") for domain in domains]
+            texts = [f"{ratio:.2f}x" if ratio else "" for ratio in ratios]
+            axes.bar_label(bars, texts, fontsize=8, padding=2, color=_COLOURS["auto"])
+    names = [d if d in results.mean_domains else f"{d} (not in the mean)" for d in domains]
+    axes.set_xticks(range(len(domains)), names)
+    axes.set_ylabel("tokens a second, decode phase")
+    axes.set_title("Speed (on auto: against own)", loc="left", fontsize=10)
+    axes.margins(y=0.12)
+    axes.legend(fontsize=8, ncols=2, frameon=False)
+    _tidy(axes)
+
+
+def _draw_acceptance(axes: Any, results: Results) -> None:
+    for domain in results.domains:
+        figures = results.figures.get((domain, "auto", ""))
+        if figures and figures.acceptance_by_position:
+            rates = figures.acceptance_by_position
+            axes.plot(range(1, len(rates) + 1), rates, marker="o", markersize=4, label=domain)
+    axes.set_ylim(0, 1.02)
+    axes.set_xlabel("position of the draft in its round")
+    axes.set_ylabel("accepted, of those that were reached")
+    axes.set_title("Acceptance by position (auto)", loc="left", fontsize=10)
+    if axes.lines:
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.legend(fontsize=8, frameon=False)
+    _tidy(axes)
+
+
+def _draw_split(axes: Any, results: Results) -> None:
+    names: list[str] = []
+    bars: list[dict[str, float]] = []
+    for domain in results.domains:
+        for arm in ("own", "auto"):
+            figures = results.figures.get((domain, arm, ""))
+            if figures and figures.tokens:
+                ms = figures.total_s * 1e3 / figures.tokens
+                names.append(f"{domain}, {arm}")
+                bars.append({part: share * ms for part, share in figures.spent.items()})
+    left = [0.0] * len(bars)
+    for part, colour in _PARTS.items():
+        values = [bar.get(part, 0.0) for bar in bars]
+        if any(values):
+            axes.barh(names, values, left=left, color=colour, label=part, height=0.7)
+            left = [a + b for a, b in zip(left, values, strict=True)]
+    axes.invert_yaxis()
+    axes.set_xlabel("milliseconds a token, whole request")
+    axes.set_title("Where the time goes", loc="left", fontsize=10)
+    if bars:
+        axes.legend(fontsize=8, frameon=False)
+    _tidy(axes)
+
+
+def _tidy(axes: Any) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8)

@@ -1,0 +1,92 @@
+"""Small estimators that learn from a stream and forget slowly. Deterministic, no clock."""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["Average", "Chance", "Lean", "log_odds", "odds_to_chance"]
+
+_FURTHEST = 4.5  # log-odds beyond which nothing learned is worth telling apart: 0.989
+
+
+def log_odds(p: float) -> float:
+    """``log(p / (1 - p))``, kept finite."""
+    p = min(max(p, 1e-4), 1.0 - 1e-4)
+    return math.log(p / (1.0 - p))
+
+
+def odds_to_chance(x: float) -> float:
+    """The inverse of `log_odds`."""
+    return 1.0 / (1.0 + math.exp(-x))
+
+
+class Chance:
+    """A probability, from hits and misses. What is older than ``memory`` trials fades.
+
+    ``prior`` counts as ``weight`` trials.
+    """
+
+    __slots__ = ("_hits", "_memory", "_trials", "log_odds", "value")
+
+    def __init__(self, prior: float, weight: float, memory: float) -> None:
+        self._hits = prior * weight
+        self._trials = weight
+        self._memory = memory
+        self.value = prior
+        self.log_odds = log_odds(prior)
+
+    def learn(self, hit: bool) -> None:
+        """Count one trial."""
+        fade = min(1.0, self._memory / (self._trials + 1.0))
+        self._hits = (self._hits + hit) * fade
+        self._trials = (self._trials + 1.0) * fade
+        self.value = self._hits / self._trials
+        self.log_odds = log_odds(self.value)
+
+
+class Average:
+    """A mean that starts at ``prior``, worth ``weight`` values, and fades after ``memory`` of them."""
+
+    __slots__ = ("_memory", "_weight", "value")
+
+    def __init__(self, prior: float, weight: float, memory: float) -> None:
+        self.value = prior
+        self._weight = weight
+        self._memory = memory
+
+    def learn(self, value: float) -> None:
+        """Count one value."""
+        self._weight = min(self._weight + 1.0, self._memory)
+        self.value += (value - self.value) / self._weight
+
+    def heir(self, weight: float, memory: float) -> Average:
+        """A mean of its own that starts from this one."""
+        return Average(self.value, weight, memory)
+
+
+class Lean:
+    """How far one request leans from what all requests do, in log-odds.
+
+    One step of Newton's method on the log-likelihood a trial (an extended Kalman filter of one
+    number), from a normal prior of deviation ``spread``. Precision stops growing at ``firmest``, so
+    that a change in the text is followed.
+    """
+
+    __slots__ = ("_firmest", "_precision", "value")
+
+    def __init__(self, spread: float = 1.0, firmest: float = 3.0) -> None:
+        self.value = 0.0
+        self._precision = 1.0 / (spread * spread)
+        self._firmest = firmest
+
+    def chance(self, base: float) -> float:
+        """Probability, for a request that leans so, of what has log-odds ``base`` in general."""
+        x = base + self.value
+        return 1.0 / (1.0 + math.exp(-x if -_FURTHEST < x < _FURTHEST else -math.copysign(_FURTHEST, x)))
+
+    def learn(self, base: float, hit: bool) -> None:
+        """Count one trial of something with log-odds ``base`` in general."""
+        p = self.chance(base)
+        self._precision = min(self._precision + p * (1.0 - p), self._firmest)
+        x = base + self.value + (hit - p) / self._precision
+        self.value = min(max(x, -_FURTHEST), _FURTHEST) - base
