@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import anyio
 
 from specstream import __version__
+from specstream.commands.bench import add_bench_options
 from specstream.commands.common import add_engine_options
 from specstream.errors import SpecstreamError
 
@@ -71,6 +72,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_engine_options(verify)
     verify.set_defaults(run="verify:run")
+
+    bench = commands.add_parser("bench", help="the same prompts with and without speculation")
+    add_bench_options(bench)
+    add_engine_options(bench)
+    bench.set_defaults(run="bench:run")
 
     doctor = commands.add_parser("doctor", help="what was found, what is missing, how to fix it")
     doctor.add_argument("--json", action="store_true", help="one JSON object")

@@ -13,6 +13,7 @@ from specstream.errors import ConfigError
 __all__ = [
     "DEFAULT_DRAFT",
     "DEFAULT_TARGET",
+    "AutoProposerConfig",
     "DraftProposerConfig",
     "EngineConfig",
     "NgramProposerConfig",
@@ -59,8 +60,30 @@ class OffProposerConfig(_Strict):
     kind: Literal["off"] = "off"
 
 
+class AutoProposerConfig(_Strict):
+    """Chosen each round, per request, by measured costs and acceptance: draft, lookup or nobody.
+
+    ``objective="speed"`` makes tokens per second as many as can be expected; ``"first_phrase"`` first
+    makes the first speakable phrase come as early as can be expected, then goes on as for speed.
+    """
+
+    kind: Literal["auto"] = "auto"
+    objective: Literal["speed", "first_phrase"] = "speed"
+    max_tokens: int = Field(default=10, ge=1, le=32, description="tokens proposed a round, at most")
+    max_ngram: int = Field(default=4, ge=1, le=16, description="longest suffix looked up")
+    min_ngram: int = Field(default=2, ge=1, le=16, description="shortest suffix looked up")
+    draft: bool = Field(default=True, description="whether the draft model may be used")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> AutoProposerConfig:
+        if self.min_ngram > self.max_ngram:
+            raise ValueError("min_ngram can't be more than max_ngram")
+        return self
+
+
 ProposerConfig = Annotated[
-    DraftProposerConfig | NgramProposerConfig | OffProposerConfig, Field(discriminator="kind")
+    AutoProposerConfig | DraftProposerConfig | NgramProposerConfig | OffProposerConfig,
+    Field(discriminator="kind"),
 ]
 
 
@@ -68,7 +91,9 @@ class EngineConfig(_Strict):
     """Everything that decides what an engine loads and how it runs.
 
     ``dtype="auto"`` is float32 on a CPU (there, the width of a pass doesn't change the greedy
-    choice) and bfloat16 on a GPU that has it. ``device="auto"`` takes the GPU if there is one.
+    choice) and bfloat16 on a GPU that has it. ``draft_dtype="auto"`` is the target's, except that a
+    draft so small that a CPU keeps it in its caches runs in float32, which is faster there.
+    ``device="auto"`` takes the GPU if there is one.
 
     ``mode="default"`` keeps the target's distribution; ``rule`` says how sampled drafts are judged.
     ``mode="reproducible"`` makes a reply a fixed function of prompt, parameters and seed: the same
@@ -79,8 +104,9 @@ class EngineConfig(_Strict):
 
     target: str = DEFAULT_TARGET
     draft: str = DEFAULT_DRAFT
-    proposer: ProposerConfig = DraftProposerConfig()
+    proposer: ProposerConfig = AutoProposerConfig()
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    draft_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: str = "auto"
     threads: int | None = Field(
         default=None, ge=1, le=1024, description="CPU threads; default: all cores but one"

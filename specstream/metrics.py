@@ -26,10 +26,16 @@ class SpecStats:
     accepted_at: list[int] = field(default_factory=list)
     draft_ms: float = 0.0
     verify_ms: float = 0.0
+    sample_ms: float = 0.0
+    rollback_ms: float = 0.0
+    emit_ms: float = 0.0
+    proposer_rounds: dict[str, int] = field(default_factory=dict)
 
-    def count_round(self, drafted: int, accepted: int) -> None:
-        """Enter one round: ``accepted`` of ``drafted`` tokens were kept."""
+    def count_round(self, drafted: int, accepted: int, source: str = "") -> None:
+        """Enter one round: ``accepted`` of the ``drafted`` tokens of ``source`` were kept."""
         self.rounds += 1
+        kind = source or "off"
+        self.proposer_rounds[kind] = self.proposer_rounds.get(kind, 0) + 1
         self.drafted += drafted
         self.accepted += accepted
         while len(self.drafted_at) < drafted:
@@ -67,6 +73,12 @@ class Report:
     draft_ms: float
     verify_ms: float
     proposer: str
+    sample_ms: float = 0.0
+    rollback_ms: float = 0.0
+    emit_ms: float = 0.0
+    proposer_rounds: dict[str, int] = field(default_factory=dict)
+    predicted_speedup: float | None = None
+    explanation: str = ""
 
     @property
     def acceptance_rate(self) -> float:
@@ -104,5 +116,13 @@ class Report:
             "total_ms": round(self.total_ms, 3),
             "draft_ms": round(self.draft_ms, 3),
             "verify_ms": round(self.verify_ms, 3),
+            "sample_ms": round(self.sample_ms, 3),
+            "rollback_ms": round(self.rollback_ms, 3),
+            "emit_ms": round(self.emit_ms, 3),
             "proposer": self.proposer,
+            "proposer_rounds": dict(self.proposer_rounds),
+            "predicted_speedup": (
+                None if self.predicted_speedup is None else round(self.predicted_speedup, 3)
+            ),
+            "explanation": self.explanation,
         }

@@ -24,8 +24,8 @@ class Costs:
     Attributes:
         plain_ms: Milliseconds of a plain round.
         c: A drafted token.
-        v: A pass over M tokens and its judging, by M; as far as such passes were seen.
-        o: Everything else in a round that drafts.
+        v: A pass over M tokens, by M; as far as such passes were seen.
+        o: Everything else in a round that drafts: judging, commit, rollback, emission.
         plain_o: Everything else in a plain round.
         first_ms: What the first drafting round of a request takes longer: the draft reads the prompt.
         rounds: Drafting rounds that this was taken from.

@@ -12,7 +12,7 @@ from specstream.bench.costs import Ceiling, Costs, ceiling_of, costs_of
 from specstream.bench.records import Record
 from specstream.bench.results import Results
 from specstream.bench.run import Outcome
-from specstream.bench.summary import domains_note, figures_by_domain, summary_of
+from specstream.bench.summary import domains_note, figures_by_domain, ratios_by_domain, summary_of
 from specstream.bench.verdict import verdict_of
 from specstream.errors import OutputError
 
@@ -63,12 +63,14 @@ def document_of(
         said.append(_ROUNDING)
     if outcome.cut_short:
         said.append(f"cut short after {outcome.cells} cells: {outcome.cut_short}")
+    said += [f"{arm} broke and was left out: {how}" for arm, how in outcome.broken.items()]
     if provenance.get("target_padded"):
         said.append(f"the target is padded: {provenance['target_padded']}")
     return {
         "summary": summary,
         "verdict": verdict_of(results, summary, costs, ceilings),
         "domains": figures_by_domain(results),
+        "ratios": ratios_by_domain(results),
         "costs": {domain: found.to_dict() for domain, found in costs.items()},
         "formula": {domain: found.to_dict() for domain, found in ceilings.items()},
         "concurrency": dict(concurrency) if concurrency else None,

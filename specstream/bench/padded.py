@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from specstream.errors import ConfigError, ModelUnsupported
 
@@ -107,8 +106,8 @@ def pad(model: LlamaForCausalLM, shape: Shape, *, seed: int = 0) -> LlamaForCaus
     widen = shape.hidden // model.config.hidden_size
     config.rms_norm_eps = model.config.rms_norm_eps / widen
     with torch.device("meta"):
-        made = LlamaForCausalLM(config).to(model.dtype)
-    made.to_empty(device="cpu")
+        made: Any = LlamaForCausalLM(config)
+    made = made.to(model.dtype).to_empty(device="cpu")
     made.model.rotary_emb = type(made.model.rotary_emb)(config)
     random = _RandomWeights(model.config.initializer_range, seed)
     ours = dict(model.named_parameters())
@@ -116,7 +115,8 @@ def pad(model: LlamaForCausalLM, shape: Shape, *, seed: int = 0) -> LlamaForCaus
         _fill(name, parameter, ours.get(name), math.isqrt(widen), random)
     made.generation_config = model.generation_config
     made.tie_weights()
-    return made.eval()
+    ready: LlamaForCausalLM = made.eval()
+    return ready
 
 
 def _sizes(config: LlamaConfig, shape: Shape) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class _RandomWeights:
         if self._block.dtype != flat.dtype or not len(self._block):
             noise = torch.randn(2**20 + 7, generator=self._generator) * self._scale
             self._block = noise.to(flat.dtype)
-        for part in flat.split(len(self._block)):
+        for part in torch.split(flat, len(self._block)):
             part.copy_(self._block[: len(part)])
 
 

@@ -83,7 +83,7 @@ def _draw_speed(axes: Any, results: Results) -> None:
         if arm == "auto":
             ratios = [results.ratio(domain, "auto", "own") for domain in domains]
             texts = [f"{ratio:.2f}x" if ratio else "" for ratio in ratios]
-            axes.bar_label(bars, texts, fontsize=8, padding=2, color=_COLOURS["auto"])
+            axes.bar_label(bars, texts, label_type="center", rotation=90, fontsize=8, color="white")
     names = [d if d in results.mean_domains else f"{d} (not in the mean)" for d in domains]
     axes.set_xticks(range(len(domains)), names)
     axes.set_ylabel("tokens a second, decode phase")

@@ -14,15 +14,18 @@ from typing import Any
 from specstream import __version__
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
 
-__all__ = ["bench_model", "load_average", "provenance_of"]
+__all__ = ["load_average", "provenance_of"]
 
 _PACKAGES = ("torch", "transformers", "numpy", "tokenizers", "safetensors")
 
 
 def provenance_of(
-    config: EngineConfig, options: Mapping[str, Any], *, threads: int, padded: str = ""
+    config: EngineConfig, options: Mapping[str, Any], target: str, padded: str = ""
 ) -> dict[str, Any]:
-    """Everything that one would need to run it again, as JSON data."""
+    """Everything that one would need to run it again, as JSON data.
+
+    ``target`` is the name of the target; the one in ``config`` may be a padded copy of it.
+    """
     from specstream.model.load import choose_device, choose_dtype
 
     device = choose_device(config.device)
@@ -36,14 +39,13 @@ def provenance_of(
         "cpu": _cpu_name(),
         "cpu_cores": os.cpu_count(),
         "cpu_cores_allowed": _allowed(),
-        "threads": threads,
+        "threads": config.threads,
         "gpu": _gpu(device),
         "device": str(device),
         "dtype": str(choose_dtype(config.dtype, device)).removeprefix("torch."),
-        "load_average_before": load_average(),
-        "target": bench_model(config.target, DEFAULT_TARGET),
+        "target": _model(config.target, target, DEFAULT_TARGET),
         "target_padded": padded,
-        "draft": bench_model(config.draft, DEFAULT_DRAFT),
+        "draft": _model(config.draft, config.draft, DEFAULT_DRAFT),
         "proposer": config.proposer.model_dump(),
         "rule": config.rule,
         "mode": config.mode,
@@ -51,14 +53,16 @@ def provenance_of(
     }
 
 
-def bench_model(name: str, bundled: str) -> dict[str, Any]:
+def _model(folder: str, name: str, bundled: str) -> dict[str, Any]:
     """A model's name and size; counted on its description, no weight is read."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    factory: Any = AutoModelForCausalLM
+
     with torch.device("meta"):
-        config: Any = AutoConfig.from_pretrained(name)
-        model: Any = AutoModelForCausalLM.from_config(config)
+        config: Any = AutoConfig.from_pretrained(folder)
+        model: Any = factory.from_config(config)
     return {
         "name": "bundled" if name == bundled else name,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),

@@ -5,41 +5,60 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from specstream.bench.arms.base import Arm, Ask, label
+from specstream.bench.arms.base import PEERS, Arm, Ask, label
 from specstream.bench.prompts import Prompt, PromptSet
 from specstream.bench.records import Record, Run
 from specstream.bench.schedule import Budget, Cell, turned
-from specstream.errors import PromptError
+from specstream.errors import PromptError, SpecstreamError
 
 __all__ = ["Outcome", "run_cells", "warm_up"]
 
 WARM_UP_TOKENS = 32
+_SEED_STEP = 7919  # between repeats, so that sampled repeats differ
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of it. ``records`` are those of complete cells only: every arm is in each.
+    """What came of it.
 
-    ``cut_short`` says why not all cells were run; empty if they were.
+    Attributes:
+        records: Those of complete cells only: every arm that still runs is in each.
+        cells: How many were completed.
+        cut_short: Why not all cells were run; empty if they were.
+        broken: Peers that failed, by label, and how; none of their records is kept.
     """
 
     records: list[Record] = field(default_factory=list)
     cells: int = 0
     cut_short: str = ""
+    broken: dict[str, str] = field(default_factory=dict)
+
+    def works(self, arm: Arm) -> bool:
+        """Whether the arm has not failed."""
+        return label(arm.name, arm.setting) not in self.broken
+
+    def drop(self, arm: Arm, error: Exception) -> None:
+        """Leave an arm out from now on, and what it did before."""
+        first = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        self.broken[label(arm.name, arm.setting)] = first
+        self.records = [r for r in self.records if (r.arm, r.setting) != (arm.name, arm.setting)]
 
 
 async def warm_up(
-    arms: Sequence[Arm], prompts: PromptSet, ask: Ask, *, tokens: int = WARM_UP_TOKENS
+    arms: Sequence[Arm], prompts: PromptSet, ask: Ask, outcome: Outcome, *, thorough: bool = False
 ) -> None:
     """Let every arm answer the first prompt of every other domain; nothing of it is kept.
+
+    ``thorough`` asks for whole replies in every domain, twice: compiled passes compile when first run.
 
     Raises:
         PromptError: a prompt that no model could take; names it.
     """
-    short = replace(ask, max_tokens=min(ask.max_tokens, tokens))
-    for domain in prompts.domains[::2]:
-        for arm in arms:
-            await _run(arm, prompts.of(domain)[0], short)
+    short = ask if thorough else replace(ask, max_tokens=min(ask.max_tokens, WARM_UP_TOKENS))
+    domains = prompts.domains * 2 if thorough else prompts.domains[::2]
+    for domain in domains:
+        for arm in filter(outcome.works, arms):
+            await _run(arm, prompts.of(domain)[0], short, outcome)
 
 
 async def run_cells(
@@ -68,24 +87,37 @@ async def run_cells(
         started = budget.used
         done: list[Record] = []
         for place, arm in enumerate(turned(arms, cell.visit)):
-            seeded = replace(ask, seed=ask.seed + 7919 * cell.repeat)
-            run = await _run(arm, cell.prompt, seeded)
-            record = Record(
-                cell.prompt.domain, cell.prompt.id, arm.name, arm.setting, cell.repeat, place, run
-            )
-            done.append(record)
-            keep(record)
+            if not outcome.works(arm):
+                continue
+            seeded = replace(ask, seed=ask.seed + _SEED_STEP * cell.repeat)
+            run = await _run(arm, cell.prompt, seeded, outcome)
+            if run is not None:
+                done.append(_record(cell, arm, place, run))
+                keep(done[-1])
         outcome.records += done
         outcome.cells += 1
         longest = max(longest, budget.used - started)
         tell(_progress(cell, done))
 
 
-async def _run(arm: Arm, prompt: Prompt, ask: Ask) -> Run:
+async def _run(arm: Arm, prompt: Prompt, ask: Ask, outcome: Outcome) -> Run | None:
+    """One reply; None if a peer failed, which is its own affair."""
     try:
         return await arm.run(replace(ask, messages=prompt.messages))
     except PromptError as error:
         raise PromptError(f"prompt {prompt.id}: {error}") from error
+    except SpecstreamError:
+        raise
+    except Exception as error:
+        if arm.name not in PEERS:
+            raise
+        outcome.drop(arm, error)
+        return None
+
+
+def _record(cell: Cell, arm: Arm, place: int, run: Run) -> Record:
+    prompt = cell.prompt
+    return Record(prompt.domain, prompt.id, arm.name, arm.setting, cell.repeat, place, run)
 
 
 def _progress(cell: Cell, done: Sequence[Record]) -> str:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from specstream.bench.figures import geometric_mean
+from specstream.bench.figures import geometric_mean, percentile
 from specstream.bench.prompts import GRAMMAR_DOMAIN, MEAN_DOMAINS
 from specstream.bench.results import Results
 
-__all__ = ["LEFT_OUT", "domains_note", "faster_peer", "figures_by_domain", "summary_of"]
+__all__ = [
+    "LEFT_OUT",
+    "domains_note",
+    "faster_peer",
+    "figures_by_domain",
+    "ratios_by_domain",
+    "summary_of",
+]
 
-LEFT_OUT = "its prompts are answered with text written by a grammar, predictable by construction"
+LEFT_OUT = (
+    "the bundled models learned such text from a grammar, so it is predictable by construction"
+)
 
 
 def summary_of(results: Results) -> dict[str, float | None]:
@@ -75,6 +84,44 @@ def domains_note(results: Results) -> str:
 def figures_by_domain(results: Results) -> dict[str, Any]:
     """Every figure by domain and arm, with the ratios beside."""
     return {domain: _domain(results, domain) for domain in results.domains}
+
+
+def ratios_by_domain(results: Results) -> dict[str, Any]:
+    """How many times as fast one arm is as another: by sums, over the prompts, and end to end."""
+    return {
+        domain: {
+            f"{arm} / {other}": found
+            for arm, other in _PAIRS
+            if (found := _ratios(results, domain, arm, other)) is not None
+        }
+        for domain in results.domains
+    }
+
+
+_PAIRS = (
+    ("auto", "own"),
+    ("own", "generate"),
+    ("auto", "generate"),
+    ("auto", "assisted"),
+    ("auto", "lookup"),
+    ("assisted", "generate"),
+    ("lookup", "generate"),
+)
+
+
+def _ratios(results: Results, domain: str, arm: str, other: str) -> dict[str, Any] | None:
+    decode = results.ratio(domain, arm, other)
+    if decode is None:
+        return None
+    by_prompt = results.prompt_ratios(domain, arm, other)
+    values = {
+        "decode": decode,
+        "decode_median_of_prompts": results.median_ratio(domain, arm, other),
+        "decode_p10_of_prompts": percentile(by_prompt, 0.1),
+        "decode_p90_of_prompts": percentile(by_prompt, 0.9),
+        "end_to_end": results.end_to_end_ratio(domain, arm, other),
+    }
+    return {key: None if value is None else round(value, 4) for key, value in values.items()}
 
 
 def _domain(results: Results, domain: str) -> dict[str, Any]:

@@ -3,13 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from specstream.bench.arms.base import label
 from specstream.bench.figures import geometric_mean
 from specstream.bench.results import Results
+from specstream.bench.run import Outcome
 from specstream.bench.summary import domains_note
 
-__all__ = ["table_of"]
+__all__ = ["heading_of", "table_of"]
+
+
+def heading_of(origin: Mapping[str, Any], outcome: Outcome) -> list[str]:
+    """What was measured on what, in two lines."""
+    gpu, padded = origin["gpu"], origin["target_padded"]
+    machine = gpu["name"] if gpu else f"{origin['cpu']}, {origin['threads']} threads"
+    target, draft = origin["target"], origin["draft"]
+    proposer = origin["proposer"]["kind"]
+    size = f"padded to {target['parameters'] / 1e6:.0f}M" if padded else _size(target)
+    load = "/".join(str(one) for one in origin["load_average_before"] or ())
+    first = (
+        f"target {size}, draft {_size(draft)} (auto: {proposer}), {origin['dtype']} on {machine}; "
+        f"temperature {origin['options']['temperature']:g}, "
+        f"at most {origin['options']['max_tokens']} tokens"
+    )
+    second = (
+        f"specstream {origin['specstream']}, torch {origin['packages']['torch']}, transformers "
+        f"{origin['packages']['transformers']}; {outcome.cells} cells, arms interleaved, batch 1; "
+        f"load average before: {load}"
+    )
+    return [first, second, ""]
+
+
+def _size(model: Mapping[str, Any]) -> str:
+    return f"{model['name']} {model['parameters'] / 1e6:.1f}M"
 
 
 def table_of(results: Results, summary: Mapping[str, float | None]) -> list[str]:
@@ -67,6 +94,9 @@ def _auto_rows(results: Results) -> list[list[str]]:
         rows.append([arm, *[""] * (len(found) + 1)])
         rates = [f.acceptance_rate if f else None for f in found]
         rows.append(["  accepted of drafted", *[_share(rate) for rate in rates], ""])
+        expected = [f.predicted_speedup if f else None for f in found]
+        if any(expected):
+            rows.append(["  speedup it expected", *map(_ratio, expected), ""])
         lengths = [f"{f.mean_acceptance_length:.2f} " if f else "- " for f in found]
         rows.append(["  tokens a target pass", *lengths, ""])
     for arm in ("own", "auto"):
@@ -81,15 +111,14 @@ def _auto_rows(results: Results) -> list[list[str]]:
 def _equal_lines(results: Results) -> list[str]:
     lines = []
     for arm, setting in results.arms:
-        if arm == "own":
-            continue
-        same = [results.equality(d, arm, setting, "own") for d in results.domains]
-        prompts = sum(e.prompts for e in same)
-        if prompts:
-            identical = sum(e.identical for e in same)
-            lines.append(
-                f"same tokens as own, {label(arm, setting)}: {identical} of {prompts} prompts"
-            )
+        parts = []
+        for other in ("own", "generate"):
+            same = [results.equality(d, arm, setting, other) for d in results.domains]
+            prompts = sum(e.prompts for e in same)
+            if prompts and other != arm:
+                parts.append(f"{other} in {sum(e.identical for e in same)} of {prompts} prompts")
+        if parts and arm != "generate":
+            lines.append(f"{label(arm, setting)}: the same tokens as {', as '.join(parts)}")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""The experiment's answer in words: did speculation earn its keep, where, and what is the most it could."""
+"""The answer in words: did speculation earn its keep, where, and what is the most it could bring."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ def _ceiling(domain: str, costs: Costs, ceiling: Ceiling) -> str:
     if best.drafts == 0:
         return text + "at this acceptance no number of drafts beats plain decoding"
     measured = "" if ceiling.measured is None else f", measured {ceiling.measured:.2f}x"
+    drafts = "1 draft" if best.drafts == 1 else f"{best.drafts} drafts"
     return text + (
-        f"at this acceptance {best.drafts} drafts a round could bring {best.speedup:.2f}x "
+        f"at this acceptance {drafts} a round could bring {best.speedup:.2f}x "
         f"(as run {ceiling.as_run:.2f}x by the formula{measured})"
     )

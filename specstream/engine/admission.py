@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from transformers import PreTrainedTokenizerBase
 
-from specstream.config import EngineConfig
+from specstream.config import AutoProposerConfig, EngineConfig
+from specstream.engine.phrase import FirstPhrase, PhraseLengths
 from specstream.engine.prompt import encode_messages
 from specstream.engine.request import Request
 from specstream.engine.slots import Slots
@@ -31,6 +32,9 @@ class Admission:
         self._tokenizer = tokenizer
         self._eos_ids = eos_ids
         self._coupled = config.mode == "reproducible"
+        wanted = config.proposer
+        eager = isinstance(wanted, AutoProposerConfig) and wanted.objective == "first_phrase"
+        self._phrases = PhraseLengths() if eager else None
         self.slots = Slots(target.new_cache, config.max_sessions, proposer.release)
 
     def admit(self, request: Request) -> None:
@@ -54,6 +58,8 @@ class Admission:
             reference = self._tokenizer.encode(request.reference, add_special_tokens=False)
             request.reference_ids = [int(i) for i in reference][: target.context_length]
         request.context_length, request.eos_ids = target.context_length, self._eos_ids
+        if self._phrases is not None:
+            request.first_phrase = FirstPhrase(self._phrases)
         slot, request.reused = self.slots.take(request.session, prompt)
         request.admit(
             slot, prompt, self._tokenizer, target.device, processors, coupled=self._coupled

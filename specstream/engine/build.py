@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+from typing import Any, cast
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerConfig
+from specstream.config import (
+    AutoProposerConfig,
+    DraftProposerConfig,
+    EngineConfig,
+    NgramProposerConfig,
+)
 from specstream.engine.loop import EngineCore
 from specstream.errors import VocabularyMismatch
 from specstream.model.invariance import find_fixed_width
@@ -17,6 +23,8 @@ from specstream.spec.proposal import Proposer
 from specstream.spec.proposers import proposer_class
 
 __all__ = ["build_engine"]
+
+_CPU_CACHE_BYTES = 16 * 2**20
 
 
 def build_engine(config: EngineConfig) -> EngineCore:
@@ -43,25 +51,78 @@ def _build_proposer(
     tokenizer: PreTrainedTokenizerBase,
     eos_ids: frozenset[int],
 ) -> Proposer:
-    made: Proposer
     match config.proposer:
+        case AutoProposerConfig() as wanted:
+            return _build_auto(wanted, config, target, tokenizer, eos_ids)
         case DraftProposerConfig() as wanted:
-            names = (config.target, config.draft)
-            check_vocabulary(tokenizer, load_tokenizer(config.draft), names)
-            draft = ModelRunner(load_model(config.draft, config), vocab_size=target.vocab_size)
-            if draft.model_vocab_size < len(tokenizer):
-                raise VocabularyMismatch(
-                    f"draft {config.draft} has {draft.model_vocab_size} output rows for a "
-                    f"tokenizer of {len(tokenizer)} tokens"
-                )
-            draft.warm_up()
-            cls = proposer_class("draft")
-            made = cls(wanted, draft, eos_ids, config.prefill_chunk)
+            draft = _load_draft(config, target, tokenizer)
+            return cast(Proposer, _draft_proposer(wanted, draft, eos_ids, config))
         case NgramProposerConfig() as wanted:
-            made = proposer_class("ngram")(wanted, target.device)
+            made: Proposer = proposer_class("ngram")(wanted, target.device)
+            return made
         case _:
-            made = proposer_class("off")()
+            plain: Proposer = proposer_class("off")()
+            return plain
+
+
+def _build_auto(
+    wanted: AutoProposerConfig,
+    config: EngineConfig,
+    target: ModelRunner,
+    tokenizer: PreTrainedTokenizerBase,
+    eos_ids: frozenset[int],
+) -> Proposer:
+    from specstream.engine.calibration import calibrate
+    from specstream.spec.control.controller import Controller
+
+    draft = _load_draft(config, target, tokenizer) if wanted.draft else None
+    controller = Controller(
+        kinds=frozenset({"ngram"} if draft is None else {"ngram", "draft"}),
+        max_tokens=wanted.max_tokens,
+        interactive=target.device.type == "cpu",
+        costs=calibrate(target, draft),
+    )
+    lookup = NgramProposerConfig(
+        num_tokens=wanted.max_tokens, max_ngram=wanted.max_ngram, min_ngram=wanted.min_ngram
+    )
+    made: Proposer = proposer_class("auto")(
+        controller,
+        proposer_class("ngram")(lookup, target.device),
+        None if draft is None else _draft_proposer(DraftProposerConfig(), draft, eos_ids, config),
+    )
     return made
+
+
+def _draft_proposer(
+    wanted: DraftProposerConfig, draft: ModelRunner, eos_ids: frozenset[int], config: EngineConfig
+) -> Any:
+    return proposer_class("draft")(wanted, draft, eos_ids, config.prefill_chunk)
+
+
+def _load_draft(
+    config: EngineConfig, target: ModelRunner, tokenizer: PreTrainedTokenizerBase
+) -> ModelRunner:
+    names = (config.target, config.draft)
+    check_vocabulary(tokenizer, load_tokenizer(config.draft), names)
+    model = load_model(config.draft, config, config.draft_dtype)
+    if config.draft_dtype == "auto" and _fits_cache(model):
+        model = model.to(torch.float32)
+    draft = ModelRunner(model, vocab_size=target.vocab_size)
+    if draft.model_vocab_size < len(tokenizer):
+        raise VocabularyMismatch(
+            f"draft {config.draft} has {draft.model_vocab_size} output rows for a "
+            f"tokenizer of {len(tokenizer)} tokens"
+        )
+    draft.warm_up()
+    return draft
+
+
+def _fits_cache(model: PreTrainedModel) -> bool:
+    """Whether a CPU reads the draft from its caches, where the time goes into calls, not bytes.
+
+    A product of one row then takes a half or a third of the time in float32.
+    """
+    return model.device.type == "cpu" and model.num_parameters() * 4 <= _CPU_CACHE_BYTES
 
 
 def _default_threads() -> int:

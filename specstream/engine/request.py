@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from specstream.engine.detokenizer import Decoder, Detokenizer
+from specstream.engine.phrase import FirstPhrase
 from specstream.engine.stops import StopMatcher
 from specstream.errors import RequestError, SpecstreamError
 from specstream.metrics import Report, SpecStats
@@ -20,6 +21,7 @@ from specstream.model.cache import KVCache
 from specstream.model.noise import race
 from specstream.model.processors import LogitsPipeline
 from specstream.model.sampling import draw
+from specstream.spec.control.records import Explanation
 from specstream.spec.proposal import Proposal
 from specstream.types import Chunk, FinishReason, Message, SamplingParams
 
@@ -85,6 +87,8 @@ class Request:
     ended_ms: float = 0.0
     finish_reason: FinishReason | None = None
     error: SpecstreamError | None = None
+    explanation: Explanation | None = None
+    first_phrase: FirstPhrase | None = None
     _detokenizer: Detokenizer | None = None
     _stops: StopMatcher | None = None
     seed: int = 0
@@ -160,6 +164,11 @@ class Request:
         return done.rows
 
     @property
+    def phrase_left(self) -> int | None:
+        """About how many tokens the first speakable phrase still lacks (see `FirstPhrase`)."""
+        return self.first_phrase.left(self.generated) if self.first_phrase is not None else None
+
+    @property
     def unread(self) -> int:
         """Tokens that the target has not read yet; the last one is always among them."""
         assert self.slot_state is not None
@@ -192,6 +201,8 @@ class Request:
         ended = token in self.eos_ids
         decoded = "" if ended else self._detokenizer.add(token)
         self.decoded += decoded
+        if self.first_phrase is not None:
+            self.first_phrase.read(self.decoded, self.generated)
         text = self._stops.add(decoded, searching=self.generated >= self.params.min_tokens)
         wanted = self._user_stop()
         if self._stops.stopped:
@@ -236,7 +247,7 @@ class Request:
             return self._report()
 
     def _report(self) -> Report:
-        stats = self.stats
+        stats, why = self.stats, self.explanation
         by_position = tuple(
             kept / tried for kept, tried in zip(stats.accepted_at, stats.drafted_at, strict=True)
         )
@@ -255,5 +266,11 @@ class Request:
             total_ms=self.ended_ms or self.elapsed_ms(),
             draft_ms=stats.draft_ms,
             verify_ms=stats.verify_ms,
+            sample_ms=stats.sample_ms,
+            rollback_ms=stats.rollback_ms,
+            emit_ms=stats.emit_ms,
             proposer=self.proposer,
+            proposer_rounds=dict(stats.proposer_rounds),
+            predicted_speedup=why.predicted_speedup if why is not None else None,
+            explanation=why.words if why is not None else "",
         )

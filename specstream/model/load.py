@@ -79,8 +79,10 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def load_model(name: str, config: EngineConfig) -> PreTrainedModel:
-    """The weights of a folder or Hub id, in the configured dtype, on the configured device.
+def load_model(name: str, config: EngineConfig, dtype: str = "auto") -> PreTrainedModel:
+    """The weights of a folder or Hub id, on the configured device.
+
+    In ``dtype``, or the configured one where that is ``"auto"``.
 
     Raises:
         ModelNotFound: nothing there, or the Hub can't be reached.
@@ -89,12 +91,12 @@ def load_model(name: str, config: EngineConfig) -> PreTrainedModel:
     """
     _check_folder(name)
     device = choose_device(config.device)
-    dtype = choose_dtype(config.dtype, device)
+    wanted = choose_dtype(config.dtype if dtype == "auto" else dtype, device)
     with _translated(name, "model"):
         options = _hub_options(name)
         AutoConfig.from_pretrained(name, **options)  # first: its error names the right file
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            name, dtype=dtype, output_loading_info=True, **options
+            name, dtype=wanted, output_loading_info=True, **options
         )
         model, info = loaded
         # transformers fills a missing weight with random numbers and only warns.

@@ -9,12 +9,12 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from specstream.spec.control.records import Explanation
 from specstream.types import SamplingParams
 
 __all__ = [
     "AdaptiveProposer",
     "Capabilities",
-    "Explanation",
     "Proposal",
     "Proposer",
     "SpecRequest",
@@ -114,6 +114,11 @@ class SpecRequest(Protocol):
         """How the request samples."""
         ...
 
+    @property
+    def phrase_left(self) -> int | None:
+        """About how many tokens the first speakable phrase still lacks; None where nobody asked."""
+        ...
+
     def process(self, logits: Tensor, drafted: list[int]) -> Tensor:
         """Penalties, bans, grammar …: ``[V]`` logits after ``token_ids`` and ``drafted``, processed.
 
@@ -183,17 +188,9 @@ class AdaptiveProposer(Proposer, Protocol):
         ...
 
     def explain(self, request_id: int | None = None) -> Explanation:
-        """Why it does what it does, for one request or in general."""
+        """Why it does what it does, for one request, or in general."""
         ...
 
     def finish(self, request_id: int) -> None:
         """The request is over; its sequence may live on. Idempotent."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """In words, and the speed against plain decoding that is predicted for it (None: not known yet)."""
-
-    words: str
-    predicted_speedup: float | None = None

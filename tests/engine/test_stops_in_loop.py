@@ -19,6 +19,7 @@ from specstream.engine.request import Request
 from specstream.engine.stops import StopMatcher
 from specstream.metrics import SpecStats
 from specstream.model.noise import race
+from specstream.engine.rounds import Rounds
 from specstream.model.runner import ModelRunner
 from specstream.model.sampling import probabilities
 from specstream.spec.proposal import Capabilities, Proposal, Proposer, SpecRequest, Verdict
@@ -326,7 +327,7 @@ _ADD = StopMatcher.add
 @pytest.mark.parametrize(
     ("owner", "name", "bug"),
     [
-        (EngineCore, "_take", staticmethod(_takes_the_whole_block)),
+        (Rounds, "_take", staticmethod(_takes_the_whole_block)),
         (TableCache, "rollback_to", _keeps_rows),
         (SpecStats, "count_round", _counts_all),
         (StopMatcher, "add", _always_searches),

@@ -11,7 +11,7 @@ from specstream.bench.records import Run
 from specstream.errors import ConfigError
 from specstream.types import Message
 
-__all__ = ["Arm", "Ask", "DEFAULT_ARMS", "PEERS", "label", "parse_arms"]
+__all__ = ["DEFAULT_ARMS", "PEERS", "Arm", "Ask", "label", "parse_arms"]
 
 DEFAULT_ARMS = ("own", "auto", "generate", "assisted", "lookup")
 PEERS = ("generate", "assisted", "lookup", "llama.cpp")

@@ -4,39 +4,60 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 from specstream.bench.arms.base import PEERS, Arm
 from specstream.bench.arms.engine import EngineArm
 from specstream.config import EngineConfig, parse_config
+from specstream.errors import VocabularyMismatch
 from specstream.session import Engine
 
-__all__ = ["open_arms"]
+__all__ = ["Wanted", "open_arms"]
+
+
+@dataclass(slots=True)
+class Wanted:
+    """Which arms, and how.
+
+    Attributes:
+        names: See `parse_arms`.
+        few: Leave out the settings of peers that are seldom the best.
+        compiled: Let transformers compile, too, where it can.
+        gguf: A file for llama.cpp.
+        notes: What couldn't be had is written here, in words.
+    """
+
+    names: Sequence[str]
+    few: bool = False
+    compiled: bool = False
+    gguf: str | None = None
+    notes: list[str] = field(default_factory=list)
 
 
 @asynccontextmanager
-async def open_arms(
-    names: Sequence[str], config: EngineConfig, *, compiled: bool = False, gguf: Path | None = None
-) -> AsyncGenerator[tuple[list[Arm], Engine], None]:
-    """Every arm that is named, once for each of its settings; and the engine of own and auto.
+async def open_arms(wanted: Wanted, config: EngineConfig) -> AsyncGenerator[list[Arm], None]:
+    """Every arm that is wanted, once for each of its settings, in the order of their names.
 
     Raises:
         ModelError: the pair can't be loaded.
+        ConfigError: the GGUF file can't be used.
     """
+    names = list(wanted.names)
     async with AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(Engine(config))
         arms: list[Arm] = []
+        if {"own", "auto"} & set(names):
+            engine = await stack.enter_async_context(Engine(config))
+            ours = [name for name in names if name in ("own", "auto")]
+            arms += [EngineArm(name, engine, speculate=name == "auto") for name in ours]
         for name in names:
-            if name in ("own", "auto"):
-                arms.append(EngineArm(name, engine, speculate=name == "auto"))
-            elif name not in PEERS:
+            if name not in ("own", "auto", *PEERS):
                 other = Engine(_with_proposer(config, name))
                 arms.append(EngineArm(name, await stack.enter_async_context(other)))
-        if any(name in PEERS for name in names):
-            arms += await _open_peers(stack, names, config, compiled=compiled, gguf=gguf)
-        arms.sort(key=lambda arm: list(names).index(arm.name))
-        yield arms, engine
+        if set(PEERS) & set(names):
+            arms += await _open_peers(stack, wanted, config)
+        arms.sort(key=lambda arm: names.index(arm.name))
+        yield arms
 
 
 def _with_proposer(config: EngineConfig, name: str) -> EngineConfig:
@@ -47,23 +68,25 @@ def _with_proposer(config: EngineConfig, name: str) -> EngineConfig:
     return parse_config({**config.model_dump(), "proposer": proposer})
 
 
-async def _open_peers(
-    stack: AsyncExitStack,
-    names: Sequence[str],
-    config: EngineConfig,
-    *,
-    compiled: bool,
-    gguf: Path | None,
-) -> list[Arm]:
+async def _open_peers(stack: AsyncExitStack, wanted: Wanted, config: EngineConfig) -> list[Arm]:
     from specstream.bench.arms import transformers_peers as peers
+    from specstream.bench.arms.gguf import GgufArm, has_llama_cpp
 
-    models = peers.PeerModels(config, config.threads or 1)
+    names = list(wanted.names)
+    threads = config.threads or 1
+    models = peers.PeerModels(config, threads)
     stack.callback(models.close)
-    await models.load(draft="assisted" in names)
+    await models.load()
+    if "assisted" in names:
+        try:
+            await models.load_draft()
+        except VocabularyMismatch as error:
+            wanted.notes.append(f"assisted generation was left out: {error}")
+            names.remove("assisted")
     on_gpu = models.target.device.type == "cuda"  # elsewhere transformers doesn't compile by itself
     settings = {
-        "generate": peers.generate_settings(compiled=compiled and on_gpu),
-        "assisted": peers.ASSISTED,
+        "generate": peers.generate_settings(compiled=wanted.compiled and on_gpu),
+        "assisted": peers.assisted_settings(few=wanted.few),
         "lookup": peers.LOOKUP,
     }
     arms: list[Arm] = [
@@ -71,4 +94,10 @@ async def _open_peers(
         for name in names
         for setting, options in settings.get(name, {}).items()
     ]
+    if wanted.gguf is None:
+        wanted.notes.append("llama.cpp was not measured: no GGUF file of the target (--llama-cpp)")
+    elif not has_llama_cpp():
+        wanted.notes.append("llama.cpp was not measured: llama-cpp-python is not installed")
+    else:
+        arms.append(await GgufArm.load(wanted.gguf, models, threads))
     return arms

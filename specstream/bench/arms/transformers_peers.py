@@ -18,9 +18,16 @@ from specstream.bench.arms.base import Ask
 from specstream.bench.records import Emission, Run
 from specstream.config import EngineConfig
 from specstream.engine.prompt import encode_messages
-from specstream.model.load import load_model, load_tokenizer
+from specstream.model.load import check_vocabulary, load_model, load_tokenizer
 
-__all__ = ["ASSISTED", "LOOKUP", "PeerArm", "PeerModels", "generate_settings"]
+__all__ = [
+    "ASSISTED",
+    "LOOKUP",
+    "PeerArm",
+    "PeerModels",
+    "assisted_settings",
+    "generate_settings",
+]
 
 _CONSTANT = {"num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.0}
 ASSISTED: dict[str, dict[str, Any]] = {
@@ -40,6 +47,11 @@ LOOKUP: dict[str, dict[str, Any]] = {
 }
 
 
+def assisted_settings(*, few: bool) -> dict[str, dict[str, Any]]:
+    """All settings of assisted generation, or (``few``) without the one that is hardly ever best."""
+    return {name: of for name, of in ASSISTED.items() if not (few and name == "heuristic")}
+
+
 def generate_settings(*, compiled: bool) -> dict[str, dict[str, Any]]:
     """Settings of plain ``generate``: a growing cache, and on request the compiled static one."""
     settings: dict[str, dict[str, Any]] = {"": {}}
@@ -55,17 +67,16 @@ class _Stopped(Exception):
 class _Watch(BaseStreamer):
     """Notes when tokens come out. The first thing put is the prompt."""
 
-    def __init__(self, now_ms: Callable[[], float], stopping: threading.Event) -> None:
+    def __init__(self, now_ms: Callable[[], float], check: Callable[[], None]) -> None:
         self._now_ms = now_ms
-        self._stopping = stopping
+        self._check = check
         self._prompt_seen = False
         self.emissions: list[Emission] = []
         self.token_ids: list[int] = []
 
     def put(self, value: torch.Tensor) -> None:
         at = self._now_ms()
-        if self._stopping.is_set():
-            raise _Stopped
+        self._check()
         if not self._prompt_seen:
             self._prompt_seen = True
             return
@@ -88,25 +99,36 @@ class PeerModels:
         self._pool = ThreadPoolExecutor(
             1, "specstream-bench-peers", initializer=torch.set_num_threads, initargs=(threads,)
         )
-        self.stopping = threading.Event()
+        self._stopping = threading.Event()
         self.tokenizer: Any = None
         self.target: Any = None
         self.draft: Any = None
 
-    async def load(self, *, draft: bool) -> None:
-        """Read the target and, if wanted, the draft.
+    async def load(self) -> None:
+        """Read the target.
 
         Raises:
             ModelError: any of its kinds.
         """
+        config = self._config
+        self.tokenizer = await self.call(lambda: load_tokenizer(config.target))
+        self.target = await self.call(lambda: load_model(config.target, config))
 
-        def read() -> None:
-            self.tokenizer = load_tokenizer(self._config.target)
-            self.target = load_model(self._config.target, self._config)
-            if draft:
-                self.draft = load_model(self._config.draft, self._config)
+    async def load_draft(self) -> None:
+        """Read the draft.
 
-        await self.call(read)
+        Raises:
+            VocabularyMismatch: its tokenizer isn't the target's.
+            ModelError: any of its other kinds.
+        """
+        config = self._config
+
+        def read() -> Any:
+            theirs = load_tokenizer(config.draft)
+            check_vocabulary(self.tokenizer, theirs, (config.target, config.draft))
+            return load_model(config.draft, config)
+
+        self.draft = await self.call(read)
 
     async def call(self, work: Callable[[], Any]) -> Any:
         """Run ``work`` on the peers' thread; when cancelled, wait until it has stopped."""
@@ -114,10 +136,15 @@ class PeerModels:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            self.stopping.set()
+            self._stopping.set()
             await asyncio.wait([future])
-            future.exception()
+            future.exception()  # looked at, so that nobody complains
             raise
+
+    def check(self) -> None:
+        """Called between tokens: leaves in the middle of a reply if somebody wants to."""
+        if self._stopping.is_set():
+            raise _Stopped
 
     def close(self) -> None:
         """End the thread and let go of the weights."""
@@ -164,7 +191,7 @@ class PeerArm:
             options["assistant_model"] = models.draft
         torch.manual_seed(ask.seed)
         started = time.perf_counter()
-        watch = _Watch(lambda: (time.perf_counter() - started) * 1e3, models.stopping)
+        watch = _Watch(lambda: (time.perf_counter() - started) * 1e3, models.check)
         context = models.target.config.max_position_embeddings
         ids = encode_messages(models.tokenizer, list(ask.messages), context)
         prompt = torch.tensor([ids], device=models.target.device)
@@ -182,9 +209,12 @@ class PeerArm:
         )
 
 
-def _generation_config(ask: Ask, eos_ids: list[int], room: int) -> GenerationConfig:
+_new_config: Any = GenerationConfig  # untyped there
+
+
+def _generation_config(ask: Ask, eos_ids: list[int], room: int) -> Any:
     """The same law as ours: nothing but what was asked for."""
-    config = GenerationConfig(
+    config: Any = _new_config(
         max_new_tokens=min(ask.max_tokens, room), eos_token_id=eos_ids, pad_token_id=eos_ids[0]
     )
     config.do_sample = ask.temperature > 0

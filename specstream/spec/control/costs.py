@@ -10,14 +10,15 @@ from specstream.spec.control.records import RoundTimes
 __all__ = ["Costs", "Tracked"]
 
 _CLIP = 0.2  # an observation counts as at most this much above or below what was expected
-_KNOTS = (1, 2, 3, 5, 9, 17, 33, 65, 129)
+_KNOTS = (1, 2, 3, 5, 9, 17, 33, 65, 129, 257)
 
 
 class Tracked:
     """A positive quantity, followed by its relative error; outliers count as mild ones.
 
-    With errors cut off at a fifth and a gain of a twentieth, a stall of any length moves it by 1 %,
-    and a lasting change is followed at 1 % an observation.
+    Errors are cut off at a fifth and the gain is a twentieth, so a stall of any length moves it by
+    1 %, and a lasting change is followed at 1 % an observation. With few observations behind it
+    (``seen``) it is quicker.
     """
 
     __slots__ = ("_gain", "_seen", "value")
@@ -30,9 +31,10 @@ class Tracked:
     def learn(self, value: float) -> None:
         """Count one observation."""
         self._seen += 1
-        error = value / self.value - 1.0 if self.value > 0.0 else 0.0
+        error = value / self.value - 1.0
+        clip = max(_CLIP, 2.0 / self._seen)
         gain = max(self._gain, 1.0 / self._seen)
-        self.value = max(self.value * (1.0 + gain * min(max(error, -_CLIP), _CLIP)), 1e-6)
+        self.value = max(self.value * (1.0 + gain * min(max(error, -clip), clip)), 1e-6)
 
 
 class Costs:
@@ -46,16 +48,6 @@ class Costs:
     """
 
     def __init__(self) -> None:
-        self.seeded = False
-        self._step = Tracked(1.0)
-        self._step_row = 0.0
-        self._read = Tracked(0.02)
-        self._other = Tracked(0.4)
-        self._other_plain = Tracked(0.3)
-        self._level = Tracked(1.0, gain=0.03)
-        self._curve = {1: 4.0, 9: 5.0}
-        self._row = 0.5
-        self._shape: list[float] = []
         self._seen = 0
         self.seed(draft_step_ms=1.0, target_ms={1: 4.0, 9: 5.0})
         self.seeded = False
@@ -86,12 +78,13 @@ class Costs:
         step = draft_step_ms if draft_step_ms is not None else target_ms[1]
         self._step = Tracked(step)
         self._step_row = 0.0
-        self._read = Tracked(draft_read_ms if draft_read_ms is not None else step / 16)
+        guessed = draft_read_ms is None
+        self._read = Tracked(draft_read_ms or step / 16, seen=1 if guessed else 8)
         self._other = Tracked(other_ms)
         plain = other_plain_ms if other_plain_ms is not None else other_ms
         self._other_plain = Tracked(plain)
         self._level = Tracked(1.0, gain=0.03)
-        self._curve = _monotone(target_ms)
+        self._curve = _curve(target_ms)
         self._row = row_ms if row_ms is not None else target_ms[1]
         self._shape = _table(self._curve)
         self.seeded = True
@@ -116,6 +109,12 @@ class Costs:
         else:
             ms = shape[-1] + (tokens - len(shape) + 1) * (shape[-1] - shape[-2])
         return self._level.value * (ms + self._row * (rows - 1))
+
+    def widening(self, tokens: int, count: int) -> list[float]:
+        """Entry k, from 0 to ``count``: what k tokens more add to a pass over ``tokens``."""
+        at = min(tokens, len(self._shape) - count - 1)
+        level, low = self._level.value, self._shape[at]
+        return [level * (ms - low) for ms in self._shape[at : at + count + 1]]
 
     def other(self, proposing: bool = True) -> float:
         """Everything outside the passes, per request."""
@@ -142,7 +141,8 @@ class Costs:
             self._row = max(0.0, self._row + 0.1 * error * expected / (times.rows - 1))
         else:
             self._bend(times.tokens, 0.05 * error)
-        self._level.learn(self._level.value * (1.0 + error))
+        if times.tokens <= 32 * times.rows:
+            self._level.learn(self._level.value * (1.0 + error))
 
     def _observe_draft(self, times: RoundTimes, drafting: int) -> None:
         if times.draft_forwards < 1:
@@ -161,38 +161,33 @@ class Costs:
 
     def _bend(self, tokens: int, error: float) -> None:
         """Move the curve's nearest measured points; the table is redrawn now and then."""
-        knots = list(self._curve)
-        at = bisect_left(knots, tokens)
-        near = knots[min(at, len(knots) - 1)]
-        if at > 0 and (near == tokens or at == len(knots) or tokens - knots[at - 1] < near - tokens):
-            near = near if near == tokens or at == len(knots) else knots[at - 1]
+        near = min(self._curve, key=lambda width: abs(width - tokens))
         if near != 1:  # one token is what everything is measured against: the level's business
             self._curve[near] *= 1.0 + error
         self._seen += 1
         if self._seen % 8 == 0:
-            self._shape = _table(_monotone(self._curve))
+            self._shape = _table(_curve(self._curve))
 
 
-def _monotone(points: Mapping[int, float]) -> dict[int, float]:
-    """Sorted, and a wider pass never cheaper than a narrower one."""
-    made: dict[int, float] = {}
+def _curve(points: Mapping[int, float]) -> dict[int, float]:
+    """Rising times at the measured widths and at standard ones, so that each can learn by itself."""
+    measured = sorted(points)
+    curve: dict[int, float] = {}
     high = 0.0
-    for width in sorted(points):
-        high = max(high, points[width])
-        made[width] = high
-    return made
+    for width in sorted({*measured, *_KNOTS}):
+        after = min(max(bisect_left(measured, width), 1), len(measured) - 1)
+        a, b = measured[after - 1], measured[after]
+        ms = points[a] + (points[b] - points[a]) * (width - a) / (b - a)
+        high = max(high, ms)  # a wider pass is never cheaper than a narrower one
+        curve[width] = high
+    return curve
 
 
-def _table(points: Mapping[int, float]) -> list[float]:
-    """Times by whole number of tokens, straight between the points and on after the last."""
-    knots = list(points)
-    times: list[float] = [points[knots[0]]]
+def _table(curve: Mapping[int, float]) -> list[float]:
+    """Times by whole number of tokens, straight between the points; entry 0 repeats entry 1."""
+    knots = list(curve)
+    times = [curve[1]]
     for a, b in zip(knots, knots[1:], strict=False):
-        slope = (points[b] - points[a]) / (b - a)
-        start = a if len(times) > 1 or a == 1 else a
-        while len(times) <= b:
-            times.append(points[a] + slope * max(len(times) - start, 0))
-    slope = times[-1] - times[-2]
-    while len(times) < 257:
-        times.append(times[-1] + slope)
-    return times
+        slope = (curve[b] - curve[a]) / (b - a)
+        times.extend(curve[a] + slope * (width - a) for width in range(a, b))
+    return [*times, curve[knots[-1]]]

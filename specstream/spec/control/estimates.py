@@ -82,7 +82,9 @@ class Lean:
     def chance(self, base: float) -> float:
         """Probability, for a request that leans so, of what has log-odds ``base`` in general."""
         x = base + self.value
-        return 1.0 / (1.0 + math.exp(-x if -_FURTHEST < x < _FURTHEST else -math.copysign(_FURTHEST, x)))
+        return 1.0 / (
+            1.0 + math.exp(-x if -_FURTHEST < x < _FURTHEST else -math.copysign(_FURTHEST, x))
+        )
 
     def learn(self, base: float, hit: bool) -> None:
         """Count one trial of something with log-odds ``base`` in general."""

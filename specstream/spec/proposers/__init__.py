@@ -8,6 +8,7 @@ from typing import Any
 __all__ = ["KINDS", "proposer_class"]
 
 KINDS = {
+    "auto": "specstream.spec.proposers.auto:AutoProposer",
     "draft": "specstream.spec.proposers.draft_model:DraftModelProposer",
     "ngram": "specstream.spec.proposers.ngram:NgramProposer",
     "off": "specstream.spec.proposers.off:OffProposer",

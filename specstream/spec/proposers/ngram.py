@@ -78,7 +78,7 @@ class NgramProposer:
 
     def __init__(self, config: NgramProposerConfig, device: torch.device) -> None:
         self._config = config
-        self._device = device
+        self.device = device
         self._indexes: dict[int, _Index] = {}
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
@@ -102,7 +102,7 @@ class NgramProposer:
 
     def proposal(self, tokens: Sequence[int]) -> Proposal:
         """Found tokens as a proposal."""
-        found = torch.tensor(tokens, dtype=torch.int64, device=self._device)
+        found = torch.tensor(tokens, dtype=torch.int64, device=self.device)
         return Proposal(found, source="ngram")
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:

@@ -1,0 +1,95 @@
+"""A peer outside torch: llama.cpp, through llama-cpp-python, on a GGUF file of the same model."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import time
+from pathlib import Path
+from typing import Any
+
+from specstream.bench.arms.base import Ask
+from specstream.bench.arms.transformers_peers import PeerModels
+from specstream.bench.records import Emission, Run
+from specstream.engine.prompt import encode_messages
+from specstream.errors import ConfigError
+
+__all__ = ["GgufArm", "has_llama_cpp"]
+
+
+def has_llama_cpp() -> bool:
+    """Whether llama-cpp-python is installed."""
+    return importlib.util.find_spec("llama_cpp") is not None
+
+
+class GgufArm:
+    """llama.cpp's plain generation. Its weights may be quantised: its speed is not like for like.
+
+    Prompts are given as the target's own token ids, so the file must be of the same tokenizer.
+    """
+
+    name = "llama.cpp"
+
+    def __init__(self, file: Path, models: PeerModels, llama: Any) -> None:
+        self.setting = file.stem
+        self._models = models
+        self._llama = llama
+
+    @classmethod
+    async def load(cls, file: str, models: PeerModels, threads: int) -> GgufArm:
+        """Read the file.
+
+        Raises:
+            ConfigError: llama.cpp can't read it, or its vocabulary is another one.
+        """
+        module: Any = importlib.import_module("llama_cpp")
+        context = models.target.config.max_position_embeddings
+        layers = 0 if models.target.device.type == "cpu" else -1
+
+        def read() -> Any:
+            return module.Llama(
+                model_path=file, n_ctx=context, n_threads=threads, n_threads_batch=threads,
+                n_gpu_layers=layers, verbose=False,
+            )  # fmt: skip
+
+        try:
+            llama = await models.call(read)
+        except Exception as error:
+            raise ConfigError(f"--llama-cpp: {file} can't be read: {error}") from error
+        ours = models.target.config.vocab_size
+        if llama.n_vocab() != ours:
+            raise ConfigError(
+                f"--llama-cpp: {file} has {llama.n_vocab()} tokens and the target {ours}: give a GGUF "
+                "file of the target itself"
+            )
+        return cls(Path(file), models, llama)
+
+    async def run(self, ask: Ask) -> Run:
+        """Write one reply on the peers' thread."""
+        run: Run = await self._models.call(lambda: self._run(ask))
+        return run
+
+    def _run(self, ask: Ask) -> Run:
+        models, llama = self._models, self._llama
+        llama.reset()  # or it would find the prompt's beginning in its cache
+        llama.set_seed(ask.seed)
+        started = time.perf_counter()
+        context = models.target.config.max_position_embeddings
+        ids = encode_messages(models.tokenizer, list(ask.messages), context)
+        most = min(ask.max_tokens, context - len(ids))
+        ends = set(models.eos_ids)
+        tokens: list[int] = []
+        emissions: list[Emission] = []
+        drawn = llama.generate(
+            ids, temp=ask.temperature, top_k=ask.top_k, top_p=ask.top_p, min_p=0.0,
+            repeat_penalty=1.0,
+        )  # fmt: skip
+        for token in drawn:
+            tokens.append(int(token))
+            emissions.append(Emission((time.perf_counter() - started) * 1e3, 1))
+            models.check()
+            if token in ends or len(tokens) >= most:
+                break
+        total = (time.perf_counter() - started) * 1e3
+        finish = "stop" if tokens and tokens[-1] in ends else "length"
+        return Run(tuple(tokens), tuple(emissions), total, finish)

@@ -1,0 +1,255 @@
+"""``specstream bench``: the same prompts with and without speculation, and by others."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specstream.commands.common import engine_of, note, params_of, print_json, writing
+from specstream.config import EngineConfig, parse_config
+from specstream.errors import ConfigError
+from specstream.types import SamplingParams
+
+if TYPE_CHECKING:
+    from specstream.bench.arms.base import Ask
+    from specstream.bench.document import Files
+    from specstream.bench.prompts import PromptSet
+    from specstream.bench.run import Outcome
+
+__all__ = ["add_bench_options", "run"]
+
+QUICK_SECONDS = 210.0  # of five minutes: the last cell and the pictures need some, too
+QUICK_TOKENS, TOKENS = 64, 128
+_COMPARABLE = {"temperature", "top_p", "top_k", "seed", "max_tokens"}
+
+
+def add_bench_options(parser: argparse.ArgumentParser) -> None:
+    """The options of this command alone."""
+    add = parser.add_argument
+    add("--quick", action="store_true", help="few prompts, short replies: done within 5 minutes")
+    add("--prompts", metavar="FILE", help='JSON lines {"id", "domain", "messages", "reference"}')
+    add("--domains", metavar="A,B", default="", help="only these domains")
+    add("--limit", type=int, metavar="N", help="at most N prompts a domain")
+    add("--repeats", type=int, default=1, metavar="N", help="every prompt so often (default: 1)")
+    add(
+        "--arms",
+        metavar="A,B",
+        help="own (no speculation), auto (as configured), draft-K, ngram, generate, assisted, lookup, "
+        "or all (default: own,auto,generate,assisted,lookup)",
+    )
+    add("--threads", type=int, metavar="N", help="CPU threads of every arm (default: all cores)")
+    add("--concurrency", type=int, metavar="N", help="also N requests at once, beside one by one")
+    add(
+        "--padded", metavar="SIZE[:LAYERS]", help="pad the target to this cost, such as 100M, 8B:32"
+    )
+    add("--compile", action="store_true", help="compile the models' passes")
+    add("--llama-cpp", metavar="FILE", help="also run this GGUF file through llama-cpp-python")
+    add("--budget", type=float, metavar="SECONDS", help="stop adding cells after this time")
+    add("--out", default="bench-out", metavar="DIR", help="where results go (default: bench-out)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is to be done, checked."""
+
+    config: EngineConfig
+    prompts: PromptSet
+    ask: Ask
+    arms: list[str]
+    repeats: int
+    budget: float | None
+    at_once: int
+
+
+async def run(args: argparse.Namespace) -> None:
+    """Measure, write the results to ``--out``, print the table and the verdict.
+
+    Cancelling it keeps what was measured.
+
+    Raises:
+        ConfigError: a bad option or prompt file.
+        ModelError: the pair can't be loaded.
+        OutputError: the results can't be written.
+    """
+    plan = _plan(args)
+    from specstream.bench.document import Files
+
+    files = Files(Path(args.out))
+    try:
+        with _padded(args, plan.config) as (config, padded):
+            await _measure(args, plan, config, padded, files)
+    finally:
+        files.close()
+
+
+async def _measure(
+    args: argparse.Namespace, plan: _Plan, config: EngineConfig, padded: str, files: Files
+) -> None:
+    from specstream.bench.arms.open import Wanted, open_arms
+    from specstream.bench.concurrency import measure_crowd
+    from specstream.bench.provenance import load_average, provenance_of
+    from specstream.bench.run import Outcome, run_cells, warm_up
+    from specstream.bench.schedule import Budget, cells
+
+    budget = Budget(plan.budget, time.perf_counter)
+    outcome, crowd = Outcome(), None
+    origin: dict[str, Any] = {"load_average_before": load_average()}
+    wanted = Wanted(plan.arms, few=args.quick, compiled=args.compile, gguf=args.llama_cpp)
+    note(f"loading the models ({config.dtype}, {config.threads} threads)")
+    try:
+        async with open_arms(wanted, config) as arms:
+            origin |= provenance_of(config, _options(args, plan), plan.config.target, padded)
+            for line in wanted.notes:
+                note(line)
+            note(f"{origin['dtype']} on {origin['device']}; warming up {len(arms)} arms")
+            await warm_up(arms, plan.prompts, plan.ask, outcome, thorough=args.compile)
+            todo = cells(plan.prompts, plan.repeats)
+            await run_cells(arms, todo, plan.ask, budget, outcome, tell=note, keep=files.keep)
+            if plan.at_once > 1:
+                note(f"{plan.at_once} requests at once")
+                auto = next(arm for arm in arms if arm.name == "auto")
+                found = await measure_crowd(auto, plan.prompts.prompts, plan.ask, plan.at_once)
+                crowd = found.to_dict()
+    except BaseException as error:
+        outcome.cut_short = outcome.cut_short or f"ended early ({type(error).__name__})"
+        raise
+    finally:
+        if outcome.records:
+            origin["load_average_after"] = load_average()
+            _publish(args, outcome, origin, crowd, wanted.notes, files)
+
+
+def _publish(
+    args: argparse.Namespace,
+    outcome: Outcome,
+    origin: dict[str, Any],
+    crowd: dict[str, Any] | None,
+    notes: list[str],
+    files: Files,
+) -> None:
+    from specstream.bench.document import document_of
+    from specstream.bench.plots import can_plot, draw_plots
+    from specstream.bench.results import Results
+    from specstream.bench.table import heading_of, table_of
+
+    results = Results(outcome.records)
+    document = document_of(results, outcome, origin, concurrency=crowd, notes=tuple(notes))
+    lines = [*heading_of(origin, outcome), *table_of(results, document["summary"]), ""]
+    lines += [*document["verdict"]]
+    if crowd is not None:
+        lines.append(
+            f"{crowd['at_once']} requests at once: {crowd['throughput_ratio']:.2f}x the throughput of "
+            f"one after another; p95 gap {crowd['gap_ms_p95_together']:.0f} ms instead of "
+            f"{crowd['gap_ms_p95_alone']:.0f}"
+        )
+    files.write(document, lines)
+    if can_plot():
+        with writing(files.folder / "bench.png"):
+            draw_plots(results, files.folder / "bench.png", heading_of(origin, outcome)[0])
+    else:
+        note("no plots: matplotlib isn't installed (pip install 'specstream[bench]')")
+    print("\n".join(lines), flush=True)
+    note(f"written to {files.folder}/: {', '.join(sorted(p.name for p in files.folder.iterdir()))}")
+    if args.json:
+        print_json(document)
+
+
+def _plan(args: argparse.Namespace) -> _Plan:
+    from specstream.bench.arms.base import DEFAULT_ARMS, Ask, parse_arms
+    from specstream.bench.prompts import choose, read_prompts
+
+    for name in ("limit", "repeats", "threads", "concurrency"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name} must be at least 1")
+    if args.budget is not None and not args.budget > 0:
+        raise ConfigError("--budget must be above 0 seconds")
+    arms = parse_arms(args.arms) if args.arms else list(DEFAULT_ARMS)
+    if args.llama_cpp and "llama.cpp" not in arms:
+        arms.append("llama.cpp")
+    at_once = args.concurrency or 1
+    if at_once > 1 and "auto" not in arms:
+        raise ConfigError("--concurrency needs the arm auto")
+    params = _params(args)
+    domains = [name.strip() for name in args.domains.split(",") if name.strip()]
+    prompts = choose(
+        read_prompts(args.prompts), domains=domains, limit=args.limit, system=args.system or ""
+    )
+    ask = Ask(
+        (), params.max_tokens, params.temperature, params.top_p, params.top_k, params.seed or 0
+    )
+    budget = args.budget or (QUICK_SECONDS if args.quick else None)
+    return _Plan(_config(args, at_once), prompts, ask, arms, args.repeats, budget, at_once)
+
+
+def _params(args: argparse.Namespace) -> SamplingParams:
+    """The sampling that is asked for, if all the arms can do the same."""
+    params = params_of(args)
+    plain = SamplingParams()
+    for field in fields(SamplingParams):
+        given = getattr(params, field.name)
+        if field.name not in _COMPARABLE and given != getattr(plain, field.name):
+            raise ConfigError(
+                f"bench can't use {field.name}: only {', '.join(sorted(_COMPARABLE))} mean the same "
+                "to every arm"
+            )
+    if params.max_tokens == plain.max_tokens and args.max_tokens is None:
+        tokens = QUICK_TOKENS if args.quick else TOKENS
+        params = SamplingParams(
+            params.temperature, params.top_p, params.top_k, params.seed, max_tokens=tokens
+        )
+    return params
+
+
+def _config(args: argparse.Namespace, at_once: int) -> EngineConfig:
+    config = engine_of(args).config
+    changed: dict[str, Any] = config.model_dump()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    changed["threads"] = args.threads or config.threads or cores or 1
+    changed["max_running"] = max(config.max_running, at_once)
+    if args.dtype is None and config.dtype == "auto":
+        changed["dtype"] = "bfloat16"  # what is served fast, on a CPU too
+    if args.compile:
+        changed["compile"] = True
+    return parse_config(changed)
+
+
+def _options(args: argparse.Namespace, plan: _Plan) -> dict[str, Any]:
+    given = {k: v for k, v in vars(args).items() if k not in ("run", "command", "json", "out")}
+    given["prompts"] = {
+        "file": plan.prompts.name,
+        "sha256": plan.prompts.sha256,
+        "domains": {d: len(plan.prompts.of(d)) for d in plan.prompts.domains},
+    }
+    given |= {"arms": plan.arms, "max_tokens": plan.ask.max_tokens, "budget": plan.budget}
+    given["temperature"] = plan.ask.temperature
+    plain: dict[str, Any] = json.loads(json.dumps(given, default=str))
+    return plain
+
+
+@contextmanager
+def _padded(args: argparse.Namespace, config: EngineConfig) -> Iterator[tuple[EngineConfig, str]]:
+    """The config with the padded target in a temporary folder, and what it is in words."""
+    if not args.padded:
+        yield config, ""
+        return
+    from specstream.bench.padded import parse_padding, save_padded
+
+    padding = parse_padding(args.padded)
+    with tempfile.TemporaryDirectory(prefix="specstream-padded-") as folder:
+        note(f"padding the target to {args.padded}")
+        shape, parameters = save_padded(config.target, padding, Path(folder))
+        words = (
+            f"{parameters / 1e6:.0f}M parameters, {shape.layers} layers of width {shape.hidden}, MLPs "
+            f"of {shape.intermediate}: same distribution as the unpadded target, larger cost"
+        )
+        note(words)
+        yield config.model_copy(update={"target": folder}), words

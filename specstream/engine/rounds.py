@@ -1,0 +1,175 @@
+"""One round for a batch: propose → verify → commit, with the time of each."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from specstream.config import EngineConfig
+from specstream.engine.judge import Judge
+from specstream.engine.request import Request
+from specstream.engine.stopwatch import Stopwatch
+from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.spec.proposal import AdaptiveProposer, Proposal, Proposer, StepTimes, Verdict
+from specstream.types import Chunk, Span
+
+__all__ = ["Rounds"]
+
+_log = logging.getLogger("specstream.engine")
+
+_Guard = Callable[[Sequence[Request], Callable[[], None]], None]
+
+
+class Rounds:
+    """Advances requests by one target pass.
+
+    ``emit`` is given each request's chunk, ``fail`` a request whose own code broke, and ``guard`` runs
+    what may only end the requests it is about.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        target: ModelRunner,
+        proposer: Proposer,
+        *,
+        emit: Callable[[Request, Chunk], None],
+        fail: Callable[[Request, Exception], None],
+        guard: _Guard,
+    ) -> None:
+        self._target = target
+        self._proposer = proposer
+        self._adaptive = proposer if isinstance(proposer, AdaptiveProposer) else None
+        self._judge = Judge(config)
+        self._emit, self._fail, self._guard = emit, fail, guard
+        self._longest = target.fixed_width - 1 if target.fixed_width else target.context_length
+
+    def read(self, request: Request, count: int) -> None:
+        """Read ``count`` tokens of a prompt that is longer than one pass takes."""
+        self._target.forward([self._input(request, [], count)])
+        request.stats.prefill_forwards += 1
+
+    def run(self, batch: Sequence[Request]) -> None:
+        """One round for every request of ``batch``, in one pass."""
+        started = time.perf_counter()
+        watch = Stopwatch(self._target.device)
+        plain = not any(request.stats.rounds == 0 for request in batch)
+        proposals = self._propose(batch)
+        watch.mark()
+        inputs = [self._input(r, p.tokens) for r, p in zip(batch, proposals, strict=True)]
+        logits = self._target.forward(inputs)
+        watch.mark()
+        verdicts = self._judge(batch, proposals, logits)
+        watch.mark()
+        self._proposer.observe(batch, verdicts)
+        draft_ms, verify_ms, sample_ms = watch.spans_ms()
+        for request, proposal, verdict in zip(batch, proposals, verdicts, strict=True):
+            request.stats.sample_ms += sample_ms
+            commit = partial(self._commit, request, proposal, verdict, (draft_ms, verify_ms))
+            self._guard([request], commit)
+        if self._adaptive is not None and plain:
+            # A first round reads a prompt: its cost says nothing about the rounds to come.
+            total_ms = (time.perf_counter() - started) * 1e3
+            tokens = sum(item.token_ids.shape[0] for item in inputs)
+            times = StepTimes(draft_ms, verify_ms, total_ms, len(batch), tokens)
+            self._adaptive.clock(times)
+
+    def _propose(self, batch: Sequence[Request]) -> list[Proposal]:
+        # Round 0 drafts nothing: the first token is not kept waiting for the draft to read the
+        # prompt. Later, a proposal longer than the room less one could never be used up.
+        budget = [
+            min(r.room - 1, self._longest) if r.stats.rounds and r.proposer != "off" else 0
+            for r in batch
+        ]
+        wanted = [i for i, b in enumerate(budget) if b > 0]
+        proposals = [Proposal.empty(self._target.device) for _ in batch]
+        if not wanted:
+            return proposals
+        try:
+            made = self._proposer.propose([batch[i] for i in wanted], [budget[i] for i in wanted])
+        except Exception:
+            # Proposals are a help, never a need: go on without, and let the proposer start afresh.
+            _log.exception("the proposer broke; this round is decoded plainly")
+            for i in wanted:
+                self._proposer.release(batch[i].slot)
+            return proposals
+        for i, proposal in zip(wanted, made, strict=True):
+            proposals[i] = proposal
+        return proposals
+
+    def _input(
+        self, request: Request, proposed: Tensor | list[int], count: int | None = None
+    ) -> ForwardInput:
+        assert request.slot_state is not None
+        at = request.slot_state.cache.length
+        end = len(request.token_ids) if count is None else at + count
+        ids = torch.tensor(request.token_ids[at:end], device=self._target.device)
+        extra = torch.as_tensor(proposed, dtype=torch.int64, device=self._target.device)
+        tokens = torch.cat([ids, extra]) if extra.shape[0] else ids
+        return ForwardInput(tokens, request.slot_state.cache, keep=1 + extra.shape[0])
+
+    def _commit(
+        self, request: Request, proposal: Proposal, verdict: Verdict, times: tuple[float, float]
+    ) -> None:
+        """Enter a verdict. What stands before a fault of the request's own is given out first."""
+        assert request.slot_state is not None
+        began = time.perf_counter()
+        first, before, chars = request.generated, len(request.token_ids), len(request.text)
+        stats = request.stats
+        with request.lock:
+            text, ends, broken = self._take(request, verdict)
+            del request.token_ids[before + len(ends) :]  # a token that broke a criterion isn't kept
+            kept = tuple(request.token_ids[before:])
+            accepted = min(verdict.accepted, len(kept))
+            request.slot_state.cache.rollback_to(before + accepted)
+            request.text += text
+            stats.count_round(proposal.length, accepted, proposal.source)
+            stats.draft_ms += times[0]
+            stats.verify_ms += times[1]
+            request.ttft_ms = request.ttft_ms or (request.elapsed_ms() if kept else 0.0)
+        done = time.perf_counter()
+        stats.rollback_ms += (done - began) * 1e3
+        if kept:
+            chunk = Chunk(
+                text=text,
+                token_ids=kept,
+                tokens=Span(first, first + len(kept)),
+                chars=Span(chars, chars + len(text)),
+                ends=tuple(ends),
+                round=stats.rounds - 1,
+                drafted=proposal.length,
+                accepted=accepted,
+                t_ms=request.elapsed_ms(),
+                draft_ms=times[0],
+                verify_ms=times[1],
+                finish_reason=request.finish_reason,
+            )
+            self._emit(request, chunk)
+            stats.emit_ms += (time.perf_counter() - done) * 1e3
+        if broken is not None:
+            self._fail(request, broken)
+
+    @staticmethod
+    def _take(request: Request, verdict: Verdict) -> tuple[str, list[int], Exception | None]:
+        """Tokens one by one, so that a stop or a fault inside the block ends it there.
+
+        Returns the text that became certain, the decoded length after each token, and the fault.
+        """
+        text, ends = "", list[int]()
+        rows = (0, *(node + 1 for node in verdict.path))
+        try:
+            for row, token in zip(rows, verdict.tokens, strict=True):
+                if row in request.faults:
+                    raise request.faults[row]
+                text += request.take(token)
+                ends.append(len(request.decoded))
+                if request.finish_reason is not None:
+                    break
+        except Exception as error:
+            return text, ends, error
+        return text, ends, None

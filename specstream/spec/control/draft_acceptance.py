@@ -1,0 +1,133 @@
+"""How likely the target is to keep what the draft model says, and how that shows in advance."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+from specstream.spec.control.estimates import Average, Chance, Lean
+
+__all__ = ["Confidence", "DraftAcceptance", "DraftHabits"]
+
+# Buckets of the draft's own probability of a token; finer where it decides most.
+_EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
+_MIDDLES = (0.06, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.93, 0.97, 0.99, 0.998)
+_DEEPEST = 6  # depths from here on share one chance
+
+
+class DraftAcceptance:
+    """What all requests of one kind (greedy or sampled) have in common.
+
+    Only tokens whose predecessors were all accepted tell anything, and only those are counted.
+
+    Attributes:
+        of_confidence: Chance that a token stands, by bucket of its confidence.
+        after: Chance that the *next* token will stand if this one does, by this one's bucket.
+        at_depth: Chance that the token at a depth stands, the ones before it standing.
+        more: Tokens accepted beyond the first, where the first was and the draft was free to go on.
+        longer: Tokens drafted beyond the first, where the draft was free to go on.
+    """
+
+    def __init__(self, greedy: bool) -> None:
+        # A greedy draft is right about as often as it says. A sampled token with low probability
+        # is likelier to stand than that: the target only has to find it no less likely.
+        low, high = (0.15, 0.99) if greedy else (0.3, 0.98)
+        self.of_confidence = [Chance(low + (high - low) * q, 6.0, 400.0) for q in _MIDDLES]
+        self.after = [Chance(0.6 + 0.25 * q, 4.0, 300.0) for q in _MIDDLES]
+        self.at_depth = [Chance(min(0.62 + 0.03 * i, 0.75), 4.0, 300.0) for i in range(_DEEPEST)]
+        self.more = Average(1.4, 3.0, 100.0)
+        self.longer = Average(2.0, 3.0, 100.0)
+
+
+@dataclass(slots=True)
+class DraftHabits:
+    """How one request differs from that."""
+
+    common: DraftAcceptance
+    lean: Lean = field(default_factory=Lean)
+    calibration: Lean = field(default_factory=lambda: Lean(0.5))
+    more: Average = field(init=False)
+    longer: Average = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.more = self.common.more.heir(3.0, 12.0)
+        self.longer = self.common.longer.heir(3.0, 12.0)
+
+    def first(self) -> float:
+        """Probability that the first token stands."""
+        return self.lean.chance(self.common.at_depth[0].log_odds)
+
+    def fixed(self, count: int) -> list[float]:
+        """Probability that token 1, 2, … ``count`` stands with all before it, none left out."""
+        made, survival, at_depth = [], 1.0, self.common.at_depth
+        for depth in range(count):
+            survival *= self.lean.chance(at_depth[min(depth, _DEEPEST - 1)].log_odds)
+            made.append(survival)
+        return made
+
+    def free(self, cap: int) -> tuple[float, float]:
+        """Expected tokens accepted and drafted, where the draft may stop itself, up to ``cap``."""
+        more, longer = self.more.value, self.longer.value
+        if cap < 16:
+            # Both fall off about geometrically, so this is how much of them fits under the cap.
+            more *= 1.0 - (more / (1.0 + more)) ** (cap - 1)
+            longer *= 1.0 - (longer / (1.0 + longer)) ** (cap - 1)
+        return self.first() * (1.0 + more), 1.0 + longer
+
+    def confidence(self, threshold: float) -> Confidence:
+        """A fresh stopping rule for one round."""
+        return Confidence(self, threshold)
+
+    def observe(self, accepted: int, confidences: tuple[float, ...], drafted: int) -> None:
+        """Learn from a round's judged tokens: the accepted ones, and the first that was not."""
+        common, lean = self.common, self.lean
+        for i in range(min(accepted + 1, drafted)):
+            hit = i < accepted
+            base = common.at_depth[min(i, _DEEPEST - 1)]
+            guess = base
+            if confidences:
+                bucket = bisect_right(_EDGES, confidences[i])
+                of_confidence = common.of_confidence[bucket]
+                self.calibration.learn(of_confidence.log_odds, hit)
+                of_confidence.learn(hit)
+                if i > 0:
+                    guess = common.after[bisect_right(_EDGES, confidences[i - 1])]
+            lean.learn(guess.log_odds, hit)
+            base.learn(hit)
+            if guess is not base:
+                guess.learn(hit)
+
+    def observe_length(self, accepted: int, drafted: int) -> None:
+        """Learn how far the draft goes when it is free to."""
+        for who in (self, self.common):
+            who.longer.learn(drafted - 1.0)
+            if accepted > 0:
+                who.more.learn(accepted - 1.0)
+
+
+class Confidence:
+    """Whether drafting one more token is worth it, asked after each with its probability.
+
+    The next token counts only if all before it stand and it does too; that chance is compared with
+    what the token costs (optimal stopping; the chance only falls, so looking one token ahead is
+    enough).
+    """
+
+    __slots__ = ("_calibration", "_common", "_lean", "_survival", "_threshold")
+
+    def __init__(self, habits: DraftHabits, threshold: float) -> None:
+        self._common = habits.common
+        self._calibration = habits.calibration
+        self._lean = habits.lean
+        self._threshold = threshold
+        self._survival = 1.0
+
+    def __call__(self, q: float) -> bool:
+        """Whether to draft another token after one that the draft gave probability ``q``."""
+        bucket = bisect_right(_EDGES, q)
+        common = self._common
+        self._survival *= self._calibration.chance(common.of_confidence[bucket].log_odds)
+        if self._survival <= self._threshold:
+            return False
+        upcoming = self._lean.chance(common.after[bucket].log_odds)
+        return self._survival * upcoming > self._threshold

@@ -1,0 +1,101 @@
+"""What the controller knows: of all requests, and of each."""
+
+from __future__ import annotations
+
+from specstream.spec.control.draft_acceptance import DraftAcceptance, DraftHabits
+from specstream.spec.control.estimates import Average
+from specstream.spec.control.explain import Digest
+from specstream.spec.control.lookup_acceptance import LookupAcceptance, LookupHabits
+from specstream.spec.control.options import OFF
+from specstream.spec.control.probing import Schedule
+from specstream.spec.control.records import Outcome
+
+__all__ = ["Common", "History"]
+
+_SILENCE = 3  # rounds in a row without a word, after which a draft is not asked again
+_SHORT = 64  # tokens to catch up that no draft needs several rounds for
+
+
+class Common:
+    """What is learned over all requests that decode the same way, greedily or sampled."""
+
+    def __init__(self, *, greedy: bool) -> None:
+        self.draft = DraftAcceptance(greedy)
+        self.lookup = LookupAcceptance()
+
+
+class History:
+    """One request so far.
+
+    Attributes:
+        tokens: Tokens a round.
+        cost: Cost of its steps, in plain ones.
+        option: The latest choice.
+        given_up: Whether the draft doesn't pay at present.
+        probing: Whether that is a try of a draft that was given up.
+        able: Whether anything could be proposed in the latest round.
+        behind: Tokens that the draft had to catch up on for it.
+        mute: Whether the draft no longer answers (its context is full, its weights are damaged).
+        debt: What the draft's reading of the prompt cost and rounds have yet to earn, in plain ones.
+    """
+
+    def __init__(self, common: Common, tokens: Average, cost: Average) -> None:
+        self.draft = DraftHabits(common.draft)
+        self.lookup = LookupHabits(common.lookup)
+        self.tokens = tokens.heir(4.0, 16.0)
+        self.cost = cost.heir(4.0, 16.0)
+        self.digest = Digest()
+        self.schedule = Schedule()
+        self.option = OFF
+        self.given_up = False
+        self.probing = False
+        self.able = False
+        self.behind = 0
+        self.mute = False
+        self.committed = 0
+        self.debt = 0.0
+        self._silent = 0
+
+    def learn_rate(self, tokens: float, cost: float) -> None:
+        """Count a round."""
+        self.tokens.learn(tokens)
+        self.cost.learn(cost)
+
+    def observe(self, outcome: Outcome) -> None:
+        """Learn from a round."""
+        self.committed += outcome.accepted + 1
+        self._observe_lookup(outcome)
+        if outcome.plan.proposer == "draft":
+            self._observe_draft(outcome)
+
+    def repay(self, earned: float, read: float) -> float:
+        """The part of what the draft's catching up cost that this round can pay, in plain rounds.
+
+        Args:
+            earned: What the round gained on a plain one.
+            read: What the draft caught up on in it cost.
+        """
+        self.debt += read
+        paid = min(self.debt, max(earned, 0.0))
+        self.debt -= paid
+        return paid
+
+    def _observe_lookup(self, outcome: Outcome) -> None:
+        if outcome.offered > 0:
+            self.lookup.observe(outcome.match, outcome.offered, outcome.agreed)
+        elif outcome.plan.proposer == "ngram" and outcome.drafted > 0:
+            self.lookup.observe(outcome.match, outcome.drafted, outcome.accepted)
+
+    def _observe_draft(self, outcome: Outcome) -> None:
+        if outcome.drafted < 1:
+            self._silent += self.behind < _SHORT
+            self.mute = self._silent >= _SILENCE
+            return
+        self._silent = 0
+        self.draft.observe(outcome.accepted, outcome.confidences, outcome.drafted)
+        if self.probing:
+            self.schedule.tried(outcome.accepted > 0)
+        else:
+            self.schedule.tried(True)
+            if outcome.plan.go_on is not None:
+                self.draft.observe_length(outcome.accepted, outcome.drafted)

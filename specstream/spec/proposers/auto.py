@@ -1,0 +1,143 @@
+"""Chooses each round, per request: the draft model, prompt lookup, or nobody; and how many tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specstream.spec.control.controller import Controller
+from specstream.spec.control.records import Explanation, Outcome, Outlook, Plan, RoundTimes
+from specstream.spec.proposal import Capabilities, Proposal, SpecRequest, StepTimes, Verdict
+from specstream.spec.proposers.draft_model import DraftModelProposer, Drafting
+from specstream.spec.proposers.ngram import Lookup, NgramProposer
+
+__all__ = ["AutoProposer"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """What was planned and proposed for one request."""
+
+    plan: Plan
+    lookup: Lookup
+    proposal: Proposal
+    confidences: tuple[float, ...] = ()
+
+    def outcome(self, request_id: int, verdict: Verdict) -> Outcome:
+        """What became of it. A lookup that was not used is compared all the same."""
+        offered = min(len(self.lookup.tokens), len(verdict.tokens))
+        agreed = 0
+        while agreed < offered and self.lookup.tokens[agreed] == verdict.tokens[agreed]:
+            agreed += 1
+        return Outcome(
+            request_id,
+            self.plan,
+            self.proposal.length,
+            verdict.accepted,
+            self.lookup.match,
+            self.confidences,
+            offered,
+            agreed,
+        )
+
+
+class AutoProposer:
+    """A draft model and prompt lookup under a `Controller`.
+
+    Every choice is made before the tokens that it is about are drawn, or keeps them; so the target's
+    distribution is kept whatever the controller does.
+    """
+
+    name = "auto"
+    capabilities = Capabilities(own_cache=True)
+
+    def __init__(
+        self, controller: Controller, lookup: NgramProposer, draft: DraftModelProposer | None
+    ) -> None:
+        self._controller = controller
+        self._lookup = lookup
+        self._draft = draft
+        self._rounds: dict[int, _Round] = {}
+        self._passes = 0
+        self._read = 0
+        self._outcomes: list[Outcome] = []
+
+    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
+        """What the controller planned for each."""
+        lookups = [
+            self._lookup.look_up(r, b) for r, b in zip(requests, budget, strict=True)
+        ]
+        outlooks = [self._outlook(*item) for item in zip(requests, budget, lookups, strict=True)]
+        plans = self._controller.plan(outlooks)
+        chains = {
+            r.id: Drafting(r, p.num_tokens, p.go_on)
+            for r, p in zip(requests, plans, strict=True)
+            if p.proposer == "draft"
+        }
+        self._passes = self._read = 0
+        if chains and self._draft is not None:
+            self._read = sum(o.behind for o in outlooks if o.id in chains)
+            self._passes = self._draft.write(list(chains.values()))
+        self._rounds = {}
+        for request, plan, lookup in zip(requests, plans, lookups, strict=True):
+            confidences: tuple[float, ...] = ()
+            if plan.proposer == "draft":
+                chain = chains[request.id]
+                proposal = chain.proposal(self._lookup.device)
+                confidences = tuple(chain.confidences)
+            else:
+                count = plan.num_tokens if plan.proposer == "ngram" else 0
+                proposal = self._lookup.proposal(lookup.tokens[:count])
+            self._rounds[request.id] = _Round(plan, lookup, proposal, confidences)
+        return [self._rounds[request.id].proposal for request in requests]
+
+    def _outlook(self, request: SpecRequest, budget: int, lookup: Lookup) -> Outlook:
+        return Outlook(
+            id=request.id,
+            greedy=request.params.greedy,
+            budget=budget,
+            lookup=len(lookup.tokens),
+            match=lookup.match,
+            behind=self._draft.behind(request) if self._draft is not None else 0,
+            phrase_left=request.phrase_left,
+        )
+
+    def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
+        """Remember what became of the proposals until the step's times are known."""
+        if self._draft is not None:
+            self._draft.observe(requests, verdicts)
+        self._outcomes = [
+            self._rounds.pop(request.id).outcome(request.id, verdict)
+            for request, verdict in zip(requests, verdicts, strict=True)
+            if request.id in self._rounds
+        ]
+
+    def clock(self, times: StepTimes) -> None:
+        """Tell the controller what the step took and brought."""
+        draft_ms = times.propose_ms if self._passes else 0.0
+        measured = RoundTimes(
+            draft_ms=draft_ms,
+            draft_forwards=self._passes,
+            draft_read=self._read,
+            verify_ms=times.verify_ms,
+            rows=times.rows,
+            tokens=times.tokens,
+            other_ms=max(0.0, times.total_ms - draft_ms - times.verify_ms),
+        )
+        self._controller.observe(measured, self._outcomes)
+        self._outcomes, self._passes, self._read = [], 0, 0
+
+    def explain(self, request_id: int | None = None) -> Explanation:
+        """The controller's reasons."""
+        return self._controller.explain(request_id)
+
+    def finish(self, request_id: int) -> None:
+        """What was learned of the request alone is forgotten."""
+        self._rounds.pop(request_id, None)
+        self._controller.forget(request_id)
+
+    def release(self, slot: int) -> None:
+        """Drop the slot's draft cache and index."""
+        self._lookup.release(slot)
+        if self._draft is not None:
+            self._draft.release(slot)
