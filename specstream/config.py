@@ -91,8 +91,7 @@ class EngineConfig(_Strict):
     """Everything that decides what an engine loads and how it runs.
 
     ``dtype="auto"`` is float32 on a CPU (there, the width of a pass doesn't change the greedy
-    choice) and bfloat16 on a GPU that has it. ``draft_dtype="auto"`` is the target's, except that a
-    draft so small that a CPU keeps it in its caches runs in float32, which is faster there.
+    choice) and bfloat16 on a GPU that has it. ``draft_dtype="auto"`` is the target's.
     ``device="auto"`` takes the GPU if there is one.
 
     ``mode="default"`` keeps the target's distribution; ``rule`` says how sampled drafts are judged.

@@ -10,12 +10,18 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from specstream.config import EngineConfig
+from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerConfig
 from specstream.engine.loop import EngineCore
 from specstream.engine.request import Delivery, Request
 from specstream.errors import SpecstreamError
 from specstream.model.runner import ModelRunner
+from specstream.spec.control.controller import Controller
+from specstream.spec.control.costs import Costs
+from specstream.spec.control.records import Kind
 from specstream.spec.proposal import Proposer
+from specstream.spec.proposers.auto import AutoProposer
+from specstream.spec.proposers.draft_model import DraftModelProposer
+from specstream.spec.proposers.ngram import NgramProposer
 from specstream.types import Chunk, Message, SamplingParams
 
 BOS, EOS = 0, 1
@@ -102,6 +108,19 @@ class Inbox:
     @property
     def token_ids(self) -> list[int]:
         return [i for chunk in self.chunks for i in chunk.token_ids]
+
+
+def auto_proposer(draft: ModelRunner, max_tokens: int = 6) -> AutoProposer:
+    """An adaptive proposer with invented costs: a draft step is a tenth of a target pass."""
+    costs = Costs()
+    costs.seed(0.1, {1: 1.0, 2: 1.01, 5: 1.05, 9: 1.1})
+    kinds: frozenset[Kind] = frozenset({"draft", "ngram"})
+    controller = Controller(kinds=kinds, max_tokens=max_tokens, interactive=True, costs=costs)
+    return AutoProposer(
+        controller,
+        NgramProposer(NgramProposerConfig(num_tokens=max_tokens), draft.device),
+        DraftModelProposer(DraftProposerConfig(), draft, frozenset({EOS})),
+    )
 
 
 def make_core(

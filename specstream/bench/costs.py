@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from specstream.bench.figures import Figures
-from specstream.bench.formula import Optimum, acceptance_from, expected_tokens, optimum
+from specstream.bench.formula import Optimum, acceptance_from, optimum
 from specstream.bench.records import Emission, Run
 
 __all__ = ["Ceiling", "Costs", "ceiling_of", "costs_of"]
 
 _FEW = 3  # a width seen less often than this says little
+_ROUND = tuple[float, Emission]  # milliseconds since the emission before, and the emission
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
     """Costs in units of one plain round (``plain_ms``: the median time between plain tokens).
 
+    ``v``, ``o`` and ``plain_o`` are common to all domains; the others are the domain's own, since
+    prompts differ in length and proposers take turns.
+
     Attributes:
         plain_ms: Milliseconds of a plain round.
-        c: A drafted token.
+        c: A drafted token, averaged over who proposed it.
         v: A pass over M tokens, by M; as far as such passes were seen.
         o: Everything else in a round that drafts: judging, commit, rollback, emission.
         plain_o: Everything else in a plain round.
@@ -66,44 +69,82 @@ class Costs:
         }
 
 
-def costs_of(plain: Iterable[Run], speculative: Iterable[Run]) -> Costs | None:
-    """Medians over rounds; None where there are too few to say anything.
+@dataclass(frozen=True, slots=True)
+class _Domain:
+    """The rounds of one domain, sorted."""
+
+    plain: list[_ROUND]
+    drafting: list[_ROUND]
+    firsts: list[_ROUND]
+
+    @property
+    def unit(self) -> float:
+        return statistics.median(gap for gap, _ in self.plain)
+
+
+def costs_of(runs: Mapping[str, tuple[Sequence[Run], Sequence[Run]]]) -> dict[str, Costs]:
+    """Medians over rounds, by domain; domains with too few rounds are left out.
 
     Args:
-        plain: Runs of the loop without speculation.
-        speculative: Runs of the same engine with it.
+        runs: By domain: runs of the loop without speculation, and of the same engine with it.
     """
-    ones = [(gap, e) for run in plain for gap, e in _rounds(run)]
-    drafting: list[tuple[float, Emission]] = []
-    firsts: list[Emission] = []
+    sorted_out = {domain: _sort(*pair) for domain, pair in runs.items()}
+    enough = {
+        domain: found
+        for domain, found in sorted_out.items()
+        if len(found.plain) >= _FEW and len(found.drafting) >= _FEW and found.unit > 0
+    }
+    widths: dict[int, list[float]] = {}
+    rests: list[float] = []
+    plain_rests: list[float] = []
+    for found in enough.values():
+        unit = found.unit
+        for _, emission in (*found.plain, *found.drafting):
+            widths.setdefault(emission.drafted + 1, []).append(emission.verify_ms / unit)
+        rests += [(gap - e.draft_ms - e.verify_ms) / unit for gap, e in found.drafting]
+        plain_rests += [(gap - e.verify_ms) / unit for gap, e in found.plain]
+    v = {width: statistics.median(times) for width, times in widths.items() if len(times) >= _FEW}
+    return {
+        domain: Costs(
+            plain_ms=found.unit,
+            c=_step_ms(found.drafting) / found.unit,
+            v=v,
+            o=max(0.0, statistics.median(rests)),
+            plain_o=max(0.0, statistics.median(plain_rests)),
+            first_ms=_first_ms(found),
+            rounds=len(found.drafting),
+        )
+        for domain, found in enough.items()
+    }
+
+
+def _sort(plain: Sequence[Run], speculative: Sequence[Run]) -> _Domain:
+    sorted_out = _Domain([one for run in plain for one in _rounds(run)], [], [])
     for run in speculative:
-        mine = [(gap, e) for gap, e in _rounds(run) if e.drafted]
-        firsts += [e for _, e in mine[:1]]
-        drafting += mine[1:]
-    if len(ones) < _FEW or len(drafting) < _FEW:
-        return None
-    unit = statistics.median(gap for gap, _ in ones)
-    by_width: dict[int, list[float]] = {1: [e.verify_ms for _, e in ones]}
-    for _, emission in drafting:
-        by_width.setdefault(emission.drafted + 1, []).append(emission.verify_ms)
-    step = statistics.median(e.draft_ms / e.drafted for _, e in drafting)
-    rest = statistics.median(gap - e.draft_ms - e.verify_ms for gap, e in drafting)
-    plain_rest = statistics.median(gap - e.verify_ms for gap, e in ones)
-    return Costs(
-        plain_ms=unit,
-        c=step / unit,
-        v={m: statistics.median(t) / unit for m, t in by_width.items() if len(t) >= _FEW},
-        o=max(0.0, rest) / unit,
-        plain_o=max(0.0, plain_rest) / unit,
-        first_ms=max(0.0, statistics.median(e.draft_ms - step * e.drafted for e in firsts)),
-        rounds=len(drafting),
-    )
+        mine = [(gap, emission) for gap, emission in _rounds(run) if emission.drafted]
+        sorted_out.firsts.extend(mine[:1])
+        sorted_out.drafting.extend(mine[1:])
+    return sorted_out
 
 
-def _rounds(run: Run) -> Iterator[tuple[float, Emission]]:
+def _rounds(run: Run) -> Iterator[_ROUND]:
     """Each emission after the first, with the time since the one before."""
     for before, emission in pairwise(run.emissions):
         yield emission.t_ms - before.t_ms, emission
+
+
+def _step_ms(drafting: Sequence[_ROUND]) -> float:
+    """Milliseconds a drafted token: the median round of each length, weighed by how often it came."""
+    by_length: dict[int, list[float]] = {}
+    for _, emission in drafting:
+        by_length.setdefault(emission.drafted, []).append(emission.draft_ms)
+    spent = sum(statistics.median(times) * len(times) for times in by_length.values())
+    return spent / sum(drafted * len(times) for drafted, times in by_length.items())
+
+
+def _first_ms(found: _Domain) -> float:
+    step = _step_ms(found.drafting)
+    return max(0.0, statistics.median(e.draft_ms - step * e.drafted for _, e in found.firsts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +152,13 @@ class Ceiling:
     """What the formula says of one domain.
 
     Attributes:
-        best: The best K with this acceptance and these costs.
-        as_run: What it predicts for the lengths that were drafted.
+        acceptance: The chance that a draft that is judged stands: the formula's alpha.
+        best: The best fixed K at that acceptance and these costs.
+        as_run: Tokens committed over what their rounds cost by c, v and o.
         measured: The decode ratio that was measured.
     """
 
+    acceptance: float
     best: Optimum
     as_run: float
     measured: float | None
@@ -123,28 +166,31 @@ class Ceiling:
     def to_dict(self) -> dict[str, Any]:
         """As JSON data."""
         return {
+            "alpha": round(self.acceptance, 4),
             "best_drafts": self.best.drafts,
             "best_tokens_a_round": round(self.best.tokens, 4),
             "best_speedup": round(self.best.speedup, 4),
-            "formula_as_run": round(self.as_run, 4),
+            "as_run": round(self.as_run, 4),
             "measured": None if self.measured is None else round(self.measured, 4),
         }
 
 
-def ceiling_of(
-    costs: Costs, figures: Figures, runs: Sequence[Run], measured: float | None
-) -> Ceiling | None:
-    """The formula, for one domain's acceptance; None if nothing was drafted there."""
-    if not figures.drafted or figures.acceptance_rate is None:
+def ceiling_of(costs: Costs, runs: Sequence[Run], measured: float | None) -> Ceiling | None:
+    """The formula for one domain's runs; None if nothing was drafted there.
+
+    Drafts after the first that fell were never judged: alpha is accepted over accepted and fallen.
+    """
+    rounds = [emission for run in runs for _, emission in _rounds(run)]
+    accepted = sum(emission.accepted for emission in rounds)
+    judged = sum(min(emission.accepted + 1, emission.drafted) for emission in rounds)
+    if not judged:
         return None
-    positions = figures.acceptance_by_position
-    acceptance = acceptance_from(positions, positions[-1] if positions else 0.0)
-    most = max(8, 2 * len(positions))
-    best = optimum(acceptance, costs.c, costs.v_at, costs.o, most=most)
-    tokens = spent = 0.0
-    for run in runs:
-        for _, emission in _rounds(run):
-            k = emission.drafted
-            tokens += expected_tokens(acceptance, k)
-            spent += costs.c * k + costs.v_at(k + 1) + (costs.o if k else costs.plain_o)
-    return Ceiling(best, tokens / spent if spent else 1.0, measured)
+    alpha = accepted / judged
+    most = max(8, max(costs.v) - 1)  # further would rest on extrapolated passes
+    best = optimum(acceptance_from((), alpha), costs.c, costs.v_at, costs.o, most=most)
+    spent = sum(
+        costs.c * e.drafted + costs.v_at(e.drafted + 1) + (costs.o if e.drafted else costs.plain_o)
+        for e in rounds
+    )
+    tokens = sum(emission.tokens for emission in rounds)
+    return Ceiling(alpha, best, tokens / spent if spent else 1.0, measured)

@@ -32,17 +32,15 @@ def analyse(
     results: Results,
 ) -> tuple[dict[str, float | None], dict[str, Costs], dict[str, Ceiling]]:
     """The summary, and by domain what rounds cost and what the formula makes of it."""
-    costs: dict[str, Costs] = {}
+    runs = {
+        domain: tuple([r.run for r in results.runs(domain, arm)] for arm in ("own", "auto"))
+        for domain in results.domains
+    }
+    costs = costs_of({domain: (plain, fast) for domain, (plain, fast) in runs.items()})
     ceilings: dict[str, Ceiling] = {}
-    for domain in results.domains:
-        plain = [record.run for record in results.runs(domain, "own")]
-        fast = [record.run for record in results.runs(domain, "auto")]
-        found = costs_of(plain, fast)
-        figures = results.figures.get((domain, "auto", ""))
-        if found is None or figures is None:
-            continue
-        costs[domain] = found
-        ceiling = ceiling_of(found, figures, fast, results.ratio(domain, "auto", "own"))
+    for domain, found in costs.items():
+        measured = results.ratio(domain, "auto", "own")
+        ceiling = ceiling_of(found, runs[domain][1], measured)
         if ceiling is not None:
             ceilings[domain] = ceiling
     return summary_of(results), costs, ceilings

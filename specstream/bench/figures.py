@@ -50,6 +50,7 @@ class Figures:
         accepted: Tokens that came beyond one for each pass.
         acceptance_by_position: Of the rounds whose first i drafts stood and that drafted further,
             the share in which draft i + 1 stood too.
+        reached_by_position: How many such rounds there were.
         ms: Latencies: name → p50 and p95 in milliseconds.
         spent: Shares of the whole time by part; empty where the arm doesn't tell.
         predicted_speedup: Mean of what the arm itself expected.
@@ -68,6 +69,7 @@ class Figures:
     rejected: int | None
     rounds: int
     acceptance_by_position: tuple[float, ...]
+    reached_by_position: tuple[int, ...]
     ms: dict[str, tuple[float, float]]
     spent: dict[str, float]
     predicted_speedup: float | None
@@ -114,6 +116,7 @@ class Figures:
             "acceptance_rate": _number(self.acceptance_rate),
             "mean_acceptance_length": round(self.mean_acceptance_length, 4),
             "acceptance_by_position": [round(a, 4) for a in self.acceptance_by_position],
+            "reached_by_position": list(self.reached_by_position),
             "time_split": {name: round(share, 4) for name, share in self.spent.items()},
             "predicted_speedup": _number(self.predicted_speedup),
             "proposer_rounds": self.proposer_rounds,
@@ -129,6 +132,7 @@ def figures_of(records: Sequence[Record]) -> Figures:
     """The figures of the records of one arm, setting and domain (at least one)."""
     runs = [record.run for record in records]
     tells = all(run.tells for run in runs)
+    by_position, reached = _by_position(records)
     drafted, accepted = sum(run.drafted for run in runs), sum(run.accepted for run in runs)
     predicted = [run.predicted_speedup for run in runs if run.predicted_speedup is not None]
     return Figures(
@@ -142,7 +146,8 @@ def figures_of(records: Sequence[Record]) -> Figures:
         accepted=accepted,
         rejected=drafted - accepted if tells else None,
         rounds=sum(len(run.emissions) for run in runs),
-        acceptance_by_position=_by_position(records),
+        acceptance_by_position=by_position,
+        reached_by_position=reached,
         ms={
             "ttft": _ends([run.ttft_ms for run in runs]),
             "total": _ends([run.total_ms for run in runs]),
@@ -159,7 +164,7 @@ def _ends(values: list[float]) -> tuple[float, float]:
     return percentile(values, 0.5), percentile(values, 0.95)
 
 
-def _by_position(records: Sequence[Record]) -> tuple[float, ...]:
+def _by_position(records: Sequence[Record]) -> tuple[tuple[float, ...], tuple[int, ...]]:
     reached: list[int] = []
     stood: list[int] = []
     for record in records:
@@ -170,7 +175,7 @@ def _by_position(records: Sequence[Record]) -> tuple[float, ...]:
                     stood.append(0)
                 reached[position] += 1
                 stood[position] += position < emission.accepted
-    return tuple(a / b for a, b in zip(stood, reached, strict=True))
+    return tuple(a / b for a, b in zip(stood, reached, strict=True)), tuple(reached)
 
 
 def _shares(records: Sequence[Record]) -> dict[str, float]:

@@ -21,6 +21,7 @@ _COLOURS = {
     "llama.cpp": "#6b4c8a",
 }
 _BLUES = ("#9ecbe8", "#6fb0dc", "#4394cc", "#2878b5")
+_FEW = 5  # a position reached less often than this is not drawn
 _PARTS = {
     "prefill": "#c9ccd1",
     "verify": "#0b5fad",
@@ -97,7 +98,8 @@ def _draw_acceptance(axes: Any, results: Results) -> None:
     for domain in results.domains:
         figures = results.figures.get((domain, "auto", ""))
         if figures and figures.acceptance_by_position:
-            rates = figures.acceptance_by_position
+            pairs = zip(figures.acceptance_by_position, figures.reached_by_position, strict=True)
+            rates = [rate for rate, reached in pairs if reached >= _FEW]
             axes.plot(range(1, len(rates) + 1), rates, marker="o", markersize=4, label=domain)
     axes.set_ylim(0, 1.02)
     axes.set_xlabel("position of the draft in its round")

@@ -81,10 +81,10 @@ def _ceiling(domain: str, costs: Costs, ceiling: Ceiling) -> str:
         f"{costs.v_at(width):.2f}, the rest {costs.o:.2f}; "
     )
     if best.drafts == 0:
-        return text + "at this acceptance no number of drafts beats plain decoding"
+        return text + f"at {ceiling.acceptance:.0%} acceptance nothing beats plain decoding"
     measured = "" if ceiling.measured is None else f", measured {ceiling.measured:.2f}x"
     drafts = "1 draft" if best.drafts == 1 else f"{best.drafts} drafts"
     return text + (
-        f"at this acceptance {drafts} a round could bring {best.speedup:.2f}x "
-        f"(as run {ceiling.as_run:.2f}x by the formula{measured})"
+        f"at {ceiling.acceptance:.0%} acceptance the best fixed length is {drafts}, for "
+        f"{best.speedup:.2f}x (the rounds as run: {ceiling.as_run:.2f}x by these costs{measured})"
     )

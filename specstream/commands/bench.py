@@ -103,7 +103,7 @@ async def _measure(
     outcome, crowd = Outcome(), None
     origin: dict[str, Any] = {"load_average_before": load_average()}
     wanted = Wanted(plan.arms, few=args.quick, compiled=args.compile, gguf=args.llama_cpp)
-    note(f"loading the models ({config.dtype}, {config.threads} threads)")
+    note(f"loading the models ({config.dtype}; CPU threads: {config.threads})")
     try:
         async with open_arms(wanted, config) as arms:
             origin |= provenance_of(config, _options(args, plan), plan.config.target, padded)

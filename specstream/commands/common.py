@@ -33,7 +33,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("--target", metavar="ID_OR_PATH", help="target model (default: the bundled one)")
     add("--draft", metavar="ID_OR_PATH", help="draft model (default: the bundled one)")
-    add("--proposer", choices=sorted(KINDS), help="who drafts (default: draft)")
+    add("--proposer", choices=sorted(KINDS), help="who drafts (default: auto, chosen each round)")
     add("--temperature", type=float, help="0 is greedy, and the default")
     add("--top-p", type=float, help="nucleus sampling")
     add("--top-k", type=int, help="only the k most likely tokens")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from specstream.commands.common import engine_of, note, print_json
-from specstream.config import EngineConfig
+from specstream.config import AutoProposerConfig, DraftProposerConfig, EngineConfig
 from specstream.errors import ConfigError
 from specstream.types import Message
 
@@ -35,6 +35,9 @@ async def run(args: argparse.Namespace) -> int:
     from specstream.bench.exactness.harness import AT_ONCE
 
     config = engine_of(args).config.model_copy(update={"max_waiting": AT_ONCE})
+    if args.proposer is None and isinstance(config.proposer, AutoProposerConfig):
+        # Drafts of a fixed length put every rule to work; a controller may choose not to draft.
+        config = config.model_copy(update={"proposer": DraftProposerConfig()})
     findings: list[Finding] = []
 
     def check_all() -> None:
@@ -91,7 +94,7 @@ def _findings(config: EngineConfig, args: argparse.Namespace) -> Iterator[Findin
 def _as_json(config: EngineConfig, findings: list[Finding], seconds: float) -> dict[str, Any]:
     return {
         "target": config.target,
-        "draft": config.draft if config.proposer.kind == "draft" else None,
+        "draft": config.draft if config.proposer.kind in ("auto", "draft") else None,
         "proposer": config.proposer.kind,
         "rule": config.rule,
         "holds": all(finding.holds for finding in findings),

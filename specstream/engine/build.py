@@ -24,8 +24,6 @@ from specstream.spec.proposers import proposer_class
 
 __all__ = ["build_engine"]
 
-_CPU_CACHE_BYTES = 16 * 2**20
-
 
 def build_engine(config: EngineConfig) -> EngineCore:
     """Read the models and put the parts together. Takes seconds; call it on the engine's thread.
@@ -105,8 +103,6 @@ def _load_draft(
     names = (config.target, config.draft)
     check_vocabulary(tokenizer, load_tokenizer(config.draft), names)
     model = load_model(config.draft, config, config.draft_dtype)
-    if config.draft_dtype == "auto" and _fits_cache(model):
-        model = model.to(torch.float32)
     draft = ModelRunner(model, vocab_size=target.vocab_size)
     if draft.model_vocab_size < len(tokenizer):
         raise VocabularyMismatch(
@@ -115,14 +111,6 @@ def _load_draft(
         )
     draft.warm_up()
     return draft
-
-
-def _fits_cache(model: PreTrainedModel) -> bool:
-    """Whether a CPU reads the draft from its caches, where the time goes into calls, not bytes.
-
-    A product of one row then takes a half or a third of the time in float32.
-    """
-    return model.device.type == "cpu" and model.num_parameters() * 4 <= _CPU_CACHE_BYTES
 
 
 def _default_threads() -> int:

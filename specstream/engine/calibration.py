@@ -5,74 +5,81 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.spec.control.costs import Costs
 
-__all__ = ["calibrate", "pass_ms"]
+__all__ = ["calibrate"]
 
 _CONTEXT = 128
 _WIDTHS = (1, 2, 5, 9)
+_LONG = 64  # tokens of a pass that reads
 _REPEATS = 7
 _SLOW_MS = 200.0  # a pass this slow is measured twice, not seven times
 
 
 def calibrate(target: ModelRunner, draft: ModelRunner | None) -> Costs:
-    """Time the passes that a round is made of; the engine's own rounds correct it from then on."""
-    widths = [w for w in _WIDTHS if target.fixed_width is None or w <= target.fixed_width]
+    """Time the passes that a round is made of; the engine's own rounds correct it from then on.
+
+    The draft is timed as a round runs it, right behind the target: whatever the target reads drives
+    the draft's weights out of the caches, and a draft timed alone looks a good deal faster.
+    """
+    widest = target.fixed_width or max(_WIDTHS)
+    main = _Bench(target)
+    passes = {w: _median_ms(partial(main.run, w)) for w in _WIDTHS if w <= widest}
+    pair = _Bench(target, sequences=2)
+    row_ms = _median_ms(lambda: pair.run(1)) - passes[2] if widest > 1 else None
+    step_ms = read_ms = None
+    if draft is not None:
+        side = _Bench(draft)
+        step_ms = _median_ms(lambda: side.run(1), before=lambda: main.run(1))
+        long_ms = _median_ms(lambda: side.run(_LONG), before=lambda: main.run(1))
+        read_ms = max(0.0, (long_ms - step_ms) / (_LONG - 1))
     costs = Costs()
     costs.seed(
-        pass_ms(draft, 1) if draft is not None else None,
-        {width: pass_ms(target, width) for width in widths},
-        draft_read_ms=_reading_ms(draft) if draft is not None else None,
-        row_ms=_row_ms(target),
+        step_ms,
+        passes,
+        draft_read_ms=read_ms,
+        row_ms=None if row_ms is None else max(0.0, row_ms),
     )
     return costs
 
 
-@torch.inference_mode()
-def pass_ms(runner: ModelRunner, width: int, sequences: int = 1) -> float:
-    """Median time of a pass of ``width`` tokens for each of so many sequences, in ms."""
-    size = min(_CONTEXT, runner.context_length - width)
-    caches = [runner.new_cache() for _ in range(sequences)]
-    step = runner.fixed_width or max(1, size)
-    for cache in caches:
-        while cache.length < size:
-            count = min(step, size - cache.length)
-            runner.forward([ForwardInput(_tokens(runner, count), cache)])
-    tokens = _tokens(runner, width)
+class _Bench:
+    """A model with some context, whose passes can be repeated."""
 
-    def once() -> None:
-        lengths = [cache.length for cache in caches]
-        rows = runner.forward([ForwardInput(tokens, cache, keep=width) for cache in caches])
-        rows[0][-1, 0].item()  # wait for the device
-        for cache, length in zip(caches, lengths, strict=True):
+    def __init__(self, runner: ModelRunner, sequences: int = 1) -> None:
+        self._runner = runner
+        self._caches = [runner.new_cache() for _ in range(sequences)]
+        context = max(1, min(_CONTEXT, runner.context_length - _LONG))
+        for start in range(0, context, runner.fixed_width or context):
+            count = min(runner.fixed_width or context, context - start)
+            self._forward(count)
+
+    def run(self, width: int) -> None:
+        """One pass of ``width`` tokens a sequence, waited for, and taken back."""
+        lengths = [cache.length for cache in self._caches]
+        self._forward(width)
+        for cache, length in zip(self._caches, lengths, strict=True):
             cache.rollback_to(length)
 
-    return _median_ms(once)
+    @torch.inference_mode()
+    def _forward(self, count: int) -> None:
+        runner = self._runner
+        tokens = torch.arange(count, device=runner.device) % runner.model_vocab_size
+        rows = runner.forward([ForwardInput(tokens, cache) for cache in self._caches])
+        rows[0][0, 0].item()  # wait for the device
 
 
-def _reading_ms(draft: ModelRunner) -> float:
-    """Each further token of a long pass."""
-    long = 64
-    return max(0.0, (pass_ms(draft, long) - pass_ms(draft, 1)) / (long - 1))
-
-
-def _row_ms(target: ModelRunner) -> float:
-    """What a second sequence adds to a pass, beyond its tokens."""
-    return max(0.0, pass_ms(target, 1, sequences=2) - pass_ms(target, 2))
-
-
-def _tokens(runner: ModelRunner, count: int) -> torch.Tensor:
-    return torch.arange(count, device=runner.device) % runner.model_vocab_size
-
-
-def _median_ms(work: Callable[[], None]) -> float:
+def _median_ms(work: Callable[[], None], before: Callable[[], None] | None = None) -> float:
     work()
     spans: list[float] = []
     for _ in range(_REPEATS):
+        if before is not None:
+            before()
         start = time.perf_counter()
         work()
         spans.append((time.perf_counter() - start) * 1e3)

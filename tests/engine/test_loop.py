@@ -20,6 +20,7 @@ from specstream.spec.proposers.ngram import NgramProposer
 from specstream.spec.proposers.off import OffProposer
 from specstream.types import SamplingParams
 from tests.tiny import (
+    auto_proposer,
     EOS,
     Inbox,
     ask,
@@ -40,6 +41,8 @@ def proposer(kind: str, model: PreTrainedModel = MODEL, noise: float = 0.15) -> 
         return DraftModelProposer(DraftProposerConfig(num_tokens=5), runner, frozenset({EOS}))
     if kind == "ngram":
         return NgramProposer(NgramProposerConfig(min_ngram=1), torch.device("cpu"))
+    if kind == "auto":
+        return auto_proposer(ModelRunner(noisy_copy(model, noise)))
     return OffProposer()
 
 
@@ -60,7 +63,7 @@ PROMPTS = ["abab", "the cat sat on the mat, the cat", "zq", "日本 日本", "1,
 
 
 def test_every_kind_is_tested_here() -> None:
-    assert set(KINDS) == {"draft", "ngram", "off"}
+    assert set(KINDS) == {"auto", "draft", "ngram", "off"}
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))

@@ -46,7 +46,7 @@ class Controller:
         self._tokens = Average(1.5, 2.0, 60.0)
         self._cost = Average(1.1, 2.0, 60.0)
         self._reply = Average(48.0, 1.0, 30.0)
-        self._digest = Digest()
+        self._digest = Digest(256.0)
 
     # Before a step.
 
@@ -160,17 +160,17 @@ class Controller:
             cap = self._cap(outlook)
             if plans[index].proposer == "draft" or cap < 1 or not self._can_draft(history, outlook):
                 continue
-            if not history.schedule.due(history.given_up, history.option.gain):
-                continue
             step_ms = self.costs.draft(1, len(outlooks)) / len(outlooks)
             verify = self.costs.widening(len(outlooks), max(self._max_tokens, _SHORTEST_TABLE))
             prices = Prices(worth, step_ms, verify, 0.0)
             count = min(cap, 2 if step_ms < 0.2 * plain_ms else 1)
-            cost = (self.costs.draft(count) + self.costs.read(outlook.behind)) / plain_ms
+            ms = count * step_ms + verify[count] + self.costs.read(outlook.behind)
+            if not history.schedule.due(history.given_up, history.option.gain, ms / plain_ms):
+                continue
             hopeless = conceivable(cap, prices) <= history.option.gain
             if hopeless and not history.schedule.long_due():
                 continue
-            if self._account.affords(cost):
+            if self._account.affords_try(ms / plain_ms):
                 history.probing = True
                 history.option = Option("draft", count, 0.0, history.draft.first(), count)
                 plans[index] = Plan("draft", count)
@@ -206,14 +206,16 @@ class Controller:
                     digest.learn(history.option, outcome, cost, rows)
                     digest.probing = history.probing
         tokens = (sum(o.accepted for o in outcomes) + rows) / rows
-        self._account.enter(cost + owed, tokens)
+        self._account.enter(cost + owed - tokens if drafting else 0.0)
 
     def forget(self, request_id: int) -> None:
         """The request is over. What it taught about all requests stays. Idempotent."""
         history = self._histories.pop(request_id, None)
         if history is not None and history.committed:
             self._reply.learn(float(history.committed))
-            self._account.enter(history.debt, 0.0)
+            self._account.enter(history.debt)
+            if history.drafted:
+                history.draft.close()
 
     def explain(self, request_id: int | None = None) -> Explanation:
         """Why it does what it does, for one request or for all of late."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from specstream.spec.control.estimates import Average, Chance, Lean
+from specstream.spec.control.estimates import Average, Chance, Doubt, Lean
 
 __all__ = ["Confidence", "DraftAcceptance", "DraftHabits"]
 
@@ -25,6 +25,7 @@ class DraftAcceptance:
         after: Chance that the *next* token will stand if this one does, by this one's bucket.
         at_depth: Chance that the token at a depth stands, the ones before it standing.
         more: Tokens accepted beyond the first, where the first was and the draft was free to go on.
+        doubt: How likely the draft was to be broken at the end of a request.
         longer: Tokens drafted beyond the first, where the draft was free to go on.
     """
 
@@ -37,6 +38,7 @@ class DraftAcceptance:
         self.at_depth = [Chance(min(0.62 + 0.03 * i, 0.75), 4.0, 300.0) for i in range(_DEEPEST)]
         self.more = Average(1.4, 3.0, 100.0)
         self.longer = Average(2.0, 3.0, 100.0)
+        self.doubt = Average(0.1, 2.0, 10.0)
 
 
 @dataclass(slots=True)
@@ -46,32 +48,36 @@ class DraftHabits:
     common: DraftAcceptance
     lean: Lean = field(default_factory=Lean)
     calibration: Lean = field(default_factory=lambda: Lean(0.5))
+    doubt: Doubt = field(init=False)
     more: Average = field(init=False)
     longer: Average = field(init=False)
 
     def __post_init__(self) -> None:
+        self.doubt = Doubt(self.common.doubt.value)
         self.more = self.common.more.heir(3.0, 12.0)
         self.longer = self.common.longer.heir(3.0, 12.0)
 
     def first(self) -> float:
         """Probability that the first token stands."""
-        return self.lean.chance(self.common.at_depth[0].log_odds)
+        return self.doubt.chance(self.lean.chance(self.common.at_depth[0].log_odds))
 
     def fixed(self, count: int) -> list[float]:
         """Probability that token 1, 2, … ``count`` stands with all before it, none left out."""
-        made, survival, at_depth = [], 1.0, self.common.at_depth
+        made, survival, at_depth = [], 1.0 - self.doubt.value, self.common.at_depth
         for depth in range(count):
             survival *= self.lean.chance(at_depth[min(depth, _DEEPEST - 1)].log_odds)
             made.append(survival)
         return made
 
-    def free(self, cap: int) -> tuple[float, float]:
-        """Expected tokens accepted and drafted, where the draft may stop itself, up to ``cap``."""
+    def free(self, cap: int, usual: int) -> tuple[float, float]:
+        """Expected tokens accepted and drafted, where the draft may stop itself, up to ``cap``.
+
+        ``usual`` is the cap under which the averages were learned.
+        """
         more, longer = self.more.value, self.longer.value
-        if cap < 16:
-            # Both fall off about geometrically, so this is how much of them fits under the cap.
-            more *= 1.0 - (more / (1.0 + more)) ** (cap - 1)
-            longer *= 1.0 - (longer / (1.0 + longer)) ** (cap - 1)
+        if cap < usual:
+            more *= _fitting(more, cap, usual)
+            longer *= _fitting(longer, cap, usual)
         return self.first() * (1.0 + more), 1.0 + longer
 
     def confidence(self, threshold: float) -> Confidence:
@@ -80,22 +86,28 @@ class DraftHabits:
 
     def observe(self, accepted: int, confidences: tuple[float, ...], drafted: int) -> None:
         """Learn from a round's judged tokens: the accepted ones, and the first that was not."""
-        common, lean = self.common, self.lean
+        common, lean, doubt = self.common, self.lean, self.doubt
         for i in range(min(accepted + 1, drafted)):
             hit = i < accepted
-            base = common.at_depth[min(i, _DEEPEST - 1)]
-            guess = base
+            guess = base = common.at_depth[min(i, _DEEPEST - 1)]
+            if confidences and i > 0:
+                guess = common.after[bisect_right(_EDGES, confidences[i - 1])]
+            doubt.learn(lean.chance(guess.log_odds), hit)
+            sound = 1.0 - doubt.value
+            lean.learn(guess.log_odds, hit, sound)
+            if sound < 0.5:
+                continue  # says nothing about drafts that work
             if confidences:
-                bucket = bisect_right(_EDGES, confidences[i])
-                of_confidence = common.of_confidence[bucket]
+                of_confidence = common.of_confidence[bisect_right(_EDGES, confidences[i])]
                 self.calibration.learn(of_confidence.log_odds, hit)
                 of_confidence.learn(hit)
-                if i > 0:
-                    guess = common.after[bisect_right(_EDGES, confidences[i - 1])]
-            lean.learn(guess.log_odds, hit)
             base.learn(hit)
             if guess is not base:
                 guess.learn(hit)
+
+    def close(self) -> None:
+        """The request is over."""
+        self.common.doubt.learn(self.doubt.value)
 
     def observe_length(self, accepted: int, drafted: int) -> None:
         """Learn how far the draft goes when it is free to."""
@@ -103,6 +115,12 @@ class DraftHabits:
             who.longer.learn(drafted - 1.0)
             if accepted > 0:
                 who.more.learn(accepted - 1.0)
+
+
+def _fitting(mean: float, cap: int, usual: int) -> float:
+    """The part of a further length, falling off geometrically, that fits under a smaller cap."""
+    ratio = mean / (1.0 + mean)
+    return float((1.0 - ratio ** (cap - 1)) / (1.0 - ratio ** (usual - 1)))
 
 
 class Confidence:
@@ -120,7 +138,7 @@ class Confidence:
         self._calibration = habits.calibration
         self._lean = habits.lean
         self._threshold = threshold
-        self._survival = 1.0
+        self._survival = 1.0 - habits.doubt.value
 
     def __call__(self, q: float) -> bool:
         """Whether to draft another token after one that the draft gave probability ``q``."""

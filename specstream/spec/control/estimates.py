@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["Average", "Chance", "Lean", "log_odds", "odds_to_chance"]
+__all__ = ["Average", "Chance", "Doubt", "Lean", "log_odds", "odds_to_chance"]
 
 _FURTHEST = 4.5  # log-odds beyond which nothing learned is worth telling apart: 0.989
 
@@ -64,31 +64,61 @@ class Average:
         return Average(self.value, weight, memory)
 
 
+SPREAD, FIRMEST = 1.0, 6.0
+_BROKEN = 0.02  # chance of a hit where nothing works
+_BREAKS, _MENDS = 0.004, 0.05  # how often, in trials, that begins and ends
+
+
 class Lean:
     """How far one request leans from what all requests do, in log-odds.
 
     One step of Newton's method on the log-likelihood a trial (an extended Kalman filter of one
-    number), from a normal prior of deviation ``spread``. Precision stops growing at ``firmest``, so
+    number), from a normal prior of deviation ``SPREAD``. Precision stops growing at ``FIRMEST``, so
     that a change in the text is followed.
     """
 
-    __slots__ = ("_firmest", "_precision", "value")
+    __slots__ = ("_precision", "value")
 
-    def __init__(self, spread: float = 1.0, firmest: float = 3.0) -> None:
+    def __init__(self, spread: float | None = None) -> None:
         self.value = 0.0
+        spread = SPREAD if spread is None else spread
         self._precision = 1.0 / (spread * spread)
-        self._firmest = firmest
 
     def chance(self, base: float) -> float:
         """Probability, for a request that leans so, of what has log-odds ``base`` in general."""
         x = base + self.value
-        return 1.0 / (
-            1.0 + math.exp(-x if -_FURTHEST < x < _FURTHEST else -math.copysign(_FURTHEST, x))
-        )
+        return 1.0 / (1.0 + math.exp(-min(max(x, -_FURTHEST), _FURTHEST)))
 
-    def learn(self, base: float, hit: bool) -> None:
+    def learn(self, base: float, hit: bool, weight: float = 1.0) -> None:
         """Count one trial of something with log-odds ``base`` in general."""
         p = self.chance(base)
-        self._precision = min(self._precision + p * (1.0 - p), self._firmest)
-        x = base + self.value + (hit - p) / self._precision
-        self.value = min(max(x, -_FURTHEST), _FURTHEST) - base
+        self._precision = min(self._precision + weight * p * (1.0 - p), FIRMEST)
+        moved = self.value + weight * (hit - p) / self._precision
+        self.value = min(max(moved, -_FURTHEST), _FURTHEST)
+
+
+class Doubt:
+    """Probability that nothing works at present: a hidden switch between sound and broken.
+
+    Bayes' rule a trial, with small chances of switching in between (a two-state hidden Markov
+    model). A few misses where hits were likely make it certain, one hit dispels it; what was learned
+    of the sound state is not washed away by a broken spell.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def chance(self, sound: float) -> float:
+        """Probability of a hit, if it is ``sound`` where things work."""
+        return sound + self.value * (_BROKEN - sound)
+
+    def learn(self, sound: float, hit: bool) -> None:
+        """Count one trial whose chance was ``sound`` if things work."""
+        doubt = self.value + _BREAKS * (1.0 - self.value) - _MENDS * self.value
+        if hit:
+            broken, works = doubt * _BROKEN, (1.0 - doubt) * sound
+        else:
+            broken, works = doubt * (1.0 - _BROKEN), (1.0 - doubt) * (1.0 - sound)
+        self.value = broken / (broken + works)

@@ -11,22 +11,21 @@ __all__ = ["Digest", "explain"]
 
 _KINDS: tuple[Kind, ...] = ("draft", "ngram", "off")
 _NAMES: dict[Kind, str] = {"draft": "the draft model", "ngram": "prompt lookup", "off": "nobody"}
-_MEMORY = 64.0  # rounds
 
 
 class Digest:
-    """Recent rounds, condensed: what was chosen, expected and paid."""
+    """The latest ``memory`` rounds, condensed: what was chosen, expected and paid."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: float) -> None:
         self.rounds = 0
         self.rows = 1
         self.probing = False
-        self.share: dict[Kind, Average] = {kind: Average(0.0, 0.0, _MEMORY) for kind in _KINDS}
-        self.expected = Average(1.0, 0.0, _MEMORY)  # tokens a round, before it
-        self.tokens = Average(1.0, 0.0, _MEMORY)  # tokens a round, after it
-        self.cost = Average(1.0, 0.0, _MEMORY)  # plain rounds
-        self.proposed = Average(0.0, 0.0, _MEMORY)
-        self.first = Average(0.0, 0.0, _MEMORY)
+        self.share: dict[Kind, Average] = {kind: Average(0.0, 0.0, memory) for kind in _KINDS}
+        self.expected = Average(1.0, 0.0, memory)  # tokens a round, before it
+        self.tokens = Average(1.0, 0.0, memory)  # tokens a round, after it
+        self.cost = Average(1.0, 0.0, memory)  # plain rounds
+        self.proposed = Average(0.0, 0.0, memory)
+        self.first = Average(0.0, 0.0, memory)
 
     def learn(self, option: Option, outcome: Outcome, cost: float, rows: int) -> None:
         """Count a round: what was chosen for it, what came of it, what it cost in plain rounds."""
@@ -57,11 +56,11 @@ def explain(digest: Digest, costs: Costs, kinds: frozenset[Kind]) -> Explanation
         kind=digest.kind(),
         num_tokens=count,
         acceptance=digest.first.value,
-        tau=digest.expected.value,
+        tau=digest.tokens.value,
         draft_cost=costs.draft(1, rows) / plain if "draft" in kinds else 0.0,
         verify_cost=costs.verify(rows * (1.0 + count), rows) / plain,
         overhead=rows * costs.other(count > 0.0) / plain,
-        predicted_speedup=digest.expected.value / digest.cost.value,
+        predicted_speedup=digest.tokens.value / digest.cost.value,
         ceiling=(1.0 + count) / digest.cost.value,
     )
     return _with_words(found, digest, costs, kinds)
@@ -82,7 +81,7 @@ def _with_words(
 
 
 def _speculating(found: Explanation, digest: Digest) -> str:
-    active = [k for k in ("draft", "ngram") if digest.share[k].value > 0.1]
+    active = [k for k in _KINDS if k != "off" and digest.share[k].value > 0.1]
     active.sort(key=lambda k: -digest.share[k].value)
     who = " and ".join(f"{_NAMES[k]} ({digest.share[k].value:.0%} of rounds)" for k in active)
     if len(active) == 1:

@@ -35,6 +35,7 @@ class History:
         probing: Whether that is a try of a draft that was given up.
         able: Whether anything could be proposed in the latest round.
         behind: Tokens that the draft had to catch up on for it.
+        drafted: Whether the draft ever proposed.
         mute: Whether the draft no longer answers (its context is full, its weights are damaged).
         debt: What the draft's reading of the prompt cost and rounds have yet to earn, in plain ones.
     """
@@ -44,7 +45,7 @@ class History:
         self.lookup = LookupHabits(common.lookup)
         self.tokens = tokens.heir(4.0, 16.0)
         self.cost = cost.heir(4.0, 16.0)
-        self.digest = Digest()
+        self.digest = Digest(64.0)
         self.schedule = Schedule()
         self.option = OFF
         self.given_up = False
@@ -54,6 +55,7 @@ class History:
         self.mute = False
         self.committed = 0
         self.debt = 0.0
+        self.drafted = False
         self._silent = 0
 
     def learn_rate(self, tokens: float, cost: float) -> None:
@@ -92,6 +94,7 @@ class History:
             self.mute = self._silent >= _SILENCE
             return
         self._silent = 0
+        self.drafted = True
         self.draft.observe(outcome.accepted, outcome.confidences, outcome.drafted)
         if self.probing:
             self.schedule.tried(outcome.accepted > 0)

@@ -21,7 +21,7 @@ class LookupAcceptance:
     """What all requests of one kind (greedy or sampled) have in common: chances by matched length."""
 
     def __init__(self) -> None:
-        self.of_length = [Chance(p, 6.0, 400.0) for p in _PRIORS]
+        self.of_length = [Chance(p, 3.0, 400.0) for p in _PRIORS]
 
 
 @dataclass(slots=True)

@@ -87,7 +87,7 @@ def draft_option(
         extra_ms: Cost besides, such as this round's share of reading the prompt.
     """
     if free:
-        accepted, drafted = habits.free(cap)
+        accepted, drafted = habits.free(cap, len(prices.verify_ms) - 1)
         ms = drafted * prices.step_ms + prices.verify(drafted) + prices.around_ms + extra_ms
         return Option("draft", cap, accepted - prices.worth * ms, accepted, drafted)
     best: Option | None = None

@@ -6,18 +6,21 @@ from dataclasses import dataclass
 
 __all__ = ["Account", "Schedule"]
 
-_ALLOWANCE = 0.02  # of a plain round, earned by every round
-_LIMIT = 0.8
-_DEEPEST = -1.5
-_FIRST, _LONGEST = 2, 16
+_KEPT = 0.96
+_LIMIT = 1.0
+_TRIES = 0.3
+_DEEPEST = -3.0
+_FIRST, _EARLY, _LONGEST = 2, 4, 16  # rounds between two tries
+_SHARE = 0.025  # of the time, for tries that keep failing
 
 
 class Account:
-    """What speculation has lost against plain decoding, in plain rounds.
+    """What drafting has lost against plain decoding of late, in plain rounds.
 
-    Every round adds its cost in plain rounds less the tokens it brought. Gains are only kept up to a
-    point, so yesterday's don't pay for today's losses; while the balance is over the limit, nothing
-    is risked. So the loss over any n rounds is bounded by a constant plus 2 % of n.
+    A round with a draft adds its cost in plain rounds less the tokens it brought; every round a small
+    part of the balance is forgotten. While the balance is over the limit, drafting is left to the
+    occasional try. So whatever the estimates say, a loss that goes on is at most about
+    ``(1 - _KEPT) * _LIMIT`` of the time, and one that begins a few plain rounds.
     """
 
     __slots__ = ("lost",)
@@ -25,13 +28,17 @@ class Account:
     def __init__(self) -> None:
         self.lost = 0.0
 
-    def enter(self, cost: float, tokens: float) -> None:
-        """Count one round: its cost in plain rounds, its tokens per request."""
-        self.lost = max(self.lost + cost - tokens - _ALLOWANCE, _DEEPEST)
+    def enter(self, loss: float) -> None:
+        """Count one round that lost so many plain rounds (below 0: gained)."""
+        self.lost = max(self.lost * _KEPT + loss, _DEEPEST)
 
-    def affords(self, cost: float = 0.0) -> bool:
-        """Whether ``cost`` plain rounds may be risked now."""
-        return self.lost + cost < _LIMIT or (self.lost <= 0.0 and cost < 4 * _LIMIT)
+    def affords(self) -> bool:
+        """Whether anything may be risked now."""
+        return self.lost < _LIMIT
+
+    def affords_try(self, cost: float) -> bool:
+        """Whether so many plain rounds may be spent on a try."""
+        return self.lost + cost < _LIMIT + _TRIES or (self.lost <= 0.05 and cost < 4 * _LIMIT)
 
 
 @dataclass(slots=True)
@@ -45,16 +52,19 @@ class Schedule:
         """A round passed without the draft."""
         self.idle += 1
 
-    def due(self, given_up: bool, elsewhere: float) -> bool:
+    def due(self, given_up: bool, elsewhere: float, cost: float) -> bool:
         """Whether the draft's turn has come.
 
         Args:
             given_up: Whether it would not be chosen even if there were nothing better.
             elsewhere: The gain, in tokens, that this round would forgo by trying it.
+            cost: What a try costs, in plain rounds.
         """
         if not given_up:
             return self.idle >= _LONGEST and elsewhere < 1.0
-        return self.idle >= self.interval and (elsewhere < 0.5 or self.idle >= 2 * self.interval)
+        if self.idle < self.interval or (elsewhere > 0.5 and self.idle < 2 * self.interval):
+            return False
+        return self.interval <= _EARLY or cost <= _SHARE * self.idle
 
     def long_due(self) -> bool:
         """Whether it is time even for what seemed hopeless."""

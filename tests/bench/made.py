@@ -1,0 +1,64 @@
+"""Runs and records made up by hand: each round's tokens, drafts and milliseconds are given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specstream.bench.records import Emission, Record, Run
+
+Round = tuple[float, int, int]  # milliseconds, accepted, drafted
+
+
+def made_run(
+    rounds: Sequence[Round],
+    *,
+    ttft_ms: float = 10.0,
+    draft_ms: float = 0.5,
+    verify_ms: float = 3.0,
+    tells: bool = True,
+) -> Run:
+    """A first token after ``ttft_ms``, then the rounds; ``draft_ms`` is for one drafted token."""
+    emissions = [Emission(ttft_ms, 1, verify_ms=ttft_ms)]
+    for ms, accepted, drafted in rounds:
+        emissions.append(
+            Emission(
+                emissions[-1].t_ms + ms,
+                accepted + 1,
+                drafted if tells else 0,
+                accepted,
+                draft_ms * drafted if tells else 0.0,
+                verify_ms if tells else 0.0,
+            )
+        )
+    count = sum(emission.tokens for emission in emissions)
+    total = emissions[-1].t_ms + 1.0
+    spent = {"prefill": ttft_ms, "verify": verify_ms * len(rounds)} if tells else {}
+    return Run(tuple(range(count)), tuple(emissions), total, "length", tells, spent)
+
+
+def plain_run(tokens: int, ms: float) -> Run:
+    """A first token, then one every ``ms`` milliseconds."""
+    return made_run([(ms, 0, 0)] * tokens)
+
+
+def reply(*tokens: int) -> Run:
+    """These tokens, one a millisecond."""
+    emissions = tuple(Emission(1.0 + i, 1) for i in range(len(tokens)))
+    return Run(tokens, emissions, 2.0 + len(tokens), "stop", tells=True)
+
+
+def peer_run(tokens: int, ms: float) -> Run:
+    """The same, by an arm that doesn't tell."""
+    return made_run([(ms, 0, 0)] * tokens, tells=False)
+
+
+def made_record(
+    arm: str,
+    run: Run,
+    *,
+    domain: str = "chat",
+    prompt: str = "p1",
+    setting: str = "",
+    repeat: int = 0,
+) -> Record:
+    return Record(domain, prompt, arm, setting, repeat, 0, run)

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from specstream.bench.figures import figures_of, geometric_mean, percentile
+from specstream.bench.records import Emission, Run
+from tests.bench.made import made_record, made_run, peer_run, plain_run
+
+
+def test_the_decode_phase_begins_after_the_first_emission() -> None:
+    run = Run((1, 2, 3, 4, 5), (Emission(50, 2), Emission(60, 1), Emission(80, 2)), 90, "stop")
+    assert (run.ttft_ms, run.decode_tokens, run.decode_ms) == (50, 3, 30)
+    assert run.gaps_ms == [10, 20]
+
+
+def test_speeds_are_sums_over_sums() -> None:
+    runs = [plain_run(100, 5.0), plain_run(10, 20.0)]  # 500 ms and 200 ms of decoding
+    figures = figures_of([made_record("own", run, prompt=str(i)) for i, run in enumerate(runs)])
+    assert figures.decode_tokens_per_second == pytest.approx(110 / 0.7)
+    assert figures.tokens_per_second == pytest.approx(112 / 0.722)  # 10 + 1 ms more, each
+    assert (figures.prompts, figures.runs, figures.tokens) == (2, 2, 112)
+
+
+def test_acceptance_is_counted_from_the_rounds() -> None:
+    run = made_run([(10, 4, 4), (10, 1, 4), (10, 0, 4), (10, 2, 2)])
+    figures = figures_of([made_record("auto", run)])
+    assert (figures.drafted, figures.accepted, figures.rejected) == (14, 7, 7)
+    assert figures.acceptance_rate == 0.5
+    assert figures.rounds == 5
+    assert figures.mean_acceptance_length == pytest.approx(1 + 7 / 5)
+    # Reached: 4 first drafts; second after a standing first: 3; third: 1; fourth: 1.
+    assert figures.reached_by_position == (4, 3, 1, 1)
+    assert figures.acceptance_by_position == pytest.approx((3 / 4, 2 / 3, 1, 1))
+
+
+def test_a_peer_tells_no_drafts() -> None:
+    figures = figures_of([made_record("assisted", peer_run(5, 4.0))])
+    assert (figures.drafted, figures.rejected, figures.acceptance_rate) == (None, None, None)
+    assert figures.spent == {}
+
+
+def test_the_time_split_is_in_shares_of_the_whole() -> None:
+    run = Run((1,), (Emission(1, 1),), 4, "stop", True, {"verify": 3.0, "draft": 1.0})
+    assert figures_of([made_record("auto", run)]).spent == {"verify": 0.75, "draft": 0.25}
+
+
+def test_a_reply_without_a_decode_phase_has_no_speed() -> None:
+    figures = figures_of([made_record("own", plain_run(0, 5.0))])
+    assert figures.decode_tokens_per_second == 0
+    assert figures.to_dict()["ms"]["gap"] == {"p50": None, "p95": None}
+
+
+def test_percentiles_are_interpolated() -> None:
+    assert percentile([3, 1, 2], 0.5) == 2
+    assert percentile([0, 10], 0.95) == pytest.approx(9.5)
+    assert math.isnan(percentile([], 0.5))
+
+
+def test_geometric_means_skip_what_is_missing() -> None:
+    assert geometric_mean([2.0, None, 8.0]) == pytest.approx(4.0)
+    assert geometric_mean([None, 0.0]) is None

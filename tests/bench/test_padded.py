@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
+
+from specstream.bench.padded import Padding, Shape, choose_shape, pad, parse_padding, save_padded
+from specstream.errors import ConfigError, ModelUnsupported
+from tests.tiny import byte_tokenizer, tiny_model
+
+TINY = tiny_model(64)  # 2 layers, width 32, MLP 64, 4 heads in 2 groups
+SHAPES = [
+    Shape(5, 32, 64, 4, 2),
+    Shape(2, 32, 192, 4, 2),
+    Shape(3, 128, 64, 16, 8),
+    Shape(4, 128, 256, 16, 8),
+    Shape(2, 512, 64, 64, 32),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("tied", [False, True])
+@torch.inference_mode()
+def test_logits_are_those_of_the_model_that_was_padded(shape: Shape, tied: bool) -> None:
+    model = tiny_model(64)
+    if tied:
+        model.config.tie_word_embeddings = True
+        model.tie_weights()
+    padded = pad(model, shape)
+    ids = torch.randint(0, 64, (2, 12), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(padded(ids).logits, model(ids).logits, atol=2e-5, rtol=1e-5)
+    assert padded.config.num_hidden_layers == shape.layers
+    assert padded.model.layers[0].mlp.gate_proj.weight.shape == (shape.intermediate, shape.hidden)
+
+
+def test_what_need_not_be_zero_is_random() -> None:
+    padded = pad(TINY, Shape(4, 128, 256, 16, 8))
+    for name, weights in padded.state_dict().items():
+        if "layers.3" in name and "norm" not in name:
+            zeros = name.endswith(("o_proj.weight", "down_proj.weight"))
+            assert bool((weights == 0).all()) == zeros, name
+            assert zeros or float(weights.std()) > 0.01
+    rows = padded.state_dict()["model.layers.0.mlp.up_proj.weight"][64:]
+    assert float((rows == 0).float().mean()) < 0.01
+
+
+def test_a_shape_comes_close_to_the_size_that_was_asked_for() -> None:
+    config = TINY.config
+    for text in ("1M", "5M:4", "20M:6"):
+        padding = parse_padding(text)
+        shape = choose_shape(config, padding)
+        made = pad(TINY, shape)
+        size = sum(parameter.numel() for parameter in made.parameters())
+        assert size == pytest.approx(padding.parameters, rel=0.15)
+        assert shape.layers == (padding.layers or shape.layers)
+
+
+def test_a_large_target_is_not_padded_to_a_small_one() -> None:
+    with pytest.raises(ConfigError, match="larger already"):
+        choose_shape(TINY.config, Padding(20_000, 2))
+
+
+@pytest.mark.parametrize(
+    ("text", "padding"),
+    [("100M", Padding(100_000_000)), ("1.5b:28", Padding(1_500_000_000, 28))],
+)
+def test_sizes_are_read(text: str, padding: Padding) -> None:
+    assert parse_padding(text) == padding
+
+
+@pytest.mark.parametrize("text", ["", "100", "100K", "8B:", "8B:0", "8B:999", "0M", "-1B", "9999B"])
+def test_bad_sizes_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--padded"):
+        parse_padding(text)
+
+
+def test_it_is_saved_as_a_folder_that_loads(tmp_path: Path) -> None:
+    TINY.save_pretrained(tmp_path / "small")
+    byte_tokenizer().save_pretrained(tmp_path / "small")
+    shape, size = save_padded(str(tmp_path / "small"), Padding(1_000_000, 3), tmp_path / "large")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "large", dtype="auto")
+    assert isinstance(loaded, LlamaForCausalLM)
+    assert loaded.dtype == torch.bfloat16
+    assert loaded.config.num_hidden_layers == shape.layers == 3
+    assert sum(parameter.numel() for parameter in loaded.parameters()) == size
+
+
+def test_another_family_is_refused(tmp_path: Path) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    folder = tmp_path / "gpt2"
+    GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=32, n_layer=1, n_head=2)).save_pretrained(
+        folder
+    )
+    byte_tokenizer().save_pretrained(folder)
+    with pytest.raises(ModelUnsupported, match="plain Llama"):
+        save_padded(str(folder), Padding(1_000_000, 3), tmp_path / "large")

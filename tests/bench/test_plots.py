@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specstream.bench.plots import draw_plots
+from specstream.bench.results import Results
+from tests.bench.made import made_record, made_run, peer_run, plain_run
+
+pytest.importorskip("matplotlib")
+
+
+def size_of(path: Path) -> tuple[int, int]:
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    return int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
+
+
+def test_it_draws_every_arm(tmp_path: Path) -> None:
+    records = []
+    for domain in ("chat", "scene"):
+        records += [
+            made_record("own", plain_run(20, 4.0), domain=domain),
+            made_record("auto", made_run([(6.0, 2, 4)] * 20), domain=domain),
+            made_record("draft-4", made_run([(6.0, 3, 4)] * 20), domain=domain),
+            made_record("assisted", peer_run(20, 5.0), domain=domain, setting="3 tokens"),
+        ]
+    draw_plots(Results(records), tmp_path / "a.png", "title")
+    width, height = size_of(tmp_path / "a.png")
+    assert width > 2 * height > 800
+
+
+def test_it_draws_what_little_there_is(tmp_path: Path) -> None:
+    draw_plots(Results([made_record("generate", peer_run(3, 5.0))]), tmp_path / "a.png", "title")
+    assert size_of(tmp_path / "a.png")[0] > 1000

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import json
+
+import specstream
+from specstream.bench.provenance import load_average, provenance_of
+from specstream.config import DEFAULT_TARGET, EngineConfig
+
+
+def test_it_names_versions_machine_models_and_options() -> None:
+    config = EngineConfig(dtype="bfloat16", device="cpu", threads=2)
+    found = provenance_of(config, {"quick": True}, DEFAULT_TARGET)
+    assert json.loads(json.dumps(found)) == found
+    assert found["specstream"] == specstream.__version__
+    assert found["packages"]["torch"]
+    assert (found["dtype"], found["device"], found["threads"]) == ("bfloat16", "cpu", 2)
+    assert found["target"]["name"] == found["draft"]["name"] == "bundled"
+    assert found["target"]["parameters"] > found["draft"]["parameters"] > 1e6
+    assert found["cpu"]
+    assert found["gpu"] is None
+    assert found["options"] == {"quick": True}
+
+
+def test_load_averages_are_three_numbers() -> None:
+    assert len(load_average() or [0, 0, 0]) == 3

@@ -1,0 +1,168 @@
+"""The schedule at work, with arms that are small functions and a clock that they turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from specstream.bench.arms.base import Ask
+from specstream.bench.prompts import Prompt, PromptSet
+from specstream.bench.records import Record, Run
+from specstream.bench.run import Outcome, run_cells, warm_up
+from specstream.bench.schedule import Budget, cells
+from specstream.errors import EngineFailed, PromptError
+from tests.bench.made import reply
+
+ASK = Ask((), max_tokens=100, seed=5)
+
+
+class FakeArm:
+    """Answers with its tokens, turns the clock, and remembers what it was asked."""
+
+    def __init__(
+        self, name: str, clock: list[float], seconds: float = 1.0, fail: Exception | None = None
+    ) -> None:
+        self.name = name
+        self.setting = ""
+        self.asked: list[Ask] = []
+        self._clock = clock
+        self._seconds = seconds
+        self.fail = fail
+
+    async def run(self, ask: Ask) -> Run:
+        self.asked.append(ask)
+        self._clock[0] += self._seconds
+        if self.fail is not None:
+            raise self.fail
+        return reply(1, 2, 3)
+
+
+def prompts(*domains: str, each: int = 2) -> PromptSet:
+    made = [
+        Prompt(f"{d}-{i}", d, ({"role": "user", "content": f"{d} {i}"},))
+        for d in domains
+        for i in range(each)
+    ]
+    return PromptSet(tuple(made), "test", "")
+
+
+async def measured(
+    arms: list[FakeArm],
+    of: PromptSet,
+    clock: list[float],
+    *,
+    repeats: int = 1,
+    budget: float | None = None,
+    keep: Callable[[Record], None] = lambda record: None,
+) -> Outcome:
+    outcome = Outcome()
+    limit = Budget(budget, lambda: clock[0])
+    await run_cells(arms, cells(of, repeats), ASK, limit, outcome, keep=keep)
+    return outcome
+
+
+async def test_every_arm_runs_in_every_cell_in_turning_order() -> None:
+    clock = [0.0]
+    arms = [FakeArm("own", clock), FakeArm("auto", clock)]
+    kept: list[Record] = []
+    outcome = await measured(arms, prompts("chat", "math"), clock, keep=kept.append)
+    assert outcome.cells == 4
+    assert not outcome.cut_short
+    assert kept == outcome.records
+    assert [(r.domain, r.arm) for r in kept if r.domain == "chat"] == [
+        ("chat", "own"), ("chat", "auto"), ("chat", "auto"), ("chat", "own"),
+    ]  # fmt: skip
+    assert [r.place for r in kept] == [0, 1] * 4
+
+
+async def test_all_arms_are_asked_the_same_and_repeats_differ_in_their_seed() -> None:
+    clock = [0.0]
+    arms = [FakeArm("own", clock), FakeArm("generate", clock)]
+    await measured(arms, prompts("chat", each=1), clock, repeats=2)
+    assert arms[0].asked == arms[1].asked
+    assert len({ask.seed for ask in arms[0].asked}) == 2
+    assert arms[0].asked[0].messages[0]["content"] == "chat 0"
+
+
+async def test_a_used_up_budget_ends_it_but_leaves_no_domain_without_a_figure() -> None:
+    clock = [0.0]
+    arms = [FakeArm("own", clock, seconds=10.0)]
+    outcome = await measured(arms, prompts("chat", "math", "code", each=5), clock, budget=15.0)
+    assert {r.domain for r in outcome.records} == {"chat", "math", "code"}
+    assert outcome.cells == 3
+    assert "budget" in outcome.cut_short
+
+
+async def test_a_cell_that_would_not_fit_is_not_begun() -> None:
+    clock = [0.0]
+    outcome = await measured([FakeArm("own", clock)], prompts("chat", each=9), clock, budget=4.5)
+    assert outcome.cells == 4
+
+
+async def test_a_peer_that_breaks_is_left_out_with_all_it_did() -> None:
+    clock = [0.0]
+    own, peer = FakeArm("own", clock), FakeArm("assisted", clock)
+    of = prompts("chat", each=4)
+
+    def break_later(record: Record) -> None:
+        if record.prompt == "chat-1":
+            peer.fail = RuntimeError("no such cache\nand more")
+
+    outcome = await measured([own, peer], of, clock, keep=break_later)
+    assert outcome.broken == {"assisted": "no such cache"}
+    assert {r.arm for r in outcome.records} == {"own"}
+    assert len(outcome.records) == 4
+    assert len(peer.asked) < 4
+
+
+async def test_our_own_failures_are_not_hidden() -> None:
+    clock = [0.0]
+    with pytest.raises(ZeroDivisionError):
+        await measured([FakeArm("auto", clock, fail=ZeroDivisionError())], prompts("chat"), clock)
+    with pytest.raises(EngineFailed):
+        await measured([FakeArm("lookup", clock, fail=EngineFailed("x"))], prompts("chat"), clock)
+
+
+async def test_a_prompt_that_does_not_fit_is_named() -> None:
+    clock = [0.0]
+    arm = FakeArm("own", clock, fail=PromptError("too long"))
+    with pytest.raises(PromptError, match="prompt chat-0: too long"):
+        await measured([arm], prompts("chat"), clock)
+
+
+async def test_cancelling_leaves_the_complete_cells() -> None:
+    clock = [0.0]
+    own, auto = FakeArm("own", clock), FakeArm("auto", clock)
+    outcome = Outcome()
+
+    def stop(record: Record) -> None:
+        if record.prompt == "chat-1":
+            auto.fail = asyncio.CancelledError()  # type: ignore[assignment]
+
+    todo = cells(prompts("chat", each=3), 1)
+    with pytest.raises(asyncio.CancelledError):
+        await run_cells([auto, own], todo, ASK, Budget(None, lambda: clock[0]), outcome, keep=stop)
+    assert [(r.prompt, r.arm) for r in outcome.records] == [("chat-0", "auto"), ("chat-0", "own")]
+
+
+async def test_warming_up_is_short_and_kept_by_nobody() -> None:
+    clock = [0.0]
+    arm, outcome = FakeArm("own", clock), Outcome()
+    await warm_up([arm], prompts("chat", "math", "code"), ASK, outcome)
+    assert [ask.max_tokens for ask in arm.asked] == [32, 32]
+    assert not outcome.records
+    arm.asked.clear()
+    await warm_up([arm], prompts("chat", "math", "code"), ASK, outcome, thorough=True)
+    assert [ask.max_tokens for ask in arm.asked] == [100] * 6
+
+
+async def test_a_peer_that_breaks_in_the_warm_up_never_runs() -> None:
+    clock = [0.0]
+    arms = [FakeArm("own", clock), FakeArm("lookup", clock, fail=ValueError("no"))]
+    outcome = Outcome()
+    await warm_up(arms, prompts("chat"), ASK, outcome)
+    await run_cells(arms, cells(prompts("chat"), 1), ASK, Budget(None, lambda: clock[0]), outcome)
+    assert {r.arm for r in outcome.records} == {"own"}
+    assert len(arms[1].asked) == 1

@@ -1,0 +1,211 @@
+"""``specstream bench`` on a small pair in folders: every arm, for real, on a few tokens."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specstream.bench import plots
+from specstream.bench.arms.transformers_peers import PeerArm
+from specstream.cli import main
+from tests.tiny import byte_tokenizer, noisy_copy, tiny_model
+
+SUMMARY = {
+    "ar_vs_generate",
+    "speculation_vs_own",
+    "speculation_vs_assisted",
+    "speculation_vs_best_peer",
+    "worst_domain_vs_own",
+}
+PROMPTS = [
+    {
+        "id": f"{domain}-{i}",
+        "domain": domain,
+        "messages": [{"role": "user", "content": f"{i} ab ab"}],
+    }
+    for domain in ("chat", "tools", "math", "code", "scene")
+    for i in range(2)
+]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A model pair as folders and a file of prompts, and the options that name them."""
+    tokenizer = byte_tokenizer()
+    model = tiny_model(len(tokenizer), seed=3, scale=2.5)
+    options = []
+    for name, one in (("target", model), ("draft", noisy_copy(model, 0.15))):
+        folder = tmp_path_factory.mktemp(name)
+        one.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        options += [f"--{name}", str(folder)]
+    prompts = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
+    prompts.write_text("\n".join(map(json.dumps, PROMPTS)))
+    return [*options, "--prompts", str(prompts), "--threads", "1", "--device", "cpu"]
+
+
+def bench(*argv: str) -> int:
+    return main(["bench", "--dtype", "float32", "--max-tokens", "10", "--json", *argv])
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return values
+
+
+def test_all_arms_on_a_small_pair(
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arms = "own,auto,draft-2,ngram,generate,assisted,lookup"
+    assert (
+        bench(*pair, "--quick", "--arms", arms, "--concurrency", "2", "--out", str(tmp_path)) == 0
+    )
+    values = last_line(capsys)
+    assert values["summary"].keys() >= SUMMARY
+    assert all(values["summary"][key] > 0 for key in SUMMARY)
+    assert list(values["domains"]) == ["chat", "tools", "math", "code", "scene"]
+    for rows in values["domains"].values():
+        assert {row["arm"] for row in rows.values()} == set(arms.split(","))
+        for row in rows.values():
+            assert row["prompts"] == row["runs"] == 2
+            assert 0 < row["decode_tokens"] < row["tokens"] <= 20
+            # In float32 every arm must write the very same tokens, drafts or not, theirs or ours.
+            for other in ("own", "generate"):
+                same = row[f"same_tokens_as_{other}"]
+                assert same is None or same["share"] == 1.0, (row["arm"], row["setting"])
+        assert rows["auto"]["drafted"] == rows["auto"]["accepted"] + rows["auto"]["rejected"]
+        assert rows["own"]["drafted"] == 0
+        assert sum(rows["auto"]["time_split"].values()) == pytest.approx(1, abs=1e-3)
+    assert values["concurrency"]["at_once"] == 2
+    assert values["complete"] is True
+    assert values["cells"] == 10
+    assert values["provenance"]["options"]["prompts"]["domains"]["math"] == 2
+    assert json.loads((tmp_path / "bench.json").read_text()) == values
+    runs = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
+    assert len(runs) == 10 * len(values["domains"]["chat"])
+    assert (tmp_path / "bench.png").stat().st_size > 10_000
+    assert "auto / own" in (tmp_path / "bench.txt").read_text()
+
+
+def test_sampled_runs_take_a_seed(
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--arms", "own,generate", "--limit", "1", "--domains", "chat", "--repeats", "2"]
+    tokens = []
+    for folder in ("a", "b"):
+        sampled = ["--temperature", "1.5", "--seed", "4", "--out", str(tmp_path / folder)]
+        assert bench(*pair, *argv, *sampled) == 0
+        lines = (tmp_path / folder / "runs.jsonl").read_text().splitlines()
+        tokens.append([json.loads(line)["token_ids"] for line in lines])
+        assert last_line(capsys)["summary"]["speculation_vs_own"] is None
+    assert tokens[0] == tokens[1]
+    assert len({tuple(ids) for ids in tokens[0]}) == 4  # two arms, two repeats: other noise each
+
+
+def test_a_padded_target_says_so(
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--padded", "1M:3", "--arms", "own,auto", "--limit", "1", "--domains", "math"]
+    assert bench(*pair, *argv, "--out", str(tmp_path)) == 0
+    values = last_line(capsys)
+    assert values["provenance"]["target_padded"].startswith("1M parameters, 3 layers")
+    assert values["provenance"]["target"]["parameters"] == pytest.approx(1e6, rel=0.2)
+    assert any("padded" in note for note in values["notes"])
+    assert "padded to 1M" in (tmp_path / "bench.txt").read_text()
+
+
+def test_without_matplotlib_there_is_one_line_instead_of_pictures(
+    pair: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plots, "can_plot", lambda: False)
+    argv = ["--arms", "own,auto", "--limit", "1", "--domains", "chat", "--out", str(tmp_path)]
+    assert bench(*pair, *argv) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("no plots")]
+    assert lines == ["no plots: matplotlib isn't installed (pip install 'specstream[bench]')"]
+    assert not (tmp_path / "bench.png").exists()
+
+
+def test_an_interrupt_leaves_what_was_measured(
+    pair: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from specstream.commands import bench as command
+
+    def note(text: str = "") -> None:
+        if text.startswith("tools-0 "):  # the second cell is complete
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "note", note)
+    assert bench(*pair, "--arms", "own,auto,generate", "--out", str(tmp_path)) == 130
+    values = json.loads((tmp_path / "bench.json").read_text())
+    assert list(values["domains"]) == ["chat", "tools"]
+    assert values["complete"] is False
+    assert any("ended early" in note for note in values["notes"])
+
+
+def test_a_peer_that_breaks_is_told_and_left_out(
+    pair: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(self: PeerArm, ask: object) -> None:
+        raise ValueError("a static cache is not supported")
+
+    monkeypatch.setattr(PeerArm, "_run", broken)
+    argv = ["--arms", "own,auto,generate", "--limit", "1", "--domains", "chat"]
+    assert bench(*pair, *argv, "--out", str(tmp_path)) == 0
+    values = last_line(capsys)
+    assert any("generate broke and was left out" in note for note in values["notes"])
+    assert values["summary"]["ar_vs_generate"] is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--arms", "fast"], "unknown arm 'fast'"),
+        (["--limit", "0"], "--limit must be at least 1"),
+        (["--repeats", "-1"], "--repeats must be at least 1"),
+        (["--budget", "nan"], "--budget"),
+        (["--domains", "poems"], "no prompts of 'poems'"),
+        (["--prompts", "no-such-file.jsonl"], "can't read the prompts"),
+        (["--padded", "huge"], "--padded takes a size"),
+        (["--padded", "1M:500"], "at most 200 layers"),
+        (["--stop", "x"], "bench can't use stop"),
+        (["--concurrency", "2", "--arms", "own"], "--concurrency needs the arm auto"),
+        (["--target", "./no-such-folder"], "no such model folder"),
+    ],
+)
+def test_bad_usage_is_one_line(
+    argv: list[str], says: str, pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = bench(*pair, "--arms", "own,auto", "--out", str(tmp_path), *argv)
+    assert code == (1 if "--target" in argv else 2)
+    (line,) = [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith("specstream:")
+    ]
+    assert says in line
+
+
+def test_a_folder_that_cannot_be_written_is_told(
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert bench(*pair, "--out", str(tmp_path / "file")) == 1
+    assert "can't write" in capsys.readouterr().err
+
+
+def test_its_options_load_no_torch() -> None:
+    import subprocess
+
+    code = "import sys, specstream.commands.bench; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
