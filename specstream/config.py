@@ -37,6 +37,9 @@ class DraftProposerConfig(_Strict):
 
     kind: Literal["draft"] = "draft"
     num_tokens: int = Field(default=4, ge=1, le=32, description="tokens proposed a round")
+    window: int = Field(
+        default=256, ge=8, description="of a prompt that is new to it, the draft reads the end only"
+    )
 
 
 class NgramProposerConfig(_Strict):
@@ -73,6 +76,7 @@ class AutoProposerConfig(_Strict):
     max_ngram: int = Field(default=4, ge=1, le=16, description="longest suffix looked up")
     min_ngram: int = Field(default=2, ge=1, le=16, description="shortest suffix looked up")
     draft: bool = Field(default=True, description="whether the draft model may be used")
+    window: int = Field(default=256, ge=8, description="prompt tokens that the draft reads, at most")
 
     @model_validator(mode="after")
     def _in_order(self) -> AutoProposerConfig:

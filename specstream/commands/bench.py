@@ -7,15 +7,17 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specstream.commands.common import engine_of, note, params_of, print_json, writing
 from specstream.config import EngineConfig, parse_config
 from specstream.errors import ConfigError
+from specstream.session import Engine
 from specstream.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -84,7 +86,7 @@ async def run(args: argparse.Namespace) -> None:
 
     files = Files(Path(args.out))
     try:
-        with _padded(args, plan.config) as (config, padded):
+        async with _padded(args, plan.config) as (config, padded):
             await _measure(args, plan, config, padded, files)
     finally:
         files.close()
@@ -93,6 +95,7 @@ async def run(args: argparse.Namespace) -> None:
 async def _measure(
     args: argparse.Namespace, plan: _Plan, config: EngineConfig, padded: str, files: Files
 ) -> None:
+    from specstream.bench.arms.engine import EngineArm
     from specstream.bench.arms.open import Wanted, open_arms
     from specstream.bench.concurrency import measure_crowd
     from specstream.bench.provenance import load_average, provenance_of
@@ -113,11 +116,12 @@ async def _measure(
             await warm_up(arms, plan.prompts, plan.ask, outcome, thorough=args.compile)
             todo = cells(plan.prompts, plan.repeats)
             await run_cells(arms, todo, plan.ask, budget, outcome, tell=note, keep=files.keep)
-            if plan.at_once > 1:
-                note(f"{plan.at_once} requests at once")
-                auto = next(arm for arm in arms if arm.name == "auto")
-                found = await measure_crowd(auto, plan.prompts.prompts, plan.ask, plan.at_once)
-                crowd = found.to_dict()
+        if plan.at_once > 1:
+            note(f"{plan.at_once} requests at once")
+            async with Engine(config) as engine:
+                prompts = plan.prompts.prompts
+                found = await measure_crowd(EngineArm(engine), prompts, plan.ask, plan.at_once)
+            crowd = found.to_dict()
     except BaseException as error:
         outcome.cut_short = outcome.cut_short or f"ended early ({type(error).__name__})"
         raise
@@ -176,8 +180,6 @@ def _plan(args: argparse.Namespace) -> _Plan:
     if args.llama_cpp and "llama.cpp" not in arms:
         arms.append("llama.cpp")
     at_once = args.concurrency or 1
-    if at_once > 1 and "auto" not in arms:
-        raise ConfigError("--concurrency needs the arm auto")
     params = _params(args)
     domains = [name.strip() for name in args.domains.split(",") if name.strip()]
     prompts = choose(
@@ -235,18 +237,26 @@ def _options(args: argparse.Namespace, plan: _Plan) -> dict[str, Any]:
     return plain
 
 
-@contextmanager
-def _padded(args: argparse.Namespace, config: EngineConfig) -> Iterator[tuple[EngineConfig, str]]:
+@asynccontextmanager
+async def _padded(
+    args: argparse.Namespace, config: EngineConfig
+) -> AsyncGenerator[tuple[EngineConfig, str], None]:
     """The config with the padded target in a temporary folder, and what it is in words."""
     if not args.padded:
         yield config, ""
         return
+    from specstream.bench.arms.thread import BenchThread
     from specstream.bench.padded import parse_padding, save_padded
 
     padding = parse_padding(args.padded)
     with tempfile.TemporaryDirectory(prefix="specstream-padded-") as folder:
         note(f"padding the target to {args.padded}")
-        shape, parameters = save_padded(config.target, padding, Path(folder))
+        thread = BenchThread(config.threads or 1)
+        try:
+            save = partial(save_padded, config.target, padding, Path(folder))
+            shape, parameters = await thread.call(save)
+        finally:
+            thread.close()
         words = (
             f"{parameters / 1e6:.0f}M parameters, {shape.layers} layers of width {shape.hidden}, MLPs "
             f"of {shape.intermediate}: same distribution as the unpadded target, larger cost"

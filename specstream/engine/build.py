@@ -86,7 +86,9 @@ def _build_auto(
     made: Proposer = proposer_class("auto")(
         controller,
         proposer_class("ngram")(lookup, target.device),
-        None if draft is None else _draft_proposer(DraftProposerConfig(), draft, eos_ids, config),
+        None
+        if draft is None
+        else _draft_proposer(DraftProposerConfig(window=wanted.window), draft, eos_ids, config),
     )
     return made
 

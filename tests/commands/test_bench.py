@@ -181,7 +181,7 @@ def test_a_peer_that_breaks_is_told_and_left_out(
         (["--padded", "huge"], "--padded takes a size"),
         (["--padded", "1M:500"], "at most 200 layers"),
         (["--stop", "x"], "bench can't use stop"),
-        (["--concurrency", "2", "--arms", "own"], "--concurrency needs the arm auto"),
+        (["--concurrency", "0"], "--concurrency must be at least 1"),
         (["--target", "./no-such-folder"], "no such model folder"),
     ],
 )

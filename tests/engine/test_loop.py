@@ -394,6 +394,41 @@ def test_the_draft_reads_a_long_prompt_in_parts() -> None:
     assert request.stats.accepted > 0
 
 
+def windowed(window: int, context: int | None = None) -> DraftModelProposer:
+    runner = ModelRunner(noisy_copy(MODEL, 0.1), context_length=context)
+    return DraftModelProposer(DraftProposerConfig(window=window), runner, frozenset())
+
+
+def test_the_draft_reads_the_end_of_a_long_prompt_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    draft = windowed(8)
+    core = make_core(MODEL, TOKENIZER, draft, eos_ids=())
+    read: list[int] = []
+    forward = draft._runner.forward
+
+    def spy(inputs: list[ForwardInput]) -> list[torch.Tensor]:
+        read.extend(item.token_ids.shape[0] for item in inputs)
+        return forward(inputs)
+
+    monkeypatch.setattr(draft._runner, "forward", spy)
+    for text in ("abc" * 20, "abc" * 20 + "tell me more", "xyz"):  # turns of one conversation
+        read.clear()
+        request, inbox = ask(core, text, SamplingParams(max_tokens=40), session="s")
+        run_until_idle(core)
+        assert inbox.token_ids == plain_greedy(text, 40, eos=None)
+        assert request.stats.accepted > 0
+        assert max(read) <= 8
+
+
+def test_a_draft_of_small_context_goes_on_beyond_it() -> None:
+    draft = windowed(8, context=20)
+    core = make_core(MODEL, TOKENIZER, draft, eos_ids=())
+    request, inbox = ask(core, "abcabc", SamplingParams(max_tokens=80))
+    run_until_idle(core)
+    assert inbox.token_ids == plain_greedy("abcabc", 80, eos=None)
+    drafted = [chunk.drafted for chunk in inbox.chunks]
+    assert sum(drafted[len(drafted) // 2 :]) > 0
+
+
 def test_weights_that_give_no_numbers_are_named() -> None:
     broken = noisy_copy(MODEL, 0.0)
     with torch.no_grad():

@@ -1,45 +1,87 @@
-"""Our own engine as an arm, through its public face. The one place that reads its reports."""
+"""Our own engine as an arm. The one place that reads its chunks and reports."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from specstream.bench.arms.base import Ask
+from specstream.bench.arms.thread import BenchThread
 from specstream.bench.records import Emission, Run
+from specstream.engine.loop import EngineCore
+from specstream.engine.request import Delivery, Request
+from specstream.errors import SpecstreamError
 from specstream.session import Engine
 from specstream.types import Chunk, SamplingParams
 
-__all__ = ["EngineArm", "run_of"]
+__all__ = ["CoreArm", "EngineArm", "run_of"]
 
 _PARTS = ("draft", "verify", "sample", "rollback", "emit")
 
 
-class EngineArm:
-    """An engine with its proposer at work, or (``speculate=False``) the same engine without it.
+class CoreArm:
+    """The engine's core on the thread of all arms, with its proposer at work or without it.
 
-    Both share one process, one set of weights and one kind of cache, so that the difference
-    between them is speculation and nothing else.
+    Two arms that share a core share weights, caches and everything else, so that the difference
+    between them is speculation and nothing else. Chunks go to the event loop as they do in
+    `Engine`: what that takes from the core is in the figures.
     """
 
-    def __init__(self, name: str, engine: Engine, *, speculate: bool = True) -> None:
+    def __init__(self, name: str, core: EngineCore, thread: BenchThread, proposer: str) -> None:
         self.name = name
         self.setting = ""
-        self._engine = engine
-        self._speculate = speculate
+        self._core = core
+        self._thread = thread
+        self._proposer = proposer
 
     async def run(self, ask: Ask) -> Run:
         """Write one reply; the times are those of the engine's own clock."""
-        params = SamplingParams(
-            temperature=ask.temperature,
-            top_p=ask.top_p,
-            top_k=ask.top_k,
-            seed=ask.seed,
-            max_tokens=ask.max_tokens,
+        loop = asyncio.get_running_loop()
+        arrived: list[Chunk | SpecstreamError] = []
+
+        def put(item: Chunk | SpecstreamError) -> None:
+            loop.call_soon_threadsafe(arrived.append, item)
+
+        request = Request(
+            list(ask.messages), _params(ask), Delivery(put, limit=2**62), proposer=self._proposer
         )
-        asked = self._engine.generate(list(ask.messages), params, speculate=self._speculate)
-        async with asked as generation:
+        await self._thread.call(lambda: self._serve(request))
+        await asyncio.sleep(0)  # what was put last has been scheduled, but not yet taken in
+        if request.error is not None:
+            raise request.error
+        chunks = [item for item in arrived if isinstance(item, Chunk)]
+        return run_of(chunks, request.report().to_dict())
+
+    def _serve(self, request: Request) -> None:
+        self._core.submit(request)
+        while request.finish_reason is None and request.error is None:
+            request.delivery.cancelled = self._thread.stopping
+            self._core.step()
+
+
+class EngineArm:
+    """The engine as a program uses it: on its own thread, many requests at once."""
+
+    name, setting = "auto", ""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def run(self, ask: Ask) -> Run:
+        """Write one reply."""
+        async with self._engine.generate(list(ask.messages), _params(ask)) as generation:
             chunks = [chunk async for chunk in generation]
             return run_of(chunks, generation.report.to_dict())
+
+
+def _params(ask: Ask) -> SamplingParams:
+    return SamplingParams(
+        temperature=ask.temperature,
+        top_p=ask.top_p,
+        top_k=ask.top_k,
+        seed=ask.seed,
+        max_tokens=ask.max_tokens,
+    )
 
 
 def run_of(chunks: list[Chunk], report: dict[str, Any]) -> Run:

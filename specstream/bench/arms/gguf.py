@@ -53,7 +53,7 @@ class GgufArm:
             )  # fmt: skip
 
         try:
-            llama = await models.call(read)
+            llama = await models.thread.call(read)
         except Exception as error:
             raise ConfigError(f"--llama-cpp: {file} can't be read: {error}") from error
         ours = models.target.config.vocab_size
@@ -65,9 +65,8 @@ class GgufArm:
         return cls(Path(file), models, llama)
 
     async def run(self, ask: Ask) -> Run:
-        """Write one reply on the peers' thread."""
-        run: Run = await self._models.call(lambda: self._run(ask))
-        return run
+        """Write one reply."""
+        return await self._models.thread.call(lambda: self._run(ask))
 
     def _run(self, ask: Ask) -> Run:
         models, llama = self._models, self._llama
@@ -87,7 +86,7 @@ class GgufArm:
         for token in drawn:
             tokens.append(int(token))
             emissions.append(Emission((time.perf_counter() - started) * 1e3, 1))
-            models.check()
+            models.thread.check()
             if token in ends or len(tokens) >= most:
                 break
         total = (time.perf_counter() - started) * 1e3

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from specstream.bench.arms import transformers_peers as peers
 from specstream.bench.arms.base import PEERS, Arm
-from specstream.bench.arms.engine import EngineArm
+from specstream.bench.arms.engine import CoreArm
+from specstream.bench.arms.gguf import GgufArm, has_llama_cpp
+from specstream.bench.arms.thread import BenchThread
 from specstream.config import EngineConfig, parse_config
+from specstream.engine.build import build_engine
 from specstream.errors import VocabularyMismatch
-from specstream.session import Engine
 
 __all__ = ["Wanted", "open_arms"]
 
@@ -44,20 +48,31 @@ async def open_arms(wanted: Wanted, config: EngineConfig) -> AsyncGenerator[list
         ConfigError: the GGUF file can't be used.
     """
     names = list(wanted.names)
-    async with AsyncExitStack() as stack:
-        arms: list[Arm] = []
-        if {"own", "auto"} & set(names):
-            engine = await stack.enter_async_context(Engine(config))
-            ours = [name for name in names if name in ("own", "auto")]
-            arms += [EngineArm(name, engine, speculate=name == "auto") for name in ours]
-        for name in names:
-            if name not in ("own", "auto", *PEERS):
-                other = Engine(_with_proposer(config, name))
-                arms.append(EngineArm(name, await stack.enter_async_context(other)))
+    thread = BenchThread(config.threads or 1)
+    try:
+        arms = await _open_ours(wanted, config, thread)
         if set(PEERS) & set(names):
-            arms += await _open_peers(stack, wanted, config)
+            arms += await _open_peers(wanted, config, thread)
         arms.sort(key=lambda arm: names.index(arm.name))
         yield arms
+    finally:
+        thread.close()
+
+
+async def _open_ours(wanted: Wanted, config: EngineConfig, thread: BenchThread) -> list[Arm]:
+    arms: list[Arm] = []
+    shared = [name for name in wanted.names if name in ("own", "auto")]
+    if shared:
+        core = await thread.call(lambda: build_engine(config))
+        for name in shared:
+            kind = config.proposer.kind if name == "auto" else "off"
+            arms.append(CoreArm(name, core, thread, kind))
+    for name in wanted.names:
+        if name not in ("own", "auto", *PEERS):
+            other = _with_proposer(config, name)
+            core = await thread.call(partial(build_engine, other))
+            arms.append(CoreArm(name, core, thread, other.proposer.kind))
+    return arms
 
 
 def _with_proposer(config: EngineConfig, name: str) -> EngineConfig:
@@ -68,14 +83,9 @@ def _with_proposer(config: EngineConfig, name: str) -> EngineConfig:
     return parse_config({**config.model_dump(), "proposer": proposer})
 
 
-async def _open_peers(stack: AsyncExitStack, wanted: Wanted, config: EngineConfig) -> list[Arm]:
-    from specstream.bench.arms import transformers_peers as peers
-    from specstream.bench.arms.gguf import GgufArm, has_llama_cpp
-
+async def _open_peers(wanted: Wanted, config: EngineConfig, thread: BenchThread) -> list[Arm]:
     names = list(wanted.names)
-    threads = config.threads or 1
-    models = peers.PeerModels(config, threads)
-    stack.callback(models.close)
+    models = peers.PeerModels(config, thread)
     await models.load()
     if "assisted" in names:
         try:
@@ -99,5 +109,5 @@ async def _open_peers(stack: AsyncExitStack, wanted: Wanted, config: EngineConfi
     elif not has_llama_cpp():
         wanted.notes.append("llama.cpp was not measured: llama-cpp-python is not installed")
     else:
-        arms.append(await GgufArm.load(wanted.gguf, models, threads))
+        arms.append(await GgufArm.load(wanted.gguf, models, config.threads or 1))
     return arms

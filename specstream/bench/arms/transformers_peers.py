@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -15,6 +12,7 @@ from transformers import GenerationConfig
 from transformers.generation.streamers import BaseStreamer
 
 from specstream.bench.arms.base import Ask
+from specstream.bench.arms.thread import BenchThread
 from specstream.bench.records import Emission, Run
 from specstream.config import EngineConfig
 from specstream.engine.prompt import encode_messages
@@ -60,10 +58,6 @@ def generate_settings(*, compiled: bool) -> dict[str, dict[str, Any]]:
     return settings
 
 
-class _Stopped(Exception):
-    """Somebody wants to leave in the middle of a reply."""
-
-
 class _Watch(BaseStreamer):
     """Notes when tokens come out. The first thing put is the prompt."""
 
@@ -89,17 +83,11 @@ class _Watch(BaseStreamer):
 
 
 class PeerModels:
-    """The pair as transformers loads it, and the one thread that the peers run on.
+    """The pair as transformers loads it."""
 
-    Thread counts belong to threads in torch, so the peers' thread is given the engine's.
-    """
-
-    def __init__(self, config: EngineConfig, threads: int) -> None:
+    def __init__(self, config: EngineConfig, thread: BenchThread) -> None:
         self._config = config
-        self._pool = ThreadPoolExecutor(
-            1, "specstream-bench-peers", initializer=torch.set_num_threads, initargs=(threads,)
-        )
-        self._stopping = threading.Event()
+        self.thread = thread
         self.tokenizer: Any = None
         self.target: Any = None
         self.draft: Any = None
@@ -111,8 +99,8 @@ class PeerModels:
             ModelError: any of its kinds.
         """
         config = self._config
-        self.tokenizer = await self.call(lambda: load_tokenizer(config.target))
-        self.target = await self.call(lambda: load_model(config.target, config))
+        self.tokenizer = await self.thread.call(lambda: load_tokenizer(config.target))
+        self.target = await self.thread.call(lambda: load_model(config.target, config))
 
     async def load_draft(self) -> None:
         """Read the draft.
@@ -128,28 +116,7 @@ class PeerModels:
             check_vocabulary(self.tokenizer, theirs, (config.target, config.draft))
             return load_model(config.draft, config)
 
-        self.draft = await self.call(read)
-
-    async def call(self, work: Callable[[], Any]) -> Any:
-        """Run ``work`` on the peers' thread; when cancelled, wait until it has stopped."""
-        future = asyncio.get_running_loop().run_in_executor(self._pool, work)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            self._stopping.set()
-            await asyncio.wait([future])
-            future.exception()  # looked at, so that nobody complains
-            raise
-
-    def check(self) -> None:
-        """Called between tokens: leaves in the middle of a reply if somebody wants to."""
-        if self._stopping.is_set():
-            raise _Stopped
-
-    def close(self) -> None:
-        """End the thread and let go of the weights."""
-        self._pool.shutdown()
-        self.target = self.draft = None
+        self.draft = await self.thread.call(read)
 
     @property
     def eos_ids(self) -> list[int]:
@@ -178,9 +145,8 @@ class PeerArm:
                 setattr(self._draft_config, key, value)
 
     async def run(self, ask: Ask) -> Run:
-        """Write one reply on the peers' thread."""
-        run: Run = await self._models.call(lambda: self._run(ask))
-        return run
+        """Write one reply."""
+        return await self._models.thread.call(lambda: self._run(ask))
 
     @torch.inference_mode()
     def _run(self, ask: Ask) -> Run:
@@ -191,7 +157,7 @@ class PeerArm:
             options["assistant_model"] = models.draft
         torch.manual_seed(ask.seed)
         started = time.perf_counter()
-        watch = _Watch(lambda: (time.perf_counter() - started) * 1e3, models.check)
+        watch = _Watch(lambda: (time.perf_counter() - started) * 1e3, models.thread.check)
         context = models.target.config.max_position_embeddings
         ids = encode_messages(models.tokenizer, list(ask.messages), context)
         prompt = torch.tensor([ids], device=models.target.device)

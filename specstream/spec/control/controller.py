@@ -203,8 +203,7 @@ class Controller:
                 self._tokens.learn(outcome.accepted + 1.0)
                 self._cost.learn(cost)
                 for digest in (history.digest, self._digest):
-                    digest.learn(history.option, outcome, cost, rows)
-                    digest.probing = history.probing
+                    digest.learn(outcome, cost, rows, history.probing)
         tokens = (sum(o.accepted for o in outcomes) + rows) / rows
         self._account.enter(cost + owed - tokens if drafting else 0.0)
 

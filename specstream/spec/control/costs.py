@@ -10,7 +10,7 @@ from specstream.spec.control.records import RoundTimes
 __all__ = ["Costs", "Tracked"]
 
 _CLIP = 0.2  # an observation counts as at most this much above or below what was expected
-_KNOTS = (1, 2, 3, 5, 9, 17, 33, 65, 129, 257)
+_KNOTS = (1, 2, 3, 5, 9, 17, 33, 65, 129)
 
 
 class Tracked:
@@ -165,7 +165,7 @@ class Costs:
         if near != 1:  # one token is what everything is measured against: the level's business
             self._curve[near] *= 1.0 + error
         self._seen += 1
-        if self._seen % 8 == 0:
+        if self._seen % 16 == 0:
             self._shape = _table(_curve(self._curve))
 
 

@@ -12,6 +12,7 @@ __all__ = ["Confidence", "DraftAcceptance", "DraftHabits"]
 # Buckets of the draft's own probability of a token; finer where it decides most.
 _EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
 _MIDDLES = (0.06, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.93, 0.97, 0.99, 0.998)
+HABIT_W, HABIT_M = 3.0, 12.0
 _DEEPEST = 6  # depths from here on share one chance
 
 
@@ -54,8 +55,8 @@ class DraftHabits:
 
     def __post_init__(self) -> None:
         self.doubt = Doubt(self.common.doubt.value)
-        self.more = self.common.more.heir(3.0, 12.0)
-        self.longer = self.common.longer.heir(3.0, 12.0)
+        self.more = self.common.more.heir(HABIT_W, HABIT_M)
+        self.longer = self.common.longer.heir(HABIT_W, HABIT_M)
 
     def first(self) -> float:
         """Probability that the first token stands."""

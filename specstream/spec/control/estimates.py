@@ -64,7 +64,7 @@ class Average:
         return Average(self.value, weight, memory)
 
 
-SPREAD, FIRMEST = 1.0, 6.0
+SPREAD, FIRMEST = 0.7, 6.0
 _BROKEN = 0.02  # chance of a hit where nothing works
 _BREAKS, _MENDS = 0.004, 0.05  # how often, in trials, that begins and ends
 

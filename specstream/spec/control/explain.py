@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from specstream.spec.control.costs import Costs
-from specstream.spec.control.estimates import Average
-from specstream.spec.control.options import Option
 from specstream.spec.control.records import Explanation, Kind, Outcome
 
 __all__ = ["Digest", "explain"]
@@ -14,54 +12,73 @@ _NAMES: dict[Kind, str] = {"draft": "the draft model", "ngram": "prompt lookup",
 
 
 class Digest:
-    """The latest ``memory`` rounds, condensed: what was chosen, expected and paid."""
+    """The latest ``memory`` rounds, condensed: who proposed, what came of it, what it cost."""
+
+    __slots__ = (
+        "_memory",
+        "cost",
+        "first",
+        "proposals",
+        "proposed",
+        "rounds",
+        "rows",
+        "share",
+        "probing",
+        "tokens",
+    )
 
     def __init__(self, memory: float) -> None:
+        self._memory = 1.0 / memory
         self.rounds = 0
+        self.proposals = 0
         self.rows = 1
         self.probing = False
-        self.share: dict[Kind, Average] = {kind: Average(0.0, 0.0, memory) for kind in _KINDS}
-        self.expected = Average(1.0, 0.0, memory)  # tokens a round, before it
-        self.tokens = Average(1.0, 0.0, memory)  # tokens a round, after it
-        self.cost = Average(1.0, 0.0, memory)  # plain rounds
-        self.proposed = Average(0.0, 0.0, memory)
-        self.first = Average(0.0, 0.0, memory)
+        self.share: dict[Kind, float] = dict.fromkeys(_KINDS, 0.0)
+        self.tokens = 1.0  # a round
+        self.cost = 1.0  # of a round, in plain ones
+        self.proposed = 0.0  # tokens a round
+        self.first = 0.0  # how often the first proposed token stood
 
-    def learn(self, option: Option, outcome: Outcome, cost: float, rows: int) -> None:
-        """Count a round: what was chosen for it, what came of it, what it cost in plain rounds."""
+    def learn(self, outcome: Outcome, cost: float, rows: int, probing: bool) -> None:
+        """Count a round: what came of it, and what it cost in plain rounds."""
         self.rounds += 1
         self.rows = rows
-        who = outcome.plan.proposer if outcome.drafted > 0 else "off"
-        for kind, share in self.share.items():
-            share.learn(float(who == kind))
-        self.expected.learn(1.0 + option.accepted)
-        self.tokens.learn(outcome.accepted + 1.0)
-        self.cost.learn(cost)
-        self.proposed.learn(float(outcome.drafted))
-        if who != "off":
-            self.first.learn(float(outcome.accepted > 0))
+        self.probing = probing
+        gain = max(1.0 / self.rounds, self._memory)
+        drafted, share = outcome.drafted, self.share
+        who = outcome.plan.proposer if drafted > 0 else "off"
+        for kind in share:
+            share[kind] *= 1.0 - gain
+        share[who] += gain
+        self.tokens += gain * (outcome.accepted + 1.0 - self.tokens)
+        self.cost += gain * (cost - self.cost)
+        self.proposed += gain * (drafted - self.proposed)
+        if drafted > 0:
+            self.proposals += 1
+            hit = 1.0 if outcome.accepted > 0 else 0.0
+            self.first += max(1.0 / self.proposals, self._memory) * (hit - self.first)
 
     def kind(self) -> Kind:
         """Who proposed most of late."""
-        return max(_KINDS, key=lambda kind: self.share[kind].value)
+        return max(_KINDS, key=lambda kind: self.share[kind])
 
 
 def explain(digest: Digest, costs: Costs, kinds: frozenset[Kind]) -> Explanation:
     """Put a digest into figures and words."""
     rows = digest.rows
     plain = costs.plain(rows)
-    count = digest.proposed.value
+    count = digest.proposed
     found = Explanation(
         words="",
         kind=digest.kind(),
         num_tokens=count,
-        acceptance=digest.first.value,
-        tau=digest.tokens.value,
+        acceptance=digest.first,
+        tau=digest.tokens,
         draft_cost=costs.draft(1, rows) / plain if "draft" in kinds else 0.0,
         verify_cost=costs.verify(rows * (1.0 + count), rows) / plain,
         overhead=rows * costs.other(count > 0.0) / plain,
-        predicted_speedup=digest.tokens.value / digest.cost.value,
-        ceiling=(1.0 + count) / digest.cost.value,
+        predicted_speedup=digest.tokens / digest.cost,
+        ceiling=(1.0 + count) / digest.cost,
     )
     return _with_words(found, digest, costs, kinds)
 
@@ -81,15 +98,15 @@ def _with_words(
 
 
 def _speculating(found: Explanation, digest: Digest) -> str:
-    active = [k for k in _KINDS if k != "off" and digest.share[k].value > 0.1]
-    active.sort(key=lambda k: -digest.share[k].value)
-    who = " and ".join(f"{_NAMES[k]} ({digest.share[k].value:.0%} of rounds)" for k in active)
+    active = [k for k in _KINDS if k != "off" and digest.share[k] > 0.1]
+    active.sort(key=lambda k: -digest.share[k])
+    who = " and ".join(f"{_NAMES[k]} ({digest.share[k]:.0%} of rounds)" for k in active)
     if len(active) == 1:
         who = _NAMES[active[0]]
     return (
         f"speculating with {who}, about {found.num_tokens:.1f} tokens a round: "
         f"{found.acceptance:.0%} of first tokens stand, {found.tau:.1f} tokens for the time of "
-        f"{digest.cost.value:.2f} plain rounds; predicted {found.predicted_speedup:.2f}x"
+        f"{digest.cost:.2f} plain rounds; predicted {found.predicted_speedup:.2f}x"
     )
 
 

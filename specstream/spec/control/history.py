@@ -12,6 +12,7 @@ from specstream.spec.control.records import Outcome
 
 __all__ = ["Common", "History"]
 
+RATE_W, RATE_M = 4.0, 16.0
 _SILENCE = 3  # rounds in a row without a word, after which a draft is not asked again
 _SHORT = 64  # tokens to catch up that no draft needs several rounds for
 
@@ -43,8 +44,8 @@ class History:
     def __init__(self, common: Common, tokens: Average, cost: Average) -> None:
         self.draft = DraftHabits(common.draft)
         self.lookup = LookupHabits(common.lookup)
-        self.tokens = tokens.heir(4.0, 16.0)
-        self.cost = cost.heir(4.0, 16.0)
+        self.tokens = tokens.heir(RATE_W, RATE_M)
+        self.cost = cost.heir(RATE_W, RATE_M)
         self.digest = Digest(64.0)
         self.schedule = Schedule()
         self.option = OFF

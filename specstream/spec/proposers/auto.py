@@ -64,9 +64,7 @@ class AutoProposer:
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
         """What the controller planned for each."""
-        lookups = [
-            self._lookup.look_up(r, b) for r, b in zip(requests, budget, strict=True)
-        ]
+        lookups = [self._lookup.look_up(r, b) for r, b in zip(requests, budget, strict=True)]
         outlooks = [self._outlook(*item) for item in zip(requests, budget, lookups, strict=True)]
         plans = self._controller.plan(outlooks)
         chains = {

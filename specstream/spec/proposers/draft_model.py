@@ -21,12 +21,30 @@ __all__ = ["DraftModelProposer", "Drafting"]
 class _Sequence:
     """The draft's own cache of one slot, and the tokens whose rows it holds for certain.
 
-    After a proposal the cache holds rows of proposed tokens, too; the verdict tells which stay.
+    Those are the request's from ``start`` on: of a long prompt the draft reads the end only. After a
+    proposal the cache holds rows of proposed tokens, too; the verdict tells which stay.
     """
 
     cache: KVCache
     request_id: int
+    start: int = 0
     rows: list[int] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        """The request's tokens up to here are read, or skipped."""
+        return self.start + len(self.rows)
+
+    def keep(self, count: int) -> None:
+        """Keep the first ``count`` rows."""
+        self.cache.rollback_to(count)
+        del self.rows[count:]
+
+    def known(self, request: SpecRequest) -> int:
+        """How many rows are the request's own; within a request nothing but the tail can differ."""
+        if self.request_id == request.id:
+            return len(self.rows)
+        return _common_prefix(self.rows, request.token_ids[self.start :])
 
 
 @dataclass(slots=True)
@@ -83,6 +101,8 @@ class DraftModelProposer:
     ) -> None:
         self._config = config
         self._runner = runner
+        # Room enough to go on from there: the window moves on when the draft's context is full.
+        self._window = min(config.window, max(1, runner.context_length // 2))
         self._eos_ids = eos_ids
         self._prefill_chunk = prefill_chunk
         self._sequences: dict[int, _Sequence] = {}
@@ -112,23 +132,22 @@ class DraftModelProposer:
         return passes
 
     def behind(self, request: SpecRequest) -> int:
-        """Committed tokens that the draft has not read, beyond the one or two of any round."""
-        state = self._sequences.get(request.slot)
-        if state is None:
-            return len(request.token_ids)
-        known = len(state.rows)
-        if state.request_id != request.id:
-            known = _common_prefix(state.rows, request.token_ids)
-        return max(0, len(request.token_ids) - known - 2)
+        """Tokens that the draft has to read first, beyond the one or two of any round."""
+        state, length = self._sequences.get(request.slot), len(request.token_ids)
+        unread = length if state is None else length - state.start - state.known(request)
+        return max(0, min(unread, self._window) - 2)
 
     def _begin(self, chain: Drafting) -> None:
         """Bring the slot's cache up to the committed tokens, all but what the first pass reads."""
         request = chain.request
-        chain.count = min(chain.count, self._runner.context_length - len(request.token_ids))
         if chain.count < 1:
             return
         chain.state = state = self._synchronised(request)
-        behind = request.token_ids[len(state.rows) :]
+        length = len(request.token_ids) - state.start
+        chain.count = min(chain.count, self._runner.context_length - length)
+        if chain.count < 1:
+            return
+        behind = request.token_ids[state.end :]
         if len(behind) > self._prefill_chunk:
             # Catch up a chunk a round, as the target does, so that nobody else waits for it.
             part = behind[: self._prefill_chunk]
@@ -177,11 +196,12 @@ class DraftModelProposer:
         if state is None:
             state = _Sequence(self._runner.new_cache(), request.id)
             self._sequences[request.slot] = state
-        same = len(state.rows)
-        if state.request_id != request.id:
-            same = _common_prefix(state.rows, request.token_ids)
-            state.request_id = request.id
-        self._keep(state, min(same, state.cache.length, len(request.token_ids) - 1))
+        length, same = len(request.token_ids), state.known(request)
+        state.request_id = request.id
+        full = length - state.start >= self._runner.context_length
+        if full or length - state.start - same > self._window or state.start >= length:
+            state.start, same = max(0, length - self._window), 0
+        state.keep(min(same, state.cache.length, length - state.start - 1))
         return state
 
     def _ids(self, tokens: Sequence[int]) -> Tensor:
@@ -191,15 +211,10 @@ class DraftModelProposer:
         """Keep the rows of accepted tokens, take back the others; called before the commit."""
         for request, verdict in zip(requests, verdicts, strict=True):
             state = self._sequences.get(request.slot)
-            if state is None or len(state.rows) != len(request.token_ids):
+            if state is None or state.end != len(request.token_ids):
                 continue  # it wrote nothing this round
             state.rows.extend(verdict.tokens[: verdict.accepted])
-            self._keep(state, min(len(state.rows), state.cache.length))
-
-    @staticmethod
-    def _keep(state: _Sequence, length: int) -> None:
-        state.cache.rollback_to(length)
-        del state.rows[length:]
+            state.keep(min(len(state.rows), state.cache.length))
 
     def release(self, slot: int) -> None:
         """Drop the slot's cache."""

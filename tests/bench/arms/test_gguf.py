@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from specstream.bench.arms.base import Ask
 from specstream.bench.arms.gguf import GgufArm
+from specstream.bench.arms.thread import BenchThread
 from specstream.bench.arms.transformers_peers import PeerModels
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError
@@ -59,10 +60,11 @@ async def models(
     tokenizer = byte_tokenizer()
     tokenizer.save_pretrained(tmp_path)
     tiny_model(len(tokenizer)).save_pretrained(tmp_path)
-    made = PeerModels(EngineConfig(target=str(tmp_path), dtype="float32", device="cpu"), 1)
+    thread = BenchThread(1)
+    made = PeerModels(EngineConfig(target=str(tmp_path), dtype="float32", device="cpu"), thread)
     await made.load()
     yield made
-    made.close()
+    thread.close()
 
 
 async def test_it_writes_until_it_may_write_no_more(models: PeerModels) -> None:

@@ -278,6 +278,4 @@ def _outcome(request: _Running, plan: Plan) -> Outcome:
                 break
     judged = min(offered, accepted + 1)
     agreed = min(fit, judged)
-    return Outcome(
-        request.id, plan, drafted, accepted, match, tuple(confidences), judged, agreed
-    )
+    return Outcome(request.id, plan, drafted, accepted, match, tuple(confidences), judged, agreed)

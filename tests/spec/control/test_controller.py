@@ -97,6 +97,6 @@ def test_predicts_its_speedup(workload: str, machine: str) -> None:
     made = MACHINES[machine]()
     for interactive in (True, False):
         control = controller(made, interactive=interactive)
-        result = serve(control, WORKLOADS[workload]() , made)
+        result = serve(control, WORKLOADS[workload](), made)
         predicted = control.explain().predicted_speedup
         assert predicted == pytest.approx(result.speedup, rel=0.1), control.explain()
