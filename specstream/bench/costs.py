@@ -178,7 +178,9 @@ class Ceiling:
 def ceiling_of(costs: Costs, runs: Sequence[Run], measured: float | None) -> Ceiling | None:
     """The formula for one domain's runs; None if nothing was drafted there.
 
-    Drafts after the first that fell were never judged: alpha is accepted over accepted and fallen.
+    Drafts after the first that fell were never judged: alpha is accepted over accepted and fallen. Where
+    the engine drafts only when it expects to gain, alpha is that of the rounds it chose: the best is a
+    ceiling then, not a promise.
     """
     rounds = [emission for run in runs for _, emission in _rounds(run)]
     accepted = sum(emission.accepted for emission in rounds)

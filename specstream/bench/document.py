@@ -57,7 +57,9 @@ def document_of(
     """Everything but the single runs."""
     summary, costs, ceilings = analyse(results)
     said = [domains_note(results), _PHASES]
-    if provenance.get("dtype") != "float32":
+    if results.sampled:
+        said.append("replies were sampled, each arm with noise of its own: tokens aren't compared")
+    elif provenance.get("dtype") != "float32":
         said.append(_ROUNDING)
     if outcome.cut_short:
         said.append(f"cut short after {outcome.cells} cells: {outcome.cut_short}")
@@ -70,13 +72,21 @@ def document_of(
         "domains": figures_by_domain(results),
         "ratios": ratios_by_domain(results),
         "costs": {domain: found.to_dict() for domain, found in costs.items()},
-        "formula": {domain: found.to_dict() for domain, found in ceilings.items()},
+        "formula": {
+            domain: found.to_dict() | {"expected_by_engine": _expected(results, domain)}
+            for domain, found in ceilings.items()
+        },
         "concurrency": dict(concurrency) if concurrency else None,
         "complete": not outcome.cut_short,
         "cells": outcome.cells,
         "notes": [*said, *notes],
         "provenance": dict(provenance),
     }
+
+
+def _expected(results: Results, domain: str) -> float | None:
+    found = results.figures[domain, "auto", ""].predicted_speedup
+    return None if found is None else round(found, 4)
 
 
 class Files:

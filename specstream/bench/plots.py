@@ -131,7 +131,9 @@ def _draw_split(axes: Any, results: Results) -> None:
     axes.set_xlabel("milliseconds a token, whole request")
     axes.set_title("Where the time goes", loc="left", fontsize=10)
     if bars:
-        axes.legend(fontsize=8, frameon=False)
+        axes.legend(
+            fontsize=8, frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.45, -0.11)
+        )
     _tidy(axes)
 
 

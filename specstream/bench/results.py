@@ -32,10 +32,14 @@ class Equality:
 
 
 class Results:
-    """Records, grouped. Where an arm has several settings, its best one speaks for it."""
+    """Records, grouped. Where an arm has several settings, its best one speaks for it.
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    ``sampled`` replies are drawn with noise of each arm's own: their tokens aren't compared.
+    """
+
+    def __init__(self, records: Iterable[Record], *, sampled: bool = False) -> None:
         self.records = list(records)
+        self.sampled = sampled
 
     @cached_property
     def _groups(self) -> dict[tuple[str, str, str], list[Record]]:
@@ -127,6 +131,8 @@ class Results:
 
     def equality(self, domain: str, arm: str, setting: str, other: str) -> Equality:
         """Compare the tokens of each prompt's runs, repeat by repeat, with those of ``other``."""
+        if self.sampled:
+            return Equality(0, 0, ())
         theirs = {(r.prompt, r.repeat): r.run.token_ids for r in self.runs(domain, other)}
         parted: dict[str, int] = {}
         compared: set[str] = set()

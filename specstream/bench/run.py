@@ -49,16 +49,24 @@ async def warm_up(
 ) -> None:
     """Let every arm answer the first prompt of every other domain; nothing of it is kept.
 
-    ``thorough`` asks for whole replies in every domain, twice: compiled passes compile when first run.
+    ``thorough`` asks for whole replies, the longest prompt first and then every domain twice: passes
+    are compiled when they first run, and for the largest cache seen so far.
 
     Raises:
         PromptError: a prompt that no model could take; names it.
     """
     short = ask if thorough else replace(ask, max_tokens=min(ask.max_tokens, WARM_UP_TOKENS))
     domains = prompts.domains * 2 if thorough else prompts.domains[::2]
-    for domain in domains:
+    firsts = [prompts.of(domain)[0] for domain in domains]
+    if thorough:
+        firsts.insert(0, max(prompts.prompts, key=_length))
+    for prompt in firsts:
         for arm in filter(outcome.works, arms):
-            await _run(arm, prompts.of(domain)[0], short, outcome)
+            await _run(arm, prompt, short, outcome)
+
+
+def _length(prompt: Prompt) -> int:
+    return sum(len(message["content"]) for message in prompt.messages)
 
 
 async def run_cells(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specstream.bench.arms.base import label
-from specstream.bench.figures import geometric_mean
+from specstream.bench.figures import Figures, geometric_mean
 from specstream.bench.results import Results
 from specstream.bench.run import Outcome
 from specstream.bench.summary import domains_note
@@ -17,7 +17,7 @@ __all__ = ["heading_of", "table_of"]
 def heading_of(origin: Mapping[str, Any], outcome: Outcome) -> list[str]:
     """What was measured on what, in two lines."""
     gpu, padded = origin["gpu"], origin["target_padded"]
-    machine = gpu["name"] if gpu else f"{origin['cpu']}, {origin['threads']} threads"
+    machine = gpu["name"] if gpu else f"{origin['cpu']}, threads: {origin['threads']}"
     target, draft = origin["target"], origin["draft"]
     proposer = origin["proposer"]["kind"]
     size = f"padded to {target['parameters'] / 1e6:.0f}M" if padded else _size(target)
@@ -97,6 +97,7 @@ def _auto_rows(results: Results) -> list[list[str]]:
         expected = [f.predicted_speedup if f else None for f in found]
         if any(expected):
             rows.append(["  speedup it expected", *map(_ratio, expected), ""])
+        rows += _proposer_rows(found)
         lengths = [f"{f.mean_acceptance_length:.2f} " if f else "- " for f in found]
         rows.append(["  tokens a target pass", *lengths, ""])
     for arm in ("own", "auto"):
@@ -105,6 +106,21 @@ def _auto_rows(results: Results) -> list[list[str]]:
             for name, key in (("first token ms", "ttft"), ("gap ms", "gap")):
                 cells = [f"{f.ms[key][0]:.1f}/{f.ms[key][1]:.1f} " if f else "- " for f in found]
                 rows.append([f"  {arm}: {name}, p50/p95", *cells, ""])
+    return rows
+
+
+def _proposer_rows(found: Sequence[Figures | None]) -> list[list[str]]:
+    """Who proposed in how many of the rounds, where several take turns."""
+    kinds = dict.fromkeys(kind for f in found if f for kind in f.proposer_rounds)
+    if len(kinds) < 3:  # one, and nobody in the first round
+        return []
+    rows = []
+    for kind in kinds:
+        shares = [
+            f.proposer_rounds.get(kind, 0) / max(1, sum(f.proposer_rounds.values())) if f else None
+            for f in found
+        ]
+        rows.append([f"  rounds of {kind}", *map(_share, shares), ""])
     return rows
 
 

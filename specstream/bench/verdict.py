@@ -85,6 +85,7 @@ def _ceiling(domain: str, costs: Costs, ceiling: Ceiling) -> str:
     measured = "" if ceiling.measured is None else f", measured {ceiling.measured:.2f}x"
     drafts = "1 draft" if best.drafts == 1 else f"{best.drafts} drafts"
     return text + (
-        f"at {ceiling.acceptance:.0%} acceptance the best fixed length is {drafts}, for "
-        f"{best.speedup:.2f}x (the rounds as run: {ceiling.as_run:.2f}x by these costs{measured})"
+        f"were every round drafted at its {ceiling.acceptance:.0%} acceptance, {drafts} would be best "
+        f"and bring {best.speedup:.2f}x (the rounds as run: {ceiling.as_run:.2f}x by these costs"
+        f"{measured})"
     )

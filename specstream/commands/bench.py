@@ -144,7 +144,7 @@ def _publish(
     from specstream.bench.results import Results
     from specstream.bench.table import heading_of, table_of
 
-    results = Results(outcome.records)
+    results = Results(outcome.records, sampled=origin["options"]["temperature"] > 0)
     document = document_of(results, outcome, origin, concurrency=crowd, notes=tuple(notes))
     lines = [*heading_of(origin, outcome), *table_of(results, document["summary"]), ""]
     lines += [*document["verdict"]]

@@ -37,6 +37,8 @@ class Judge:
         for request, proposal, rows in zip(batch, proposals, logits, strict=True):
             rows = request.process_rows(rows, proposal)
             cases.append(Case(proposal, rows, request.params, request.generator))
+        if not cases:
+            return []
         if self._coupled:
             seeds = [request.seed for request in batch]
             verdicts = match_batch(cases, seeds, [len(request.token_ids) for request in batch])

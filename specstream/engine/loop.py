@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from specstream.config import EngineConfig
 from specstream.engine.admission import Admission
+from specstream.engine.reading import share_out
 from specstream.engine.request import Request
 from specstream.engine.rounds import Rounds
 from specstream.engine.scheduler import Scheduler
@@ -44,7 +45,7 @@ class EngineCore:
             config, target, proposer, emit=self._emit, fail=self._fail, guard=self._guard
         )
         # A fixed width is the width of every pass, the reading of the prompt included.
-        self._prefill_chunk = target.fixed_width or config.prefill_chunk
+        self._chunk = target.fixed_width or config.prefill_chunk
 
     @property
     def slots(self) -> Slots:
@@ -55,26 +56,27 @@ class EngineCore:
     def step(self) -> bool:
         """Advance every request that can use it by one round; False when none could.
 
-        A round is one target pass per request. An exception ends the requests of this step with a
-        typed error and leaves the others, and the engine, as they were.
+        One pass of the target serves them all: those that are being answered, and the next part of
+        prompts that are still being read. An exception ends the requests of this step with a typed
+        error and leaves the others, and the engine, as they were.
         """
         self._drop_cancelled()
         admitted = self.scheduler.admit()
         for request in admitted:
             self._guard([request], partial(self.admission.admit, request))
-        batch = self.scheduler.schedule()
-        for request in batch:
-            self._guard([request], partial(self._prefill, request))
-        ready = [r for r in batch if r.slot_state is not None and r.unread <= self._prefill_chunk]
-        if ready:
-            self._guard(ready, partial(self._rounds.run, ready))
+        batch = [r for r in self.scheduler.schedule() if r.slot_state is not None]
+        if batch:
+            step = share_out(batch, self._chunk, self._reading_budget(batch))
+            taking_part = [*step.ready, *(request for request, _ in step.reading)]
+            self._guard(taking_part, partial(self._rounds.run, step))
         # A failed admission has left a place free: the next in line mustn't wait for other news.
         return bool(batch or admitted)
 
-    def _prefill(self, request: Request) -> None:
-        """Read a chunk of a prompt that is longer than one."""
-        if request.unread > self._prefill_chunk:
-            self._rounds.read(request, self._prefill_chunk)
+    def _reading_budget(self, batch: Sequence[Request]) -> int:
+        """Prompt tokens for this step: as many as come, unless someone is being answered meanwhile."""
+        if self.target.fixed_width is None and any(r.stats.rounds for r in batch):
+            return self._rounds.pace.budget(self._chunk)
+        return self._chunk * len(batch)
 
     def _emit(self, request: Request, chunk: Chunk) -> None:
         if chunk.finish_reason is not None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from specstream.config import EngineConfig
 from specstream.engine.judge import Judge
+from specstream.engine.reading import Pace, Step
 from specstream.engine.request import Request
 from specstream.engine.stopwatch import Stopwatch
 from specstream.model.runner import ForwardInput, ModelRunner
@@ -46,23 +47,23 @@ class Rounds:
         self._proposer = proposer
         self._adaptive = proposer if isinstance(proposer, AdaptiveProposer) else None
         self._judge = Judge(config)
+        self.pace = Pace()
         self._emit, self._fail, self._guard = emit, fail, guard
         self._longest = target.fixed_width - 1 if target.fixed_width else target.context_length
 
-    def read(self, request: Request, count: int) -> None:
-        """Read ``count`` tokens of a prompt that is longer than one pass takes."""
-        self._target.forward([self._input(request, [], count)])
-        request.stats.prefill_forwards += 1
-
-    def run(self, batch: Sequence[Request]) -> None:
-        """One round for every request of ``batch``, in one pass."""
+    def run(self, step: Step) -> None:
+        """One pass: a round for those who are ready, the next part of their prompts for the others."""
         started = time.perf_counter()
+        batch = step.ready
+        decoding = not step.reading and all(request.stats.rounds for request in batch)
         watch = Stopwatch(self._target.device)
-        plain = not any(request.stats.rounds == 0 for request in batch)
         proposals = self._propose(batch)
         watch.mark()
         inputs = [self._input(r, p.tokens) for r, p in zip(batch, proposals, strict=True)]
-        logits = self._target.forward(inputs)
+        inputs += [self._input(request, [], count) for request, count in step.reading]
+        logits = self._target.forward(inputs)[: len(batch)]
+        for request, _ in step.reading:
+            request.stats.prefill_forwards += 1
         watch.mark()
         verdicts = self._judge(batch, proposals, logits)
         watch.mark()
@@ -72,10 +73,11 @@ class Rounds:
             request.stats.sample_ms += sample_ms
             commit = partial(self._commit, request, proposal, verdict, (draft_ms, verify_ms))
             self._guard([request], commit)
-        if self._adaptive is not None and plain:
-            # A first round reads a prompt: its cost says nothing about the rounds to come.
+        tokens = sum(item.token_ids.shape[0] for item in inputs)
+        self.pace.observe(verify_ms, tokens, len(inputs))
+        if self._adaptive is not None and decoding:
+            # A pass that reads prompts says nothing about the rounds to come.
             total_ms = (time.perf_counter() - started) * 1e3
-            tokens = sum(item.token_ids.shape[0] for item in inputs)
             times = StepTimes(draft_ms, verify_ms, total_ms, len(batch), tokens)
             self._adaptive.clock(times)
 

@@ -13,7 +13,7 @@ class Stopwatch:
     """Marks moments on the device's own time line; the spans between them are read afterwards.
 
     On a CPU a mark is the clock's reading. On a GPU, where a call returns before its work is done, it
-    is an event in the stream; read it only behind a transfer that has waited for the stream anyway.
+    is an event in the stream; read it behind a transfer, which has waited for the stream anyway.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -31,8 +31,11 @@ class Stopwatch:
             self._marks.append(time.perf_counter())
 
     def spans_ms(self) -> list[float]:
-        """Milliseconds between each mark and the next."""
+        """Milliseconds between each mark and the next. Waits for the last one, if need be."""
         spans = []
+        last = self._marks[-1]
+        if isinstance(last, torch.cuda.Event):
+            last.synchronize()  # type: ignore[no-untyped-call]
         for start, end in zip(self._marks, self._marks[1:], strict=False):
             if isinstance(start, torch.cuda.Event) and isinstance(end, torch.cuda.Event):
                 spans.append(start.elapsed_time(end))

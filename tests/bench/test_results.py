@@ -125,6 +125,12 @@ def test_equality_compares_the_same_repeat_and_finds_the_first_difference() -> N
     assert row["same_tokens_as_generate"] is None
 
 
+def test_sampled_tokens_are_not_compared() -> None:
+    records = [made_record("own", reply(1, 2)), made_record("auto", reply(1, 2))]
+    assert Results(records).equality("chat", "auto", "", "own").share == 1.0
+    assert Results(records, sampled=True).equality("chat", "auto", "", "own").share is None
+
+
 def test_a_reply_that_only_goes_on_parts_where_the_other_ends() -> None:
     records = [
         made_record("own", reply(1, 2)),

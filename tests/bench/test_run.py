@@ -155,7 +155,7 @@ async def test_warming_up_is_short_and_kept_by_nobody() -> None:
     assert not outcome.records
     arm.asked.clear()
     await warm_up([arm], prompts("chat", "math", "code"), ASK, outcome, thorough=True)
-    assert [ask.max_tokens for ask in arm.asked] == [100] * 6
+    assert [ask.max_tokens for ask in arm.asked] == [100] * 7
 
 
 async def test_a_peer_that_breaks_in_the_warm_up_never_runs() -> None:

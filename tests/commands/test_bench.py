@@ -101,7 +101,9 @@ def test_sampled_runs_take_a_seed(
         assert bench(*pair, *argv, *sampled) == 0
         lines = (tmp_path / folder / "runs.jsonl").read_text().splitlines()
         tokens.append([json.loads(line)["token_ids"] for line in lines])
-        assert last_line(capsys)["summary"]["speculation_vs_own"] is None
+        values = last_line(capsys)
+        assert values["summary"]["speculation_vs_own"] is None
+        assert values["domains"]["chat"]["generate"]["same_tokens_as_own"] is None
     assert tokens[0] == tokens[1]
     assert len({tuple(ids) for ids in tokens[0]}) == 4  # two arms, two repeats: other noise each
 

@@ -11,6 +11,7 @@ __all__ = ["Costs", "Tracked"]
 
 _CLIP = 0.2  # an observation counts as at most this much above or below what was expected
 _KNOTS = (1, 2, 3, 5, 9, 17, 33, 65, 129)
+_MEASURED, _GUESSED = 8, 1  # observations that a start is worth
 
 
 class Tracked:
@@ -23,17 +24,17 @@ class Tracked:
 
     __slots__ = ("_gain", "_seen", "value")
 
-    def __init__(self, value: float, gain: float = 0.05, seen: int = 8) -> None:
+    def __init__(self, value: float, gain: float = 0.05, seen: int = _MEASURED) -> None:
         self.value = value
         self._gain = gain
-        self._seen = seen  # how many observations the start is worth
+        self._seen = seen
 
-    def learn(self, value: float) -> None:
+    def learn(self, value: float, weight: float = 1.0) -> None:
         """Count one observation."""
         self._seen += 1
         error = value / self.value - 1.0
         clip = max(_CLIP, 2.0 / self._seen)
-        gain = max(self._gain, 1.0 / self._seen)
+        gain = weight * max(self._gain, 1.0 / self._seen)
         self.value = max(self.value * (1.0 + gain * min(max(error, -clip), clip)), 1e-6)
 
 
@@ -44,13 +45,11 @@ class Costs:
     ``level * (curve(tokens) + row_ms * (rows - 1))``: *curve* is piecewise linear through what was
     measured with one request, *row_ms* is what another request adds beyond its tokens (a whole pass
     where requests are run one by one, next to nothing where they are run together), *level* follows
-    the machine's pace.
+    the machine's pace. Widths that were never measured are learned from the rounds that have them.
     """
 
     def __init__(self) -> None:
-        self._seen = 0
         self.seed(draft_step_ms=1.0, target_ms={1: 4.0, 9: 5.0})
-        self.seeded = False
 
     def seed(
         self,
@@ -66,12 +65,16 @@ class Costs:
 
         Args:
             draft_step_ms: One draft pass of one token; None without a draft.
-            target_ms: Pass of one request, by its number of tokens; 1 and at least one more.
+            target_ms: Pass of one request, by its number of tokens: 1, at least one more, and best
+                also the widest that a full batch can have.
             draft_read_ms: Each further token of a long draft pass.
             other_ms: Everything else of a round with a proposal, per request.
             other_plain_ms: The same of a plain round.
             row_ms: What another request adds to a target pass, beyond its tokens. Default: a pass
                 of one token, as if requests were run one by one.
+
+        Raises:
+            ValueError: ``target_ms`` lacks 1 or a second width, or has a time that isn't above 0.
         """
         if 1 not in target_ms or len(target_ms) < 2 or min(target_ms.values()) <= 0.0:
             raise ValueError(f"target_ms needs times above 0 for 1 and more tokens: {target_ms}")
@@ -79,15 +82,21 @@ class Costs:
         self._step = Tracked(step)
         self._step_row = 0.0
         guessed = draft_read_ms is None
-        self._read = Tracked(draft_read_ms or step / 16, seen=1 if guessed else 8)
+        self._read = Tracked(draft_read_ms or step / 16, seen=_GUESSED if guessed else _MEASURED)
         self._other = Tracked(other_ms)
-        plain = other_plain_ms if other_plain_ms is not None else other_ms
-        self._other_plain = Tracked(plain)
+        self._other_plain = Tracked(other_plain_ms if other_plain_ms is not None else other_ms)
         self._level = Tracked(1.0, gain=0.03)
-        self._curve = _curve(target_ms)
-        self._row = row_ms if row_ms is not None else target_ms[1]
+        self._widest = max(target_ms)
+        self._curve = {
+            width: Tracked(ms, seen=_MEASURED if width <= self._widest else _GUESSED)
+            for width, ms in _between(target_ms).items()
+        }
+        self._row = Tracked(
+            row_ms if row_ms is not None else target_ms[1],
+            seen=_GUESSED if row_ms is None else _MEASURED,
+        )
+        self._bent = 0
         self._shape = _table(self._curve)
-        self.seeded = True
 
     # What things cost.
 
@@ -95,20 +104,21 @@ class Costs:
         """So many draft passes over ``rows`` requests in lockstep."""
         return passes * (self._step.value + self._step_row * (rows - 1))
 
+    def draft_row(self) -> float:
+        """What a further request adds to a draft pass."""
+        return self._step_row
+
     def read(self, tokens: int) -> float:
         """The draft catching up on so many tokens."""
         return tokens * self._read.value
 
     def verify(self, tokens: float, rows: int = 1) -> float:
         """A target pass; ``tokens`` over all requests, and may lie between whole numbers."""
-        whole = int(tokens)
         shape = self._shape
-        if whole + 1 < len(shape):
-            low = shape[whole]
-            ms = low + (tokens - whole) * (shape[whole + 1] - low)
-        else:
-            ms = shape[-1] + (tokens - len(shape) + 1) * (shape[-1] - shape[-2])
-        return self._level.value * (ms + self._row * (rows - 1))
+        whole = min(int(tokens), len(shape) - 2)
+        low = shape[whole]
+        ms = low + (tokens - whole) * (shape[whole + 1] - low)
+        return self._level.value * (ms + self._row.value * (rows - 1))
 
     def widening(self, tokens: int, count: int) -> list[float]:
         """Entry k, from 0 to ``count``: what k tokens more add to a pass over ``tokens``."""
@@ -132,62 +142,73 @@ class Costs:
             return
         self._observe_draft(times, drafting)
         (self._other if proposing else self._other_plain).learn(times.other_ms / times.rows)
-        if times.tokens >= len(self._shape) or times.verify_ms <= 0.0:
-            return  # a prompt was read along: says nothing about rounds
-        expected = self.verify(times.tokens, times.rows)
-        error = min(max(times.verify_ms / expected - 1.0, -_CLIP), _CLIP)
-        if times.rows > 1:
-            # What a further row adds is the unknown part; the level is known from the single rows.
-            self._row = max(0.0, self._row + 0.1 * error * expected / (times.rows - 1))
-        else:
-            self._bend(times.tokens, 0.05 * error)
-        if times.tokens <= 32 * times.rows:
-            self._level.learn(self._level.value * (1.0 + error))
+        if 0 < times.tokens < len(self._shape) and times.verify_ms > 0.0:
+            self._observe_verify(times)
 
     def _observe_draft(self, times: RoundTimes, drafting: int) -> None:
         if times.draft_forwards < 1:
             return
         steps = self.draft(times.draft_forwards, max(drafting, 1))
         if times.draft_read > 0:
-            rest = times.draft_ms - steps
-            self._read.learn(max(rest, 0.0) / times.draft_read)
-            return
-        if drafting > 1:
+            self._read.learn(max(times.draft_ms - steps, 0.0) / times.draft_read)
+        elif drafting > 1:
             error = min(max(times.draft_ms / steps - 1.0, -_CLIP), _CLIP)
             gained = 0.1 * error * steps / times.draft_forwards / (drafting - 1)
             self._step_row = max(0.0, self._step_row + gained)
         else:
             self._step.learn(times.draft_ms / times.draft_forwards)
 
-    def _bend(self, tokens: int, error: float) -> None:
-        """Move the curve's nearest measured points; the table is redrawn now and then."""
-        near = min(self._curve, key=lambda width: abs(width - tokens))
-        if near != 1:  # one token is what everything is measured against: the level's business
-            self._curve[near] *= 1.0 + error
-        self._seen += 1
-        if self._seen % 16 == 0:
-            self._shape = _table(_curve(self._curve))
+    def _observe_verify(self, times: RoundTimes) -> None:
+        expected = self.verify(times.tokens, times.rows)
+        level = self._level.value
+        if times.tokens > self._widest:
+            self._bend(times, level, expected)
+            return  # guessed so far: an error there says nothing about the machine's pace
+        if times.rows > 1:
+            # With several requests the rows' own part is the one that was least well known.
+            rest = (times.verify_ms - expected) / level / (times.rows - 1)
+            self._row.learn(max(self._row.value + rest, 0.0))
+        else:
+            self._bend(times, level, expected)
+        self._level.learn(level * times.verify_ms / expected)
+
+    def _bend(self, times: RoundTimes, level: float, expected: float) -> None:
+        """Move the points of the curve on both sides; the table is redrawn now and then."""
+        knots = list(self._curve)
+        after = min(max(bisect_left(knots, times.tokens), 1), len(knots) - 1)
+        low, high = knots[after - 1], knots[after]
+        part = (times.tokens - low) / (high - low)
+        rest = (times.verify_ms - expected) / level
+        for knot, weight in ((low, 1.0 - part), (high, part)):
+            if knot != 1 and weight > 0.0:  # one token is the level's business
+                tracked = self._curve[knot]
+                tracked.learn(max(tracked.value + rest, 1e-6), weight)
+        self._bent += 1
+        if self._bent < 16 or self._bent % 16 == 0 or times.tokens > self._widest:
+            self._shape = _table(self._curve)
 
 
-def _curve(points: Mapping[int, float]) -> dict[int, float]:
-    """Rising times at the measured widths and at standard ones, so that each can learn by itself."""
+def _between(points: Mapping[int, float]) -> dict[int, float]:
+    """The measured widths and standard ones, straight between the former and on after the last."""
     measured = sorted(points)
     curve: dict[int, float] = {}
-    high = 0.0
     for width in sorted({*measured, *_KNOTS}):
         after = min(max(bisect_left(measured, width), 1), len(measured) - 1)
         a, b = measured[after - 1], measured[after]
-        ms = points[a] + (points[b] - points[a]) * (width - a) / (b - a)
-        high = max(high, ms)  # a wider pass is never cheaper than a narrower one
-        curve[width] = high
+        slope = (points[b] - points[a]) / (b - a)
+        curve[width] = max(points[a] + slope * (width - a), points[1])
     return curve
 
 
-def _table(curve: Mapping[int, float]) -> list[float]:
-    """Times by whole number of tokens, straight between the points; entry 0 repeats entry 1."""
-    knots = list(curve)
-    times = [curve[1]]
-    for a, b in zip(knots, knots[1:], strict=False):
-        slope = (curve[b] - curve[a]) / (b - a)
-        times.extend(curve[a] + slope * (width - a) for width in range(a, b))
-    return [*times, curve[knots[-1]]]
+def _table(curve: Mapping[int, Tracked]) -> list[float]:
+    """Times by whole number of tokens; entry 0 repeats entry 1. A wider pass is never cheaper."""
+    times = [curve[1].value]
+    at, ms = 1, times[0]
+    for width, tracked in curve.items():
+        higher = max(tracked.value, ms)
+        slope = (higher - ms) / max(width - at, 1)
+        times.extend(ms + slope * k for k in range(width - at))
+        at, ms = width, higher
+    slope = (ms - times[-1]) if len(times) > 1 else 0.0
+    times.extend(ms + slope * k for k in range(129))
+    return times

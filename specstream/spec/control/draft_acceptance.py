@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from specstream.spec.control.estimates import Average, Chance, Doubt, Lean
 
-__all__ = ["Confidence", "DraftAcceptance", "DraftHabits"]
+__all__ = ["EDGES", "DraftAcceptance", "DraftHabits"]
 
 # Buckets of the draft's own probability of a token; finer where it decides most.
-_EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
+EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
 _MIDDLES = (0.06, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.93, 0.97, 0.99, 0.998)
 HABIT_W, HABIT_M = 3.0, 12.0
 _DEEPEST = 6  # depths from here on share one chance
@@ -81,10 +81,6 @@ class DraftHabits:
             longer *= _fitting(longer, cap, usual)
         return self.first() * (1.0 + more), 1.0 + longer
 
-    def confidence(self, threshold: float) -> Confidence:
-        """A fresh stopping rule for one round."""
-        return Confidence(self, threshold)
-
     def observe(self, accepted: int, confidences: tuple[float, ...], drafted: int) -> None:
         """Learn from a round's judged tokens: the accepted ones, and the first that was not."""
         common, lean, doubt = self.common, self.lean, self.doubt
@@ -92,14 +88,14 @@ class DraftHabits:
             hit = i < accepted
             guess = base = common.at_depth[min(i, _DEEPEST - 1)]
             if confidences and i > 0:
-                guess = common.after[bisect_right(_EDGES, confidences[i - 1])]
+                guess = common.after[bisect_right(EDGES, confidences[i - 1])]
             doubt.learn(lean.chance(guess.log_odds), hit)
             sound = 1.0 - doubt.value
             lean.learn(guess.log_odds, hit, sound)
             if sound < 0.5:
                 continue  # says nothing about drafts that work
             if confidences:
-                of_confidence = common.of_confidence[bisect_right(_EDGES, confidences[i])]
+                of_confidence = common.of_confidence[bisect_right(EDGES, confidences[i])]
                 self.calibration.learn(of_confidence.log_odds, hit)
                 of_confidence.learn(hit)
             base.learn(hit)
@@ -122,31 +118,3 @@ def _fitting(mean: float, cap: int, usual: int) -> float:
     """The part of a further length, falling off geometrically, that fits under a smaller cap."""
     ratio = mean / (1.0 + mean)
     return float((1.0 - ratio ** (cap - 1)) / (1.0 - ratio ** (usual - 1)))
-
-
-class Confidence:
-    """Whether drafting one more token is worth it, asked after each with its probability.
-
-    The next token counts only if all before it stand and it does too; that chance is compared with
-    what the token costs (optimal stopping; the chance only falls, so looking one token ahead is
-    enough).
-    """
-
-    __slots__ = ("_calibration", "_common", "_lean", "_survival", "_threshold")
-
-    def __init__(self, habits: DraftHabits, threshold: float) -> None:
-        self._common = habits.common
-        self._calibration = habits.calibration
-        self._lean = habits.lean
-        self._threshold = threshold
-        self._survival = 1.0 - habits.doubt.value
-
-    def __call__(self, q: float) -> bool:
-        """Whether to draft another token after one that the draft gave probability ``q``."""
-        bucket = bisect_right(_EDGES, q)
-        common = self._common
-        self._survival *= self._calibration.chance(common.of_confidence[bucket].log_odds)
-        if self._survival <= self._threshold:
-            return False
-        upcoming = self._lean.chance(common.after[bucket].log_odds)
-        return self._survival * upcoming > self._threshold

@@ -1,0 +1,127 @@
+"""The arms for real, on a tiny pair: one thread for all, passes counted, cancelled in mid-reply."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specstream.bench.arms.base import Ask
+from specstream.bench.arms.engine import CoreArm
+from specstream.bench.arms.open import Wanted, open_arms
+from specstream.config import DraftProposerConfig, EngineConfig
+from specstream.errors import ModelNotFound
+from tests.tiny import byte_tokenizer, noisy_copy, tiny_model
+
+ASK = Ask(({"role": "user", "content": "one two one two"},), max_tokens=24)
+EVERY = ("own", "auto", "draft-2", "ngram", "generate", "assisted", "lookup")
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
+    tokenizer = byte_tokenizer()
+    model = tiny_model(len(tokenizer), seed=3, scale=2.5)
+    folders = []
+    for one in (model, noisy_copy(model, 0.15)):
+        folder = tmp_path_factory.mktemp("model")
+        one.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        folders.append(str(folder))
+    return EngineConfig(
+        target=folders[0],
+        draft=folders[1],
+        proposer=DraftProposerConfig(),
+        dtype="float32",
+        device="cpu",
+        threads=1,
+    )
+
+
+async def test_every_arm_computes_on_one_thread(
+    config: EngineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import LlamaForCausalLM
+
+    threads = set()
+    forward = LlamaForCausalLM.forward
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        threads.add(threading.current_thread().name)
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(LlamaForCausalLM, "forward", watched)
+    names = []
+    async with open_arms(Wanted(EVERY), config) as arms:
+        for arm in arms:
+            asked = set(threading.enumerate())
+            run = await arm.run(ASK)
+            assert set(threading.enumerate()) == asked
+            assert len(run.token_ids) == 24
+            names.append(arm.name)
+    assert list(dict.fromkeys(names)) == list(EVERY)
+    assert threads == {"specstream-bench_0"}
+    assert not [t for t in threading.enumerate() if t.name.startswith("specstream-bench")]
+
+
+async def test_emissions_are_the_targets_passes(config: EngineConfig) -> None:
+    async with open_arms(Wanted(("own", "auto")), config) as (own, auto):
+        assert isinstance(auto, CoreArm)
+        passes = 0
+        forward = auto._core.target.forward
+
+        def counted(inputs: Any) -> Any:
+            nonlocal passes
+            passes += 1
+            return forward(inputs)
+
+        auto._core.target.forward = counted  # type: ignore[method-assign]
+        for arm, speculating in ((own, False), (auto, True)):
+            passes = 0
+            run = await arm.run(ASK)
+            assert passes == len(run.emissions)
+            assert sum(e.tokens for e in run.emissions) == len(run.token_ids)
+            assert (passes < len(run.token_ids)) == speculating
+            assert bool(run.drafted) == speculating
+
+
+@pytest.mark.parametrize("name", ["auto", "generate", "assisted"])
+async def test_a_reply_under_way_can_be_cancelled(config: EngineConfig, name: str) -> None:
+    long = Ask(ASK.messages, max_tokens=480)
+    async with open_arms(Wanted((name,)), config) as arms:
+        running = asyncio.ensure_future(arms[0].run(long))
+        await asyncio.sleep(0)  # it is on the thread now
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+
+async def test_a_draft_of_another_tokenizer_leaves_assisted_out(
+    config: EngineConfig, tmp_path: Path
+) -> None:
+    other = byte_tokenizer()
+    other.add_tokens(["<extra>"])
+    other.save_pretrained(tmp_path)
+    tiny_model(len(other)).save_pretrained(tmp_path)
+    wanted = Wanted(("assisted", "lookup"))
+    async with open_arms(wanted, config.model_copy(update={"draft": str(tmp_path)})) as arms:
+        assert {arm.name for arm in arms} == {"lookup"}
+    assert any("assisted generation was left out" in note for note in wanted.notes)
+
+
+async def test_what_is_said_of_llama_cpp(config: EngineConfig) -> None:
+    wanted = Wanted(("lookup",))
+    async with open_arms(wanted, config):
+        pass
+    assert len(wanted.notes) == 1
+    assert "llama.cpp was not measured" in wanted.notes[0]
+
+
+async def test_a_pair_that_is_not_there_is_a_typed_error(config: EngineConfig) -> None:
+    broken = config.model_copy(update={"target": "./no-such-folder"})
+    with pytest.raises(ModelNotFound):
+        async with open_arms(Wanted(("own",)), broken):
+            pass
+    assert not [t for t in threading.enumerate() if t.name.startswith("specstream-bench")]
