@@ -35,7 +35,7 @@ class Stopwatch:
         spans = []
         last = self._marks[-1]
         if isinstance(last, torch.cuda.Event):
-            last.synchronize()  # type: ignore[no-untyped-call]
+            last.synchronize()
         for start, end in zip(self._marks, self._marks[1:], strict=False):
             if isinstance(start, torch.cuda.Event) and isinstance(end, torch.cuda.Event):
                 spans.append(start.elapsed_time(end))

@@ -33,7 +33,7 @@ def match_batch(cases: list[Case], seeds: list[int], first: list[int]) -> list[V
     parts = []
     for case, seed, position in zip(cases, seeds, first, strict=True):
         if case.params.greedy:
-            parts.append(case.logits.argmax(-1))
+            parts.append(case.logits.max(-1).indices)
         else:
             # Row by row: a sum over one row may be split among threads, over several it is not, and
             # the last bits must not depend on how many rows are judged together.

@@ -67,13 +67,16 @@ def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict
     Raises:
         ValueError: the shapes of a case don't fit together.
     """
-    sound = [case.logits.amax(-1).isfinite() for case in cases]
+    # The largest logit is NaN or infinite exactly where no distribution can be made. (Of equal ones,
+    # `max` finds the first, as `argmax` does; that takes seven times as long in bfloat16.)
+    tops = [case.logits.max(-1) for case in cases]
+    sound = [top.values.isfinite() for top in tops]
     outcomes: list[Tensor | None] = [None] * len(cases)
     sampled: dict[bool, list[int]] = {True: [], False: []}
     for index, case in enumerate(cases):
         _check(case)
         if case.params.greedy:
-            outcomes[index] = case.logits.argmax(-1)
+            outcomes[index] = tops[index].indices
         else:
             sampled[case.proposal.probs is not None].append(index)
     for with_probs, indices in sampled.items():

@@ -12,13 +12,11 @@ from specstream.spec.control.costs import Costs
 from specstream.spec.control.estimates import Average
 from specstream.spec.control.explain import Digest, explain
 from specstream.spec.control.history import Common, History
-from specstream.spec.control.options import Option, Prices, conceivable, draft_option, lookup_option
 from specstream.spec.control.probing import Account
 from specstream.spec.control.records import Explanation, Kind, Outcome, Outlook, Plan, RoundTimes
+from specstream.spec.control.rounds import Place, Round, Rules, cap
 
 __all__ = ["Controller"]
-
-_SHORTEST_TABLE = 8  # widths that the price of a further token is averaged over
 
 
 class Controller:
@@ -37,15 +35,14 @@ class Controller:
         if max_tokens < 1:
             raise ValueError("max_tokens must be at least 1")
         self.costs = costs
-        self._kinds = kinds
-        self._max_tokens = max_tokens
-        self._interactive = interactive
+        self._rules = Rules(kinds, max_tokens, interactive)
         self._common = {True: Common(greedy=True), False: Common(greedy=False)}
         self._histories: dict[int, History] = {}
         self._account = Account()
         self._tokens = Average(1.5, 2.0, 60.0)
         self._cost = Average(1.1, 2.0, 60.0)
         self._reply = Average(48.0, 1.0, 30.0)
+        self._unevenness = Average(1.3, 2.0, 60.0)
         self._digest = Digest(256.0)
 
     # Before a step.
@@ -54,126 +51,40 @@ class Controller:
         """One plan per request, for the step that is about to be made."""
         if not outlooks:
             return []
-        histories = [self._history(outlook) for outlook in outlooks]
-        rows = len(outlooks)
+        places = [self._place(outlook) for outlook in outlooks]
+        rows = len(places)
         plain_ms = self.costs.plain(rows)
         # Floored by the rate of plain decoding, which can always be had.
-        rate = sum(h.tokens.value / h.cost.value for h in histories)
+        rate = sum(p.history.tokens.value / p.history.cost.value for p in places)
         worth = max(rate, float(rows)) / plain_ms
-        able = [h for h, o in zip(histories, outlooks, strict=True) if self._can_draft(h, o)]
-        sharers = len(able)
-        plans = self._plans(outlooks, histories, worth, sharers)
-        drafting = sum(h.option.kind == "draft" for h in able)
-        if 0 < drafting < sharers:
-            # A draft pass is shared by fewer than was thought: see who still wants it.
-            plans = self._plans(outlooks, histories, worth, drafting)
-        for history, outlook in zip(histories, outlooks, strict=True):
-            if outlook.budget > 0 and history.option.kind != "draft":
-                history.schedule.wait()
-        if "draft" in self._kinds:
-            self._probe(outlooks, histories, plans, worth, plain_ms)
+        step = Round(places, self._rules, self.costs, worth, self._unevenness.value)
+        step.choose(self._account.affords())
+        plans = step.plans()
+        if "draft" in self._rules.kinds:
+            for place in places:
+                place.history.schedule.wait(place.cap > 0)
+            step.probe(plans, self._account, plain_ms)
         return plans
 
-    def _plans(
-        self,
-        outlooks: Sequence[Outlook],
-        histories: Sequence[History],
-        worth: float,
-        sharers: int,
-    ) -> list[Plan]:
-        rows = len(outlooks)
-        around = self.costs.other(True) - self.costs.other(False)
-        step = self.costs.draft(1, sharers) / sharers if sharers else 0.0
-        # The others' tokens as in the last round: what one more costs depends on how wide the pass is.
-        width = rows + sum(h.option.drafted for h in histories)
-        plans = []
-        for outlook, history in zip(outlooks, histories, strict=True):
-            width -= history.option.drafted
-            verify = self.costs.widening(int(width), max(self._max_tokens, _SHORTEST_TABLE))
-            prices = Prices(worth, step, verify, max(around, 0.0))
-            history.option = self._choose(outlook, history, prices)
-            width += history.option.drafted
-            plans.append(self._as_plan(history, prices))
-        return plans
-
-    def _choose(self, outlook: Outlook, history: History, prices: Prices) -> Option:
-        """The option with the greatest gain."""
-        cap = self._cap(outlook)
-        best = Option("off", 0, 0.0, 0.0, 0.0)
-        if cap < 1:
-            return best
-        if "ngram" in self._kinds and outlook.lookup > 0:
-            found = min(cap, outlook.lookup)
-            best = lookup_option(history.lookup, outlook.match, found, prices)
-        history.given_up = True
-        if self._can_draft(history, outlook) and self._account.affords():
-            drafted = draft_option(
-                history.draft,
-                cap,
-                prices,
-                free=self._interactive,
-                extra_ms=self._reading(outlook, history),
-            )
-            history.given_up = drafted.gain <= 0.0
-            if drafted.gain > best.gain:
-                best = drafted
-        return best
-
-    def _as_plan(self, history: History, prices: Prices) -> Plan:
-        option = history.option
-        go_on = None
-        if option.kind == "draft" and self._interactive and option.tokens > 1:
-            go_on = history.draft.confidence(prices.threshold())
-        return Plan(option.kind, option.tokens, go_on)
-
-    def _cap(self, outlook: Outlook) -> int:
-        cap = min(outlook.budget, self._max_tokens)
-        if outlook.phrase_left is not None:
-            # The target's own token comes on top; what lies beyond the phrase is worth nothing yet.
-            cap = min(cap, outlook.phrase_left - 1)
-        return cap
-
-    def _can_draft(self, history: History, outlook: Outlook) -> bool:
-        return "draft" in self._kinds and outlook.budget > 0 and not history.mute
+    def _place(self, outlook: Outlook) -> Place:
+        history = self._histories.get(outlook.id)
+        if history is None:
+            history = History(self._common[outlook.greedy], self._tokens, self._cost)
+            self._histories[outlook.id] = history
+        most = cap(outlook, self._rules.max_tokens)
+        history.behind = outlook.behind
+        history.able = most > 0
+        reading_ms = self._reading(outlook, history) if outlook.behind > 0 else 0.0
+        can_draft = most > 0 and "draft" in self._rules.kinds and not history.mute
+        return Place(outlook, history, most, reading_ms, can_draft)
 
     def _reading(self, outlook: Outlook, history: History) -> float:
         """One round's share of what the draft has to read before it can begin, ms."""
-        if outlook.behind <= 0:
-            return 0.0
         ahead = min(self._reply.value, outlook.budget + 1.0)
         if outlook.phrase_left is not None:
             ahead = min(ahead, float(outlook.phrase_left))
         rounds = max(1.0, ahead / history.tokens.value)
         return self.costs.read(outlook.behind) / rounds
-
-    def _probe(
-        self,
-        outlooks: Sequence[Outlook],
-        histories: Sequence[History],
-        plans: list[Plan],
-        worth: float,
-        plain_ms: float,
-    ) -> None:
-        """Let the draft have a short try where it is not the choice, once in a while."""
-        for index, (outlook, history) in enumerate(zip(outlooks, histories, strict=True)):
-            history.probing = False
-            cap = self._cap(outlook)
-            if plans[index].proposer == "draft" or cap < 1 or not self._can_draft(history, outlook):
-                continue
-            step_ms = self.costs.draft(1, len(outlooks)) / len(outlooks)
-            verify = self.costs.widening(len(outlooks), max(self._max_tokens, _SHORTEST_TABLE))
-            prices = Prices(worth, step_ms, verify, 0.0)
-            count = min(cap, 2 if step_ms < 0.2 * plain_ms else 1)
-            ms = count * step_ms + verify[count] + self.costs.read(outlook.behind)
-            if not history.schedule.due(history.given_up, history.option.gain, ms / plain_ms):
-                continue
-            hopeless = conceivable(cap, prices) <= history.option.gain
-            if hopeless and not history.schedule.long_due():
-                continue
-            if self._account.affords_try(ms / plain_ms):
-                history.probing = True
-                history.option = Option("draft", count, 0.0, history.draft.first(), count)
-                plans[index] = Plan("draft", count)
 
     # After a step.
 
@@ -184,6 +95,9 @@ class Controller:
             return
         drafting = sum(o.plan.proposer == "draft" and o.drafted > 0 for o in outcomes)
         proposed = sum(o.drafted for o in outcomes)
+        if drafting > 1:
+            mean = sum(o.drafted for o in outcomes if o.plan.proposer == "draft") / drafting
+            self._unevenness.learn(times.draft_forwards / mean)
         costs = self.costs
         costs.observe(times, drafting, proposed > 0)
         plain_ms = costs.plain(rows)
@@ -220,13 +134,4 @@ class Controller:
         """Why it does what it does, for one request or for all of late."""
         history = self._histories.get(request_id) if request_id is not None else None
         digest = history.digest if history is not None else self._digest
-        return explain(digest, self.costs, self._kinds)
-
-    def _history(self, outlook: Outlook) -> History:
-        history = self._histories.get(outlook.id)
-        if history is None:
-            history = History(self._common[outlook.greedy], self._tokens, self._cost)
-            self._histories[outlook.id] = history
-        history.behind = outlook.behind
-        history.able = self._cap(outlook) > 0
-        return history
+        return explain(digest, self.costs, self._rules.kinds)

@@ -91,10 +91,8 @@ class Costs:
             width: Tracked(ms, seen=_MEASURED if width <= self._widest else _GUESSED)
             for width, ms in _between(target_ms).items()
         }
-        self._row = Tracked(
-            row_ms if row_ms is not None else target_ms[1],
-            seen=_GUESSED if row_ms is None else _MEASURED,
-        )
+        self._row = row_ms if row_ms is not None else target_ms[1]
+        self._rows_seen = _GUESSED if row_ms is None else _MEASURED
         self._bent = 0
         self._shape = _table(self._curve)
 
@@ -118,7 +116,7 @@ class Costs:
         whole = min(int(tokens), len(shape) - 2)
         low = shape[whole]
         ms = low + (tokens - whole) * (shape[whole + 1] - low)
-        return self._level.value * (ms + self._row.value * (rows - 1))
+        return self._level.value * (ms + self._row * (rows - 1))
 
     def widening(self, tokens: int, count: int) -> list[float]:
         """Entry k, from 0 to ``count``: what k tokens more add to a pass over ``tokens``."""
@@ -166,8 +164,10 @@ class Costs:
             return  # guessed so far: an error there says nothing about the machine's pace
         if times.rows > 1:
             # With several requests the rows' own part is the one that was least well known.
-            rest = (times.verify_ms - expected) / level / (times.rows - 1)
-            self._row.learn(max(self._row.value + rest, 0.0))
+            self._rows_seen += 1
+            clip = expected * max(_CLIP, 2.0 / self._rows_seen)
+            rest = min(max(times.verify_ms - expected, -clip), clip) / level / (times.rows - 1)
+            self._row = max(self._row + rest * max(0.05, 1.0 / self._rows_seen), 0.0)
         else:
             self._bend(times, level, expected)
         self._level.learn(level * times.verify_ms / expected)

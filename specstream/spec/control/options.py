@@ -20,25 +20,31 @@ __all__ = ["OFF", "Option", "Prices", "conceivable", "draft_option", "lookup_opt
 
 
 class Option(NamedTuple):
-    """One way of proposing: at most ``tokens``, of which ``accepted`` are expected to stand."""
+    """One way of proposing.
+
+    Attributes:
+        kind: Who proposes.
+        tokens: At most how many.
+        gain: Expected tokens beyond a plain round's, less what the extra time is worth.
+        drafted: How many are expected to be proposed.
+    """
 
     kind: Kind
     tokens: int
     gain: float
-    accepted: float
     drafted: float
 
 
-OFF = Option("off", 0, 0.0, 0.0, 0.0)
+OFF = Option("off", 0, 0.0, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Prices:
     """What things cost one request in this round.
 
     Attributes:
         worth: Tokens per ms that the engine can expect, over all requests.
-        step_ms: Its share of one more draft pass.
+        step_ms: Its share of a draft pass.
         verify_ms: Entry k: what k proposed tokens add to the target's pass.
         around_ms: What any proposal adds outside the passes.
     """
@@ -54,24 +60,18 @@ class Prices:
         low = self.verify_ms[whole]
         return low + (count - whole) * (self.verify_ms[whole + 1] - low)
 
-    def threshold(self) -> float:
-        """The chance to stand that a further drafted token has to have."""
-        span = len(self.verify_ms) - 1
-        slope = (self.verify_ms[span] - self.verify_ms[1]) / (span - 1)
-        return self.worth * (self.step_ms + slope)
-
 
 def lookup_option(habits: LookupHabits, match: int, cap: int, prices: Prices) -> Option:
     """The best length for what lookup offers; OFF where none pays."""
-    best = OFF
+    worth, around, verify = prices.worth, prices.around_ms, prices.verify_ms
+    best, at = 0.0, 0
     accepted = 0.0
     for index, survival in enumerate(habits.survival(match, cap)):
         accepted += survival
-        count = index + 1
-        gain = accepted - prices.worth * (prices.verify_ms[count] + prices.around_ms)
-        if gain > best.gain:
-            best = Option("ngram", count, gain, accepted, count)
-    return best
+        gain = accepted - worth * (verify[index + 1] + around)
+        if gain > best:
+            best, at = gain, index + 1
+    return Option("ngram", at, best, at) if at else OFF
 
 
 def draft_option(
@@ -86,21 +86,29 @@ def draft_option(
         free: Whether the draft can be stopped by its confidence; else a length is fixed here.
         extra_ms: Cost besides, such as this round's share of reading the prompt.
     """
+    worth, step = prices.worth, prices.step_ms
+    extra_ms += prices.around_ms
     if free:
-        accepted, drafted = habits.free(cap, len(prices.verify_ms) - 1)
-        ms = drafted * prices.step_ms + prices.verify(drafted) + prices.around_ms + extra_ms
-        return Option("draft", cap, accepted - prices.worth * ms, accepted, drafted)
-    best: Option | None = None
+        usual = len(prices.verify_ms) - 1
+        choice = OFF
+        for limit in (cap, 1):  # a short draft may pay where the usual one is too long
+            accepted, drafted = habits.free(limit, usual)
+            ms = drafted * step + prices.verify(drafted) + extra_ms
+            gain = accepted - worth * ms
+            if choice is OFF or gain > choice.gain:
+                choice = Option("draft", limit, gain, drafted)
+            if gain > 0.0:
+                break
+        return choice
+    best, at = float("-inf"), 1
     accepted = 0.0
     for index, survival in enumerate(habits.fixed(cap)):
         accepted += survival
         count = index + 1
-        ms = count * prices.step_ms + prices.verify_ms[count] + prices.around_ms + extra_ms
-        gain = accepted - prices.worth * ms
-        if best is None or gain > best.gain:
-            best = Option("draft", count, gain, accepted, count)
-    assert best is not None
-    return best
+        gain = accepted - worth * (count * step + prices.verify_ms[count] + extra_ms)
+        if gain > best:
+            best, at = gain, count
+    return Option("draft", at, best, at)
 
 
 def conceivable(cap: int, prices: Prices) -> float:

@@ -11,6 +11,7 @@ _LIMIT = 1.0
 _TRIES = 0.3
 _DEEPEST = -3.0
 _FIRST, _EARLY, _LONGEST = 2, 4, 16  # rounds between two tries
+_BOLD = 0.7  # what an early try may cost, in plain rounds
 _SHARE = 0.025  # of the time, for tries that keep failing
 
 
@@ -48,23 +49,26 @@ class Schedule:
     interval: int = _FIRST
     idle: int = 0
 
-    def wait(self) -> None:
-        """A round passed without the draft."""
-        self.idle += 1
+    def wait(self, able: bool) -> None:
+        """A round begins; it counts if anything could be proposed in it."""
+        self.idle += able
 
-    def due(self, given_up: bool, elsewhere: float, cost: float) -> bool:
+    def due(self, given_up: bool, elsewhere: float, cost: float, joining: bool = False) -> bool:
         """Whether the draft's turn has come.
 
         Args:
             given_up: Whether it would not be chosen even if there were nothing better.
             elsewhere: The gain, in tokens, that this round would forgo by trying it.
             cost: What a try costs, in plain rounds.
+            joining: Whether another request tries in this round anyway.
         """
+        if joining and given_up and elsewhere < 0.5:
+            return 2 * self.idle >= self.interval
         if not given_up:
             return self.idle >= _LONGEST and elsewhere < 1.0
         if self.idle < self.interval or (elsewhere > 0.5 and self.idle < 2 * self.interval):
             return False
-        return self.interval <= _EARLY or cost <= _SHARE * self.idle
+        return cost <= (_BOLD if self.interval <= _EARLY else _SHARE * self.idle)
 
     def long_due(self) -> bool:
         """Whether it is time even for what seemed hopeless."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 
 from specstream.spec.control.draft_acceptance import EDGES, DraftHabits
 
@@ -15,15 +16,28 @@ class Lockstep:
     Args:
         pass_worth: What a draft pass over one request costs, in tokens (its ms by the tokens per ms
             that the engine can expect).
-        token_worth: What another request adds to the draft pass, and another token to the target's.
+        row_worth: What each further request adds to it.
+        token_worth: What a token more adds to the target's pass: entry k is the k-th of them, beyond
+            what is proposed in any case.
     """
 
-    __slots__ = ("hope", "pass_worth", "token_worth")
+    __slots__ = ("_token_worth", "_tokens", "hope", "pass_worth", "row_worth")
 
-    def __init__(self, pass_worth: float, token_worth: float) -> None:
+    def __init__(self, pass_worth: float, row_worth: float, token_worth: Sequence[float]) -> None:
         self.pass_worth = pass_worth
-        self.token_worth = token_worth
+        self.row_worth = row_worth
         self.hope = 0.0
+        self._token_worth = token_worth
+        self._tokens = 0
+
+    def token(self) -> float:
+        """What the next token costs, the pass itself left out."""
+        last = len(self._token_worth) - 1
+        return self.row_worth + self._token_worth[min(self._tokens, last)]
+
+    def add(self) -> None:
+        """Another token will be drafted."""
+        self._tokens += 1
 
 
 class Confidence:
@@ -53,9 +67,10 @@ class Confidence:
         hope = self._survival * habits.lean.chance(common.after[bucket].log_odds)
         others = lockstep.hope - self._hope
         # A request counts towards a pass only with what is left after its own token is paid for.
-        own = hope - lockstep.token_worth
-        if own > 0.0 and own + max(others, 0.0) > lockstep.pass_worth:
+        own = hope - lockstep.token()
+        if own > 0.0 and own + others > lockstep.pass_worth:
             lockstep.hope = others + own
+            lockstep.add()
             self._hope = own
             return True
         lockstep.hope = others

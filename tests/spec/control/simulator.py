@@ -220,15 +220,17 @@ def _step(
     policy: Policy, running: list[_Running], machine: Machine, result: Result, phrase: int
 ) -> None:
     plans = policy.plan([_outlook(r, phrase) for r in running])
+    drafts = _draft([(r, p) for r, p in zip(running, plans) if p.proposer == "draft"])
     outcomes, passes, read = [], 0, 0
     for request, plan in zip(running, plans):
-        behind = _behind(request)
-        outcome = _outcome(request, plan)
-        outcomes.append(outcome)
-        if plan.proposer == "draft" and outcome.drafted:
-            passes = max(passes, outcome.drafted)
-            read += behind
+        confidences = drafts.get(request.id, [])
+        if confidences:
+            read += _behind(request)
+            passes = max(passes, len(confidences))
+        outcome = _outcome(request, plan, confidences)
+        if confidences:
             request.read = request.text.prompt + request.at + outcome.accepted
+        outcomes.append(outcome)
     proposed = sum(o.drafted for o in outcomes)
     rows = len(running)
     times = machine.round(passes, read, rows, rows + proposed, proposed > 0)
@@ -258,24 +260,39 @@ def _outlook(request: _Running, phrase: int) -> Outlook:
     )
 
 
-def _outcome(request: _Running, plan: Plan) -> Outcome:
+def _draft(asked: list[tuple[_Running, Plan]]) -> dict[int, list[float]]:
+    """Drafts in lockstep: every request's token at one depth before any at the next.
+
+    Off the text there is no truth: the draft is as sure there as it is elsewhere.
+    """
+    made: dict[int, list[float]] = {request.id: [] for request, _ in asked}
+    going = asked
+    while going:
+        still = []
+        for request, plan in going:
+            confidences = made[request.id]
+            limit = min(plan.num_tokens, len(request.text) - request.at - 1)
+            if len(confidences) >= limit:
+                continue
+            q = request.text.sure[request.at + len(confidences)]
+            confidences.append(q)
+            if len(confidences) < limit and (plan.go_on is None or plan.go_on(q)):
+                still.append((request, plan))
+        going = still
+    return made
+
+
+def _outcome(request: _Running, plan: Plan, confidences: list[float]) -> Outcome:
     at, text = request.at, request.text
     match, offered, fit = text.offer[at]
-    room = len(text) - at - 1
     drafted = accepted = 0
-    confidences: list[float] = []
     if plan.proposer == "ngram":
-        drafted = min(plan.num_tokens, offered, room)
+        drafted = min(plan.num_tokens, offered, len(text) - at - 1)
         accepted = min(fit, drafted)
     elif plan.proposer == "draft":
-        while drafted < min(plan.num_tokens, room):
-            # Off the text there is no truth: the draft is as sure there as it is elsewhere.
-            q = text.sure[at + drafted]
-            accepted += accepted == drafted and text.right[at + drafted]
-            drafted += 1
-            confidences.append(q)
-            if plan.go_on is not None and not plan.go_on(q):
-                break
+        drafted = len(confidences)
+        while accepted < drafted and text.right[at + accepted]:
+            accepted += 1
     judged = min(offered, accepted + 1)
     agreed = min(fit, judged)
     return Outcome(request.id, plan, drafted, accepted, match, tuple(confidences), judged, agreed)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from specstream.spec.control import Controller, Costs, Kind
-from tests.spec.control.simulator import Fixed, Machine, Result, Text, serve, text
+from tests.spec.control.simulator import Fixed, Machine, Text, serve, text
 
 ALL: frozenset[Kind] = frozenset({"draft", "ngram", "off"})
 
@@ -16,7 +16,7 @@ def costs(machine: Machine) -> Costs:
     made = Costs()
     made.seed(
         machine.step,
-        {n: machine.target(n) for n in (1, 2, 5, 9, 17)},
+        {n: machine.target(n) for n in (1, 2, 5, 9, 17, 33, 65)},
         draft_read_ms=machine.read,
         other_ms=machine.other,
         other_plain_ms=machine.other_plain,

@@ -1,0 +1,217 @@
+"""One step being planned: who proposes for each of its requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from specstream.spec.control.costs import Costs
+from specstream.spec.control.history import History
+from specstream.spec.control.options import (
+    OFF,
+    Option,
+    Prices,
+    conceivable,
+    draft_option,
+    lookup_option,
+)
+from specstream.spec.control.probing import Account
+from specstream.spec.control.records import Kind, Outlook, Plan
+from specstream.spec.control.stopping import Confidence, Lockstep
+
+__all__ = ["Place", "Round", "Rules", "cap"]
+
+_CHEAP = 0.5  # plain rounds that a try of two tokens may cost, else it is one of one
+_TABLE = 9  # entries at least: widths that the price of a further token is averaged over
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is allowed: who may propose, how long, and whether a draft can be stopped midway."""
+
+    kinds: frozenset[Kind]
+    max_tokens: int
+    interactive: bool
+
+
+@dataclass(slots=True)
+class Place:
+    """A request in the step."""
+
+    outlook: Outlook
+    history: History
+    cap: int
+    reading_ms: float  # this round's share of what its draft has to read first
+    can_draft: bool
+
+
+def cap(outlook: Outlook, max_tokens: int) -> int:
+    """The most tokens that can be of use to a request in this round."""
+    most = min(outlook.budget, max_tokens)
+    if outlook.phrase_left is not None:
+        # The target's own token comes on top; what lies beyond the phrase is worth nothing yet.
+        most = min(most, outlook.phrase_left - 1)
+    return most
+
+
+class Round:
+    """Plans one step. The requests share the target's pass, and those that draft share its passes.
+
+    Args:
+        places: The requests.
+        rules: What is allowed.
+        costs: What things cost.
+        worth: Tokens per ms that can be expected, over all requests.
+        unevenness: Draft passes of a step by the mean length of its drafts (1: all equally long).
+    """
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        rules: Rules,
+        costs: Costs,
+        worth: float,
+        unevenness: float,
+    ) -> None:
+        self._places = places
+        self._rules = rules
+        self._costs = costs
+        self._worth = worth
+        self._unevenness = unevenness
+        self._rows = len(places)
+        self._around = max(costs.other(True) - costs.other(False), 0.0)
+        self._entries = max(rules.max_tokens, _TABLE - 1)
+
+    def choose(self, affordable: bool) -> None:
+        """Set each history's option; drafts only if they are affordable."""
+        able = sum(place.can_draft for place in self._places) if affordable else 0
+        self._choose(able)
+        drafting = self._drafting()
+        if 0 < drafting < able:
+            # A draft pass is shared by fewer than was thought: see who still wants it.
+            self._choose(drafting)
+
+    def _drafting(self) -> int:
+        return sum(place.history.option.kind == "draft" for place in self._places)
+
+    def _choose(self, sharers: int) -> None:
+        step = 0.0
+        if sharers:
+            step = self._costs.draft(1, sharers) / sharers
+            if sharers > 1:
+                step *= self._unevenness
+        # The others' tokens as last chosen: what one more costs depends on how wide the pass is.
+        width = self._rows + sum(place.history.option.drafted for place in self._places)
+        for place in self._places:
+            history = place.history
+            width -= history.option.drafted
+            verify = self._costs.widening(int(width), self._entries)
+            prices = Prices(self._worth, step, verify, self._around)
+            history.option = self._best(place, prices, sharers > 0)
+            width += history.option.drafted
+
+    def _best(self, place: Place, prices: Prices, drafting: bool) -> Option:
+        """The option with the greatest gain."""
+        outlook, history = place.outlook, place.history
+        best = OFF
+        if place.cap < 1:
+            return best
+        if outlook.lookup > 0 and "ngram" in self._rules.kinds:
+            found = min(place.cap, outlook.lookup)
+            best = lookup_option(history.lookup, outlook.match, found, prices)
+        history.given_up = True
+        if drafting and place.can_draft:
+            free, extra = self._rules.interactive, place.reading_ms
+            draft = draft_option(history.draft, place.cap, prices, free=free, extra_ms=extra)
+            history.given_up = draft.gain <= 0.0
+            if draft.gain > best.gain:
+                best = draft
+        return best
+
+    def plans(self) -> list[Plan]:
+        """What was chosen, as plans."""
+        drafting = [p for p in self._places if p.history.option.kind == "draft"]
+        if not drafting or not self._rules.interactive:
+            if len(drafting) > 1:
+                self._align(drafting)
+            options = [place.history.option for place in self._places]
+            return [Plan(option.kind, option.tokens) for option in options]
+        # What is proposed in any case: lookup's tokens, and one of each draft.
+        width = self._rows + len(drafting)
+        width += sum(p.history.option.tokens for p in self._places if p not in drafting)
+        ms = self._costs.widening(width, min(len(drafting) * self._rules.max_tokens, 128))
+        row_ms = self._costs.draft_row()
+        lockstep = Lockstep(
+            self._worth * (self._costs.draft(1) - row_ms),
+            self._worth * row_ms,
+            [self._worth * (b - a) for a, b in pairwise(ms)],
+        )
+        made = []
+        for place in self._places:
+            option = place.history.option
+            go_on = None
+            if option.kind == "draft" and option.tokens > 1:
+                go_on = Confidence(place.history.draft, lockstep)
+            made.append(Plan(option.kind, option.tokens, go_on))
+        return made
+
+    def _align(self, drafting: Sequence[Place]) -> None:
+        """Fix lengths together, depth by depth: a pass is made if what it brings pays for it."""
+        worth, row_ms = self._worth, self._costs.draft_row()
+        per_pass = worth * (self._costs.draft(1) - row_ms)
+        width = self._rows + len(drafting)
+        width += sum(p.history.option.tokens for p in self._places if p not in drafting)
+        ms = self._costs.widening(width, 128)
+        per_token = [worth * (row_ms + b - a) for a, b in pairwise(ms)]
+        chances = [place.history.draft.fixed(place.cap) for place in drafting]
+        lengths = [1] * len(drafting)
+        taken = 0
+        for depth in range(1, self._rules.max_tokens):
+            able = [i for i, n in enumerate(lengths) if n == depth and depth < len(chances[i])]
+            able.sort(key=lambda i: -chances[i][depth])
+            gain, going = -per_pass, list[int]()
+            for i in able:
+                left = chances[i][depth] - per_token[min(taken + len(going), 127)]
+                if left <= 0.0:
+                    break
+                gain += left
+                going.append(i)
+            if gain <= 0.0:
+                break
+            taken += len(going)
+            for i in going:
+                lengths[i] += 1
+        for place, length in zip(drafting, lengths, strict=True):
+            option = place.history.option
+            place.history.option = option._replace(tokens=length, drafted=length)
+
+    def probe(self, plans: list[Plan], account: Account, plain_ms: float) -> None:
+        """Let drafts that are not the choice have a short try, once in a while, all together."""
+        joined = 1.0 if self._drafting() == 0 else 0.0  # else the passes are made anyway
+        pass_ms = joined * self._costs.draft(1) + self._costs.draft_row()
+        verify = self._costs.widening(self._rows, self._entries)
+        prices = Prices(self._worth, self._costs.draft(1) / self._rows, verify, 0.0)
+        trying = False
+        for index, place in enumerate(self._places):
+            history = place.history
+            history.probing = False
+            if history.option.kind == "draft" or place.cap < 1 or not place.can_draft:
+                continue
+            count = min(place.cap, 2 if 2 * pass_ms + verify[2] < _CHEAP * plain_ms else 1)
+            ms = count * pass_ms + verify[count] + self._costs.read(place.outlook.behind)
+            # What holds all requests up costs each of them its part of a round.
+            cost = self._rows * ms / plain_ms
+            if not history.schedule.due(history.given_up, history.option.gain, cost, trying):
+                continue
+            hopeless = conceivable(place.cap, prices) <= history.option.gain
+            if hopeless and not history.schedule.long_due():
+                continue
+            if not account.affords_try(ms / plain_ms):
+                continue
+            if not trying:
+                trying = True
+                pass_ms = self._costs.draft_row()  # whoever joins now pays for itself alone
+            history.probing = True
+            history.option = Option("draft", count, 0.0, count)
+            plans[index] = Plan("draft", count)
