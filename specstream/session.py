@@ -19,6 +19,7 @@ from specstream.types import Message, SamplingParams
 
 if TYPE_CHECKING:
     from specstream.engine.worker import EngineWorker
+    from specstream.spec.control.records import Explanation
 
 __all__ = ["Engine", "Session"]
 
@@ -183,6 +184,33 @@ class Engine:
             yield generation
         finally:
             generation.cancel()
+
+    async def explain(self) -> Explanation | None:
+        """Why the engine speculates as it does at present, in words and figures.
+
+        None where the proposer is a fixed one: then nothing is decided. Cancelling only gives up the
+        wait.
+
+        Raises:
+            EngineClosed: the engine is not running, or ended meanwhile.
+        """
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Explanation | None] = loop.create_future()
+
+        def settle(found: Explanation | None) -> None:
+            if not answer.done():
+                answer.set_result(found)
+
+        self._running().post(lambda core: _call_in(loop, settle, core.explain()))
+        closed = asyncio.ensure_future(self._closed.wait())
+        either: set[asyncio.Future[Any]] = {answer, closed}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            closed.cancel()
+        if not answer.done():
+            raise EngineClosed("the engine was closed before it could answer")
+        return answer.result()
 
     async def complete(
         self, messages: Sequence[Message], *, max_tokens: int = 256, reference: str = ""

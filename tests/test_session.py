@@ -38,7 +38,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def engine(pair: tuple[Path, Path]) -> Engine:
-    return Engine.load(*pair, max_unread_chunks=4, dtype="float32")
+    # What an adaptive proposer does depends on how long things take.
+    return Engine.load(*pair, proposer="draft", max_unread_chunks=4, dtype="float32")
 
 
 async def read(generation: Generation) -> str:
@@ -241,6 +242,30 @@ async def test_a_callback_that_raises_cancelled_error_does_not_end_the_engine(
                 await read(generation)
         async with engine.generate("hello", SamplingParams(max_tokens=5)) as generation:
             assert len([chunk async for chunk in generation]) > 0
+
+
+async def test_an_adaptive_engine_says_what_it_does_and_a_fixed_one_need_not(
+    engine: Engine, pair: tuple[Path, Path]
+) -> None:
+    async with engine:
+        assert await engine.explain() is None
+    with pytest.raises(EngineClosed):
+        await engine.explain()
+    async with Engine.load(*pair, dtype="float32") as adaptive:
+        async with adaptive.generate("hello", SamplingParams(max_tokens=60)) as generation:
+            text = await read(generation)
+        found = await adaptive.explain()
+        assert found is not None
+        assert found.predicted_speedup >= 1.0 or found.kind != "off"
+        report = generation.report
+        assert report.explanation
+        assert sum(report.proposer_rounds.values()) == report.rounds
+    async with engine_of(pair) as plain, plain.generate("hello", LONG) as generation:
+        assert text == (await read(generation))[: len(text)]
+
+
+def engine_of(pair: tuple[Path, Path]) -> Engine:
+    return Engine.load(*pair, proposer="off", dtype="float32")
 
 
 async def test_a_conversation_takes_one_turn_at_a_time(engine: Engine) -> None:

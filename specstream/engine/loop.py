@@ -17,6 +17,7 @@ from specstream.engine.scheduler import Scheduler
 from specstream.engine.slots import Slots
 from specstream.errors import EngineFailed, SpecstreamError
 from specstream.model.runner import ModelRunner
+from specstream.spec.control.records import Explanation
 from specstream.spec.proposal import AdaptiveProposer, Proposer
 from specstream.types import Chunk, FinishReason, Span
 
@@ -83,6 +84,10 @@ class EngineCore:
             self._retire(request)
         request.delivery.sent += 1
         request.delivery.put(chunk)
+
+    def explain(self) -> Explanation | None:
+        """Why requests are served as they are at present; None where that is fixed."""
+        return self._adaptive.explain() if self._adaptive is not None else None
 
     def submit(self, request: Request) -> None:
         """Take a request in; a full waiting line ends it with EngineBusy."""

@@ -184,7 +184,7 @@ class Costs:
                 tracked = self._curve[knot]
                 tracked.learn(max(tracked.value + rest, 1e-6), weight)
         self._bent += 1
-        if self._bent < 16 or self._bent % 16 == 0 or times.tokens > self._widest:
+        if self._bent % (4 if self._bent < 64 else 16) == 0:
             self._shape = _table(self._curve)
 
 

@@ -11,7 +11,10 @@ _FURTHEST = 4.5  # log-odds beyond which nothing learned is worth telling apart:
 
 def log_odds(p: float) -> float:
     """``log(p / (1 - p))``, kept finite."""
-    p = min(max(p, 1e-4), 1.0 - 1e-4)
+    if p < 1e-4:
+        p = 1e-4
+    elif p > 0.9999:
+        p = 0.9999
     return math.log(p / (1.0 - p))
 
 
@@ -87,7 +90,11 @@ class Lean:
     def chance(self, base: float) -> float:
         """Probability, for a request that leans so, of what has log-odds ``base`` in general."""
         x = base + self.value
-        return 1.0 / (1.0 + math.exp(-min(max(x, -_FURTHEST), _FURTHEST)))
+        if x > _FURTHEST:
+            x = _FURTHEST
+        elif x < -_FURTHEST:
+            x = -_FURTHEST
+        return 1.0 / (1.0 + math.exp(-x))
 
     def learn(self, base: float, hit: bool, weight: float = 1.0) -> None:
         """Count one trial of something with log-odds ``base`` in general."""

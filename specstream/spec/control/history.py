@@ -96,10 +96,12 @@ class History:
             return
         self._silent = 0
         self.drafted = True
+        believed = self.draft.first()
         self.draft.observe(outcome.accepted, outcome.confidences, outcome.drafted)
         if self.probing:
-            self.schedule.tried(outcome.accepted > 0)
+            # Where it is not acceptance that is amiss, being right once more changes nothing.
+            self.schedule.tried(outcome.accepted > 0 and believed < 0.5)
         else:
-            self.schedule.tried(True)
+            self.schedule.used()
             if outcome.plan.go_on is not None:
                 self.draft.observe_length(outcome.accepted, outcome.drafted)

@@ -74,7 +74,12 @@ class Schedule:
         """Whether it is time even for what seemed hopeless."""
         return self.idle >= 16 * _LONGEST
 
-    def tried(self, success: bool) -> None:
-        """The draft was tried: a failure doubles the interval, a success asks for another try soon."""
+    def used(self) -> None:
+        """The draft was the choice, and proposed."""
         self.idle = 0
-        self.interval = 1 if success else min(max(2 * self.interval, _FIRST), _LONGEST)
+        self.interval = _FIRST
+
+    def tried(self, news: bool) -> None:
+        """The draft was tried: good news ask for another try soon, anything else for a later one."""
+        self.idle = 0
+        self.interval = 1 if news else min(max(2 * self.interval, _FIRST), _LONGEST)
