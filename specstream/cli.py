@@ -73,7 +73,12 @@ def _parser() -> argparse.ArgumentParser:
     add_engine_options(verify)
     verify.set_defaults(run="verify:run")
 
-    bench = commands.add_parser("bench", help="the same prompts with and without speculation")
+    bench = commands.add_parser(
+        "bench",
+        help="the same prompts with and without speculation",
+        description="The same prompts with and without speculation, and by transformers. Defaults here: "
+        "--dtype bfloat16, --max-tokens 128 (64 with --quick).",
+    )
     add_bench_options(bench)
     add_engine_options(bench)
     bench.set_defaults(run="bench:run")

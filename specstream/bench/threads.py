@@ -33,7 +33,7 @@ def choose_threads(cores: int, rate: Callable[[int], float]) -> int:
     candidates = sorted({cores, max(1, cores // 2), 1}, reverse=True)
     if len(candidates) == 1:
         return cores
-    rates = {threads: 0.0 for threads in candidates}
+    rates = dict.fromkeys(candidates, 0.0)
     for _ in range(_TRIALS):
         for threads in candidates:
             rates[threads] += rate(threads)

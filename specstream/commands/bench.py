@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import tempfile
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +42,12 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         help="own (no speculation), auto (as configured), draft-K, ngram, generate, assisted, lookup, "
         "or all (default: own,auto,generate,assisted,lookup)",
     )
-    add("--threads", type=int, metavar="N", help="CPU threads of every arm (default: all cores)")
+    add(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="CPU threads of every arm (default: all cores, fewer if they are busy)",
+    )
     add("--concurrency", type=int, metavar="N", help="also N requests at once, beside one by one")
     add(
         "--padded", metavar="SIZE[:LAYERS]", help="pad the target to this cost, such as 100M, 8B:32"
@@ -83,21 +83,31 @@ async def run(args: argparse.Namespace) -> None:
     """
     plan = _plan(args)
     from specstream.bench.document import Files
+    from specstream.bench.prepare import padded_target, settle_threads
 
     files = Files(Path(args.out))
     try:
-        async with _padded(args, plan.config) as (config, padded):
-            await _measure(args, plan, config, padded, files)
+        config, notes = await settle_threads(plan.config)
+        if args.padded:
+            note(f"padding the target to {args.padded}")
+        async with padded_target(config, args.padded) as (config, padded):
+            await _measure(args, plan, config, padded, notes, files)
     finally:
         files.close()
 
 
 async def _measure(
-    args: argparse.Namespace, plan: _Plan, config: EngineConfig, padded: str, files: Files
+    args: argparse.Namespace,
+    plan: _Plan,
+    config: EngineConfig,
+    padded: str,
+    notes: list[str],
+    files: Files,
 ) -> None:
     from specstream.bench.arms.engine import EngineArm
     from specstream.bench.arms.open import Wanted, open_arms
     from specstream.bench.concurrency import measure_crowd
+    from specstream.bench.prepare import Faults
     from specstream.bench.provenance import load_average, provenance_of
     from specstream.bench.run import Outcome, run_cells, warm_up
     from specstream.bench.schedule import Budget, cells
@@ -105,12 +115,13 @@ async def _measure(
     budget = Budget(plan.budget, time.perf_counter)
     outcome, crowd = Outcome(), None
     origin: dict[str, Any] = {"load_average_before": load_average()}
-    wanted = Wanted(plan.arms, few=args.quick, compiled=args.compile, gguf=args.llama_cpp)
+    wanted = Wanted(plan.arms, args.quick, args.compile, args.llama_cpp, notes)
+    faults = Faults()
     note(f"loading the models ({config.dtype}; CPU threads: {config.threads})")
     try:
         async with open_arms(wanted, config) as arms:
             origin |= provenance_of(config, _options(args, plan), plan.config.target, padded)
-            for line in wanted.notes:
+            for line in notes:
                 note(line)
             note(f"{origin['dtype']} on {origin['device']}; warming up {len(arms)} arms")
             await warm_up(arms, plan.prompts, plan.ask, outcome, thorough=args.compile)
@@ -126,9 +137,10 @@ async def _measure(
         outcome.cut_short = outcome.cut_short or f"ended early ({type(error).__name__})"
         raise
     finally:
+        notes += faults.end()
         if outcome.records:
             origin["load_average_after"] = load_average()
-            _publish(args, outcome, origin, crowd, wanted.notes, files)
+            _publish(args, outcome, origin, crowd, notes, files)
 
 
 def _publish(
@@ -214,8 +226,7 @@ def _params(args: argparse.Namespace) -> SamplingParams:
 def _config(args: argparse.Namespace, at_once: int) -> EngineConfig:
     config = engine_of(args).config
     changed: dict[str, Any] = config.model_dump()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    changed["threads"] = args.threads or config.threads or cores or 1
+    changed["threads"] = args.threads or config.threads
     changed["max_running"] = max(config.max_running, at_once)
     if args.dtype is None and config.dtype == "auto":
         changed["dtype"] = "bfloat16"  # what is served fast, on a CPU too
@@ -235,31 +246,3 @@ def _options(args: argparse.Namespace, plan: _Plan) -> dict[str, Any]:
     given["temperature"] = plan.ask.temperature
     plain: dict[str, Any] = json.loads(json.dumps(given, default=str))
     return plain
-
-
-@asynccontextmanager
-async def _padded(
-    args: argparse.Namespace, config: EngineConfig
-) -> AsyncGenerator[tuple[EngineConfig, str], None]:
-    """The config with the padded target in a temporary folder, and what it is in words."""
-    if not args.padded:
-        yield config, ""
-        return
-    from specstream.bench.arms.thread import BenchThread
-    from specstream.bench.padded import parse_padding, save_padded
-
-    padding = parse_padding(args.padded)
-    with tempfile.TemporaryDirectory(prefix="specstream-padded-") as folder:
-        note(f"padding the target to {args.padded}")
-        thread = BenchThread(config.threads or 1)
-        try:
-            save = partial(save_padded, config.target, padding, Path(folder))
-            shape, parameters = await thread.call(save)
-        finally:
-            thread.close()
-        words = (
-            f"{parameters / 1e6:.0f}M parameters, {shape.layers} layers of width {shape.hidden}, MLPs "
-            f"of {shape.intermediate}: same distribution as the unpadded target, larger cost"
-        )
-        note(words)
-        yield config.model_copy(update={"target": folder}), words

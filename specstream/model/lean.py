@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from specstream.model.products import Product, can_pack, product
 from specstream.model.slab import SlabCache
 
 __all__ = ["LeanDecoder"]
@@ -26,6 +27,7 @@ _log = logging.getLogger("specstream.model")
 
 _FAMILY = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 _STATIC_ROPE = {"default", "linear", "llama3"}
+_PACKED_BYTES = 2 * 2**30  # a larger model's matrices are not kept twice
 _SHORT = 64  # tokens of a sequence up to which query heads of one group are folded into one
 
 
@@ -34,15 +36,13 @@ class _Layer:
     """One decoder layer's weights, products of one input joined."""
 
     norm: Tensor
-    qkv: Tensor
-    qkv_bias: Tensor | None
+    qkv: Product
     query_norm: Tensor | None
     key_norm: Tensor | None
-    out: Tensor
-    out_bias: Tensor | None
+    out: Product
     mlp_norm: Tensor
-    gate_up: Tensor
-    down: Tensor
+    gate_up: Product
+    down: Product
 
 
 @dataclass(slots=True)
@@ -73,8 +73,9 @@ class LeanDecoder:
         self.embedding: Tensor = inner.embed_tokens.weight.data
         self.norm: Tensor = inner.norm.weight.data
         head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-        self.head: Tensor = head.weight.data
-        self.layers = tuple(_join(layer) for layer in inner.layers)
+        packed = _packs(model)
+        self.head = product(head.weight.data, packed=packed)
+        self.layers = tuple(_join(layer, packed) for layer in inner.layers)
         self.activation: Callable[[Tensor], Tensor] = inner.layers[0].mlp.act_fn
         if config.hidden_act == "silu":
             self.activation = F.silu
@@ -113,22 +114,22 @@ class LeanDecoder:
         """
         parts = self._parts(caches, counts)
         cos, sin = self._rope(parts)
-        rms, linear, eps, hidden = torch.rms_norm, F.linear, self.eps, self.hidden
+        rms, eps, hidden = torch.rms_norm, self.eps, self.hidden
         x = F.embedding(tokens, self.embedding)
         for index, layer in enumerate(self.layers):
-            joint = linear(rms(x, hidden, layer.norm, eps), layer.qkv, layer.qkv_bias)
+            joint = layer.qkv(rms(x, hidden, layer.norm, eps))
             mixed = self._attend(index, layer, joint, parts, cos, sin)
-            x = x + linear(mixed, layer.out, layer.out_bias)
-            gate_up = linear(rms(x, hidden, layer.mlp_norm, eps), layer.gate_up)
+            x = x + layer.out(mixed)
+            gate_up = layer.gate_up(rms(x, hidden, layer.mlp_norm, eps))
             gate, up = torch.split(gate_up, self.intermediate, -1)
-            x = x + linear(self.activation(gate) * up, layer.down)
+            x = x + layer.down(self.activation(gate) * up)
         for cache, count in zip(caches, counts, strict=True):
             cache.extend(count)
         return rms(x, hidden, self.norm, eps)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[n, V]`` of hidden states ``[n, hidden]``."""
-        return F.linear(hidden, self.head)
+        return self.head(hidden)
 
     def _attend(
         self,
@@ -263,23 +264,29 @@ def _plain(model: PreTrainedModel) -> bool:
     return all(kind is nn.Linear or kind.__name__.endswith("RMSNorm") for kind in kinds)
 
 
-def _join(layer: Any) -> _Layer:
+def _packs(model: PreTrainedModel) -> bool:
+    """Whether the matrices are kept a second time, in the layout of this CPU's kernels."""
+    size = sum(weight.nbytes for weight in model.parameters())
+    return size <= _PACKED_BYTES and can_pack(model.dtype, model.device)
+
+
+def _join(layer: Any, packed: bool) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
     three = (attention.q_proj, attention.k_proj, attention.v_proj)
     qkv = _joined([linear.weight for linear in three])
     has_bias = attention.q_proj.bias is not None
+    qkv_bias = _joined([linear.bias for linear in three]) if has_bias else None
+    out, out_bias = attention.o_proj.weight.data, attention.o_proj.bias
     query_norm, key_norm = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
     return _Layer(
         norm=layer.input_layernorm.weight.data,
-        qkv=qkv,
-        qkv_bias=_joined([linear.bias for linear in three]) if has_bias else None,
+        qkv=product(qkv, qkv_bias, packed=packed),
         query_norm=query_norm.weight.data if query_norm is not None else None,
         key_norm=key_norm.weight.data if key_norm is not None else None,
-        out=attention.o_proj.weight.data,
-        out_bias=attention.o_proj.bias.data if attention.o_proj.bias is not None else None,
+        out=product(out, None if out_bias is None else out_bias.data, packed=packed),
         mlp_norm=layer.post_attention_layernorm.weight.data,
-        gate_up=_joined([mlp.gate_proj.weight, mlp.up_proj.weight]),
-        down=mlp.down_proj.weight.data,
+        gate_up=product(_joined([mlp.gate_proj.weight, mlp.up_proj.weight]), packed=packed),
+        down=product(mlp.down_proj.weight.data, packed=packed),
     )
 
 

@@ -77,16 +77,14 @@ def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict
         _check(case)
         if case.params.greedy:
             outcomes[index] = tops[index].indices
+        elif not case.proposal.length:
+            outcomes[index] = _plain(_numbers(case, sound[index]))
         else:
             sampled[case.proposal.probs is not None].append(index)
     for with_probs, indices in sampled.items():
         if indices:
             law_of = _LAWS[rule] if with_probs else None
-            # A row of no numbers has no law; any will do, for the reply can't pass it.
-            numbers = [
-                replace(cases[i], logits=cases[i].logits.where(sound[i].unsqueeze(-1), 0.0))
-                for i in indices
-            ]
+            numbers = [_numbers(cases[i], sound[i]) for i in indices]
             for index, outcome in zip(indices, _draw(numbers, law_of), strict=True):
                 outcomes[index] = outcome
     parts = [
@@ -118,6 +116,17 @@ def match(tokens: Sequence[int], choices: Sequence[int], broken: tuple[int, ...]
     while n < len(tokens) and tokens[n] == choices[n]:
         n += 1
     return Verdict(n, choices[n], tuple(range(n)), tuple(choices[: n + 1]), broken)
+
+
+def _numbers(case: Case, sound: Tensor) -> Case:
+    """A row of no numbers has no law; any will do in its place, for the reply can't pass it."""
+    return replace(case, logits=case.logits.where(sound.unsqueeze(-1), 0.0))
+
+
+def _plain(case: Case) -> Tensor:
+    """``[2]``: nothing was proposed, so nothing stands; the next token with the noise of any round."""
+    token = draw_at(probabilities(case.logits, case.params), _uniforms(case)[1:])
+    return torch.cat([torch.zeros_like(token), token])
 
 
 def _draw(cases: Sequence[Case], law_of: Callable[..., Law] | None) -> Tensor:

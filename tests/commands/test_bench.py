@@ -198,6 +198,16 @@ def test_bad_usage_is_one_line(
     assert says in line
 
 
+def test_a_prompt_that_does_not_fit_the_model_is_named(
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = {"id": "long", "domain": "chat", "messages": [{"role": "user", "content": "x" * 600}]}
+    (tmp_path / "p.jsonl").write_text(json.dumps(long))
+    argv = ["--arms", "own", "--prompts", str(tmp_path / "p.jsonl"), "--out", str(tmp_path / "out")]
+    assert bench(*pair, *argv) == 2
+    assert "specstream: prompt long: the prompt has 600 tokens" in capsys.readouterr().err
+
+
 def test_a_folder_that_cannot_be_written_is_told(
     pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -211,3 +221,22 @@ def test_its_options_load_no_torch() -> None:
 
     code = "import sys, specstream.commands.bench; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_the_engine_logs_as_an_error_is_in_the_notes(
+    pair: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from specstream.spec.proposers.ngram import NgramProposer
+
+    def broken(*args: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(NgramProposer, "propose", broken)
+    argv = ["--arms", "own,auto", "--proposer", "ngram", "--limit", "1", "--domains", "chat"]
+    assert bench(*pair, *argv, "--out", str(tmp_path)) == 0
+    values = last_line(capsys)
+    assert any("the engine reported an error" in note for note in values["notes"])
+    assert values["domains"]["chat"]["auto"]["drafted"] == 0

@@ -99,7 +99,7 @@ class Controller:
             mean = sum(o.drafted for o in outcomes if o.plan.proposer == "draft") / drafting
             self._unevenness.learn(times.draft_forwards / mean)
         costs = self.costs
-        costs.observe(times, drafting, proposed > 0)
+        costs.observe(times, drafting, proposed)
         plain_ms = costs.plain(rows)
         ms = costs.draft(times.draft_forwards if drafting else 0, max(drafting, 1))
         ms += costs.verify(rows + proposed, rows) + rows * costs.other(proposed > 0)
@@ -110,7 +110,7 @@ class Controller:
             if history is None:
                 continue
             read_ms = costs.read(history.behind) if outcome.plan.proposer == "draft" else 0.0
-            history.observe(outcome)
+            history.observe(outcome, self._rules.max_tokens)
             owed += history.repay((outcome.accepted + 1 - cost) / rows, read_ms / plain_ms)
             if history.able:
                 history.learn_rate(outcome.accepted + 1.0, cost)
@@ -127,8 +127,7 @@ class Controller:
         if history is not None and history.committed:
             self._reply.learn(float(history.committed))
             self._account.enter(history.debt)
-            if history.drafted:
-                history.draft.close()
+            history.close()
 
     def explain(self, request_id: int | None = None) -> Explanation:
         """Why it does what it does, for one request or for all of late."""

@@ -10,6 +10,7 @@ from specstream.spec.control.records import RoundTimes
 __all__ = ["Costs", "Tracked"]
 
 _CLIP = 0.2  # an observation counts as at most this much above or below what was expected
+_GAIN = 0.05
 _KNOTS = (1, 2, 3, 5, 9, 17, 33, 65, 129)
 _MEASURED, _GUESSED = 8, 1  # observations that a start is worth
 
@@ -22,11 +23,10 @@ class Tracked:
     (``seen``) it is quicker.
     """
 
-    __slots__ = ("_gain", "_seen", "value")
+    __slots__ = ("_seen", "value")
 
-    def __init__(self, value: float, gain: float = 0.05, seen: int = _MEASURED) -> None:
+    def __init__(self, value: float, seen: int = _MEASURED) -> None:
         self.value = value
-        self._gain = gain
         self._seen = seen
 
     def learn(self, value: float, weight: float = 1.0) -> None:
@@ -34,7 +34,7 @@ class Tracked:
         self._seen += 1
         error = value / self.value - 1.0
         clip = max(_CLIP, 2.0 / self._seen)
-        gain = weight * max(self._gain, 1.0 / self._seen)
+        gain = weight * max(_GAIN, 1.0 / self._seen)
         self.value = max(self.value * (1.0 + gain * min(max(error, -clip), clip)), 1e-6)
 
 
@@ -85,7 +85,7 @@ class Costs:
         self._read = Tracked(draft_read_ms or step / 16, seen=_GUESSED if guessed else _MEASURED)
         self._other = Tracked(other_ms)
         self._other_plain = Tracked(other_plain_ms if other_plain_ms is not None else other_ms)
-        self._level = Tracked(1.0, gain=0.03)
+        self._level = Tracked(1.0)
         self._widest = max(target_ms)
         self._curve = {
             width: Tracked(ms, seen=_MEASURED if width <= self._widest else _GUESSED)
@@ -134,12 +134,19 @@ class Costs:
 
     # What is learned.
 
-    def observe(self, times: RoundTimes, drafting: int, proposing: bool) -> None:
-        """Track one step. ``drafting``: requests that the draft proposed for."""
+    def observe(self, times: RoundTimes, drafting: int, proposed: int) -> None:
+        """Track one step.
+
+        Args:
+            times: What it took.
+            drafting: Requests that the draft proposed for.
+            proposed: Tokens proposed, over all requests.
+        """
         if times.rows < 1:
             return
         self._observe_draft(times, drafting)
-        (self._other if proposing else self._other_plain).learn(times.other_ms / times.rows)
+        if times.tokens == times.rows + proposed:  # else prompts were read along, which is no round
+            (self._other if proposed else self._other_plain).learn(times.other_ms / times.rows)
         if 0 < times.tokens < len(self._shape) and times.verify_ms > 0.0:
             self._observe_verify(times)
 
@@ -167,7 +174,7 @@ class Costs:
             self._rows_seen += 1
             clip = expected * max(_CLIP, 2.0 / self._rows_seen)
             rest = min(max(times.verify_ms - expected, -clip), clip) / level / (times.rows - 1)
-            self._row = max(self._row + rest * max(0.05, 1.0 / self._rows_seen), 0.0)
+            self._row = max(self._row + rest * max(_GAIN, 1.0 / self._rows_seen), 0.0)
         else:
             self._bend(times, level, expected)
         self._level.learn(level * times.verify_ms / expected)

@@ -12,7 +12,7 @@ __all__ = ["EDGES", "DraftAcceptance", "DraftHabits"]
 # Buckets of the draft's own probability of a token; finer where it decides most.
 EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
 _MIDDLES = (0.06, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.93, 0.97, 0.99, 0.998)
-HABIT_W, HABIT_M = 3.0, 12.0
+_WEIGHT, _MEMORY = 3.0, 12.0  # rounds that the common lengths are worth, and rounds remembered
 _DEEPEST = 6  # depths from here on share one chance
 
 
@@ -26,8 +26,8 @@ class DraftAcceptance:
         after: Chance that the *next* token will stand if this one does, by this one's bucket.
         at_depth: Chance that the token at a depth stands, the ones before it standing.
         more: Tokens accepted beyond the first, where the first was and the draft was free to go on.
-        doubt: How likely the draft was to be broken at the end of a request.
         longer: Tokens drafted beyond the first, where the draft was free to go on.
+        doubt: How likely the draft was to be broken at the end of a request.
     """
 
     def __init__(self, greedy: bool) -> None:
@@ -55,8 +55,8 @@ class DraftHabits:
 
     def __post_init__(self) -> None:
         self.doubt = Doubt(self.common.doubt.value)
-        self.more = self.common.more.heir(HABIT_W, HABIT_M)
-        self.longer = self.common.longer.heir(HABIT_W, HABIT_M)
+        self.more = self.common.more.heir(_WEIGHT, _MEMORY)
+        self.longer = self.common.longer.heir(_WEIGHT, _MEMORY)
 
     def first(self) -> float:
         """Probability that the first token stands."""

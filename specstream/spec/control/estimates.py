@@ -67,7 +67,7 @@ class Average:
         return Average(self.value, weight, memory)
 
 
-SPREAD, FIRMEST = 0.7, 6.0
+_SPREAD, _FIRMEST = 0.7, 6.0  # how far requests differ, and how firmly one is ever known
 _BROKEN = 0.02  # chance of a hit where nothing works
 _BREAKS, _MENDS = 0.004, 0.05  # how often, in trials, that begins and ends
 
@@ -76,15 +76,14 @@ class Lean:
     """How far one request leans from what all requests do, in log-odds.
 
     One step of Newton's method on the log-likelihood a trial (an extended Kalman filter of one
-    number), from a normal prior of deviation ``SPREAD``. Precision stops growing at ``FIRMEST``, so
-    that a change in the text is followed.
+    number), from a normal prior of deviation ``spread``. Precision stops growing at some
+    point, so that a change in the text is followed.
     """
 
     __slots__ = ("_precision", "value")
 
-    def __init__(self, spread: float | None = None) -> None:
+    def __init__(self, spread: float = _SPREAD) -> None:
         self.value = 0.0
-        spread = SPREAD if spread is None else spread
         self._precision = 1.0 / (spread * spread)
 
     def chance(self, base: float) -> float:
@@ -99,7 +98,7 @@ class Lean:
     def learn(self, base: float, hit: bool, weight: float = 1.0) -> None:
         """Count one trial of something with log-odds ``base`` in general."""
         p = self.chance(base)
-        self._precision = min(self._precision + weight * p * (1.0 - p), FIRMEST)
+        self._precision = min(self._precision + weight * p * (1.0 - p), _FIRMEST)
         moved = self.value + weight * (hit - p) / self._precision
         self.value = min(max(moved, -_FURTHEST), _FURTHEST)
 

@@ -12,7 +12,7 @@ from specstream.spec.control.records import Outcome
 
 __all__ = ["Common", "History"]
 
-RATE_W, RATE_M = 4.0, 16.0
+_WEIGHT, _MEMORY = 4.0, 16.0  # rounds that the common rate is worth, and rounds remembered
 _SILENCE = 3  # rounds in a row without a word, after which a draft is not asked again
 _SHORT = 64  # tokens to catch up that no draft needs several rounds for
 
@@ -33,7 +33,7 @@ class History:
         cost: Cost of its steps, in plain ones.
         option: The latest choice.
         given_up: Whether the draft doesn't pay at present.
-        probing: Whether that is a try of a draft that was given up.
+        probing: Whether the latest choice is a try of a draft that was given up.
         able: Whether anything could be proposed in the latest round.
         behind: Tokens that the draft had to catch up on for it.
         drafted: Whether the draft ever proposed.
@@ -44,8 +44,8 @@ class History:
     def __init__(self, common: Common, tokens: Average, cost: Average) -> None:
         self.draft = DraftHabits(common.draft)
         self.lookup = LookupHabits(common.lookup)
-        self.tokens = tokens.heir(RATE_W, RATE_M)
-        self.cost = cost.heir(RATE_W, RATE_M)
+        self.tokens = tokens.heir(_WEIGHT, _MEMORY)
+        self.cost = cost.heir(_WEIGHT, _MEMORY)
         self.digest = Digest(64.0)
         self.schedule = Schedule()
         self.option = OFF
@@ -64,12 +64,17 @@ class History:
         self.tokens.learn(tokens)
         self.cost.learn(cost)
 
-    def observe(self, outcome: Outcome) -> None:
-        """Learn from a round."""
+    def observe(self, outcome: Outcome, longest: int) -> None:
+        """Learn from a round. ``longest``: the longest proposal of a round without other limits."""
         self.committed += outcome.accepted + 1
         self._observe_lookup(outcome)
         if outcome.plan.proposer == "draft":
-            self._observe_draft(outcome)
+            self._observe_draft(outcome, longest)
+
+    def close(self) -> None:
+        """The request is over: leave to the next ones what it says about them."""
+        if self.drafted:
+            self.draft.close()
 
     def repay(self, earned: float, read: float) -> float:
         """The part of what the draft's catching up cost that this round can pay, in plain rounds.
@@ -89,7 +94,7 @@ class History:
         elif outcome.plan.proposer == "ngram" and outcome.drafted > 0:
             self.lookup.observe(outcome.match, outcome.drafted, outcome.accepted)
 
-    def _observe_draft(self, outcome: Outcome) -> None:
+    def _observe_draft(self, outcome: Outcome, longest: int) -> None:
         if outcome.drafted < 1:
             self._silent += self.behind < _SHORT
             self.mute = self._silent >= _SILENCE
@@ -103,5 +108,5 @@ class History:
             self.schedule.tried(outcome.accepted > 0 and believed < 0.5)
         else:
             self.schedule.used()
-            if outcome.plan.go_on is not None:
+            if outcome.plan.go_on is not None and outcome.plan.num_tokens == longest:
                 self.draft.observe_length(outcome.accepted, outcome.drafted)

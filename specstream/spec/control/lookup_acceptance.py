@@ -14,14 +14,20 @@ __all__ = ["LookupAcceptance", "LookupHabits"]
 _EDGES = (2, 3, 4, 5, 7, 10, 16, 24)
 _PRIORS = (0.3, 0.5, 0.65, 0.72, 0.76, 0.8, 0.85, 0.88, 0.88)
 _GROUPS = (0, 1, 1, 2, 2, 2, 2, 2, 2)  # a request leans alike within a group
+_SPREAD = 0.7
+_W = 3.0
 _BUCKET = [bisect_right(_EDGES, length) for length in range(64)]
 
 
 class LookupAcceptance:
-    """What all requests of one kind (greedy or sampled) have in common: chances by matched length."""
+    """What all requests of one kind (greedy or sampled) have in common.
+
+    Attributes:
+        of_length: Chance that a token stands, by bucket of the length matched before it.
+    """
 
     def __init__(self) -> None:
-        self.of_length = [Chance(p, 3.0, 400.0) for p in _PRIORS]
+        self.of_length = [Chance(p, _W, 400.0) for p in _PRIORS]
 
 
 @dataclass(slots=True)
@@ -29,8 +35,7 @@ class LookupHabits:
     """How one request differs from that: some texts repeat themselves, others only seem to."""
 
     common: LookupAcceptance
-    leans: tuple[Lean, Lean, Lean] = field(default_factory=lambda: (Lean(), Lean(), Lean()))
-
+    leans: tuple[Lean, Lean, Lean] = field(default_factory=lambda: (Lean(_SPREAD), Lean(_SPREAD), Lean(_SPREAD)))
     def survival(self, match: int, count: int) -> list[float]:
         """Probability that token 1, 2, … ``count`` of an offer stands with all before it."""
         of_length, leans = self.common.of_length, self.leans

@@ -47,12 +47,14 @@ class Prices:
         step_ms: Its share of a draft pass.
         verify_ms: Entry k: what k proposed tokens add to the target's pass.
         around_ms: What any proposal adds outside the passes.
+        usual: The longest proposal of a round without a limit of its own.
     """
 
     worth: float
     step_ms: float
     verify_ms: Sequence[float]
     around_ms: float
+    usual: int
 
     def verify(self, count: float) -> float:
         """What ``count`` proposed tokens add, also between whole numbers."""
@@ -89,10 +91,9 @@ def draft_option(
     worth, step = prices.worth, prices.step_ms
     extra_ms += prices.around_ms
     if free:
-        usual = len(prices.verify_ms) - 1
         choice = OFF
         for limit in (cap, 1):  # a short draft may pay where the usual one is too long
-            accepted, drafted = habits.free(limit, usual)
+            accepted, drafted = habits.free(limit, prices.usual)
             ms = drafted * step + prices.verify(drafted) + extra_ms
             gain = accepted - worth * ms
             if choice is OFF or gain > choice.gain:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 __all__ = ["Account", "Schedule"]
 
-_KEPT = 0.96
-_LIMIT = 1.0
-_TRIES = 0.3
-_DEEPEST = -3.0
+_KEPT = 0.96  # of the balance, from round to round
+_LIMIT, _TRIES = 1.0, 0.3  # plain rounds: what may be lost, and a little more for tries
+_DEEPEST = -3.0  # as much as is ever kept of what was gained
 _FIRST, _EARLY, _LONGEST = 2, 4, 16  # rounds between two tries
 _BOLD = 0.7  # what an early try may cost, in plain rounds
 _SHARE = 0.025  # of the time, for tries that keep failing
@@ -77,7 +76,7 @@ class Schedule:
     def used(self) -> None:
         """The draft was the choice, and proposed."""
         self.idle = 0
-        self.interval = _FIRST
+        self.interval = 1
 
     def tried(self, news: bool) -> None:
         """The draft was tried: good news ask for another try soon, anything else for a later one."""

@@ -42,7 +42,8 @@ class Plan:
 
     ``go_on`` is asked after each token that the draft proposed (and that is kept) with the
     probability that the draft gave it; False ends the drafting there. None: a fixed number.
-    Stopping on a token that is kept is lossless under every rule of verification.
+    Stopping on a token that is kept is lossless under every rule of verification. Where several
+    requests draft in lockstep, all are asked at one depth before any is asked at the next.
     """
 
     proposer: Kind
@@ -58,7 +59,8 @@ class Outcome:
         id: Names the request.
         plan: What was planned for it.
         drafted: Tokens that were proposed.
-        accepted: How many of them stand.
+        accepted: How many of them stand, as the judge said: also where a stop ended the round
+            before the last of them.
         match: The outlook's ``match``.
         confidences: The draft's probability of each token that it proposed; () if unknown.
         offered: How many tokens of lookup's offer can be compared with what was committed, whoever

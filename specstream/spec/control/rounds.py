@@ -23,7 +23,6 @@ from specstream.spec.control.stopping import Confidence, Lockstep
 __all__ = ["Place", "Round", "Rules", "cap"]
 
 _CHEAP = 0.5  # plain rounds that a try of two tokens may cost, else it is one of one
-_TABLE = 9  # entries at least: widths that the price of a further token is averaged over
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class Round:
         self._unevenness = unevenness
         self._rows = len(places)
         self._around = max(costs.other(True) - costs.other(False), 0.0)
-        self._entries = max(rules.max_tokens, _TABLE - 1)
+        self._entries = max(rules.max_tokens, 2)
 
     def choose(self, affordable: bool) -> None:
         """Set each history's option; drafts only if they are affordable."""
@@ -107,7 +106,7 @@ class Round:
             history = place.history
             width -= history.option.drafted
             verify = self._costs.widening(int(width), self._entries)
-            prices = Prices(self._worth, step, verify, self._around)
+            prices = Prices(self._worth, step, verify, self._around, self._rules.max_tokens)
             history.option = self._best(place, prices, sharers > 0)
             width += history.option.drafted
 
@@ -191,7 +190,7 @@ class Round:
         joined = 1.0 if self._drafting() == 0 else 0.0  # else the passes are made anyway
         pass_ms = joined * self._costs.draft(1) + self._costs.draft_row()
         verify = self._costs.widening(self._rows, self._entries)
-        prices = Prices(self._worth, self._costs.draft(1) / self._rows, verify, 0.0)
+        prices = Prices(self._worth, self._costs.draft(1) / self._rows, verify, 0.0, 0)
         trying = False
         for index, place in enumerate(self._places):
             history = place.history

@@ -1,0 +1,46 @@
+"""Products with a constant matrix: on a CPU the matrix is laid out once as the kernels want it.
+
+oneDNN reads a blocked layout; given a plain matrix, it brings it into that layout at every call. For a
+pass of a few rows that costs more than the product. Besides, with the layout fixed a row's result does
+not depend on how many rows were multiplied along with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["Product", "can_pack", "product"]
+
+Product = Callable[[Tensor], Tensor]
+"""``[n, in]`` to ``[n, out]``."""
+
+
+def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether this torch, built and run here, has packed products."""
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    ops = torch.ops.mkldnn
+    if not (hasattr(ops, "_reorder_linear_weight") and hasattr(ops, "_linear_pointwise")):
+        return False
+    if dtype is torch.bfloat16:
+        return bool(ops._is_mkldnn_bf16_supported())
+    return dtype is torch.float32
+
+
+def product(weight: Tensor, bias: Tensor | None = None, *, packed: bool) -> Product:
+    """``x @ weight.T + bias`` as a function of x.
+
+    Args:
+        weight: ``[out, in]``.
+        bias: ``[out]``.
+        packed: Keep a copy of ``weight`` in the kernels' own layout and use that; see `can_pack`.
+    """
+    if not packed:
+        return lambda x: F.linear(x, weight, bias)
+    laid_out = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
+    multiply: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise.default
+    return lambda x: multiply(x, laid_out, bias, "none", [], "")
