@@ -63,7 +63,7 @@ def document_of(
         said.append(_ROUNDING)
     if outcome.cut_short:
         said.append(f"cut short after {outcome.cells} cells: {outcome.cut_short}")
-    said += [f"{arm} broke and was left out: {how}" for arm, how in outcome.broken.items()]
+    said += outcome.broken_lines()
     if provenance.get("target_padded"):
         said.append(f"the target is padded: {provenance['target_padded']}")
     return {

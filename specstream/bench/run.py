@@ -43,6 +43,10 @@ class Outcome:
         self.broken[label(arm.name, arm.setting)] = first
         self.records = [r for r in self.records if (r.arm, r.setting) != (arm.name, arm.setting)]
 
+    def broken_lines(self) -> list[str]:
+        """In words: which arms were left out, and why."""
+        return [f"{arm} broke and was left out: {how}" for arm, how in self.broken.items()]
+
 
 async def warm_up(
     arms: Sequence[Arm], prompts: PromptSet, ask: Ask, outcome: Outcome, *, thorough: bool = False

@@ -159,7 +159,8 @@ def _publish(
     results = Results(outcome.records, sampled=origin["options"]["temperature"] > 0)
     document = document_of(results, outcome, origin, concurrency=crowd, notes=tuple(notes))
     lines = [*heading_of(origin, outcome), *table_of(results, document["summary"]), ""]
-    lines += [*document["verdict"]]
+    lines += document["verdict"]
+    lines += [f"note: {said}" for said in (*notes, *outcome.broken_lines())]
     if crowd is not None:
         lines.append(
             f"{crowd['at_once']} requests at once: {crowd['throughput_ratio']:.2f}x the throughput of "

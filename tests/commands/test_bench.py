@@ -240,3 +240,4 @@ def test_what_the_engine_logs_as_an_error_is_in_the_notes(
     values = last_line(capsys)
     assert any("the engine reported an error" in note for note in values["notes"])
     assert values["domains"]["chat"]["auto"]["drafted"] == 0
+    assert "note: the engine reported an error" in (tmp_path / "bench.txt").read_text()

@@ -13,6 +13,7 @@ __all__ = ["EDGES", "DraftAcceptance", "DraftHabits"]
 EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
 _MIDDLES = (0.06, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.93, 0.97, 0.99, 0.998)
 _WEIGHT, _MEMORY = 3.0, 12.0  # rounds that the common lengths are worth, and rounds remembered
+_MENDS = 0.02  # of broken spells, by the trial: few are made while they last
 _DEEPEST = 6  # depths from here on share one chance
 
 
@@ -54,7 +55,7 @@ class DraftHabits:
     longer: Average = field(init=False)
 
     def __post_init__(self) -> None:
-        self.doubt = Doubt(self.common.doubt.value)
+        self.doubt = Doubt(self.common.doubt.value, _MENDS)
         self.more = self.common.more.heir(_WEIGHT, _MEMORY)
         self.longer = self.common.longer.heir(_WEIGHT, _MEMORY)
 
@@ -89,7 +90,7 @@ class DraftHabits:
             guess = base = common.at_depth[min(i, _DEEPEST - 1)]
             if confidences and i > 0:
                 guess = common.after[bisect_right(EDGES, confidences[i - 1])]
-            doubt.learn(lean.chance(guess.log_odds), hit)
+            doubt.learn(guess.value, hit)
             sound = 1.0 - doubt.value
             lean.learn(guess.log_odds, hit, sound)
             if sound < 0.5:

@@ -69,7 +69,7 @@ class Average:
 
 _SPREAD, _FIRMEST = 0.7, 6.0  # how far requests differ, and how firmly one is ever known
 _BROKEN = 0.02  # chance of a hit where nothing works
-_BREAKS, _MENDS = 0.004, 0.05  # how often, in trials, that begins and ends
+_BREAKS = 0.004  # how often, in trials, that begins
 
 
 class Lean:
@@ -111,10 +111,11 @@ class Doubt:
     of the sound state is not washed away by a broken spell.
     """
 
-    __slots__ = ("value",)
+    __slots__ = ("_mends", "value")
 
-    def __init__(self, value: float) -> None:
+    def __init__(self, value: float, mends: float) -> None:
         self.value = value
+        self._mends = mends  # how often, in trials, a broken spell ends
 
     def chance(self, sound: float) -> float:
         """Probability of a hit, if it is ``sound`` where things work."""
@@ -122,7 +123,7 @@ class Doubt:
 
     def learn(self, sound: float, hit: bool) -> None:
         """Count one trial whose chance was ``sound`` if things work."""
-        doubt = self.value + _BREAKS * (1.0 - self.value) - _MENDS * self.value
+        doubt = self.value + _BREAKS * (1.0 - self.value) - self._mends * self.value
         if hit:
             broken, works = doubt * _BROKEN, (1.0 - doubt) * sound
         else:

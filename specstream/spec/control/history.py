@@ -37,6 +37,7 @@ class History:
         able: Whether anything could be proposed in the latest round.
         behind: Tokens that the draft had to catch up on for it.
         drafted: Whether the draft ever proposed.
+        compared: Whether an offer of lookup's could ever be compared with the text.
         mute: Whether the draft no longer answers (its context is full, its weights are damaged).
         debt: What the draft's reading of the prompt cost and rounds have yet to earn, in plain ones.
     """
@@ -57,6 +58,7 @@ class History:
         self.committed = 0
         self.debt = 0.0
         self.drafted = False
+        self.compared = False
         self._silent = 0
 
     def learn_rate(self, tokens: float, cost: float) -> None:
@@ -75,6 +77,8 @@ class History:
         """The request is over: leave to the next ones what it says about them."""
         if self.drafted:
             self.draft.close()
+        if self.compared:
+            self.lookup.close()
 
     def repay(self, earned: float, read: float) -> float:
         """The part of what the draft's catching up cost that this round can pay, in plain rounds.
@@ -89,6 +93,7 @@ class History:
         return paid
 
     def _observe_lookup(self, outcome: Outcome) -> None:
+        self.compared = self.compared or outcome.offered > 0
         if outcome.offered > 0:
             self.lookup.observe(outcome.match, outcome.offered, outcome.agreed)
         elif outcome.plan.proposer == "ngram" and outcome.drafted > 0:

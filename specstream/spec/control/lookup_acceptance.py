@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from specstream.spec.control.estimates import Chance, Lean
+from specstream.spec.control.estimates import Average, Chance, Doubt, Lean
 
 __all__ = ["LookupAcceptance", "LookupHabits"]
 
@@ -15,6 +15,7 @@ _EDGES = (2, 3, 4, 5, 7, 10, 16, 24)
 _PRIORS = (0.3, 0.5, 0.65, 0.72, 0.76, 0.8, 0.85, 0.88, 0.88)
 _GROUPS = (0, 1, 1, 2, 2, 2, 2, 2, 2)  # a request leans alike within a group
 _SPREAD = 0.7
+_MENDS = 0.004
 _W = 3.0
 _BUCKET = [bisect_right(_EDGES, length) for length in range(64)]
 
@@ -24,10 +25,12 @@ class LookupAcceptance:
 
     Attributes:
         of_length: Chance that a token stands, by bucket of the length matched before it.
+        doubt: How likely lookup was to be useless at the end of a request.
     """
 
     def __init__(self) -> None:
         self.of_length = [Chance(p, _W, 400.0) for p in _PRIORS]
+        self.doubt = Average(0.05, 2.0, 10.0)
 
 
 @dataclass(slots=True)
@@ -35,11 +38,18 @@ class LookupHabits:
     """How one request differs from that: some texts repeat themselves, others only seem to."""
 
     common: LookupAcceptance
-    leans: tuple[Lean, Lean, Lean] = field(default_factory=lambda: (Lean(_SPREAD), Lean(_SPREAD), Lean(_SPREAD)))
+    leans: tuple[Lean, Lean, Lean] = field(
+        default_factory=lambda: (Lean(_SPREAD), Lean(_SPREAD), Lean(_SPREAD))
+    )
+    doubt: Doubt = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.doubt = Doubt(self.common.doubt.value, _MENDS)
+
     def survival(self, match: int, count: int) -> list[float]:
         """Probability that token 1, 2, … ``count`` of an offer stands with all before it."""
         of_length, leans = self.common.of_length, self.leans
-        made, reached, last, chance = [], 1.0, -1, 0.0
+        made, reached, last, chance = [], 1.0 - self.doubt.value, -1, 0.0
         for length in range(match, match + count):
             bucket = _BUCKET[min(length, 63)]
             if bucket != last:
@@ -55,5 +65,12 @@ class LookupHabits:
             bucket = _BUCKET[min(match + i, 63)]
             chance = self.common.of_length[bucket]
             hit = i < agreed
-            self.leans[_GROUPS[bucket]].learn(chance.log_odds, hit)
-            chance.learn(hit)
+            self.doubt.learn(chance.value, hit)
+            sound = 1.0 - self.doubt.value
+            self.leans[_GROUPS[bucket]].learn(chance.log_odds, hit, sound)
+            if sound >= 0.5:  # else it says nothing about texts that repeat themselves
+                chance.learn(hit)
+
+    def close(self) -> None:
+        """The request is over."""
+        self.common.doubt.learn(self.doubt.value)

@@ -1,0 +1,92 @@
+"""Stand-ins for a `Controller`: one that rolls dice, and proposers made around such a one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from specstream.config import DraftProposerConfig, NgramProposerConfig
+from specstream.model.runner import ModelRunner
+from specstream.spec.control.records import Explanation, Kind, Outcome, Outlook, Plan, RoundTimes
+from specstream.spec.proposers.auto import AutoProposer
+from specstream.spec.proposers.draft_model import DraftModelProposer
+from specstream.spec.proposers.ngram import NgramProposer
+
+KINDS: tuple[Kind, ...] = ("draft", "ngram", "off")
+NOTHING = Explanation("by dice", "off", 0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0)
+
+
+class Dice:
+    """Chooses at random, each round and request, who proposes, how many, and when a draft stops.
+
+    It remembers what it was told, so that a test can compare.
+    """
+
+    def __init__(self, seed: int = 0, kinds: Sequence[Kind] = KINDS, most: int = 5) -> None:
+        self.rng = random.Random(seed)
+        self.kinds = kinds
+        self.most = most
+        self.stops: Callable[[], Callable[[float], bool] | None] = self._stop
+        self.outlooks: list[Outlook] = []
+        self.plans: list[Plan] = []
+        self.told: list[tuple[RoundTimes, list[Outcome]]] = []
+        self.known: set[int] = set()
+        self.forgotten: list[int] = []
+
+    def _stop(self) -> Callable[[float], bool] | None:
+        """Go on while the token was likely enough, or unlikely enough, or by the count; or never ask."""
+        rng = self.rng
+        threshold = rng.random()
+        rules: list[Callable[[float], bool] | None] = [
+            None,
+            lambda q: q > threshold,
+            lambda q: q < threshold,
+            lambda q: int(q * 1e6) % 2 == 0,
+            lambda q: rng.random() < 0.5,
+        ]
+        return rng.choice(rules)
+
+    def plan(self, outlooks: Sequence[Outlook]) -> list[Plan]:
+        self.outlooks = list(outlooks)
+        self.known.update(outlook.id for outlook in outlooks)
+        self.plans = [self._plan(outlook) for outlook in outlooks]
+        return self.plans
+
+    def _plan(self, outlook: Outlook) -> Plan:
+        kind = self.rng.choice(self.kinds)
+        count = min(self.rng.randint(0, self.most), outlook.budget)
+        if kind == "off" or count < 1:
+            return Plan("off", 0)
+        return Plan(kind, count, self.stops() if kind == "draft" else None)
+
+    def observe(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> None:
+        self.told.append((times, list(outcomes)))
+
+    def forget(self, request_id: int) -> None:
+        self.known.discard(request_id)
+        self.forgotten.append(request_id)
+
+    def explain(self, request_id: int | None = None) -> Explanation:
+        return NOTHING
+
+
+def proposer_with(
+    controller: Any,
+    draft: ModelRunner | None,
+    *,
+    most: int = 5,
+    eos_ids: frozenset[int] = frozenset(),
+    window: int = 256,
+    prefill_chunk: int = 512,
+    target: ModelRunner | None = None,
+) -> AutoProposer:
+    """An adaptive proposer under any controller."""
+    runner = draft or target
+    assert runner is not None
+    lookup = NgramProposer(NgramProposerConfig(num_tokens=most, min_ngram=1), runner.device)
+    inner = None
+    if draft is not None:
+        config = DraftProposerConfig(window=window)
+        inner = DraftModelProposer(config, draft, eos_ids, prefill_chunk)
+    return AutoProposer(controller, lookup, inner)
