@@ -90,10 +90,10 @@ def draw_at(weights: Tensor, uniform: Tensor) -> Tensor:
     Returns:
         ``[N]`` int64; an entry without mass is never chosen.
     """
-    cdf = weights.double().cumsum(-1)
-    threshold = uniform.unsqueeze(-1) * cdf[:, -1:]
+    cdf = weights.cumsum(-1, dtype=torch.float64)
+    total = cdf[:, -1:]
+    # Rounding can lift the threshold to the total, behind the last entry with mass.
+    below = torch.nextafter(total, torch.zeros_like(total))
+    threshold = torch.minimum(uniform.unsqueeze(-1) * total, below)
     # right=True finds the first entry whose CDF is above the threshold: steps over zero weights.
-    index = torch.searchsorted(cdf, threshold, right=True).squeeze(-1)
-    # Rounding can lift the threshold to the total; the last entry with mass is the right answer.
-    last = weights.shape[-1] - 1 - weights.flip(-1).ne(0).int().argmax(-1)
-    return torch.minimum(index, last)
+    return torch.searchsorted(cdf, threshold, right=True).squeeze(-1)

@@ -12,7 +12,9 @@ Rows of draft and target are normalised.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -26,12 +28,24 @@ class Law:
 
     Attributes:
         accepted: ``[..., K + 1]``, the probability that exactly n leading tokens stand.
-        following: ``[..., K + 1, V]``, unnormalised: the law of the token after n standing ones.
-            Where ``accepted`` is 0 the row may be anything, all zeros included.
+        rows: For counts ``[..., n]`` int64 of standing tokens the law of the token that follows,
+            ``[..., n, V]``, unnormalised. Where ``accepted`` is 0 it may be anything, all zeros
+            included. Only the row that was drawn has to be made.
     """
 
     accepted: Tensor
-    following: Tensor
+    rows: Callable[[Tensor], Tensor]
+
+    @property
+    def following(self) -> Tensor:
+        """``[..., K + 1, V]``: every row."""
+        counts = torch.arange(self.accepted.shape[-1], device=self.accepted.device)
+        return self.rows(counts.expand(self.accepted.shape))
+
+    @staticmethod
+    def of(accepted: Tensor, following: Tensor) -> Law:
+        """A law whose rows are there already."""
+        return Law(accepted, partial(_rows, following))
 
 
 def ratio_law(tokens: Tensor, draft: Tensor, target: Tensor, lengths: Tensor | None = None) -> Law:
@@ -39,11 +53,10 @@ def ratio_law(tokens: Tensor, draft: Tensor, target: Tensor, lengths: Tensor | N
 
     Leviathan et al. 2023, algorithm 1; Chen et al. 2023, algorithm 2.
     """
-    keep = (
-        _at(target[..., :-1, :], tokens) / _at(draft, tokens).clamp_min(_tiny(draft))
-    ).clamp_max(1)
-    residual = (target[..., :-1, :] - draft).clamp_min(0)
-    return _chain(keep, residual, target, lengths)
+    keep = _ratio(tokens, draft, target).clamp_max(1)
+    accepted = _chain(keep, target, lengths)
+    last = _last(tokens.shape[-1], lengths, target)
+    return Law(accepted, partial(_residual, target, draft, torch.ones_like(accepted), last))
 
 
 def deterministic_law(tokens: Tensor, target: Tensor, lengths: Tensor | None = None) -> Law:
@@ -53,8 +66,8 @@ def deterministic_law(tokens: Tensor, target: Tensor, lengths: Tensor | None = N
     (exact match). Needs no q, so a draft that lies about it can do no harm.
     """
     keep = _at(target[..., :-1, :], tokens)
-    residual = target[..., :-1, :].scatter(-1, tokens.unsqueeze(-1), 0)
-    return _chain(keep, residual, target, lengths)
+    last = _last(tokens.shape[-1], lengths, target)
+    return Law(_chain(keep, target, lengths), partial(_others, target, tokens, last))
 
 
 def block_law(tokens: Tensor, draft: Tensor, target: Tensor, lengths: Tensor | None = None) -> Law:
@@ -63,46 +76,71 @@ def block_law(tokens: Tensor, draft: Tensor, target: Tensor, lengths: Tensor | N
     Sun et al. 2025 (ICLR), algorithm 2. With w_0 = 1 and w_i = min(1, w_{i-1} p(x_i) / q(x_i)):
     n = max{i : eta_i <= h_i} for independent uniform eta_i, where h_i = R_i / (R_i + 1 - w_i) and
     R_i = sum max(w_i p - q, 0) for i < K, and h_K = w_K; then a draw from max(w_n p - q, 0).
+
+    The w are a walk that is reflected at 1: with S_i the sum of the first i log ratios,
+    log w_i = S_i - max(S_0, …, S_i) (Lindley's recursion), which needs no loop.
     """
     count = tokens.shape[-1]
-    ratio = _at(target[..., :-1, :], tokens) / _at(draft, tokens).clamp_min(_tiny(draft))
-    real = _real(count, lengths, tokens)
-    weights = [torch.ones_like(ratio[..., 0])] if count else [torch.ones_like(target[..., 0, 0])]
-    for i in range(count):
-        weights.append((weights[-1] * ratio[..., i]).clamp_max(1) * real[..., i])
-    weight = torch.stack(weights, -1)
-    residual = (weight[..., :-1, None] * target[..., :-1, :] - draft).clamp_min(0)
-    mass = residual.sum(-1)
+    steps = _ratio(tokens, draft, target).log()
+    steps = torch.where(_real(count, lengths, tokens), steps, -torch.inf)
+    walk = torch.cat([torch.zeros_like(target[..., :1, 0]), steps.cumsum(-1)], -1)
+    weight = (walk - walk.cummax(-1).values).exp()
+    mass = (weight[..., :-1, None] * target[..., :-1, :]).sub_(draft).clamp_min_(0).sum(-1)
     share = mass / (mass + 1 - weight[..., :-1]).clamp_min(_tiny(mass))
-    last = _is_last(count, lengths, tokens)
+    last = _last(count, lengths, target)
+    at = torch.arange(count + 1, device=target.device)
     step = torch.cat([share, weight[..., -1:]], -1)
-    step = torch.where(last, weight, step)
-    step = torch.where(_after_last(count, lengths, tokens), 0.0, step)
+    step = torch.where(at == last, weight, step)
+    step = torch.where(at > last, 0.0, step)
     step[..., 0] = 1.0  # eta_0 <= h_0 always: nothing is left to fall back to
     # n is the largest i whose step succeeds: read the steps from the end.
     missed = torch.cat([torch.ones_like(step[..., :1]), (1 - step).flip(-1)[..., :-1]], -1)
     accepted = step * missed.cumprod(-1).flip(-1)
-    return Law(accepted, _with_bonus(residual, target, last))
+    return Law(accepted, partial(_residual, target, draft, weight, last))
 
 
-def _chain(keep: Tensor, residual: Tensor, target: Tensor, lengths: Tensor | None) -> Law:
-    """Independent tests in a row; the first that fails is followed by its residual."""
-    count = keep.shape[-1]
-    keep = keep * _real(count, lengths, keep)
-    survived = torch.cat([torch.ones_like(target[..., :1, 0]), keep.cumprod(-1)], -1)
-    ended = torch.cat([1 - keep, torch.ones_like(target[..., :1, 0])], -1)
-    return Law(survived * ended, _with_bonus(residual, target, _is_last(count, lengths, keep)))
+def _chain(keep: Tensor, target: Tensor, lengths: Tensor | None) -> Tensor:
+    """How many stand, of independent tests in a row."""
+    keep = keep * _real(keep.shape[-1], lengths, keep)
+    one = torch.ones_like(target[..., :1, 0])
+    return torch.cat([one, keep.cumprod(-1)], -1) * torch.cat([1 - keep, one], -1)
 
 
-def _with_bonus(residual: Tensor, target: Tensor, last: Tensor) -> Tensor:
-    """Residual rows, but the target's own row where all (real) tokens stand.
+def _residual(
+    target: Tensor, draft: Tensor, weight: Tensor, last: Tensor, counts: Tensor
+) -> Tensor:
+    """max(w p - q, 0) after ``counts`` tokens; p itself where all (real) tokens stand.
 
     Where p and q agree up to rounding the residual is empty while rejection keeps a probability of
     the same rounding; the target's row stands in, so that there is always something to draw.
     """
-    rows = torch.cat([residual, target[..., -1:, :]], -2)
-    empty = rows.sum(-1, keepdim=True) <= 0
-    return torch.where(last.unsqueeze(-1) | empty, target, rows)
+    own = _rows(target, counts)
+    if not draft.shape[-2]:
+        return own
+    drafted = _rows(draft, counts.clamp_max(draft.shape[-2] - 1))
+    left = (weight.gather(-1, counts).unsqueeze(-1) * own - drafted).clamp_min_(0)
+    whole = (counts == last) | (left.sum(-1) <= 0)
+    return torch.where(whole.unsqueeze(-1), own, left)
+
+
+def _others(target: Tensor, tokens: Tensor, last: Tensor, counts: Tensor) -> Tensor:
+    """p without the drafted token after ``counts`` tokens; p itself where all (real) tokens stand."""
+    own = _rows(target, counts)
+    if not tokens.shape[-1]:
+        return own
+    drafted = tokens.gather(-1, counts.clamp_max(tokens.shape[-1] - 1))
+    left = own.scatter(-1, drafted.unsqueeze(-1), 0)
+    whole = (counts == last) | (left.sum(-1) <= 0)
+    return torch.where(whole.unsqueeze(-1), own, left)
+
+
+def _rows(rows: Tensor, counts: Tensor) -> Tensor:
+    index = counts.unsqueeze(-1).expand(*counts.shape, rows.shape[-1])
+    return rows.expand(*counts.shape[:-1], *rows.shape[-2:]).gather(-2, index)
+
+
+def _ratio(tokens: Tensor, draft: Tensor, target: Tensor) -> Tensor:
+    return _at(target[..., :-1, :], tokens) / _at(draft, tokens).clamp_min(_tiny(draft))
 
 
 def _at(rows: Tensor, tokens: Tensor) -> Tensor:
@@ -113,21 +151,14 @@ def _tiny(like: Tensor) -> float:
     return torch.finfo(like.dtype).tiny
 
 
-def _positions(count: int, like: Tensor) -> Tensor:
-    return torch.arange(count + 1, device=like.device)
-
-
 def _real(count: int, lengths: Tensor | None, like: Tensor) -> Tensor:
     if lengths is None:
         return torch.ones_like(like, dtype=torch.bool)
-    return _positions(count, like)[:-1] < lengths.unsqueeze(-1)
+    return torch.arange(count, device=like.device) < lengths.unsqueeze(-1)
 
 
-def _is_last(count: int, lengths: Tensor | None, like: Tensor) -> Tensor:
-    at = _positions(count, like)
-    return at == (count if lengths is None else lengths.unsqueeze(-1))
-
-
-def _after_last(count: int, lengths: Tensor | None, like: Tensor) -> Tensor:
-    at = _positions(count, like)
-    return at > (count if lengths is None else lengths.unsqueeze(-1))
+def _last(count: int, lengths: Tensor | None, like: Tensor) -> Tensor:
+    """``[..., 1]``: the count at which every real token stands."""
+    if lengths is None:
+        return torch.full((1,), count, device=like.device)
+    return lengths.unsqueeze(-1)

@@ -112,7 +112,7 @@ def tree_law(
             reach[node + 1] = reach[at] * law.taken[..., number]
         ends.append(reach[at] * law.none)
         following.append(law.following)
-    return Law(torch.stack(ends, -1), torch.stack(following, -2))
+    return Law.of(torch.stack(ends, -1), torch.stack(following, -2))
 
 
 def verify_tree(case: Case) -> Verdict:

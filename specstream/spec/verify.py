@@ -120,7 +120,19 @@ def match(tokens: Sequence[int], choices: Sequence[int], broken: tuple[int, ...]
 
 def _numbers(case: Case, sound: Tensor) -> Case:
     """A row of no numbers has no law; any will do in its place, for the reply can't pass it."""
-    return replace(case, logits=case.logits.where(sound.unsqueeze(-1), 0.0))
+    logits = _cleaned(case.logits, sound)
+    return case if logits is case.logits else replace(case, logits=logits)
+
+
+def _cleaned(rows: Tensor, sound: Tensor) -> Tensor:
+    """Zeros in place of the rows that are not sound."""
+    if rows.device.type == "cpu" and bool(sound.all()):
+        return rows  # asking is free here; a GPU would have to be waited for
+    return rows.where(sound.unsqueeze(-1), 0.0)
+
+
+def _stacked(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(list(parts))
 
 
 def _plain(case: Case) -> Tensor:
@@ -132,22 +144,22 @@ def _plain(case: Case) -> Tensor:
 def _draw(cases: Sequence[Case], law_of: Callable[..., Law] | None) -> Tensor:
     """``[B, 2]``: for each case, accepted count and next token, drawn from its law."""
     count = max(case.proposal.length for case in cases)
-    target = torch.stack([_pad(probabilities(c.logits, c.params), count + 1) for c in cases])
-    tokens = torch.stack([_pad(c.proposal.tokens, count) for c in cases])
+    target = _stacked([_pad(probabilities(c.logits, c.params), count + 1) for c in cases])
+    tokens = _stacked([_pad(c.proposal.tokens, count) for c in cases])
     lengths = torch.tensor([c.proposal.length for c in cases], device=target.device)
     if law_of is None:
         law = deterministic_law(tokens, target, lengths)
     else:
         probs = [c.proposal.probs for c in cases]
-        draft = torch.stack([_pad(q, count) for q in probs if q is not None])
+        draft = _stacked([_pad(q, count) for q in probs if q is not None])
         # A q that is no distribution vouches for nothing: the chain ends before it.
         sound = draft.sum(-1).isfinite()
         lengths = torch.minimum(lengths, sound.long().cumprod(-1).sum(-1))
-        draft = torch.where(sound.unsqueeze(-1), draft, 0.0)
+        draft = _cleaned(draft, sound)
         law = law_of(tokens, draft, target, lengths)
-    noise = torch.stack([_uniforms(case) for case in cases])
+    noise = _stacked([_uniforms(case) for case in cases])
     accepted = draw_at(law.accepted, noise[:, 0])
-    rows = law.following[torch.arange(len(cases), device=target.device), accepted]
+    rows = law.rows(accepted.unsqueeze(-1)).squeeze(-2)
     return torch.stack([accepted, draw_at(rows, noise[:, 1])], -1)
 
 

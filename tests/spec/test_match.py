@@ -77,7 +77,7 @@ def test_exact_match_with_independent_draws_is_exact_for_any_draft() -> None:
         survived = torch.cat([torch.ones_like(agree[..., :1]), agree.cumprod(-1)], -1)
         ended = torch.cat([1 - agree, torch.ones_like(agree[..., :1])], -1)
         others = target[..., :-1, :].scatter(-1, tokens.unsqueeze(-1), 0)
-        return Law(survived * ended, torch.cat([others, target[..., -1:, :]], -2))
+        return Law.of(survived * ended, torch.cat([others, target[..., -1:, :]], -2))
 
     generator = torch.Generator().manual_seed(8)
     for kind in ("dense", "zeros", "one-hot", "low"):

@@ -107,7 +107,7 @@ def test_in_float32_the_law_is_off_by_rounding_only(rule: str) -> None:
 
 def test_the_enumeration_sees_a_wrong_rule() -> None:
     def no_residual(tokens: Tensor, draft: Tensor, target: Tensor) -> Law:
-        return Law(ratio_law(tokens, draft, target).accepted, target)
+        return Law.of(ratio_law(tokens, draft, target).accepted, target)
 
     def accepts_too_much(tokens: Tensor, draft: Tensor, target: Tensor) -> Law:
         return ratio_law(tokens, draft * 0.99, target)

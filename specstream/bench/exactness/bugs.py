@@ -176,7 +176,7 @@ def _unwarped(part: str) -> Callable[..., list[Verdict]]:
         honest, wrong = law_of(proposal.tokens, q, target), law_of(proposal.tokens, q, raw)
         last = torch.arange(proposal.length + 1) == proposal.length
         take = last if part == "bonus" else ~last
-        law = Law(
+        law = Law.of(
             honest.accepted, torch.where(take.unsqueeze(-1), wrong.following, honest.following)
         )
         noise = torch.rand(2, generator=case.generator, dtype=torch.float64)
