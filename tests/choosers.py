@@ -1,13 +1,16 @@
-"""Stand-ins for a `Controller`: one that rolls dice, and proposers made around such a one."""
+"""Controllers for tests: one that rolls dice, one on a steady machine; and proposers under them."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from specstream.config import DraftProposerConfig, NgramProposerConfig
 from specstream.model.runner import ModelRunner
+from specstream.spec.control.controller import Controller
+from specstream.spec.control.costs import Costs
 from specstream.spec.control.records import Explanation, Kind, Outcome, Outlook, Plan, RoundTimes
 from specstream.spec.proposers.auto import AutoProposer
 from specstream.spec.proposers.draft_model import DraftModelProposer
@@ -69,6 +72,28 @@ class Dice:
 
     def explain(self, request_id: int | None = None) -> Explanation:
         return NOTHING
+
+
+class Steady(Controller):
+    """The real one, on a machine of constant pace: a draft pass is a tenth of the target's."""
+
+    def __init__(self, *, max_tokens: int = 4, interactive: bool = True) -> None:
+        costs = Costs()
+        costs.seed(0.1, {1: 1.0, 2: 1.01, 5: 1.05, 9: 1.1}, draft_read_ms=0.001, row_ms=0.01)
+        super().__init__(
+            kinds=frozenset({"draft", "ngram"}),
+            max_tokens=max_tokens,
+            interactive=interactive,
+            costs=costs,
+        )
+
+    def observe(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> None:
+        """Says what the pass would have taken there, whatever the test's machine was doing."""
+        draft_ms = 0.1 * times.draft_forwards + 0.001 * times.draft_read
+        verify_ms = 1.0 + 0.0125 * (times.tokens - 1) + 0.01 * (times.rows - 1)
+        other_ms = 0.4 * times.rows
+        told = replace(times, draft_ms=draft_ms, verify_ms=verify_ms, other_ms=other_ms)
+        super().observe(told, outcomes)
 
 
 def proposer_with(

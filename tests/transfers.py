@@ -19,11 +19,11 @@ _WAITING = {
 _WHOLE = ("tolist", "numpy", "cpu", "__array__")
 
 
-class Transfers(TorchDispatchMode):
+class Transfers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """``count`` is the number of transfers so far; ``where`` names them."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.where: list[str] = []
 
     @property

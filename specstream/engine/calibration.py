@@ -27,8 +27,8 @@ def calibrate(target: ModelRunner, draft: ModelRunner | None) -> Costs:
     The draft is timed as a round runs it, right behind the target: whatever the target reads drives
     the draft's weights out of the caches, and a draft timed alone looks a good deal faster.
     """
-    widest = target.fixed_width or max(_WIDTHS)
     main = _Bench(target)
+    widest = min(target.fixed_width or max(_WIDTHS), main.room)
     passes = {w: _median_ms(partial(main.run, w)) for w in _WIDTHS if w <= widest}
     pair = _Bench(target, sequences=2)
     row_ms = _median_ms(lambda: pair.run(1)) - passes[2] if widest > 1 else None
@@ -36,8 +36,9 @@ def calibrate(target: ModelRunner, draft: ModelRunner | None) -> Costs:
     if draft is not None:
         side = _Bench(draft)
         step_ms = _median_ms(lambda: side.run(1), before=lambda: main.run(1))
-        long_ms = _median_ms(lambda: side.run(_LONG), before=lambda: main.run(1))
-        read_ms = max(0.0, (long_ms - step_ms) / (_LONG - 1))
+        long = min(_LONG, side.room)
+        long_ms = _median_ms(lambda: side.run(long), before=lambda: main.run(1))
+        read_ms = max(0.0, (long_ms - step_ms) / (long - 1))
     costs = Costs()
     costs.seed(
         step_ms,
@@ -49,12 +50,13 @@ def calibrate(target: ModelRunner, draft: ModelRunner | None) -> Costs:
 
 
 class _Bench:
-    """A model with some context, whose passes can be repeated."""
+    """A model with some context, whose passes can be repeated; the widest one may be ``room`` wide."""
 
     def __init__(self, runner: ModelRunner, sequences: int = 1) -> None:
         self._runner = runner
         self._caches = [runner.new_cache() for _ in range(sequences)]
         context = max(1, min(_CONTEXT, runner.context_length - _LONG))
+        self.room = max(2, runner.context_length - context)
         for start in range(0, context, runner.fixed_width or context):
             count = min(runner.fixed_width or context, context - start)
             self._forward(count)

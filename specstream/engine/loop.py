@@ -86,8 +86,8 @@ class EngineCore:
         request.delivery.put(chunk)
 
     def explain(self) -> Explanation | None:
-        """Why requests are served as they are at present; None where that is fixed."""
-        return self._adaptive.explain() if self._adaptive is not None else None
+        """Why requests are served as they are at present; None where that is fixed, or not known."""
+        return self._rounds.spare(self._adaptive.explain, None) if self._adaptive else None
 
     def submit(self, request: Request) -> None:
         """Take a request in; a full waiting line ends it with EngineBusy."""
@@ -121,8 +121,9 @@ class EngineCore:
     def _retire(self, request: Request) -> None:
         request.ended_ms = request.elapsed_ms()
         if self._adaptive is not None and request.proposer != "off":
-            request.explanation = self._adaptive.explain(request.id)
-            self._adaptive.finish(request.id)
+            explain, finish = self._adaptive.explain, self._adaptive.finish
+            request.explanation = self._rounds.spare(partial(explain, request.id), None)
+            self._rounds.spare(partial(finish, request.id), None)
         self.scheduler.retire(request)
         self.admission.leave(request)
 

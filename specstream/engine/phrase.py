@@ -8,6 +8,7 @@ __all__ = ["FirstPhrase", "PhraseLengths"]
 
 _END = re.compile(r"[.!?…,;:]['\")\]]*\s|[。！？，；：]|\n")
 _SHORTEST = 6  # characters; a voice wants more than "So," to begin with
+_LONGEST = 240  # characters; what has no end by then is cut there
 _FIRST_GUESS = 12.0  # tokens
 _WEIGHT = 0.1
 
@@ -32,12 +33,19 @@ class FirstPhrase:
 
     def read(self, text: str, tokens: int) -> None:
         """``text`` is the reply so far, of so many tokens."""
-        if not self._over and _END.search(text, _SHORTEST):
+        if self._over:
+            return
+        if len(text) >= _LONGEST or _END.search(text, _SHORTEST):
             self._over = True
             self._lengths.add(tokens)
 
     def left(self, tokens: int) -> int | None:
-        """Tokens that the phrase probably still lacks, at least 1; None once it is over."""
+        """Tokens that the phrase probably still lacks, at least 1; None once it is over.
+
+        One that is longer than usual may be so by a good deal: it is expected to go on for a quarter
+        of the usual length, however long it is already.
+        """
         if self._over:
             return None
-        return max(1, round(self._lengths.usual) - tokens)
+        usual = self._lengths.usual
+        return max(1, round(usual / 4), round(usual) - tokens)

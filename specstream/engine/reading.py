@@ -1,4 +1,4 @@
-"""How much of the waiting prompts a step reads, so that nobody who is being answered has to wait long."""
+"""How much of the waiting prompts a step reads, so that nobody who is being answered waits long."""
 
 from __future__ import annotations
 
@@ -66,8 +66,10 @@ class Pace:
 
     def budget(self, most: int) -> int:
         """Tokens to read beside a round, at most ``most``."""
-        if self._round_ms is None or not self._token_ms:
+        if self._round_ms is None or self._token_ms is None:
             return min(most, _FIRST_GUESS)
+        if most * self._token_ms <= self._round_ms:
+            return most
         return min(most, max(_LEAST, int(self._round_ms / self._token_ms)))
 
 

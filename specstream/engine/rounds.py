@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -23,7 +24,10 @@ __all__ = ["Rounds"]
 
 _log = logging.getLogger("specstream.engine")
 
+_LONGEST_REST = 255  # rounds
+
 _Guard = Callable[[Sequence[Request], Callable[[], None]], None]
+T = TypeVar("T")
 
 
 class Rounds:
@@ -50,6 +54,10 @@ class Rounds:
         self.pace = Pace()
         self._emit, self._fail, self._guard = emit, fail, guard
         self._longest = target.fixed_width - 1 if target.fixed_width else target.context_length
+        self._broken: set[type[Exception]] = set()
+        self._rest = self._resting = (
+            0  # rounds without the proposer after it broke, and those to come
+        )
 
     def run(self, step: Step) -> None:
         """One pass: a round for those who are ready, the next part of their prompts for the others."""
@@ -67,7 +75,7 @@ class Rounds:
         watch.mark()
         verdicts = self._judge(batch, proposals, logits)
         watch.mark()
-        self._proposer.observe(batch, verdicts)
+        self.spare(partial(self._proposer.observe, batch, verdicts), None)
         draft_ms, verify_ms, sample_ms = watch.spans_ms()
         for request, proposal, verdict in zip(batch, proposals, verdicts, strict=True):
             request.stats.sample_ms += sample_ms
@@ -75,11 +83,27 @@ class Rounds:
             self._guard([request], commit)
         tokens = sum(item.token_ids.shape[0] for item in inputs)
         self.pace.observe(verify_ms, tokens, len(inputs))
-        if self._adaptive is not None and decoding:
-            # A pass that reads prompts says nothing about the rounds to come.
+        if self._adaptive is not None:
+            # The time of a pass that reads prompts says nothing about rounds to come: no rows are
+            # told then. What became of the proposals is as true as ever.
             total_ms = (time.perf_counter() - started) * 1e3
-            times = StepTimes(draft_ms, verify_ms, total_ms, len(batch), tokens)
-            self._adaptive.clock(times)
+            rows = len(batch) if decoding else 0
+            times = StepTimes(draft_ms, verify_ms, total_ms, rows, tokens)
+            self.spare(partial(self._adaptive.clock, times), None)
+
+    def spare(self, work: Callable[[], T], instead: T) -> T:
+        """What ``work()`` returns; ``instead`` if it raises.
+
+        For all that a proposer does: proposals are a help, never a need, so whatever breaks in one
+        costs speed and nothing else. An error that comes again and again is logged once.
+        """
+        try:
+            return work()
+        except Exception as error:
+            log = _log.debug if type(error) in self._broken else _log.error
+            self._broken.add(type(error))
+            log("the proposer broke; decoding goes on without its help", exc_info=True)
+            return instead
 
     def _propose(self, batch: Sequence[Request]) -> list[Proposal]:
         # Round 0 drafts nothing: the first token is not kept waiting for the draft to read the
@@ -90,19 +114,29 @@ class Rounds:
         ]
         wanted = [i for i, b in enumerate(budget) if b > 0]
         proposals = [Proposal.empty(self._target.device) for _ in batch]
+        if self._resting:
+            self._resting -= 1
+            return proposals
         if not wanted:
             return proposals
-        try:
-            made = self._proposer.propose([batch[i] for i in wanted], [budget[i] for i in wanted])
-        except Exception:
-            # Proposals are a help, never a need: go on without, and let the proposer start afresh.
-            _log.exception("the proposer broke; this round is decoded plainly")
-            for i in wanted:
-                self._proposer.release(batch[i].slot)
+        asked = [batch[i] for i in wanted]
+        made = self.spare(partial(self._ask, asked, [budget[i] for i in wanted]), None)
+        if made is None:
+            for request in asked:  # let it start afresh, and wait longer each time
+                self.spare(partial(self._proposer.release, request.slot), None)
+            self._rest = self._resting = min(2 * self._rest + 1, _LONGEST_REST)
             return proposals
+        self._rest = 0
         for i, proposal in zip(wanted, made, strict=True):
             proposals[i] = proposal
         return proposals
+
+    def _ask(self, batch: Sequence[Request], budget: Sequence[int]) -> list[Proposal]:
+        made = self._proposer.propose(batch, budget)
+        for proposal, most in zip(made, budget, strict=True):
+            if proposal.length > most:
+                raise ValueError(f"{proposal.length} tokens were proposed, {most} at most wanted")
+        return made
 
     def _input(
         self, request: Request, proposed: Tensor | list[int], count: int | None = None
@@ -130,7 +164,7 @@ class Rounds:
             accepted = min(verdict.accepted, len(kept))
             request.slot_state.cache.rollback_to(before + accepted)
             request.text += text
-            stats.count_round(proposal.length, accepted, proposal.source)
+            stats.count_round(proposal.length, accepted, proposal.source if proposal.length else "")
             stats.draft_ms += times[0]
             stats.verify_ms += times[1]
             request.ttft_ms = request.ttft_ms or (request.elapsed_ms() if kept else 0.0)

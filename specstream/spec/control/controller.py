@@ -104,20 +104,21 @@ class Controller:
         ms = costs.draft(times.draft_forwards if drafting else 0, max(drafting, 1))
         ms += costs.verify(rows + proposed, rows) + rows * costs.other(proposed > 0)
         cost = ms / plain_ms
+        # Reading prompts is paid once for a whole reply: no part of what a round costs from now on.
+        read = costs.read(times.draft_read) / plain_ms
         owed = 0.0
         for outcome in outcomes:
             history = self._histories.get(outcome.id)
             if history is None:
                 continue
-            read_ms = costs.read(history.behind) if outcome.plan.proposer == "draft" else 0.0
             history.observe(outcome, self._rules.max_tokens)
-            owed += history.repay((outcome.accepted + 1 - cost) / rows, read_ms / plain_ms)
+            owed += history.repay((outcome.accepted + 1 - cost) / rows, read / rows)
             if history.able:
                 history.learn_rate(outcome.accepted + 1.0, cost)
                 self._tokens.learn(outcome.accepted + 1.0)
                 self._cost.learn(cost)
                 for digest in (history.digest, self._digest):
-                    digest.learn(outcome, cost, rows, history.probing)
+                    digest.learn(outcome, cost + read, rows, history.probing)
         tokens = (sum(o.accepted for o in outcomes) + rows) / rows
         self._account.enter(cost + owed - tokens if drafting else 0.0)
 

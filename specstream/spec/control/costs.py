@@ -33,7 +33,7 @@ class Tracked:
         """Count one observation."""
         self._seen += 1
         error = value / self.value - 1.0
-        clip = max(_CLIP, 2.0 / self._seen)
+        clip = max(_CLIP, 4.0 / self._seen)
         gain = weight * max(_GAIN, 1.0 / self._seen)
         self.value = max(self.value * (1.0 + gain * min(max(error, -clip), clip)), 1e-6)
 
@@ -57,6 +57,7 @@ class Costs:
         target_ms: Mapping[int, float],
         *,
         draft_read_ms: float | None = None,
+        draft_start_ms: float = 0.0,
         other_ms: float = 0.4,
         other_plain_ms: float | None = None,
         row_ms: float | None = None,
@@ -68,6 +69,7 @@ class Costs:
             target_ms: Pass of one request, by its number of tokens: 1, at least one more, and best
                 also the widest that a full batch can have.
             draft_read_ms: Each further token of a long draft pass.
+            draft_start_ms: What drafting costs in a round besides its passes.
             other_ms: Everything else of a round with a proposal, per request.
             other_plain_ms: The same of a plain round.
             row_ms: What another request adds to a target pass, beyond its tokens. Default: a pass
@@ -79,8 +81,11 @@ class Costs:
         if 1 not in target_ms or len(target_ms) < 2 or min(target_ms.values()) <= 0.0:
             raise ValueError(f"target_ms needs times above 0 for 1 and more tokens: {target_ms}")
         step = draft_step_ms if draft_step_ms is not None else target_ms[1]
-        self._step = Tracked(step)
+        self._step = step
         self._step_row = 0.0
+        self._start = draft_start_ms
+        self._drafts_seen = _MEASURED
+        self._passes = 3.0  # in a round that drafts, on average
         guessed = draft_read_ms is None
         self._read = Tracked(draft_read_ms or step / 16, seen=_GUESSED if guessed else _MEASURED)
         self._other = Tracked(other_ms)
@@ -98,13 +103,21 @@ class Costs:
 
     # What things cost.
 
-    def draft(self, passes: float, rows: int = 1) -> float:
-        """So many draft passes over ``rows`` requests in lockstep."""
-        return passes * (self._step.value + self._step_row * (rows - 1))
+    def draft(self, passes: int, rows: int = 1) -> float:
+        """A round's drafting: so many passes over ``rows`` requests in lockstep."""
+        return self._start + passes * self.draft_pass(rows) if passes else 0.0
+
+    def draft_pass(self, rows: int = 1) -> float:
+        """One pass of it."""
+        return self._step + self._step_row * (rows - 1)
 
     def draft_row(self) -> float:
-        """What a further request adds to a draft pass."""
+        """What a further request adds to a pass."""
         return self._step_row
+
+    def draft_start(self) -> float:
+        """What it costs besides its passes."""
+        return self._start
 
     def read(self, tokens: int) -> float:
         """The draft catching up on so many tokens."""
@@ -151,17 +164,28 @@ class Costs:
             self._observe_verify(times)
 
     def _observe_draft(self, times: RoundTimes, drafting: int) -> None:
-        if times.draft_forwards < 1:
+        passes = times.draft_forwards
+        if passes < 1:
             return
-        steps = self.draft(times.draft_forwards, max(drafting, 1))
+        expected = self.draft(passes, max(drafting, 1))
         if times.draft_read > 0:
-            self._read.learn(max(times.draft_ms - steps, 0.0) / times.draft_read)
-        elif drafting > 1:
-            error = min(max(times.draft_ms / steps - 1.0, -_CLIP), _CLIP)
-            gained = 0.1 * error * steps / times.draft_forwards / (drafting - 1)
-            self._step_row = max(0.0, self._step_row + gained)
-        else:
-            self._step.learn(times.draft_ms / times.draft_forwards)
+            self._read.learn(max(times.draft_ms - expected, 0.0) / times.draft_read)
+            return
+        self._drafts_seen += 1
+        clip = expected * max(_CLIP, 4.0 / self._drafts_seen)
+        error = min(max(times.draft_ms - expected, -clip), clip)
+        error *= max(_GAIN, 1.0 / self._drafts_seen)
+        if drafting > 1:
+            self._step_row = max(self._step_row + 2.0 * error / passes / (drafting - 1), 0.0)
+            return
+        # The pace of the whole, and then how it is divided: what deviates more with more passes than
+        # usual is the passes' part.
+        scale = 1.0 + error / expected
+        beyond = passes - self._passes
+        shift = error * beyond / (1.0 + beyond * beyond)
+        self._step = max(self._step * scale + shift, 1e-3)
+        self._start = max(self._start * scale - shift * self._passes, 0.0)
+        self._passes += 0.05 * beyond
 
     def _observe_verify(self, times: RoundTimes) -> None:
         expected = self.verify(times.tokens, times.rows)
@@ -172,7 +196,7 @@ class Costs:
         if times.rows > 1:
             # With several requests the rows' own part is the one that was least well known.
             self._rows_seen += 1
-            clip = expected * max(_CLIP, 2.0 / self._rows_seen)
+            clip = expected * max(_CLIP, 4.0 / self._rows_seen)
             rest = min(max(times.verify_ms - expected, -clip), clip) / level / (times.rows - 1)
             self._row = max(self._row + rest * max(_GAIN, 1.0 / self._rows_seen), 0.0)
         else:

@@ -14,7 +14,8 @@ EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
 _MIDDLES = (0.06, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.93, 0.97, 0.99, 0.998)
 _WEIGHT, _MEMORY = 3.0, 12.0  # rounds that the common lengths are worth, and rounds remembered
 _MENDS = 0.02  # of broken spells, by the trial: few are made while they last
-_DEEPEST = 6  # depths from here on share one chance
+_UNASKED, _REJECTED, _PART, _WHOLE = range(4)
+_DEEPEST = 5  # depths from here on share one chance
 
 
 class DraftAcceptance:
@@ -25,7 +26,9 @@ class DraftAcceptance:
     Attributes:
         of_confidence: Chance that a token stands, by bucket of its confidence.
         after: Chance that the *next* token will stand if this one does, by this one's bucket.
-        at_depth: Chance that the token at a depth stands, the ones before it standing.
+        at_depth: Chance that the second, third … token stands, the ones before it standing.
+        opening: Chance that the first one does, by how the draft fared last: not asked yet, rejected
+            at once, in part, all of it accepted.
         more: Tokens accepted beyond the first, where the first was and the draft was free to go on.
         longer: Tokens drafted beyond the first, where the draft was free to go on.
         doubt: How likely the draft was to be broken at the end of a request.
@@ -37,10 +40,11 @@ class DraftAcceptance:
         low, high = (0.15, 0.99) if greedy else (0.3, 0.98)
         self.of_confidence = [Chance(low + (high - low) * q, 6.0, 400.0) for q in _MIDDLES]
         self.after = [Chance(0.6 + 0.25 * q, 4.0, 300.0) for q in _MIDDLES]
-        self.at_depth = [Chance(min(0.62 + 0.03 * i, 0.75), 4.0, 300.0) for i in range(_DEEPEST)]
+        self.at_depth = [Chance(min(0.65 + 0.03 * i, 0.75), 4.0, 300.0) for i in range(_DEEPEST)]
+        self.opening = [Chance(p, 4.0, 300.0) for p in (0.62, 0.55, 0.6, 0.7)]
         self.more = Average(1.4, 3.0, 100.0)
         self.longer = Average(2.0, 3.0, 100.0)
-        self.doubt = Average(0.1, 2.0, 10.0)
+        self.doubt = Average(0.1, 2.0, 5.0)
 
 
 @dataclass(slots=True)
@@ -53,6 +57,7 @@ class DraftHabits:
     doubt: Doubt = field(init=False)
     more: Average = field(init=False)
     longer: Average = field(init=False)
+    last: int = _UNASKED
 
     def __post_init__(self) -> None:
         self.doubt = Doubt(self.common.doubt.value, _MENDS)
@@ -61,15 +66,20 @@ class DraftHabits:
 
     def first(self) -> float:
         """Probability that the first token stands."""
-        return self.doubt.chance(self.lean.chance(self.common.at_depth[0].log_odds))
+        return self.doubt.chance(self.lean.chance(self._base(0).log_odds))
 
     def fixed(self, count: int) -> list[float]:
         """Probability that token 1, 2, … ``count`` stands with all before it, none left out."""
-        made, survival, at_depth = [], 1.0 - self.doubt.value, self.common.at_depth
+        made, survival = [], 1.0 - self.doubt.value
         for depth in range(count):
-            survival *= self.lean.chance(at_depth[min(depth, _DEEPEST - 1)].log_odds)
+            survival *= self.lean.chance(self._base(depth).log_odds)
             made.append(survival)
         return made
+
+    def _base(self, depth: int) -> Chance:
+        if depth == 0:
+            return self.common.opening[self.last]
+        return self.common.at_depth[min(depth, _DEEPEST) - 1]
 
     def free(self, cap: int, usual: int) -> tuple[float, float]:
         """Expected tokens accepted and drafted, where the draft may stop itself, up to ``cap``.
@@ -87,7 +97,7 @@ class DraftHabits:
         common, lean, doubt = self.common, self.lean, self.doubt
         for i in range(min(accepted + 1, drafted)):
             hit = i < accepted
-            guess = base = common.at_depth[min(i, _DEEPEST - 1)]
+            guess = base = self._base(i)
             if confidences and i > 0:
                 guess = common.after[bisect_right(EDGES, confidences[i - 1])]
             doubt.learn(guess.value, hit)
@@ -102,6 +112,8 @@ class DraftHabits:
             base.learn(hit)
             if guess is not base:
                 guess.learn(hit)
+
+        self.last = _WHOLE if accepted == drafted else _PART if accepted else _REJECTED
 
     def close(self) -> None:
         """The request is over."""

@@ -97,7 +97,8 @@ class Lean:
 
     def learn(self, base: float, hit: bool, weight: float = 1.0) -> None:
         """Count one trial of something with log-odds ``base`` in general."""
-        p = self.chance(base)
+        # Not limited like `chance`: what is certain anyway mustn't count as a small surprise.
+        p = odds_to_chance(base + self.value)
         self._precision = min(self._precision + weight * p * (1.0 - p), _FIRMEST)
         moved = self.value + weight * (hit - p) / self._precision
         self.value = min(max(moved, -_FURTHEST), _FURTHEST)

@@ -81,7 +81,7 @@ def explain(digest: Digest, costs: Costs, kinds: frozenset[Kind]) -> Explanation
         num_tokens=count,
         acceptance=digest.first[judged],
         tau=digest.tokens,
-        draft_cost=costs.draft(1, rows) / plain if "draft" in kinds else 0.0,
+        draft_cost=costs.draft_pass(rows) / plain if "draft" in kinds else 0.0,
         verify_cost=costs.verify(rows * (1.0 + count), rows) / plain,
         overhead=rows * costs.other(count > 0.0) / plain,
         predicted_speedup=digest.tokens / digest.cost,
@@ -116,7 +116,7 @@ def _reason(found: Explanation, digest: Digest, costs: Costs, kinds: frozenset[K
     # What one drafted token a request adds to a step is the part of a step that it has to save.
     widening = costs.widening(rows, rows)[rows] / plain
     around = rows * max(costs.other(True) - costs.other(False), 0.0) / plain
-    needed = step + widening + around
+    needed = step + costs.draft_start() / plain + widening + around
     if rows > 1 and widening > max(step, _SLOW):
         return (
             f"the batch is saturated (one token more for each of {rows} requests makes a step "

@@ -48,7 +48,7 @@ class History:
         self.tokens = tokens.heir(_WEIGHT, _MEMORY)
         self.cost = cost.heir(_WEIGHT, _MEMORY)
         self.digest = Digest(64.0)
-        self.schedule = Schedule()
+        self.schedule = Schedule.beginning(common.draft.doubt.value)
         self.option = OFF
         self.given_up = False
         self.probing = False

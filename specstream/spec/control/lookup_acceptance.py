@@ -14,9 +14,7 @@ __all__ = ["LookupAcceptance", "LookupHabits"]
 _EDGES = (2, 3, 4, 5, 7, 10, 16, 24)
 _PRIORS = (0.3, 0.5, 0.65, 0.72, 0.76, 0.8, 0.85, 0.88, 0.88)
 _GROUPS = (0, 1, 1, 2, 2, 2, 2, 2, 2)  # a request leans alike within a group
-_SPREAD = 0.7
-_MENDS = 0.004
-_W = 3.0
+_MENDS = 0.004  # of spells in which nothing repeats, by the trial
 _BUCKET = [bisect_right(_EDGES, length) for length in range(64)]
 
 
@@ -29,8 +27,8 @@ class LookupAcceptance:
     """
 
     def __init__(self) -> None:
-        self.of_length = [Chance(p, _W, 400.0) for p in _PRIORS]
-        self.doubt = Average(0.05, 2.0, 10.0)
+        self.of_length = [Chance(p, 3.0, 400.0) for p in _PRIORS]
+        self.doubt = Average(0.05, 2.0, 5.0)
 
 
 @dataclass(slots=True)
@@ -38,9 +36,7 @@ class LookupHabits:
     """How one request differs from that: some texts repeat themselves, others only seem to."""
 
     common: LookupAcceptance
-    leans: tuple[Lean, Lean, Lean] = field(
-        default_factory=lambda: (Lean(_SPREAD), Lean(_SPREAD), Lean(_SPREAD))
-    )
+    leans: tuple[Lean, Lean, Lean] = field(default_factory=lambda: (Lean(), Lean(), Lean()))
     doubt: Doubt = field(init=False)
 
     def __post_init__(self) -> None:

@@ -45,6 +45,7 @@ class Prices:
     Attributes:
         worth: Tokens per ms that the engine can expect, over all requests.
         step_ms: Its share of a draft pass.
+        start_ms: Its share of what drafting costs besides its passes.
         verify_ms: Entry k: what k proposed tokens add to the target's pass.
         around_ms: What any proposal adds outside the passes.
         usual: The longest proposal of a round without a limit of its own.
@@ -52,6 +53,7 @@ class Prices:
 
     worth: float
     step_ms: float
+    start_ms: float
     verify_ms: Sequence[float]
     around_ms: float
     usual: int
@@ -89,18 +91,17 @@ def draft_option(
         extra_ms: Cost besides, such as this round's share of reading the prompt.
     """
     worth, step = prices.worth, prices.step_ms
-    extra_ms += prices.around_ms
+    extra_ms += prices.start_ms + prices.around_ms
     if free:
-        choice = OFF
-        for limit in (cap, 1):  # a short draft may pay where the usual one is too long
-            accepted, drafted = habits.free(limit, prices.usual)
-            ms = drafted * step + prices.verify(drafted) + extra_ms
-            gain = accepted - worth * ms
-            if choice is OFF or gain > choice.gain:
-                choice = Option("draft", limit, gain, drafted)
+        best = float("-inf")
+        for limit in (cap, 1):  # it stops early where the usual length is too long
+            accepted, length = habits.free(limit, prices.usual)
+            gain = accepted - worth * (length * step + prices.verify(length) + extra_ms)
+            if gain > best:
+                best, drafted = gain, length
             if gain > 0.0:
                 break
-        return choice
+        return Option("draft", cap, best, drafted)
     best, at = float("-inf"), 1
     accepted = 0.0
     for index, survival in enumerate(habits.fixed(cap)):
@@ -119,6 +120,6 @@ def conceivable(cap: int, prices: Prices) -> float:
     for count in range(1, cap + 1):
         survival *= 0.95
         accepted += survival
-        ms = count * prices.step_ms + prices.verify_ms[count] + prices.around_ms
+        ms = prices.start_ms + count * prices.step_ms + prices.verify_ms[count] + prices.around_ms
         best = max(best, accepted - prices.worth * ms)
     return best

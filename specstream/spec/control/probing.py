@@ -7,11 +7,12 @@ from dataclasses import dataclass
 __all__ = ["Account", "Schedule"]
 
 _KEPT = 0.96  # of the balance, from round to round
-_LIMIT, _TRIES = 1.0, 0.3  # plain rounds: what may be lost, and a little more for tries
+_LIMIT, _TRIES = 2.0, 0.3  # plain rounds: what may be lost, and a little more for tries
 _DEEPEST = -3.0  # as much as is ever kept of what was gained
 _FIRST, _EARLY, _LONGEST = 2, 4, 16  # rounds between two tries
-_BOLD = 0.7  # what an early try may cost, in plain rounds
-_SHARE = 0.025  # of the time, for tries that keep failing
+_BOLD, _MILD = 0.7, 0.3  # what an early try may cost, in plain rounds; of one's own, or joined
+_SHARE = 0.025  # of a request's time, for tries that keep failing
+_SPARED = 0.01  # of all time, for tries that would be too dear for one request
 
 
 class Account:
@@ -23,18 +24,24 @@ class Account:
     ``(1 - _KEPT) * _LIMIT`` of the time, and one that begins a few plain rounds.
     """
 
-    __slots__ = ("lost",)
+    __slots__ = ("idle", "lost")
 
     def __init__(self) -> None:
         self.lost = 0.0
+        self.idle = 0  # steps since the last try
 
     def enter(self, loss: float) -> None:
         """Count one round that lost so many plain rounds (below 0: gained)."""
         self.lost = max(self.lost * _KEPT + loss, _DEEPEST)
+        self.idle += 1
 
     def affords(self) -> bool:
         """Whether anything may be risked now."""
         return self.lost < _LIMIT
+
+    def spares(self, cost: float) -> bool:
+        """Whether a try at that price keeps all tries together to their share of the time."""
+        return cost <= _SPARED * self.idle
 
     def affords_try(self, cost: float) -> bool:
         """Whether so many plain rounds may be spent on a try."""
@@ -48,26 +55,41 @@ class Schedule:
     interval: int = _FIRST
     idle: int = 0
 
+    @staticmethod
+    def beginning(doubt: float) -> Schedule:
+        """Of a new request: the less likely it is that the draft works, the later the first try."""
+        return Schedule(_FIRST + round(doubt * (_LONGEST - _FIRST)))
+
     def wait(self, able: bool) -> None:
         """A round begins; it counts if anything could be proposed in it."""
         self.idle += able
 
-    def due(self, given_up: bool, elsewhere: float, cost: float, joining: bool = False) -> bool:
+    def due(
+        self,
+        given_up: bool,
+        elsewhere: float,
+        cost: float,
+        *,
+        joining: bool = False,
+        spared: bool = False,
+    ) -> bool:
         """Whether the draft's turn has come.
 
         Args:
             given_up: Whether it would not be chosen even if there were nothing better.
             elsewhere: The gain, in tokens, that this round would forgo by trying it.
-            cost: What a try costs, in plain rounds.
+            cost: What a try costs, in plain rounds of one request.
             joining: Whether another request tries in this round anyway.
+            spared: Whether the price doesn't matter, because tries have been few of late.
         """
-        if joining and given_up and elsewhere < 0.5:
-            return 2 * self.idle >= self.interval
         if not given_up:
             return self.idle >= _LONGEST and elsewhere < 1.0
-        if self.idle < self.interval or (elsewhere > 0.5 and self.idle < 2 * self.interval):
+        wait = self.interval / 2 if joining else self.interval
+        if self.idle < (2 * wait if elsewhere > 0.5 else wait):
             return False
-        return cost <= (_BOLD if self.interval <= _EARLY else _SHARE * self.idle)
+        if spared or cost <= _SHARE * self.idle:
+            return True
+        return self.interval <= _EARLY and cost <= (_MILD if joining else _BOLD)
 
     def long_due(self) -> bool:
         """Whether it is time even for what seemed hopeless."""

@@ -54,6 +54,27 @@ def cap(outlook: Outlook, max_tokens: int) -> int:
     return most
 
 
+class _Crowd:
+    """How many tokens others propose, counting at most the first k of each: entry k."""
+
+    __slots__ = ("others",)
+
+    def __init__(self, lengths: Sequence[float], deepest: int) -> None:
+        self.others = [0.0] * (deepest + 1)
+        for length in lengths:
+            self.join(length)
+
+    def join(self, length: float) -> None:
+        """One more, with so many tokens."""
+        for depth in range(1, len(self.others) if length else 0):
+            self.others[depth] += min(depth, length)
+
+    def leave(self, length: float) -> None:
+        """One less."""
+        for depth in range(1, len(self.others) if length else 0):
+            self.others[depth] -= min(depth, length)
+
+
 class Round:
     """Plans one step. The requests share the target's pass, and those that draft share its passes.
 
@@ -95,27 +116,44 @@ class Round:
         return sum(place.history.option.kind == "draft" for place in self._places)
 
     def _choose(self, sharers: int) -> None:
-        step = 0.0
+        step = start = 0.0
         if sharers:
-            step = self._costs.draft(1, sharers) / sharers
+            step = self._costs.draft_pass(sharers) / sharers
+            start = self._costs.draft_start() / sharers
             if sharers > 1:
                 step *= self._unevenness
-        # The others' tokens as last chosen: what one more costs depends on how wide the pass is.
-        width = self._rows + sum(place.history.option.drafted for place in self._places)
+        if self._rows == 1:
+            verify = self._costs.widening(1, self._entries)
+            self._choose_for(self._places[0], self._prices(step, start, verify), sharers > 0)
+            return
+        crowd = _Crowd([place.history.option.drafted for place in self._places], self._entries)
         for place in self._places:
-            history = place.history
-            width -= history.option.drafted
-            verify = self._costs.widening(int(width), self._entries)
-            prices = Prices(self._worth, step, verify, self._around, self._rules.max_tokens)
-            history.option = self._best(place, prices, sharers > 0)
-            width += history.option.drafted
+            crowd.leave(place.history.option.drafted)
+            prices = self._prices(step, start, self._widening(crowd))
+            self._choose_for(place, prices, sharers > 0)
+            crowd.join(place.history.option.drafted)
 
-    def _best(self, place: Place, prices: Prices, drafting: bool) -> Option:
-        """The option with the greatest gain."""
+    def _prices(self, step_ms: float, start_ms: float, verify_ms: list[float]) -> Prices:
+        longest = self._rules.max_tokens
+        return Prices(self._worth, step_ms, start_ms, verify_ms, self._around, longest)
+
+    def _widening(self, crowd: _Crowd) -> list[float]:
+        """Entry k: what k tokens of one request add to the target's pass, ms."""
+        # A first token is worth more than another's second, so it comes before that in the queue
+        # for what room the pass has: what the k-th costs depends on the others' first k.
+        ms, total = [0.0], 0.0
+        for depth in range(1, self._entries + 1):
+            width = self._rows + int(crowd.others[depth]) + depth - 1
+            total += self._costs.widening(width, 1)[1]
+            ms.append(total)
+        return ms
+
+    def _choose_for(self, place: Place, prices: Prices, drafting: bool) -> None:
+        """Take the option with the greatest gain."""
         outlook, history = place.outlook, place.history
-        best = OFF
+        history.option = best = OFF
         if place.cap < 1:
-            return best
+            return
         if outlook.lookup > 0 and "ngram" in self._rules.kinds:
             found = min(place.cap, outlook.lookup)
             best = lookup_option(history.lookup, outlook.match, found, prices)
@@ -126,7 +164,7 @@ class Round:
             history.given_up = draft.gain <= 0.0
             if draft.gain > best.gain:
                 best = draft
-        return best
+        history.option = best
 
     def plans(self) -> list[Plan]:
         """What was chosen, as plans."""
@@ -142,7 +180,7 @@ class Round:
         ms = self._costs.widening(width, min(len(drafting) * self._rules.max_tokens, 128))
         row_ms = self._costs.draft_row()
         lockstep = Lockstep(
-            self._worth * (self._costs.draft(1) - row_ms),
+            self._worth * (self._costs.draft_pass() - row_ms),
             self._worth * row_ms,
             [self._worth * (b - a) for a, b in pairwise(ms)],
         )
@@ -158,7 +196,7 @@ class Round:
     def _align(self, drafting: Sequence[Place]) -> None:
         """Fix lengths together, depth by depth: a pass is made if what it brings pays for it."""
         worth, row_ms = self._worth, self._costs.draft_row()
-        per_pass = worth * (self._costs.draft(1) - row_ms)
+        per_pass = worth * (self._costs.draft_pass() - row_ms)
         width = self._rows + len(drafting)
         width += sum(p.history.option.tokens for p in self._places if p not in drafting)
         ms = self._costs.widening(width, 128)
@@ -187,30 +225,39 @@ class Round:
 
     def probe(self, plans: list[Plan], account: Account, plain_ms: float) -> None:
         """Let drafts that are not the choice have a short try, once in a while, all together."""
-        joined = 1.0 if self._drafting() == 0 else 0.0  # else the passes are made anyway
-        pass_ms = joined * self._costs.draft(1) + self._costs.draft_row()
+        start_ms, pass_ms = self._costs.draft_start(), self._costs.draft_pass()
         verify = self._costs.widening(self._rows, self._entries)
-        prices = Prices(self._worth, self._costs.draft(1) / self._rows, verify, 0.0, 0)
+        prices = self._prices(pass_ms / self._rows, start_ms / self._rows, verify)
+        if self._drafting():  # then the passes are made anyway
+            start_ms, pass_ms = 0.0, self._costs.draft_row()
         trying = False
         for index, place in enumerate(self._places):
             history = place.history
             history.probing = False
             if history.option.kind == "draft" or place.cap < 1 or not place.can_draft:
                 continue
-            count = min(place.cap, 2 if 2 * pass_ms + verify[2] < _CHEAP * plain_ms else 1)
-            ms = count * pass_ms + verify[count] + self._costs.read(place.outlook.behind)
+            two_ms = start_ms + 2 * pass_ms + verify[2]
+            count = min(place.cap, 2 if two_ms < _CHEAP * plain_ms else 1)
+            ms = start_ms + count * pass_ms + verify[count] + self._costs.read(place.outlook.behind)
             # What holds all requests up costs each of them its part of a round.
-            cost = self._rows * ms / plain_ms
-            if not history.schedule.due(history.given_up, history.option.gain, cost, trying):
+            cost = ms / plain_ms
+            if not history.schedule.due(
+                history.given_up,
+                history.option.gain,
+                self._rows * cost,
+                joining=trying,
+                spared=account.spares(cost),
+            ):
                 continue
             hopeless = conceivable(place.cap, prices) <= history.option.gain
             if hopeless and not history.schedule.long_due():
                 continue
-            if not account.affords_try(ms / plain_ms):
+            if not account.affords_try(cost):
                 continue
             if not trying:
                 trying = True
-                pass_ms = self._costs.draft_row()  # whoever joins now pays for itself alone
+                account.idle = 0
+                start_ms, pass_ms = 0.0, self._costs.draft_row()  # who joins pays for itself alone
             history.probing = True
             history.option = Option("draft", count, 0.0, count)
             plans[index] = Plan("draft", count)

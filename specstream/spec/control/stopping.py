@@ -9,6 +9,8 @@ from specstream.spec.control.draft_acceptance import EDGES, DraftHabits
 
 __all__ = ["Confidence", "Lockstep"]
 
+_FADES = 0.75  # from one token to the next, of a chance not asked about yet
+
 
 class Lockstep:
     """What the requests that draft together in one round have to gain from another pass.
@@ -21,23 +23,33 @@ class Lockstep:
             what is proposed in any case.
     """
 
-    __slots__ = ("_token_worth", "_tokens", "hope", "pass_worth", "row_worth")
+    __slots__ = ("_row_worth", "_token_worth", "depth", "members", "pass_worth", "tokens")
 
     def __init__(self, pass_worth: float, row_worth: float, token_worth: Sequence[float]) -> None:
         self.pass_worth = pass_worth
-        self.row_worth = row_worth
-        self.hope = 0.0
+        self._row_worth = row_worth
         self._token_worth = token_worth
-        self._tokens = 0
+        self.members: list[Confidence] = []
+        self.tokens = 0  # beyond what is proposed in any case
+        self.depth = 0  # passes that will be made
 
-    def token(self) -> float:
-        """What the next token costs, the pass itself left out."""
-        last = len(self._token_worth) - 1
-        return self.row_worth + self._token_worth[min(self._tokens, last)]
+    def price(self, ahead: int) -> float:
+        """What a token costs, the pass itself left out, if so many others come before it."""
+        return (
+            self._row_worth
+            + self._token_worth[min(self.tokens + ahead, len(self._token_worth) - 1)]
+        )
 
-    def add(self) -> None:
-        """Another token will be drafted."""
-        self._tokens += 1
+    def hope(self, asking: Confidence) -> float:
+        """What those who are still to be asked at this depth can be expected to gain."""
+        hope, ahead = 0.0, 1
+        for member in self.members:
+            if member is not asking and member.depth < asking.depth and member.hope > 0.0:
+                left = _FADES * member.hope - self.price(ahead)
+                if left > 0.0:
+                    hope += left
+                    ahead += 1
+        return hope
 
 
 class Confidence:
@@ -45,34 +57,34 @@ class Confidence:
 
     The next token brings something only if all before it stand and it does too. That chance falls
     from token to token, so it is enough to look one ahead: go on while it is worth more than the
-    token costs. A pass that others make anyway costs a request next to nothing, so what all of them
-    hope for, by their latest answers, has to pay for it together.
+    token costs. A pass is paid for by all who want it; once one is made, joining costs next to
+    nothing.
     """
 
-    __slots__ = ("_habits", "_hope", "_lockstep", "_survival")
+    __slots__ = ("_habits", "_lockstep", "_survival", "depth", "hope")
 
     def __init__(self, habits: DraftHabits, lockstep: Lockstep) -> None:
         self._habits = habits
         self._lockstep = lockstep
         self._survival = 1.0 - habits.doubt.value
-        self._hope = habits.first()
-        lockstep.hope += self._hope
+        self.depth = 0  # tokens that were asked about
+        self.hope = habits.first()  # chance that the next token stands; 0: stopped
+        lockstep.members.append(self)
 
     def __call__(self, q: float) -> bool:
         """Whether to draft another token after one that the draft gave probability ``q``."""
         habits, lockstep = self._habits, self._lockstep
+        self.depth += 1
         bucket = bisect_right(EDGES, q)
         common = habits.common
         self._survival *= habits.calibration.chance(common.of_confidence[bucket].log_odds)
-        hope = self._survival * habits.lean.chance(common.after[bucket].log_odds)
-        others = lockstep.hope - self._hope
-        # A request counts towards a pass only with what is left after its own token is paid for.
-        own = hope - lockstep.token()
-        if own > 0.0 and own + others > lockstep.pass_worth:
-            lockstep.hope = others + own
-            lockstep.add()
-            self._hope = own
-            return True
-        lockstep.hope = others
-        self._hope = 0.0
-        return False
+        self.hope = self._survival * habits.lean.chance(common.after[bucket].log_odds)
+        gain = self.hope - lockstep.price(0)
+        if gain > 0.0 and lockstep.depth < self.depth:
+            gain += lockstep.hope(self) - lockstep.pass_worth
+        if gain <= 0.0:
+            self.hope = 0.0
+            return False
+        lockstep.depth = self.depth
+        lockstep.tokens += 1
+        return True

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from specstream.spec.control.controller import Controller
 from specstream.spec.control.records import Explanation, Outcome, Outlook, Plan, RoundTimes
 from specstream.spec.proposal import Capabilities, Proposal, SpecRequest, StepTimes, Verdict
-from specstream.spec.proposers.draft_model import DraftModelProposer, Drafting
+from specstream.spec.proposers.draft_model import Drafting, DraftModelProposer
 from specstream.spec.proposers.ngram import Lookup, NgramProposer
 
 __all__ = ["AutoProposer"]
@@ -58,25 +58,30 @@ class AutoProposer:
         self._lookup = lookup
         self._draft = draft
         self._rounds: dict[int, _Round] = {}
+        self._drafting = False
         self._passes = 0
         self._read = 0
         self._outcomes: list[Outcome] = []
+        self._over: list[
+            int
+        ] = []  # requests that are, but for being told what their last round was
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
         """What the controller planned for each."""
+        self._rounds, self._drafting, self._passes, self._read = {}, False, 0, 0
         lookups = [self._lookup.look_up(r, b) for r, b in zip(requests, budget, strict=True)]
         outlooks = [self._outlook(*item) for item in zip(requests, budget, lookups, strict=True)]
         plans = self._controller.plan(outlooks)
         chains = {
-            r.id: Drafting(r, p.num_tokens, p.go_on)
-            for r, p in zip(requests, plans, strict=True)
+            r.id: Drafting(r, min(p.num_tokens, b), p.go_on)
+            for r, p, b in zip(requests, plans, budget, strict=True)
             if p.proposer == "draft"
         }
-        self._passes = self._read = 0
         if chains and self._draft is not None:
-            self._read = sum(o.behind for o in outlooks if o.id in chains)
+            self._drafting = True
             self._passes = self._draft.write(list(chains.values()))
-        self._rounds = {}
+            self._read = sum(chain.read for chain in chains.values())
+        rounds: dict[int, _Round] = {}
         for request, plan, lookup in zip(requests, plans, lookups, strict=True):
             confidences: tuple[float, ...] = ()
             if plan.proposer == "draft":
@@ -86,8 +91,9 @@ class AutoProposer:
             else:
                 count = plan.num_tokens if plan.proposer == "ngram" else 0
                 proposal = self._lookup.proposal(lookup.tokens[:count])
-            self._rounds[request.id] = _Round(plan, lookup, proposal, confidences)
-        return [self._rounds[request.id].proposal for request in requests]
+            rounds[request.id] = _Round(plan, lookup, proposal, confidences)
+        self._rounds = rounds
+        return [rounds[request.id].proposal for request in requests]
 
     def _outlook(self, request: SpecRequest, budget: int, lookup: Lookup) -> Outlook:
         return Outlook(
@@ -102,17 +108,21 @@ class AutoProposer:
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
         """Remember what became of the proposals until the step's times are known."""
+        rounds, self._rounds = self._rounds, {}
+        self._outcomes = [
+            rounds[request.id].outcome(request.id, verdict)
+            for request, verdict in zip(requests, verdicts, strict=True)
+            if request.id in rounds
+        ]
         if self._draft is not None:
             self._draft.observe(requests, verdicts)
-        self._outcomes = [
-            self._rounds.pop(request.id).outcome(request.id, verdict)
-            for request, verdict in zip(requests, verdicts, strict=True)
-            if request.id in self._rounds
-        ]
 
     def clock(self, times: StepTimes) -> None:
-        """Tell the controller what the step took and brought."""
-        draft_ms = times.propose_ms if self._passes else 0.0
+        """Tell the controller what the step took and brought.
+
+        Without rows the times say nothing, and only what became of the proposals is learned.
+        """
+        draft_ms = times.propose_ms if self._drafting else 0.0
         measured = RoundTimes(
             draft_ms=draft_ms,
             draft_forwards=self._passes,
@@ -122,17 +132,27 @@ class AutoProposer:
             tokens=times.tokens,
             other_ms=max(0.0, times.total_ms - draft_ms - times.verify_ms),
         )
-        self._controller.observe(measured, self._outcomes)
-        self._outcomes, self._passes, self._read = [], 0, 0
+        outcomes, over = self._outcomes, self._over
+        self._outcomes, self._over = [], []
+        self._drafting, self._passes, self._read = False, 0, 0
+        try:
+            if outcomes:
+                self._controller.observe(measured, outcomes)
+        finally:
+            for request_id in over:
+                self._controller.forget(request_id)
 
     def explain(self, request_id: int | None = None) -> Explanation:
         """The controller's reasons."""
         return self._controller.explain(request_id)
 
     def finish(self, request_id: int) -> None:
-        """What was learned of the request alone is forgotten."""
+        """What was learned of the request alone is forgotten, once its last round is learned from."""
         self._rounds.pop(request_id, None)
-        self._controller.forget(request_id)
+        if any(outcome.id == request_id for outcome in self._outcomes):
+            self._over.append(request_id)
+        else:
+            self._controller.forget(request_id)
 
     def release(self, slot: int) -> None:
         """Drop the slot's draft cache and index."""

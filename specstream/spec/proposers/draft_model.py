@@ -16,6 +16,8 @@ from specstream.spec.proposal import Capabilities, Proposal, SpecRequest, Verdic
 
 __all__ = ["DraftModelProposer", "Drafting"]
 
+_LEAST = 64  # tokens that the draft reads at once, however few the target does: it is quick at that
+
 
 @dataclass(slots=True)
 class _Sequence:
@@ -40,12 +42,6 @@ class _Sequence:
         self.cache.rollback_to(count)
         del self.rows[count:]
 
-    def known(self, request: SpecRequest) -> int:
-        """How many rows are the request's own; within a request nothing but the tail can differ."""
-        if self.request_id == request.id:
-            return len(self.rows)
-        return _common_prefix(self.rows, request.token_ids[self.start :])
-
 
 @dataclass(slots=True)
 class Drafting:
@@ -57,12 +53,14 @@ class Drafting:
         go_on: Asked with the draft's probability of each token after that token was taken; False ends
             the chain. None: never asked, so that nothing waits for the device.
         confidences: Those probabilities, as far as they were asked for.
+        read: Tokens that had to be read first, beyond the one or two of any round.
     """
 
     request: SpecRequest
     count: int
     go_on: Callable[[float], bool] | None = None
     confidences: list[float] = field(default_factory=list)
+    read: int = 0
     tokens: list[Tensor] = field(default_factory=list)
     probs: list[Tensor] = field(default_factory=list)
     drafted: list[int] = field(default_factory=list)  # known where the chain is looked at
@@ -104,7 +102,7 @@ class DraftModelProposer:
         # Room enough to go on from there: the window moves on when the draft's context is full.
         self._window = min(config.window, max(1, runner.context_length // 2))
         self._eos_ids = eos_ids
-        self._prefill_chunk = prefill_chunk
+        self._prefill_chunk = max(prefill_chunk, _LEAST)
         self._sequences: dict[int, _Sequence] = {}
         self._looks = runner.device.type == "cpu"
 
@@ -133,8 +131,9 @@ class DraftModelProposer:
 
     def behind(self, request: SpecRequest) -> int:
         """Tokens that the draft has to read first, beyond the one or two of any round."""
-        state, length = self._sequences.get(request.slot), len(request.token_ids)
-        unread = length if state is None else length - state.start - state.known(request)
+        state, unread = self._sequence(request), len(request.token_ids)
+        if state is not None and self._start(state, unread) == state.start:
+            unread -= state.end
         return max(0, min(unread, self._window) - 2)
 
     def _begin(self, chain: Drafting) -> None:
@@ -153,7 +152,9 @@ class DraftModelProposer:
             part = behind[: self._prefill_chunk]
             self._runner.forward([ForwardInput(self._ids(part), state.cache)])
             state.rows.extend(part)
+            chain.read = len(part)
             return
+        chain.read = max(0, len(behind) - 2)
         state.rows.extend(behind)
         chain.unread = self._ids(behind)
 
@@ -168,6 +169,9 @@ class DraftModelProposer:
         else:
             probs = probabilities(row, request.params)
             token = request.draw(probs, len(request.token_ids) + len(chain.tokens))
+            # A row of no numbers has no token. Unlooked at, any will do, if only there is one: the
+            # judge goes no further, and a device does not survive reading out of range.
+            token = token.clamp_max(probs.shape[-1] - 1)
             top = probs[0, token]
         chain.unread = None
         ended = False
@@ -186,22 +190,42 @@ class DraftModelProposer:
         if not ended and len(chain.tokens) < chain.count:
             chain.unread = token
 
+    def _sequence(self, request: SpecRequest) -> _Sequence | None:
+        """The slot's cache, if there is one, without rows of an earlier request that aren't this one's.
+
+        Within a request nothing but the tail can differ, and that is taken back by `observe`.
+        """
+        state = self._sequences.get(request.slot)
+        if state is not None and state.request_id != request.id:
+            same = _common_prefix(state.rows, request.token_ids[state.start :])
+            state.keep(min(same, state.cache.length))
+            state.request_id = request.id
+        return state
+
+    def _start(self, state: _Sequence, length: int) -> int:
+        """Where the context begins for ``length`` tokens: where it did, or a window before their end."""
+        held = length - state.start
+        full = held >= self._runner.context_length
+        far = held - len(state.rows) > self._window
+        # The prompt has lost its beginning: from the old place on there would be little left to know.
+        short = state.start > 0 and held < max(1, self._window // 2)
+        return max(0, length - self._window) if full or far or short else state.start
+
     def _synchronised(self, request: SpecRequest) -> _Sequence:
         """The slot's cache, rolled back to what it has in common with the request's tokens.
 
-        A new request of the slot is compared from the start. At least the last token is left to
-        read: its logits are what the draft begins with.
+        At least the last token is left to read: its logits are what the draft begins with.
         """
-        state = self._sequences.get(request.slot)
+        state = self._sequence(request)
         if state is None:
             state = _Sequence(self._runner.new_cache(), request.id)
             self._sequences[request.slot] = state
-        length, same = len(request.token_ids), state.known(request)
-        state.request_id = request.id
-        full = length - state.start >= self._runner.context_length
-        if full or length - state.start - same > self._window or state.start >= length:
-            state.start, same = max(0, length - self._window), 0
-        state.keep(min(same, state.cache.length, length - state.start - 1))
+        length = len(request.token_ids)
+        start = self._start(state, length)
+        if start != state.start:
+            state.keep(0)
+            state.start = start
+        state.keep(min(len(state.rows), state.cache.length, length - start - 1))
         return state
 
     def _ids(self, tokens: Sequence[int]) -> Tensor:
@@ -211,7 +235,9 @@ class DraftModelProposer:
         """Keep the rows of accepted tokens, take back the others; called before the commit."""
         for request, verdict in zip(requests, verdicts, strict=True):
             state = self._sequences.get(request.slot)
-            if state is None or state.end != len(request.token_ids):
+            if state is None or state.request_id != request.id:
+                continue
+            if state.end != len(request.token_ids):
                 continue  # it wrote nothing this round
             state.rows.extend(verdict.tokens[: verdict.accepted])
             state.keep(min(len(state.rows), state.cache.length))

@@ -88,6 +88,7 @@ class Machine:
     """What things cost, ms. ``noise`` is the relative spread of what is *reported*, not of the sums."""
 
     step: float = 0.29
+    start: float = 0.0
     target: Callable[[int], float] = lambda tokens: 2.8 + 0.035 * (tokens - 1)
     row: float = 0.0
     read: float = 0.01
@@ -104,7 +105,7 @@ class Machine:
     def round(self, passes: int, read: int, rows: int, tokens: int, proposed: bool) -> RoundTimes:
         """The true times of a step."""
         return RoundTimes(
-            passes * self.step + read * self.read,
+            self.start * (passes > 0) + passes * self.step + read * self.read,
             passes,
             read,
             self.target(tokens) + self.row * (rows - 1),

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from specstream.spec.control import Costs, RoundTimes
+from specstream.spec.control.costs import Tracked
+
+
+def seeded(row_ms: float = 0.0) -> Costs:
+    costs = Costs()
+    costs.seed(0.3, {1: 2.8, 5: 2.9, 9: 3.1}, draft_read_ms=0.01, other_ms=0.4, row_ms=row_ms)
+    return costs
+
+
+def step(
+    tokens: int,
+    verify_ms: float,
+    *,
+    rows: int = 1,
+    passes: int = 0,
+    draft_ms: float = 0.0,
+    read: int = 0,
+    other_ms: float = 0.4,
+) -> RoundTimes:
+    return RoundTimes(draft_ms, passes, read, verify_ms, rows, tokens, other_ms)
+
+
+def test_the_seed_is_taken_as_it_is() -> None:
+    costs = seeded()
+    for tokens, ms in ((1, 2.8), (3, 2.85), (5, 2.9), (7, 3.0), (9, 3.1), (13, 3.3)):
+        assert costs.verify(tokens) == pytest.approx(ms)
+    assert costs.verify(6.5) == pytest.approx(2.975)
+    assert costs.draft(4) == pytest.approx(1.2)
+    assert costs.read(100) == pytest.approx(1.0)
+    assert costs.plain() == pytest.approx(3.2)
+    assert costs.widening(5, 4) == pytest.approx([0.0, 0.05, 0.1, 0.15, 0.2])
+
+
+def test_without_a_row_cost_requests_count_as_run_one_by_one() -> None:
+    costs = Costs()
+    costs.seed(0.3, {1: 2.8, 9: 3.1})
+    assert costs.verify(3, rows=3) == pytest.approx(2.8 * 3, rel=0.05)
+
+
+@pytest.mark.parametrize("bad", [{}, {1: 2.0}, {2: 1.0, 5: 2.0}, {1: 0.0, 5: 1.0}])
+def test_a_seed_that_says_too_little_is_refused(bad: dict[int, float]) -> None:
+    with pytest.raises(ValueError, match="target_ms"):
+        Costs().seed(0.3, bad)
+
+
+def test_a_narrower_pass_that_measured_slower_does_not_make_tokens_free_money() -> None:
+    costs = Costs()
+    costs.seed(0.3, {1: 3.0, 2: 2.6, 5: 3.2})
+    assert all(extra >= 0.0 for extra in costs.widening(1, 12))
+
+
+def learn(costs: Costs, truth: Callable[[int, int], float], rounds: int, stalls: float) -> None:
+    rng = random.Random(4)
+    for _ in range(rounds):
+        rows = rng.choice((1, 1, 4))
+        tokens = rows * rng.randint(1, 12)
+        ms = truth(tokens, rows) * (1.0 + rng.gauss(0.0, 0.05))
+        ms += 50.0 if rng.random() < stalls else 0.0
+        costs.observe(step(tokens, ms, rows=rows, other_ms=0.4 * rows), 0, tokens - rows)
+
+
+@pytest.mark.parametrize("stalls", [0.0, 0.02])
+def test_finds_a_machine_that_differs_from_its_seed(stalls: float) -> None:
+    def truth(tokens: int, rows: int) -> float:
+        return 4.0 + 0.1 * (tokens - 1) + 0.5 * (rows - 1)
+
+    costs = seeded()
+    learn(costs, truth, 3000, stalls)
+    for rows, tokens in ((1, 1), (1, 5), (1, 10), (4, 4), (4, 20), (4, 40)):
+        assert costs.verify(tokens, rows) == pytest.approx(truth(tokens, rows), rel=0.12)
+
+
+def test_a_stall_moves_nothing_by_more_than_three_percent() -> None:
+    costs = seeded()
+    learn(costs, lambda tokens, _: 2.8 + 0.04 * (tokens - 1), 200, 0.0)
+    for _ in range(20):
+        costs.observe(step(3, 2.9, passes=2, draft_ms=0.6), 1, 2)
+    before = costs.verify(5), costs.draft(1), costs.other()
+    costs.observe(step(5, 52.9, passes=4, draft_ms=51.2, other_ms=50.4), 1, 4)
+    after = costs.verify(5), costs.draft(1), costs.other()
+    assert after == pytest.approx(before, rel=0.03)
+
+
+def test_following_the_mean_would_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted fault that the test above is for: no limit to what an outlier says."""
+    monkeypatch.setattr("specstream.spec.control.costs._CLIP", 1e9)
+    costs = seeded()
+    costs.observe(step(5, 52.9, other_ms=50.4), 0, 4)
+    assert costs.verify(5) > 1.2 * seeded().verify(5)
+
+
+def test_draft_passes_are_told_from_what_the_draft_read() -> None:
+    costs = seeded()
+    for _ in range(150):
+        costs.observe(step(5, 2.9, passes=4, draft_ms=4 * 0.5), 1, 4)
+        costs.observe(step(5, 2.9, passes=4, draft_ms=4 * 0.5 + 100 * 0.02, read=100), 1, 4)
+    assert costs.draft(1) == pytest.approx(0.5, rel=0.05)
+    assert costs.read(1) == pytest.approx(0.02, rel=0.1)
+
+
+def test_the_start_of_a_draft_is_told_from_its_passes() -> None:
+    costs = seeded()
+    for index in range(600):
+        passes = 1 + index % 5
+        costs.observe(step(5, 2.9, passes=passes, draft_ms=0.4 + 0.5 * passes), 1, 4)
+    assert costs.draft_start() == pytest.approx(0.4, abs=0.05)
+    assert costs.draft_pass() == pytest.approx(0.5, abs=0.03)
+    assert costs.draft(0) == 0.0
+
+
+def test_what_another_request_adds_to_a_draft_pass() -> None:
+    costs = seeded()
+    for _ in range(300):
+        costs.observe(step(16, 3.0, rows=4, passes=3, draft_ms=3 * (0.3 + 3 * 0.1)), 4, 12)
+    assert costs.draft(1, rows=4) == pytest.approx(0.6, rel=0.1)
+    assert costs.draft(1) == pytest.approx(0.3, rel=0.01)
+
+
+def test_a_step_that_read_a_prompt_says_nothing_about_the_rest_of_a_round() -> None:
+    costs = seeded()
+    for _ in range(50):
+        costs.observe(step(200, 30.0, other_ms=20.0), 0, 0)
+    assert costs.other(False) == pytest.approx(0.4)
+    assert costs.verify(5) == pytest.approx(2.9, rel=0.02)
+
+
+def test_a_width_never_measured_is_learned_quickly() -> None:
+    """Beyond a knee, where the pass turns from bound by weights to bound by arithmetic."""
+    costs = seeded()
+    for _ in range(12):
+        costs.observe(step(33, 20.0, rows=4), 0, 29)
+    assert costs.verify(33, rows=4) == pytest.approx(20.0, rel=0.2)
+    assert costs.verify(5) == pytest.approx(2.9, rel=0.02)
+
+
+def test_a_tracked_value_starts_quickly_where_it_was_guessed() -> None:
+    guessed, measured = Tracked(1.0, seen=1), Tracked(1.0)
+    for _ in range(6):
+        guessed.learn(2.0)
+        measured.learn(2.0)
+    assert guessed.value > 1.6 > 1.3 > measured.value
