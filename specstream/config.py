@@ -76,7 +76,9 @@ class AutoProposerConfig(_Strict):
     max_ngram: int = Field(default=4, ge=1, le=16, description="longest suffix looked up")
     min_ngram: int = Field(default=2, ge=1, le=16, description="shortest suffix looked up")
     draft: bool = Field(default=True, description="whether the draft model may be used")
-    window: int = Field(default=256, ge=8, description="prompt tokens that the draft reads, at most")
+    window: int = Field(
+        default=256, ge=8, description="prompt tokens that the draft reads, at most"
+    )
 
     @model_validator(mode="after")
     def _in_order(self) -> AutoProposerConfig:

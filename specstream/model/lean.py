@@ -145,7 +145,9 @@ class LeanDecoder:
         joint = joint.view(-1, heads + 2 * kv_heads, dim)
         turned = joint[:, : heads + kv_heads]
         if layer.query_norm is not None and layer.key_norm is not None:
-            turned[:, :heads] = torch.rms_norm(turned[:, :heads], (dim,), layer.query_norm, self.eps)
+            turned[:, :heads] = torch.rms_norm(
+                turned[:, :heads], (dim,), layer.query_norm, self.eps
+            )
             turned[:, heads:] = torch.rms_norm(turned[:, heads:], (dim,), layer.key_norm, self.eps)
         half = dim // 2
         swapped = torch.cat((turned[..., half:], turned[..., :half]), -1)

@@ -124,7 +124,7 @@ def _residual(
 
 
 def _others(target: Tensor, tokens: Tensor, last: Tensor, counts: Tensor) -> Tensor:
-    """p without the drafted token after ``counts`` tokens; p itself where all (real) tokens stand."""
+    """The target's row without the drafted token; all of it where all (real) tokens stand."""
     own = _rows(target, counts)
     if not tokens.shape[-1]:
         return own

@@ -20,10 +20,10 @@ from specstream.spec.proposers.ngram import NgramProposer
 from specstream.spec.proposers.off import OffProposer
 from specstream.types import SamplingParams
 from tests.tiny import (
-    auto_proposer,
     EOS,
     Inbox,
     ask,
+    auto_proposer,
     byte_tokenizer,
     make_core,
     noisy_copy,

@@ -16,10 +16,10 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerConfig
 from specstream.engine.loop import EngineCore
 from specstream.engine.request import Request
+from specstream.engine.rounds import Rounds
 from specstream.engine.stops import StopMatcher
 from specstream.metrics import SpecStats
 from specstream.model.noise import race
-from specstream.engine.rounds import Rounds
 from specstream.model.runner import ModelRunner
 from specstream.model.sampling import probabilities
 from specstream.spec.proposal import Capabilities, Proposal, Proposer, SpecRequest, Verdict

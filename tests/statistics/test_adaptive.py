@@ -7,7 +7,7 @@ fixed, so no run is lucky. A cell fails at p < 1e-3 / (number of cells).
 
 Power: N = 1,000 finds a total variation of 0.15 with probability 0.99 (0.17 on the transformer, which
 has more outcomes; asserted below). The planted bugs, which are what an adaptive proposer could
-do wrong, are rejected at p < 1e-6; nightly, N = 54,000 finds 0.02.
+do wrong, are rejected at p < 1e-6; nightly, N = 54,000 finds 0.03.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ def test_a_choice_by_the_drawn_token_is_biased_even_where_draft_and_target_agree
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_deep(cell: Cell) -> None:
-    """Total variations of 0.02 and more would be found in any one of these with probability 0.99."""
+    """Total variations of 0.03 and more would be found in any one of these with probability 0.99."""
     result = run(cell, diced(cell, Dice(3)), n=54_000, first_seed=10**6)
     assert result.p_value > ALPHA / len(CELLS), result
-    assert result.detectable < 0.025
+    assert result.detectable < 0.03
