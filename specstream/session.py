@@ -57,8 +57,8 @@ class Engine:
         Args:
             target: Folder or Hub id; the bundled target by default.
             draft: The same for the draft model.
-            proposer: A kind (``"draft"``, ``"ngram"``, ``"off"``) or a kind with its options
-                (``{"kind": "ngram", "num_tokens": 12}``).
+            proposer: A kind (``"auto"``, the default; ``"draft"``, ``"ngram"``, ``"off"``) or a kind
+                with its options (``{"kind": "ngram", "num_tokens": 12}``).
             config: What to start from; the other arguments override it.
             options: Further keys of `EngineConfig`.
 

@@ -52,7 +52,11 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--padded", metavar="SIZE[:LAYERS]", help="pad the target to this cost, such as 100M, 8B:32"
     )
-    add("--compile", action="store_true", help="on a GPU, also let transformers compile its generate")
+    add(
+        "--compile",
+        action="store_true",
+        help="on a GPU, also let transformers compile its generate",
+    )
     add("--llama-cpp", metavar="FILE", help="also run this GGUF file through llama-cpp-python")
     add("--budget", type=float, metavar="SECONDS", help="stop adding cells after this time")
     add("--out", default="bench-out", metavar="DIR", help="where results go (default: bench-out)")

@@ -29,6 +29,7 @@ _FAMILY = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3F
 _STATIC_ROPE = {"default", "linear", "llama3"}
 _PACKED_BYTES = 2 * 2**30  # a larger model's matrices are not kept twice
 _SHORT = 64  # tokens of a sequence up to which query heads of one group are folded into one
+_STORED = 8192  # context up to which masks are kept: there is one for each width
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +209,8 @@ class LeanDecoder:
             return None
         if count > _SHORT:
             return self._triangle(count, at)
+        if at > _STORED:
+            return self._triangle(count, at).repeat(folds, 1)
         # A stored triangle behind enough zeros serves every position by being cut at another place.
         stored = self._causal.get(count)
         if stored is None or stored.shape[1] < at + count:

@@ -21,7 +21,7 @@ Product = Callable[[Tensor], Tensor]
 
 def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
     """Whether this torch, built and run here, has packed products."""
-    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     ops = torch.ops.mkldnn
     if not (hasattr(ops, "_reorder_linear_weight") and hasattr(ops, "_linear_pointwise")):

@@ -96,4 +96,5 @@ def draw_at(weights: Tensor, uniform: Tensor) -> Tensor:
     below = torch.nextafter(total, torch.zeros_like(total))
     threshold = torch.minimum(uniform.unsqueeze(-1) * total, below)
     # right=True finds the first entry whose CDF is above the threshold: steps over zero weights.
-    return torch.searchsorted(cdf, threshold, right=True).squeeze(-1)
+    index = torch.searchsorted(cdf, threshold, right=True).squeeze(-1)
+    return index.clamp_max(weights.shape[-1] - 1)  # a row of NaN has no such entry

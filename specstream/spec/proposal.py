@@ -168,7 +168,8 @@ class Proposer(Protocol):
 class StepTimes:
     """Where one step of the engine went, in milliseconds.
 
-    ``rows`` requests shared the target's pass, which read ``tokens`` tokens. ``total_ms`` is the step
+    ``rows`` requests shared the target's pass, which read ``tokens`` tokens; 0 rows: the step read
+    prompts, too, and its times say nothing about rounds. ``total_ms`` is the step
     without the reading of prompts.
     """
 

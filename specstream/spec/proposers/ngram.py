@@ -83,16 +83,14 @@ class NgramProposer:
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
         """Up to ``num_tokens`` each; nothing where no suffix of ``min_ngram`` tokens is known."""
-        return [
-            self._one(r, min(b, self._config.num_tokens))
-            for r, b in zip(requests, budget, strict=True)
-        ]
+        return [self._one(r, b) for r, b in zip(requests, budget, strict=True)]
 
     def _one(self, request: SpecRequest, count: int) -> Proposal:
         return self.proposal(self.look_up(request, count).tokens)
 
     def look_up(self, request: SpecRequest, count: int) -> Lookup:
-        """What the request's text offers now, at most ``count`` tokens; in plain Python."""
+        """What the request's text offers now, at most ``count`` or ``num_tokens``; in plain Python."""
+        count = min(count, self._config.num_tokens)
         index = self._indexes.get(request.slot)
         if index is None or index.request_id != request.id:
             index = _Index(request, self._config.min_ngram, self._config.max_ngram)

@@ -19,6 +19,7 @@ class Text:
     reference_ids: list[int] = field(default_factory=list)
     id: int = 0
     slot: int = 0
+    phrase_left: int | None = None
     params: SamplingParams = field(default_factory=SamplingParams)
 
     def process(self, logits: torch.Tensor, drafted: list[int]) -> torch.Tensor:

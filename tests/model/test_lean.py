@@ -1,0 +1,137 @@
+"""The lean pass computes what the model computes, or isn't used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from specstream.model.lean import LeanDecoder
+from specstream.model.runner import ForwardInput, ModelRunner
+from tests.tiny import tiny_model
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 40,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 1024,
+}
+FAMILY: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "llama": (LlamaForCausalLM, LlamaConfig, {}),
+    "llama, as many key heads": (LlamaForCausalLM, LlamaConfig, {"num_key_value_heads": 4}),
+    "llama, biased attention": (LlamaForCausalLM, LlamaConfig, {"attention_bias": True}),
+    "mistral": (MistralForCausalLM, MistralConfig, {"sliding_window": None}),
+    "qwen2": (Qwen2ForCausalLM, Qwen2Config, {}),
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config, {"head_dim": 16}),
+}
+
+
+def build(name: str, **changes: Any) -> PreTrainedModel:
+    torch.manual_seed(0)
+    model_class, config_class, options = FAMILY[name]
+    model: PreTrainedModel = model_class(config_class(**(SIZES | options | changes)))
+    model.train(False)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)  # biases and norms are not neutral
+    return model
+
+
+def text(count: int, seed: int = 1) -> torch.Tensor:
+    return torch.randint(40, (count,), generator=torch.Generator().manual_seed(seed))
+
+
+@torch.inference_mode()
+def whole(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
+    logits: torch.Tensor = model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0]
+    return logits
+
+
+@pytest.mark.parametrize("name", sorted(FAMILY))
+@torch.inference_mode()
+def test_chunks_and_rollbacks_give_the_models_own_logits(name: str) -> None:
+    """Long and short chunks, at the start and behind; past the first capacity and the first angles."""
+    model, ids = build(name), text(400)
+    wanted = whole(model, ids)
+    runner = ModelRunner(model)
+    assert runner.lean
+    cache, at = runner.new_cache(), 0
+    for count in (90, 1, 5, 70, 2, 64, 65, 1, 9, 93):
+        if at + 3 < ids.shape[0]:  # junk that is taken back leaves no trace
+            runner.forward([ForwardInput(text(3, seed=at), cache)])
+            cache.rollback_to(at)
+        part = ids[at : at + count]
+        (rows,) = runner.forward([ForwardInput(part, cache, keep=count)])
+        torch.testing.assert_close(rows, wanted[at : at + count], atol=1e-4, rtol=1e-4)
+        at += count
+    assert cache.length == at == 400
+    torch.testing.assert_close(whole(model, ids), wanted)  # the model itself still works
+
+
+@torch.inference_mode()
+def test_sequences_share_a_pass_and_nothing_else() -> None:
+    model = build("llama")
+    runner = ModelRunner(model)
+    texts = [text(n, seed=n) for n in (3, 40, 1, 80)]
+    caches = [runner.new_cache() for _ in texts]
+    for start, end in ((0, 1), (1, 3), (3, 40), (40, 80)):
+        live = [(t[start:end], c) for t, c in zip(texts, caches, strict=True) if len(t) > start]
+        rows = runner.forward([ForwardInput(t, c, keep=len(t)) for t, c in live])
+        for (part, cache), found in zip(live, rows, strict=True):
+            full = next(t for t, c in zip(texts, caches, strict=True) if c is cache)
+            wanted = whole(model, full)[cache.length - len(part) : cache.length]
+            torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+
+
+@torch.inference_mode()
+def test_an_interrupted_pass_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = ModelRunner(build("llama"))
+    cache = runner.new_cache()
+    runner.forward([ForwardInput(text(6), cache)])
+
+    def explode(*args: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(LeanDecoder, "_read", explode)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        runner.forward([ForwardInput(text(4), cache)])
+    assert cache.length == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("mistral", {"sliding_window": 8}),
+        ("llama", {"mlp_bias": True}),
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}),
+    ],
+)
+def test_what_it_does_not_compute_runs_as_it_is(name: str, changes: dict[str, Any]) -> None:
+    model = build(name, **changes)
+    runner = ModelRunner(model)
+    assert not runner.lean
+    (rows,) = runner.forward([ForwardInput(text(20), runner.new_cache(), keep=20)])
+    torch.testing.assert_close(rows, whole(model, text(20)), atol=1e-4, rtol=1e-4)
+
+
+def test_a_model_that_does_something_else_is_found_out(caplog: pytest.LogCaptureFixture) -> None:
+    model = tiny_model(40)
+    own = model.model.norm.forward
+    model.model.norm.forward = lambda x: own(x) * 1.5
+    assert LeanDecoder.of(model) is None
+    assert "its own is used" in caplog.text
