@@ -84,8 +84,7 @@ class Controller:
         if outlook.phrase_left is not None:
             ahead = min(ahead, float(outlook.phrase_left))
         rounds = max(1.0, ahead / history.tokens.value)
-        once = self.costs.catch_up()  # comes again after every round that something else proposed
-        return once + (self.costs.read(outlook.behind) - once) / rounds
+        return self.costs.read(outlook.behind) / rounds
 
     # After a step.
 

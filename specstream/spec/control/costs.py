@@ -13,56 +13,29 @@ _CLIP = 0.2  # an observation counts as at most this much above or below what wa
 _GAIN = 0.05
 _KNOTS = (1, 2, 3, 5, 9, 17, 33, 65, 129)
 _MEASURED, _GUESSED = 8, 1  # observations that a start is worth
-_INSISTENT, _NEVER = 6, 1 << 30  # errors on one side, in a row, that are believed
-_SHORT = 16  # tokens that are caught up on in a pass that costs about the same for all of them
-
-
-class Follower:
-    """How much of an observed relative error to believe.
-
-    Errors are cut off at a fifth and the gain is a twentieth, so a stall of any length moves a value
-    by 1 %. With few observations behind it (``seen``) it is quicker; and where several in a row are
-    off on the same side, that is no stall but a machine that has changed, and is believed.
-    """
-
-    __slots__ = ("_insistent", "_run", "_seen")
-
-    def __init__(self, seen: int = _MEASURED, insistent: int = _INSISTENT) -> None:
-        self._seen = seen
-        self._insistent = insistent
-        self._run = 0
-
-    def part(self, error: float) -> float:
-        """The correction, relative to what was expected, for one more observation."""
-        self._seen += 1
-        clip = max(_CLIP, 4.0 / self._seen)
-        if error > clip:
-            self._run = max(self._run, 0) + 1
-            error, insisted = clip, error
-        elif error < -clip:
-            self._run = min(self._run, 0) - 1
-            error, insisted = -clip, error
-        else:
-            self._run = 0
-            return error * max(_GAIN, 1.0 / self._seen)
-        if abs(self._run) >= self._insistent:
-            return 0.5 * min(insisted, 2.0)
-        return error * max(_GAIN, 1.0 / self._seen)
 
 
 class Tracked:
-    """A positive quantity that follows what is observed of it."""
+    """A positive quantity, followed by its relative error; outliers count as mild ones.
 
-    __slots__ = ("_follower", "value")
+    Errors are cut off at a fifth and the gain is a twentieth, so a stall of any length moves it by
+    1 %, and a lasting change is followed at 1 % an observation. With few observations behind it
+    (``seen``) it is quicker.
+    """
 
-    def __init__(self, value: float, seen: int = _MEASURED, insistent: int = _INSISTENT) -> None:
+    __slots__ = ("_seen", "value")
+
+    def __init__(self, value: float, seen: int = _MEASURED) -> None:
         self.value = value
-        self._follower = Follower(seen, insistent)
+        self._seen = seen
 
     def learn(self, value: float, weight: float = 1.0) -> None:
         """Count one observation."""
-        part = self._follower.part(value / self.value - 1.0)
-        self.value = max(self.value * (1.0 + weight * part), 1e-6)
+        self._seen += 1
+        error = value / self.value - 1.0
+        clip = max(_CLIP, 4.0 / self._seen)
+        gain = weight * max(_GAIN, 1.0 / self._seen)
+        self.value = max(self.value * (1.0 + gain * min(max(error, -clip), clip)), 1e-6)
 
 
 class Costs:
@@ -111,22 +84,20 @@ class Costs:
         self._step = step
         self._step_row = 0.0
         self._start = draft_start_ms
-        self._drafts = Follower()
+        self._drafts_seen = _MEASURED
         self._passes = 3.0  # in a round that drafts, on average
         guessed = draft_read_ms is None
-        self._read = Tracked(draft_read_ms or step / 16, _GUESSED if guessed else _MEASURED)
-        self._catch_up = Tracked(step / 4, _GUESSED)
+        self._read = Tracked(draft_read_ms or step / 16, seen=_GUESSED if guessed else _MEASURED)
         self._other = Tracked(other_ms)
         self._other_plain = Tracked(other_plain_ms if other_plain_ms is not None else other_ms)
         self._level = Tracked(1.0)
         self._widest = max(target_ms)
         self._curve = {
-            # Patient ones: a change of pace is the level's business.
-            width: Tracked(ms, _MEASURED if width <= self._widest else _GUESSED, _NEVER)
+            width: Tracked(ms, seen=_MEASURED if width <= self._widest else _GUESSED)
             for width, ms in _between(target_ms).items()
         }
         self._row = row_ms if row_ms is not None else target_ms[1]
-        self._rows = Follower(_GUESSED if row_ms is None else _MEASURED)
+        self._rows_seen = _GUESSED if row_ms is None else _MEASURED
         self._bent = 0
         self._shape = _table(self._curve)
 
@@ -148,13 +119,9 @@ class Costs:
         """What it costs besides its passes."""
         return self._start
 
-    def catch_up(self) -> float:
-        """What it adds to a round if the draft has anything to catch up on, however little."""
-        return self._catch_up.value
-
     def read(self, tokens: int) -> float:
-        """The draft catching up on so many tokens, if any."""
-        return self._catch_up.value + tokens * self._read.value if tokens > 0 else 0.0
+        """The draft catching up on so many tokens."""
+        return tokens * self._read.value
 
     def verify(self, tokens: float, rows: int = 1) -> float:
         """A target pass; ``tokens`` over all requests, and may lie between whole numbers."""
@@ -200,23 +167,20 @@ class Costs:
         passes = times.draft_forwards
         if passes < 1:
             return
-        read = times.draft_read
-        drafted = self.draft(passes, max(drafting, 1))
-        expected = drafted + self.read(read)
-        error = drafted * self._drafts.part(times.draft_ms / expected - 1.0)
-        if read > 0:
-            rest = times.draft_ms - drafted
-            if read <= _SHORT:
-                self._catch_up.learn(max(rest - read * self._read.value, 1e-3))
-            else:
-                self._read.learn(max(rest - self._catch_up.value, 0.0) / read)
-            error /= 2  # the other half may be the reading's
+        expected = self.draft(passes, max(drafting, 1))
+        if times.draft_read > 0:
+            self._read.learn(max(times.draft_ms - expected, 0.0) / times.draft_read)
+            return
+        self._drafts_seen += 1
+        clip = expected * max(_CLIP, 4.0 / self._drafts_seen)
+        error = min(max(times.draft_ms - expected, -clip), clip)
+        error *= max(_GAIN, 1.0 / self._drafts_seen)
         if drafting > 1:
             self._step_row = max(self._step_row + 2.0 * error / passes / (drafting - 1), 0.0)
             return
         # The pace of the whole, and then how it is divided: what deviates more with more passes than
         # usual is the passes' part.
-        scale = 1.0 + error / drafted
+        scale = 1.0 + error / expected
         beyond = passes - self._passes
         shift = error * beyond / (1.0 + beyond * beyond)
         self._step = max(self._step * scale + shift, 1e-3)
@@ -231,8 +195,10 @@ class Costs:
             return  # guessed so far: an error there says nothing about the machine's pace
         if times.rows > 1:
             # With several requests the rows' own part is the one that was least well known.
-            part = self._rows.part(times.verify_ms / expected - 1.0)
-            self._row = max(self._row + part * expected / level / (times.rows - 1), 0.0)
+            self._rows_seen += 1
+            clip = expected * max(_CLIP, 4.0 / self._rows_seen)
+            rest = min(max(times.verify_ms - expected, -clip), clip) / level / (times.rows - 1)
+            self._row = max(self._row + rest * max(_GAIN, 1.0 / self._rows_seen), 0.0)
         else:
             self._bend(times, level, expected)
         self._level.learn(level * times.verify_ms / expected)

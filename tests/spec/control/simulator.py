@@ -92,7 +92,6 @@ class Machine:
     target: Callable[[int], float] = lambda tokens: 2.8 + 0.035 * (tokens - 1)
     row: float = 0.0
     read: float = 0.01
-    catch_up: float = 0.1
     other: float = 0.38
     other_plain: float = 0.30
     noise: float = 0.05
@@ -106,10 +105,7 @@ class Machine:
     def round(self, passes: int, read: int, rows: int, tokens: int, proposed: bool) -> RoundTimes:
         """The true times of a step."""
         return RoundTimes(
-            self.start * (passes > 0)
-            + passes * self.step
-            + read * self.read
-            + self.catch_up * (read > 0),
+            self.start * (passes > 0) + passes * self.step + read * self.read,
             passes,
             read,
             self.target(tokens) + self.row * (rows - 1),

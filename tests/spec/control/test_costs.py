@@ -34,8 +34,7 @@ def test_the_seed_is_taken_as_it_is() -> None:
         assert costs.verify(tokens) == pytest.approx(ms)
     assert costs.verify(6.5) == pytest.approx(2.975)
     assert costs.draft(4) == pytest.approx(1.2)
-    assert costs.read(0) == 0.0
-    assert costs.read(100) == pytest.approx(1.0, rel=0.1)
+    assert costs.read(100) == pytest.approx(1.0)
     assert costs.plain() == pytest.approx(3.2)
     assert costs.widening(5, 4) == pytest.approx([0.0, 0.05, 0.1, 0.15, 0.2])
 
@@ -100,27 +99,11 @@ def test_following_the_mean_would_not_do(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_draft_passes_are_told_from_what_the_draft_read() -> None:
     costs = seeded()
-    for index in range(400):
-        read = (0, 100, 4)[index % 3]
-        ms = 4 * 0.5 + read * 0.02 + 0.3 * (read > 0)
-        costs.observe(step(5, 2.9, passes=4, draft_ms=ms, read=read), 1, 4)
-    assert costs.draft(4) == pytest.approx(2.0, rel=0.05)
-    assert costs.read(100) == pytest.approx(2.3, rel=0.1)
-    assert costs.catch_up() == pytest.approx(0.3, abs=0.1)
-
-
-@pytest.mark.parametrize("factor", [0.4, 2.5])
-def test_a_machine_that_changes_its_pace_is_believed_within_twenty_rounds(factor: float) -> None:
-    """As when another program takes the cores: not a stall, and not to be waited for at 1 % a round."""
-    costs = seeded()
-    rng = random.Random(11)
-    for _ in range(20):
-        ms = factor * (1.0 + rng.gauss(0.0, 0.05))
-        times = step(5, 2.9 * ms, passes=4, draft_ms=1.2 * ms, other_ms=0.4 * ms)
-        costs.observe(times, 1, 4)
-    assert costs.verify(5) == pytest.approx(2.9 * factor, rel=0.2)
-    assert costs.draft(4) == pytest.approx(1.2 * factor, rel=0.2)
-    assert costs.other() == pytest.approx(0.4 * factor, rel=0.2)
+    for _ in range(150):
+        costs.observe(step(5, 2.9, passes=4, draft_ms=4 * 0.5), 1, 4)
+        costs.observe(step(5, 2.9, passes=4, draft_ms=4 * 0.5 + 100 * 0.02, read=100), 1, 4)
+    assert costs.draft(1) == pytest.approx(0.5, rel=0.05)
+    assert costs.read(1) == pytest.approx(0.02, rel=0.1)
 
 
 def test_the_start_of_a_draft_is_told_from_its_passes() -> None:
