@@ -169,8 +169,7 @@ class StepTimes:
     """Where one step of the engine went, in milliseconds.
 
     ``rows`` requests shared the target's pass, which read ``tokens`` tokens; 0 rows: the step read
-    prompts, too, and its times say nothing about rounds. ``total_ms`` is the step
-    without the reading of prompts.
+    prompts, too, and its times say nothing about rounds. ``total_ms`` is the whole step.
     """
 
     propose_ms: float

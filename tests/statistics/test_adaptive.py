@@ -12,6 +12,7 @@ do wrong, are rejected at p < 1e-6; nightly, N = 54,000 finds 0.03.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -125,7 +126,7 @@ class Dropping(DraftModelProposer):
         return answer
 
 
-class Editing(AutoProposer):
+class Editing(AutoProposer, ABC):
     """Changes each proposal with tokens after they are known; the base of the bugs below."""
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
@@ -136,9 +137,9 @@ class Editing(AutoProposer):
             for item in zip(requests, budget, made, strict=True)
         ]
 
+    @abstractmethod
     def edit(self, request: SpecRequest, most: int, proposal: Proposal) -> Proposal:
-        """Overridden."""
-        raise NotImplementedError
+        """What the engine gets to see."""
 
 
 class Pretending(Editing):

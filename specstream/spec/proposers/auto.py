@@ -62,9 +62,7 @@ class AutoProposer:
         self._passes = 0
         self._read = 0
         self._outcomes: list[Outcome] = []
-        self._over: list[
-            int
-        ] = []  # requests that are, but for being told what their last round was
+        self._over: list[int] = []  # requests that have ended, whose last round is not yet told
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
         """What the controller planned for each."""
