@@ -105,6 +105,11 @@ class EngineConfig(_Strict):
     tokens whatever drafts, however long the blocks, and whoever else is served. It costs time,
     because every pass of the target then has one fixed width over a cache of full capacity; a
     smaller ``context_length`` makes it cheaper.
+
+    ``compile=True`` captures the short passes of both models when the engine starts: compiled code on
+    a CPU (it takes a C++ compiler and, the first time, minutes; the code is kept in
+    ``$SPECSTREAM_CACHE``, else the user's cache folder, and later starts read it in a second), CUDA
+    graphs on a GPU. For plain models of the Llama family.
     """
 
     target: str = DEFAULT_TARGET
@@ -133,6 +138,16 @@ class EngineConfig(_Strict):
     )
     rule: Literal["ratio", "block"] = "block"
     mode: Literal["default", "reproducible"] = "default"
+    compile: bool = Field(default=False, description="capture the draft's and the target's passes")
+
+    @model_validator(mode="after")
+    def _one_width_or_captured(self) -> EngineConfig:
+        if self.compile and self.mode == "reproducible":
+            raise ValueError(
+                "compile captures passes of several widths, and mode='reproducible' has one width "
+                "for all; choose one of them"
+            )
+        return self
 
 
 def parse_config(values: dict[str, Any]) -> EngineConfig:

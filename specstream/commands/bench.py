@@ -52,11 +52,6 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--padded", metavar="SIZE[:LAYERS]", help="pad the target to this cost, such as 100M, 8B:32"
     )
-    add(
-        "--compile",
-        action="store_true",
-        help="on a GPU, also let transformers compile its generate",
-    )
     add("--llama-cpp", metavar="FILE", help="also run this GGUF file through llama-cpp-python")
     add("--budget", type=float, metavar="SECONDS", help="stop adding cells after this time")
     add("--out", default="bench-out", metavar="DIR", help="where results go (default: bench-out)")
@@ -119,7 +114,7 @@ async def _measure(
     budget = Budget(plan.budget, time.perf_counter)
     outcome, crowd = Outcome(), None
     origin: dict[str, Any] = {"load_average_before": load_average()}
-    wanted = Wanted(plan.arms, args.quick, args.compile, args.llama_cpp, notes)
+    wanted = Wanted(plan.arms, args.quick, args.llama_cpp, notes)
     faults = Faults()
     note(f"loading the models ({config.dtype}; CPU threads: {config.threads})")
     try:
@@ -128,7 +123,7 @@ async def _measure(
             for line in notes:
                 note(line)
             note(f"{origin['dtype']} on {origin['device']}; warming up {len(arms)} arms")
-            await warm_up(arms, plan.prompts, plan.ask, outcome, thorough=args.compile)
+            await warm_up(arms, plan.prompts, plan.ask, outcome, thorough=config.compile)
             todo = cells(plan.prompts, plan.repeats)
             await run_cells(arms, todo, plan.ask, budget, outcome, tell=note, keep=files.keep)
         if plan.at_once > 1:

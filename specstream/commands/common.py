@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,6 +47,11 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     add("--system", metavar="TEXT", help="system message")
     add("--device", help="auto, cpu, cuda, cuda:1 …")
     add("--dtype", choices=["auto", "float32", "bfloat16", "float16"])
+    add(
+        "--compile",
+        action="store_true",
+        help="compile the models' short passes; the first time this takes minutes",
+    )
     add("--config", metavar="FILE", help="TOML file with [engine] and [sampling] tables")
     add("--json", action="store_true", help="one JSON object as the last line of stdout")
 
@@ -69,6 +75,9 @@ def engine_of(args: argparse.Namespace) -> Engine:
     for key in ("target", "draft", "device", "dtype"):
         if getattr(args, key) is not None:
             engine[key] = getattr(args, key)
+    if args.compile:
+        engine["compile"] = True
+        _tell_of_compiling()
     if args.reproducible:
         engine["mode"] = "reproducible"
     if args.proposer is not None:
@@ -76,6 +85,16 @@ def engine_of(args: argparse.Namespace) -> Engine:
         same = isinstance(given, dict) and given.get("kind") == args.proposer
         engine["proposer"] = given if same else {"kind": args.proposer}
     return Engine(parse_config(engine))
+
+
+def _tell_of_compiling() -> None:
+    """What takes minutes isn't done in silence."""
+    log = logging.getLogger("specstream.model")
+    if not log.isEnabledFor(logging.INFO):
+        handler = logging.StreamHandler()  # stderr
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
 
 
 def params_of(args: argparse.Namespace) -> SamplingParams:

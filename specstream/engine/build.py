@@ -16,6 +16,7 @@ from specstream.config import (
 )
 from specstream.engine.loop import EngineCore
 from specstream.errors import VocabularyMismatch
+from specstream.model.compiled import DRAFT_WIDTHS, TARGET_WIDTHS
 from specstream.model.invariance import find_fixed_width
 from specstream.model.load import check_vocabulary, load_model, load_tokenizer
 from specstream.model.runner import ModelRunner
@@ -30,13 +31,18 @@ def build_engine(config: EngineConfig) -> EngineCore:
 
     Raises:
         ModelError: any of its kinds, from reading or matching the models.
-        ConfigError: the device is not there.
+        ConfigError: the device is not there, or passes can't be compiled for it.
     """
     torch.set_num_threads(config.threads or _default_threads())
     tokenizer = load_tokenizer(config.target)
     model = load_model(config.target, config)
     width = find_fixed_width(model, config) if config.mode == "reproducible" else None
-    target = ModelRunner(model, fixed_width=width, context_length=config.context_length)
+    target = ModelRunner(
+        model,
+        fixed_width=width,
+        context_length=config.context_length,
+        compiled_widths=TARGET_WIDTHS if config.compile else (),
+    )
     target.warm_up()
     eos_ids = _eos_ids(target.model, tokenizer)
     proposer = _build_proposer(config, target, tokenizer, eos_ids)
@@ -105,7 +111,11 @@ def _load_draft(
     names = (config.target, config.draft)
     check_vocabulary(tokenizer, load_tokenizer(config.draft), names)
     model = load_model(config.draft, config, config.draft_dtype)
-    draft = ModelRunner(model, vocab_size=target.vocab_size)
+    draft = ModelRunner(
+        model,
+        vocab_size=target.vocab_size,
+        compiled_widths=DRAFT_WIDTHS if config.compile else (),
+    )
     if draft.model_vocab_size < len(tokenizer):
         raise VocabularyMismatch(
             f"draft {config.draft} has {draft.model_vocab_size} output rows for a "

@@ -9,24 +9,22 @@ doesn't change is computed once. The model's own modules keep working: their wei
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from specstream.model.products import Product, can_pack, product
 from specstream.model.slab import SlabCache
+from specstream.model.weights import DecoderWeights, LayerWeights, RotaryTable
 
 __all__ = ["LeanDecoder"]
 
 _log = logging.getLogger("specstream.model")
 
-_FAMILY = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
-_STATIC_ROPE = {"default", "linear", "llama3"}
 _PACKED_BYTES = 2 * 2**30  # a larger model's matrices are not kept twice
 _SHORT = 64  # tokens of a sequence up to which query heads of one group are folded into one
 _STORED = 8192  # context up to which masks are kept: there is one for each width
@@ -61,27 +59,13 @@ class _Part:
 class LeanDecoder:
     """Runs a Llama-family model over flat tokens; see `of`."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        """Join the weights of ``model`` in place (its parameters become views of the joint ones)."""
-        inner: Any = model.model
-        config = model.config
-        self.heads = int(config.num_attention_heads)
-        self.kv_heads = int(config.num_key_value_heads)
-        self.head_dim = int(inner.layers[0].self_attn.head_dim)
-        self.hidden = (int(config.hidden_size),)
-        self.intermediate = int(config.intermediate_size)
-        self.eps = float(config.rms_norm_eps)
-        self.embedding: Tensor = inner.embed_tokens.weight.data
-        self.norm: Tensor = inner.norm.weight.data
-        head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-        packed = _packs(model)
-        self.head = product(head.weight.data, packed=packed)
-        self.layers = tuple(_join(layer, packed) for layer in inner.layers)
-        self.activation: Callable[[Tensor], Tensor] = inner.layers[0].mlp.act_fn
-        if config.hidden_act == "silu":
-            self.activation = F.silu
-        self._rotary = inner.rotary_emb
-        self._cos, self._sin = self._rope_table(256)
+    def __init__(self, weights: DecoderWeights, rotary: RotaryTable) -> None:
+        self.weights, self.rotary = weights, rotary
+        self.heads, self.kv_heads = weights.heads, weights.kv_heads
+        self.head_dim = weights.head_dim
+        packed = _packs(weights)
+        self._head = product(weights.head, packed=packed)
+        self._layers = tuple(_layer(layer, packed) for layer in weights.layers)
         self._causal: dict[int, Tensor] = {}
 
     @classmethod
@@ -91,17 +75,16 @@ class LeanDecoder:
         What is found is also tried: where the two ways disagree on a few tokens by more than their
         dtype's rounding, the model's own is used, and a warning logged.
         """
-        if not _plain(model):
+        weights = DecoderWeights.of(model)
+        if weights is None:
             return None
-        lean = cls(model)
+        lean = cls(weights, RotaryTable(model, weights.head_dim))
         return lean if _agrees(lean, model) else None
 
     def new_cache(self, fixed_capacity: int | None = None) -> SlabCache:
         """An empty cache for one sequence."""
-        dtype, device = self.embedding.dtype, self.embedding.device
-        return SlabCache(
-            len(self.layers), self.kv_heads, self.head_dim, dtype, device, fixed_capacity
-        )
+        w = self.weights
+        return SlabCache(len(w.layers), w.kv_heads, w.head_dim, w.dtype, w.device, fixed_capacity)
 
     def __call__(
         self, tokens: Tensor, caches: Sequence[SlabCache], counts: Sequence[int]
@@ -115,22 +98,23 @@ class LeanDecoder:
         """
         parts = self._parts(caches, counts)
         cos, sin = self._rope(parts)
-        rms, eps, hidden = torch.rms_norm, self.eps, self.hidden
-        x = F.embedding(tokens, self.embedding)
-        for index, layer in enumerate(self.layers):
+        w, rms = self.weights, torch.rms_norm
+        eps, hidden, activation = w.eps, (w.hidden,), w.activation
+        x = F.embedding(tokens, w.embedding)
+        for index, layer in enumerate(self._layers):
             joint = layer.qkv(rms(x, hidden, layer.norm, eps))
             mixed = self._attend(index, layer, joint, parts, cos, sin)
             x = x + layer.out(mixed)
             gate_up = layer.gate_up(rms(x, hidden, layer.mlp_norm, eps))
-            gate, up = torch.split(gate_up, self.intermediate, -1)
-            x = x + layer.down(self.activation(gate) * up)
+            gate, up = torch.split(gate_up, w.intermediate, -1)
+            x = x + layer.down(activation(gate) * up)
         for cache, count in zip(caches, counts, strict=True):
             cache.extend(count)
-        return rms(x, hidden, self.norm, eps)
+        return rms(x, hidden, w.norm, eps)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[n, V]`` of hidden states ``[n, hidden]``."""
-        return self.head(hidden)
+        return self._head(hidden)
 
     def _attend(
         self,
@@ -146,10 +130,9 @@ class LeanDecoder:
         joint = joint.view(-1, heads + 2 * kv_heads, dim)
         turned = joint[:, : heads + kv_heads]
         if layer.query_norm is not None and layer.key_norm is not None:
-            turned[:, :heads] = torch.rms_norm(
-                turned[:, :heads], (dim,), layer.query_norm, self.eps
-            )
-            turned[:, heads:] = torch.rms_norm(turned[:, heads:], (dim,), layer.key_norm, self.eps)
+            eps = self.weights.eps
+            turned[:, :heads] = torch.rms_norm(turned[:, :heads], (dim,), layer.query_norm, eps)
+            turned[:, heads:] = torch.rms_norm(turned[:, heads:], (dim,), layer.key_norm, eps)
         half = dim // 2
         swapped = torch.cat((turned[..., half:], turned[..., :half]), -1)
         turned.copy_(turned * cos + swapped.mul_(sin))
@@ -202,8 +185,8 @@ class LeanDecoder:
         """
         folds = self.heads // self.kv_heads if count <= _SHORT else 1
         if fixed_capacity is not None:
-            limits = torch.arange(at, at + count, device=self.embedding.device).unsqueeze(1)
-            seen = torch.arange(fixed_capacity, device=self.embedding.device) <= limits
+            limits = torch.arange(at, at + count, device=self.weights.device).unsqueeze(1)
+            seen = torch.arange(fixed_capacity, device=self.weights.device) <= limits
             return self._additive(seen).repeat(folds, 1)
         if count == 1 or (count > _SHORT and at == 0):
             return None
@@ -221,91 +204,46 @@ class LeanDecoder:
 
     def _triangle(self, count: int, before: int) -> Tensor:
         shape = (count, before + count)
-        seen = torch.ones(shape, dtype=torch.bool, device=self.embedding.device).tril_(before)
+        seen = torch.ones(shape, dtype=torch.bool, device=self.weights.device).tril_(before)
         return self._additive(seen)
 
     def _additive(self, seen: Tensor) -> Tensor:
-        zeros = torch.zeros(seen.shape, dtype=self.embedding.dtype, device=seen.device)
+        zeros = torch.zeros(seen.shape, dtype=self.weights.dtype, device=seen.device)
         return zeros.masked_fill_(~seen, -torch.inf)
 
     def _rope(self, parts: Sequence[_Part]) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines of every token's position, ``[N, 1, head_dim]`` each."""
-        end = max(part.at + part.stop - part.start for part in parts)
-        if end > self._cos.shape[0]:
-            self._cos, self._sin = self._rope_table(2 * end)
+        cos, sin = self.rotary.upto(max(part.at + part.stop - part.start for part in parts))
         spans = [slice(part.at, part.at + part.stop - part.start) for part in parts]
         if len(spans) == 1:
-            return self._cos[spans[0]], self._sin[spans[0]]
+            return cos[spans[0]].unsqueeze(1), sin[spans[0]].unsqueeze(1)
         return (
-            torch.cat([self._cos[span] for span in spans]),
-            torch.cat([self._sin[span] for span in spans]),
+            torch.cat([cos[span] for span in spans]).unsqueeze(1),
+            torch.cat([sin[span] for span in spans]).unsqueeze(1),
         )
 
-    def _rope_table(self, length: int) -> tuple[Tensor, Tensor]:
-        """The model's own angles; the first half of the sines negated, as the rotation wants it."""
-        positions = torch.arange(length, device=self.embedding.device).unsqueeze(0)
-        cos, sin = self._rotary(self.embedding[:1], positions)
-        half = self.head_dim // 2
-        signed = torch.cat((-sin[..., :half], sin[..., half:]), -1)
-        return cos[0].unsqueeze(1).contiguous(), signed[0].unsqueeze(1).contiguous()
 
-
-def _plain(model: PreTrainedModel) -> bool:
-    """Whether the model is what `LeanDecoder` computes, and nothing besides."""
-    config = model.config
-    if type(model).__name__ not in _FAMILY or getattr(config, "mlp_bias", False):
-        return False
-    if set(getattr(config, "layer_types", None) or ()) - {"full_attention"}:
-        return False
-    if type(model).__name__ == "MistralForCausalLM" and config.sliding_window is not None:
-        return False
-    rope = getattr(config, "rope_parameters", None) or {}
-    partial = float(rope.get("partial_rotary_factor", 1.0)) != 1.0
-    if rope.get("rope_type", "default") not in _STATIC_ROPE or partial:
-        return False
-    # Quantised or otherwise replaced layers have their own ways.
-    inner: Any = model.model
-    kinds = {type(m) for layer in inner.layers for m in layer.modules() if hasattr(m, "weight")}
-    return all(kind is nn.Linear or kind.__name__.endswith("RMSNorm") for kind in kinds)
-
-
-def _packs(model: PreTrainedModel) -> bool:
+def _packs(weights: DecoderWeights) -> bool:
     """Whether the matrices are kept a second time, in the layout of this CPU's kernels."""
-    size = sum(weight.nbytes for weight in model.parameters())
-    return size <= _PACKED_BYTES and can_pack(model.dtype, model.device)
+    return weights.nbytes <= _PACKED_BYTES and can_pack(weights.dtype, weights.device)
 
 
-def _join(layer: Any, packed: bool) -> _Layer:
-    attention, mlp = layer.self_attn, layer.mlp
-    three = (attention.q_proj, attention.k_proj, attention.v_proj)
-    qkv = _joined([linear.weight for linear in three])
-    has_bias = attention.q_proj.bias is not None
-    qkv_bias = _joined([linear.bias for linear in three]) if has_bias else None
-    out, out_bias = attention.o_proj.weight.data, attention.o_proj.bias
-    query_norm, key_norm = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
+def _layer(weights: LayerWeights, packed: bool) -> _Layer:
     return _Layer(
-        norm=layer.input_layernorm.weight.data,
-        qkv=product(qkv, qkv_bias, packed=packed),
-        query_norm=query_norm.weight.data if query_norm is not None else None,
-        key_norm=key_norm.weight.data if key_norm is not None else None,
-        out=product(out, None if out_bias is None else out_bias.data, packed=packed),
-        mlp_norm=layer.post_attention_layernorm.weight.data,
-        gate_up=product(_joined([mlp.gate_proj.weight, mlp.up_proj.weight]), packed=packed),
-        down=product(mlp.down_proj.weight.data, packed=packed),
+        norm=weights.norm,
+        qkv=product(weights.qkv, weights.qkv_bias, packed=packed),
+        query_norm=weights.query_norm,
+        key_norm=weights.key_norm,
+        out=product(weights.out, weights.out_bias, packed=packed),
+        mlp_norm=weights.mlp_norm,
+        gate_up=product(weights.gate_up, packed=packed),
+        down=product(weights.down, packed=packed),
     )
-
-
-def _joined(parts: Sequence[nn.Parameter]) -> Tensor:
-    """One tensor of several parameters, which become views of it: nothing is kept twice."""
-    whole = torch.cat([part.data for part in parts])
-    for part, view in zip(parts, torch.split(whole, [p.shape[0] for p in parts]), strict=True):
-        part.data = view
-    return whole
 
 
 @torch.inference_mode()
 def _agrees(lean: LeanDecoder, model: PreTrainedModel) -> bool:
-    tokens = torch.arange(8, device=lean.embedding.device) % lean.embedding.shape[0]
+    tokens = torch.arange(8, device=lean.weights.device) % lean.weights.vocab_size
     cache = lean.new_cache()
     ours = torch.cat([lean(tokens[:5], [cache], [5]), lean(tokens[5:], [cache], [3])])
     wanted = model(input_ids=tokens.unsqueeze(0), use_cache=False).logits[0].float()

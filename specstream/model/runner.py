@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specstream.errors import ModelUnsupported
 from specstream.model.cache import KVCache, TransformersCache, check_supported
+from specstream.model.compiled import CompiledPasses, compile_passes
 from specstream.model.lean import LeanDecoder
 from specstream.model.slab import SlabCache
 
@@ -47,6 +49,9 @@ class ModelRunner:
 
     A model of the Llama family runs through `LeanDecoder`, several sequences in one pass; any other
     as it is, sequence by sequence. ``lean=False`` runs every model as it is.
+
+    ``compiled_widths`` are numbers of tokens for which passes of one sequence are compiled; see
+    `compile_passes`.
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class ModelRunner:
         fixed_width: int | None = None,
         context_length: int | None = None,
         lean: bool = True,
+        compiled_widths: Sequence[int] = (),
     ) -> None:
         check_supported(model.config)
         self._lean = LeanDecoder.of(model) if lean else None
@@ -72,6 +78,19 @@ class ModelRunner:
         self.context_length = min(own, context_length or own)
         self.fixed_width = fixed_width
         self.forwards = 0
+        self._compiled: CompiledPasses | None = None
+        if compiled_widths:
+            if self._lean is None:
+                raise ModelUnsupported(
+                    f"compile: only plain models of the Llama family can be compiled, and "
+                    f"{type(model).__name__} here is none; leave compile off"
+                )
+            self._compiled = compile_passes(self._lean, compiled_widths)
+
+    @property
+    def compiled(self) -> tuple[int, ...]:
+        """Numbers of tokens for which a pass is compiled."""
+        return self._compiled.widths if self._compiled is not None else ()
 
     @property
     def lean(self) -> bool:
@@ -110,6 +129,11 @@ class ModelRunner:
         self.forwards += len(inputs)
         if self._lean is None:
             return [self._stock(item) for item in inputs]
+        if self._compiled is not None and len(inputs) == 1:
+            (only,) = inputs
+            found = self._compiled(only.token_ids, cast(SlabCache, only.cache))
+            if found is not None:
+                return [self._fit(found[-only.keep :])]
         caches = [item.cache for item in inputs]
         counts = [item.token_ids.shape[0] for item in inputs]
         tokens = inputs[0].token_ids

@@ -29,6 +29,7 @@ class SlabCache(KVCache):
         fixed_capacity: int | None = None,
     ) -> None:
         self._length = 0
+        self._rows: tuple[Tensor, ...] | None = None
         self.fixed_capacity = fixed_capacity
         # Zeros, not empty: a hidden row still takes part in sums, and 0 times NaN is NaN.
         self._slab = torch.zeros(
@@ -68,6 +69,26 @@ class SlabCache(KVCache):
             self._slab[:, :, :shown].transpose(2, 3).unbind(),
         )
 
+    def rows(self, end: int) -> tuple[Tensor, ...]:
+        """For each layer all its keys, then all its values: ``[capacity, kv_heads, head_dim]``.
+
+        With room for at least ``end`` rows. For a pass that finds its own place in them.
+        """
+        if end > self._slab.shape[2]:
+            self._grow(end)
+        if self._rows is None:
+            self._rows = self._slab.flatten(0, 1).unbind()
+        return self._rows
+
+    def lives_in(self, slab: Tensor) -> bool:
+        """Whether its rows are kept in this tensor."""
+        return self._slab is slab
+
+    def move(self, slab: Tensor) -> None:
+        """Keep the rows in ``slab`` from now on, which has room for them and the same other sizes."""
+        slab[:, :, : self._length] = self._slab[:, :, : self._length]
+        self._slab, self._rows = slab, None
+
     def extend(self, count: int) -> None:
         """The pass is complete: its rows are valid."""
         self._length += count
@@ -78,5 +99,4 @@ class SlabCache(KVCache):
         layers, two, capacity, heads, dim = self._slab.shape
         # Doubling: copying stays amortised O(1) a token.
         larger = self._slab.new_zeros(layers, two, max(needed, 2 * capacity), heads, dim)
-        larger[:, :, : self._length] = self._slab[:, :, : self._length]
-        self._slab = larger
+        self.move(larger)

@@ -27,14 +27,12 @@ class Wanted:
     Attributes:
         names: See `parse_arms`.
         few: Leave out the settings of peers that are seldom the best.
-        compiled: Let transformers compile, too, where it can.
         gguf: A file for llama.cpp.
         notes: What couldn't be had is written here, in words.
     """
 
     names: Sequence[str]
     few: bool = False
-    compiled: bool = False
     gguf: str | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -95,7 +93,7 @@ async def _open_peers(wanted: Wanted, config: EngineConfig, thread: BenchThread)
             names.remove("assisted")
     on_gpu = models.target.device.type == "cuda"  # elsewhere transformers doesn't compile by itself
     settings = {
-        "generate": peers.generate_settings(compiled=wanted.compiled and on_gpu),
+        "generate": peers.generate_settings(compiled=config.compile and on_gpu),
         "assisted": peers.assisted_settings(few=wanted.few),
         "lookup": peers.LOOKUP,
     }

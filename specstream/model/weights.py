@@ -1,0 +1,183 @@
+"""A Llama-family model as plain tensors: what the lean and the compiled passes compute from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+__all__ = ["DecoderWeights", "LayerWeights", "RotaryTable"]
+
+_FAMILY = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
+_STATIC_ROPE = {"default", "linear", "llama3"}
+_FIRST_POSITIONS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One decoder layer; matrices are ``[out, in]``, those that read one input are one."""
+
+    norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+    out: Tensor
+    out_bias: Tensor | None
+    mlp_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderWeights:
+    """Sizes and tensors of one model.
+
+    Attributes:
+        hidden: Size of the hidden states.
+        intermediate: Size between an MLP's matrices.
+        eps: Of the RMS norms.
+        activation: Of the MLPs, element by element.
+        activation_name: What the model's config calls it.
+        embedding: ``[V, hidden]``.
+        norm: ``[hidden]``, before the head.
+        head: ``[V, hidden]``; often the embedding itself.
+        nbytes: Of all parameters.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    intermediate: int
+    eps: float
+    activation: Callable[[Tensor], Tensor]
+    activation_name: str
+    embedding: Tensor
+    norm: Tensor
+    head: Tensor
+    layers: tuple[LayerWeights, ...]
+    nbytes: int
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the embedding."""
+        return self.embedding.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the parameters, and of the hidden states between layers."""
+        return self.embedding.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.embedding.device
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> DecoderWeights | None:
+        """The weights of ``model``, some joined in place (its parameters become views of those).
+
+        None for a model that is anything else than these sizes and tensors say.
+        """
+        if not _plain(model):
+            return None
+        config, inner = model.config, _inner(model)
+        head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+        name = str(config.hidden_act)
+        return cls(
+            heads=int(config.num_attention_heads),
+            kv_heads=int(config.num_key_value_heads),
+            head_dim=int(inner.layers[0].self_attn.head_dim),
+            hidden=int(config.hidden_size),
+            intermediate=int(config.intermediate_size),
+            eps=float(config.rms_norm_eps),
+            activation=F.silu if name == "silu" else inner.layers[0].mlp.act_fn,
+            activation_name=name,
+            embedding=inner.embed_tokens.weight.data,
+            norm=inner.norm.weight.data,
+            head=head.weight.data,
+            layers=tuple(_join(layer) for layer in inner.layers),
+            nbytes=sum(weight.nbytes for weight in model.parameters()),
+        )
+
+
+class RotaryTable:
+    """Cosines and signed sines of the first positions, by the model's own frequencies.
+
+    The first half of the sines is negated, as a rotation by swapped halves wants it.
+    """
+
+    def __init__(self, model: PreTrainedModel, head_dim: int) -> None:
+        self._rotary = _inner(model).rotary_emb
+        self._probe = _inner(model).embed_tokens.weight.data[:1]
+        self._half = head_dim // 2
+        self._cos, self._sin = self._angles(_FIRST_POSITIONS)
+
+    def upto(self, end: int) -> tuple[Tensor, Tensor]:
+        """``[positions, head_dim]`` each, for at least the positions below ``end``."""
+        if end > self._cos.shape[0]:
+            self._cos, self._sin = self._angles(2 * end)
+        return self._cos, self._sin
+
+    def _angles(self, length: int) -> tuple[Tensor, Tensor]:
+        positions = torch.arange(length, device=self._probe.device).unsqueeze(0)
+        cos, sin = self._rotary(self._probe, positions)
+        signed = torch.cat((-sin[..., : self._half], sin[..., self._half :]), -1)
+        return cos[0].contiguous(), signed[0].contiguous()
+
+
+def _inner(model: PreTrainedModel) -> Any:
+    return model.model
+
+
+def _plain(model: PreTrainedModel) -> bool:
+    """Whether the model is what `LeanDecoder` computes, and nothing besides."""
+    config = model.config
+    if type(model).__name__ not in _FAMILY or getattr(config, "mlp_bias", False):
+        return False
+    if set(getattr(config, "layer_types", None) or ()) - {"full_attention"}:
+        return False
+    if type(model).__name__ == "MistralForCausalLM" and config.sliding_window is not None:
+        return False
+    rope = getattr(config, "rope_parameters", None) or {}
+    partial = float(rope.get("partial_rotary_factor", 1.0)) != 1.0
+    if rope.get("rope_type", "default") not in _STATIC_ROPE or partial:
+        return False
+    # Quantised or otherwise replaced layers have their own ways.
+    layers = _inner(model).layers
+    kinds = {type(m) for layer in layers for m in layer.modules() if hasattr(m, "weight")}
+    return all(kind is nn.Linear or kind.__name__.endswith("RMSNorm") for kind in kinds)
+
+
+def _join(layer: Any) -> LayerWeights:
+    attention, mlp = layer.self_attn, layer.mlp
+    three = (attention.q_proj, attention.k_proj, attention.v_proj)
+    has_bias = attention.q_proj.bias is not None
+    out_bias = attention.o_proj.bias
+    query_norm, key_norm = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
+    return LayerWeights(
+        norm=layer.input_layernorm.weight.data,
+        qkv=_joined([linear.weight for linear in three]),
+        qkv_bias=_joined([linear.bias for linear in three]) if has_bias else None,
+        query_norm=query_norm.weight.data if query_norm is not None else None,
+        key_norm=key_norm.weight.data if key_norm is not None else None,
+        out=attention.o_proj.weight.data,
+        out_bias=None if out_bias is None else out_bias.data,
+        mlp_norm=layer.post_attention_layernorm.weight.data,
+        gate_up=_joined([mlp.gate_proj.weight, mlp.up_proj.weight]),
+        down=mlp.down_proj.weight.data,
+    )
+
+
+def _joined(parts: Sequence[nn.Parameter]) -> Tensor:
+    """One tensor of several parameters, which become views of it: nothing is kept twice."""
+    whole = torch.cat([part.data for part in parts])
+    for part, view in zip(parts, torch.split(whole, [p.shape[0] for p in parts]), strict=True):
+        part.data = view
+    return whole

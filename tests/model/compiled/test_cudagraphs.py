@@ -1,0 +1,113 @@
+"""Lanes, graphs and their memory; the recording itself is CUDA's, and is replaced here."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from specstream.model.compiled import cudagraphs
+from specstream.model.compiled.cudagraphs import GraphedPasses
+from specstream.model.lean import LeanDecoder
+from specstream.model.slab import SlabCache
+from tests.model.families import build, text, whole
+
+
+class Recorder:
+    """Does what CUDA does, as far as it can be seen: warm up, record, replay on the same memory."""
+
+    def __init__(self) -> None:
+        self.recorded = self.replayed = 0
+
+    def __call__(self, work: Callable[[], None]) -> Callable[[], None]:
+        work()
+        work()
+        self.recorded += 1
+
+        def replay() -> None:
+            self.replayed += 1
+            work()
+
+        return replay
+
+
+class Both:
+    """A model's plain and recorded passes; `step` takes the recorded one if it can."""
+
+    def __init__(self, widths: Sequence[int] = (1, 3)) -> None:
+        self.model = build("llama")
+        lean = LeanDecoder.of(self.model)
+        assert lean is not None
+        self.lean, self.recorder = lean, Recorder()
+        self.graphed = GraphedPasses(lean.weights, lean.rotary, widths, self.recorder)
+
+    def step(self, tokens: Tensor, cache: SlabCache) -> Tensor:
+        found = self.graphed(tokens, cache)
+        if found is None:
+            found = self.lean.logits(self.lean(tokens, [cache], [tokens.shape[0]]))
+        return found
+
+
+@pytest.fixture(autouse=True)
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cudagraphs, "_FIRST_SHOWN", 16)
+
+
+@torch.inference_mode()
+def test_passes_of_all_kinds_in_turn_give_the_models_own_logits() -> None:
+    """Plain and recorded ones, with junk behind, taken back, past the lane's first size."""
+    both, ids = Both(), text(90)
+    wanted, cache, at = whole(both.model, ids), both.lean.new_cache(), 0
+    for count in (5, 1, 2, 3, 1, 7, 1, 1, 20, 2, 3, 1, 40, 3):
+        both.step(text(2, seed=at), cache)
+        cache.rollback_to(at)
+        rows = both.step(ids[at : at + count], cache)
+        torch.testing.assert_close(rows, wanted[at : at + count], atol=1e-4, rtol=1e-4)
+        at += count
+    assert cache.length == at == 90
+    assert both.recorder.replayed == 14 + 10  # all but the wide ones
+
+
+@torch.inference_mode()
+def test_sequences_take_turns_in_the_lane_and_keep_their_rows() -> None:
+    both = Both()
+    texts = [text(40, seed=n) for n in (1, 2, 3)]
+    wanted = [whole(both.model, ids) for ids in texts]
+    caches = [both.lean.new_cache() for _ in texts]
+    for at in range(0, 38, 2):
+        for ids, cache, logits in zip(texts, caches, wanted, strict=True):
+            rows = both.step(ids[at : at + 2], cache)
+            torch.testing.assert_close(rows, logits[at : at + 2], atol=1e-4, rtol=1e-4)
+
+
+@torch.inference_mode()
+def test_a_graph_is_recorded_once_for_each_width_and_size() -> None:
+    both, cache = Both(), Both().lean.new_cache()
+    for _ in range(20):
+        both.step(text(1), cache)
+    assert both.recorder.recorded == 2  # one token, 16 and 32 rows
+    both.step(text(2), cache)
+    both.step(text(3), cache)
+    assert both.recorder.recorded == 3
+    assert both.recorder.replayed == 22
+
+
+@torch.inference_mode()
+def test_results_outlive_the_next_pass_and_owners_need_not() -> None:
+    both = Both()
+    first = both.step(text(1), both.lean.new_cache())
+    kept = first.clone()
+    gc.collect()  # the first sequence is gone, with its claim to the lane
+    both.step(text(1, seed=5), both.lean.new_cache())
+    assert torch.equal(first, kept)
+
+
+@torch.inference_mode()
+def test_a_width_that_is_dropped_is_not_used() -> None:
+    both = Both()
+    both.graphed.drop(3)
+    assert both.graphed.widths == (1,)
+    assert both.graphed(text(2), both.lean.new_cache()) is None

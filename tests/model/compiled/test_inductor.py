@@ -1,0 +1,165 @@
+"""Compiled code computes what the model computes, is kept, and is refused when it can't be had."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from specstream.errors import ConfigError, ModelUnsupported
+from specstream.model.compiled import compile_passes, inductor
+from specstream.model.compiled.inductor import InductorPasses
+from specstream.model.compiled.store import PackageStore
+from specstream.model.lean import LeanDecoder
+from specstream.model.runner import ForwardInput, ModelRunner
+from tests.model.families import build, text, whole
+
+WIDTHS = (1, 3)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiling takes some ten seconds a package: what one test compiled serves the next ones."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def runner(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> ModelRunner:
+    """A model of three layers, compiled two and one at a time."""
+    monkeypatch.setenv("SPECSTREAM_CACHE", str(folder))
+    monkeypatch.setattr(inductor, "_BLOCK", 2)
+    caplog.set_level(logging.INFO, logger="specstream.model")
+    return ModelRunner(build("qwen2", num_hidden_layers=3), compiled_widths=WIDTHS)
+
+
+@torch.inference_mode()
+def test_passes_of_all_kinds_in_turn_give_the_models_own_logits(
+    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With junk behind, taken back, past the cache's first capacity and the first angles."""
+    assert runner.compiled == WIDTHS
+    compiled = 0
+    call = InductorPasses.__call__
+
+    def count(self: InductorPasses, *args: object) -> torch.Tensor | None:
+        nonlocal compiled
+        found = call(self, *args)  # type: ignore[arg-type]
+        compiled += found is not None
+        return found
+
+    monkeypatch.setattr(InductorPasses, "__call__", count)
+    ids = text(300)
+    wanted, cache, at = whole(runner.model, ids), runner.new_cache(), 0
+    for tokens in (1, 5, 1, 2, 3, 240, 1, 1, 3, 2, 20, 2, 1, 3, 3, 12):
+        runner.forward([ForwardInput(text(2, seed=at), cache)])
+        cache.rollback_to(at)
+        part = ids[at : at + tokens]
+        (rows,) = runner.forward([ForwardInput(part, cache, keep=len(part))])
+        torch.testing.assert_close(rows, wanted[at : at + tokens], atol=1e-4, rtol=1e-4)
+        at += tokens
+    assert cache.length == at == 300
+    assert compiled == 16 + 11  # the junk, and all but the wide ones and the very first token
+
+
+@torch.inference_mode()
+def test_several_sequences_and_a_compiled_one_read_the_same_caches(runner: ModelRunner) -> None:
+    texts = [text(12, seed=n) for n in (1, 2)]
+    caches = [runner.new_cache() for _ in texts]
+    runner.forward([ForwardInput(t[:8], c) for t, c in zip(texts, caches, strict=True)])
+    for ids, cache in zip(texts, caches, strict=True):
+        runner.forward([ForwardInput(ids[8:10], cache)])
+    rows = runner.forward([ForwardInput(t[10:], c, 2) for t, c in zip(texts, caches, strict=True)])
+    for ids, found in zip(texts, rows, strict=True):
+        torch.testing.assert_close(found, whole(runner.model, ids)[10:], atol=1e-4, rtol=1e-4)
+
+
+def test_the_next_start_compiles_nothing(
+    runner: ModelRunner, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*args: object) -> None:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(inductor, "_compile", never)
+    assert ModelRunner(runner.model, compiled_widths=WIDTHS).compiled == WIDTHS
+    # Other weights of the same sizes share the code, and keep their own numbers.
+    other = build("qwen2", num_hidden_layers=3)
+    with torch.inference_mode():
+        for parameter in other.parameters():
+            parameter.mul_(1.1)
+        shared = ModelRunner(other, compiled_widths=WIDTHS)
+        ids, cache = text(6), shared.new_cache()
+        shared.forward([ForwardInput(ids[:3], cache)])
+        (rows,) = shared.forward([ForwardInput(ids[3:], cache, keep=3)])
+        torch.testing.assert_close(rows, whole(other, ids)[3:], atol=1e-4, rtol=1e-4)
+    assert "not used" not in caplog.text
+
+
+def test_a_damaged_package_is_made_again(
+    runner: ModelRunner,
+    folder: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = sorted((folder / "compiled").glob("*.pt2"))
+    good = {path.name: path.read_bytes() for path in files}
+    files[0].write_bytes(b"not a package")
+    monkeypatch.setattr(
+        inductor, "_compile", lambda *args: args[-1].write_bytes(good[args[-1].name])
+    )
+    assert ModelRunner(runner.model, compiled_widths=WIDTHS).compiled == WIDTHS
+    assert "can't be loaded and is made again" in caplog.text
+    assert files[0].read_bytes() == good[files[0].name]
+
+
+@torch.inference_mode()
+def test_code_that_computes_something_else_is_not_used(
+    runner: ModelRunner,
+    folder: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = {path: path.read_bytes() for path in (folder / "compiled").glob("*.pt2")}
+    call = InductorPasses.__call__
+
+    def off(self: InductorPasses, tokens: torch.Tensor, cache: object) -> torch.Tensor | None:
+        found = call(self, tokens, cache)  # type: ignore[arg-type]
+        return None if found is None else found + 0.1 * (tokens.shape[0] == 3)
+
+    monkeypatch.setattr(InductorPasses, "__call__", off)
+    again = ModelRunner(runner.model, compiled_widths=WIDTHS)
+    assert again.compiled == (1,)
+    assert "the compiled pass of 3 tokens is off by" in caplog.text
+    for path, content in files.items():  # what was thrown away is good for the tests to come
+        path.write_bytes(content)
+
+
+def test_no_compiler_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import config
+
+    lean = LeanDecoder.of(build("llama", num_hidden_layers=1))
+    assert lean is not None
+    monkeypatch.setattr(config.cpp, "cxx", ("/nowhere/g++",))
+    with pytest.raises(
+        ConfigError, match=r"^compile: .*\(g\+\+ or clang\+\+\) – or leave compile off$"
+    ):
+        compile_passes(lean, [1], PackageStore(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cache_that_can_not_be_written_is_said_in_one_line(tmp_path: Path) -> None:
+    lean = LeanDecoder.of(build("llama"))
+    assert lean is not None
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="set SPECSTREAM_CACHE to a folder that can be written"):
+        compile_passes(lean, [1], PackageStore(tmp_path / "file"))
+
+
+def test_models_of_other_kinds_are_refused_by_name() -> None:
+    with pytest.raises(
+        ModelUnsupported, match="MistralForCausalLM here is none; leave compile off"
+    ):
+        ModelRunner(build("mistral", sliding_window=8), compiled_widths=[1])
