@@ -16,7 +16,7 @@ from specstream.config import (
 )
 from specstream.engine.loop import EngineCore
 from specstream.errors import VocabularyMismatch
-from specstream.model.compiled import DRAFT_WIDTHS, TARGET_WIDTHS
+from specstream.model.compiled import DRAFT, TARGET
 from specstream.model.invariance import find_fixed_width
 from specstream.model.load import check_vocabulary, load_model, load_tokenizer
 from specstream.model.runner import ModelRunner
@@ -41,7 +41,7 @@ def build_engine(config: EngineConfig) -> EngineCore:
         model,
         fixed_width=width,
         context_length=config.context_length,
-        compiled_widths=TARGET_WIDTHS if config.compile else (),
+        captured=TARGET if config.compile else None,
     )
     target.warm_up()
     eos_ids = _eos_ids(target.model, tokenizer)
@@ -114,7 +114,7 @@ def _load_draft(
     draft = ModelRunner(
         model,
         vocab_size=target.vocab_size,
-        compiled_widths=DRAFT_WIDTHS if config.compile else (),
+        captured=DRAFT if config.compile else None,
     )
     if draft.model_vocab_size < len(tokenizer):
         raise VocabularyMismatch(

@@ -63,7 +63,7 @@ class LeanDecoder:
         self.weights, self.rotary = weights, rotary
         self.heads, self.kv_heads = weights.heads, weights.kv_heads
         self.head_dim = weights.head_dim
-        packed = _packs(weights)
+        self.packed = packed = _packs(weights)
         self._head = product(weights.head, packed=packed)
         self._layers = tuple(_layer(layer, packed) for layer in weights.layers)
         self._causal: dict[int, Tensor] = {}

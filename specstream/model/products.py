@@ -3,6 +3,9 @@
 oneDNN reads a blocked layout; given a plain matrix, it brings it into that layout at every call. For a
 pass of a few rows that costs more than the product. Besides, with the layout fixed a row's result does
 not depend on how many rows were multiplied along with it.
+
+It also prepares a kernel for every number of rows that it meets, which takes longer than a product of
+few rows; so wider ones are rounded up to a handful of sizes.
 """
 
 from __future__ import annotations
@@ -13,7 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Product", "can_pack", "product"]
+__all__ = ["ROUNDED", "Product", "can_pack", "product"]
+
+_EXACT = 16  # rows up to which every number has its own kernel: rounds have these widths
+_FINE, _COARSE = 16, 32  # rows are rounded up to multiples of the one up to 64, of the other beyond
+ROUNDED = (*range(1, _EXACT + 1), 32, 48, 64, 96, 128, 160, 192, 224, 256)
+"""Numbers of rows that kernels are prepared for; beyond the last, its multiples of 32 follow."""
 
 Product = Callable[[Tensor], Tensor]
 """``[n, in]`` to ``[n, out]``."""
@@ -43,4 +51,15 @@ def product(weight: Tensor, bias: Tensor | None = None, *, packed: bool) -> Prod
         return lambda x: F.linear(x, weight, bias)
     laid_out = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
     multiply: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise.default
-    return lambda x: multiply(x, laid_out, bias, "none", [], "")
+
+    def run(x: Tensor) -> Tensor:
+        rows = x.shape[0]
+        if rows <= _EXACT:
+            return multiply(x, laid_out, bias, "none", [], "")
+        step = _FINE if rows <= 64 else _COARSE
+        surplus = -rows % step
+        if surplus:
+            x = F.pad(x, (0, 0, 0, surplus))
+        return multiply(x, laid_out, bias, "none", [], "")[:rows]
+
+    return run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -13,11 +14,14 @@ from transformers import PreTrainedModel
 
 from specstream.errors import ModelUnsupported
 from specstream.model.cache import KVCache, TransformersCache, check_supported
-from specstream.model.compiled import CompiledPasses, compile_passes
+from specstream.model.compiled import CapturePlan, CompiledPasses, compile_passes
 from specstream.model.lean import LeanDecoder
+from specstream.model.products import ROUNDED
 from specstream.model.slab import SlabCache
 
 __all__ = ["ForwardInput", "ModelRunner"]
+
+_WARM_UP_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,7 @@ class ModelRunner:
     A model of the Llama family runs through `LeanDecoder`, several sequences in one pass; any other
     as it is, sequence by sequence. ``lean=False`` runs every model as it is.
 
-    ``compiled_widths`` are numbers of tokens for which passes of one sequence are compiled; see
-    `compile_passes`.
+    ``captured`` says which passes of one sequence are compiled; see `compile_passes`.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class ModelRunner:
         fixed_width: int | None = None,
         context_length: int | None = None,
         lean: bool = True,
-        compiled_widths: Sequence[int] = (),
+        captured: CapturePlan | None = None,
     ) -> None:
         check_supported(model.config)
         self._lean = LeanDecoder.of(model) if lean else None
@@ -79,18 +82,27 @@ class ModelRunner:
         self.fixed_width = fixed_width
         self.forwards = 0
         self._compiled: CompiledPasses | None = None
-        if compiled_widths:
+        if captured is not None:
             if self._lean is None:
                 raise ModelUnsupported(
                     f"compile: only plain models of the Llama family can be compiled, and "
                     f"{type(model).__name__} here is none; leave compile off"
                 )
-            self._compiled = compile_passes(self._lean, compiled_widths)
+            self._compiled = compile_passes(self._lean, captured, self.vocab_size)
 
     @property
-    def compiled(self) -> tuple[int, ...]:
-        """Numbers of tokens for which a pass is compiled."""
-        return self._compiled.widths if self._compiled is not None else ()
+    def compiled(self) -> CompiledPasses | None:
+        """The captured passes; None: every pass is eager."""
+        return self._compiled
+
+    def chain(self, token_ids: Tensor, cache: KVCache) -> tuple[Tensor, Tensor] | None:
+        """Read ``token_ids [n]`` and go on greedily, some steps as one: see `CompiledPasses.chain`.
+
+        None where no such chain is captured; nothing was done then.
+        """
+        if self._compiled is None:
+            return None
+        return self._compiled.chain(token_ids, cast(SlabCache, cache))
 
     @property
     def lean(self) -> bool:
@@ -117,11 +129,21 @@ class ModelRunner:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Run the shapes of a prompt and of a round once, so that no request pays for the first."""
-        cache = self.new_cache()
-        for width in (self.fixed_width,) if self.fixed_width else (16, 5, 1):
+        """Run the shapes of a prompt and of a round once, so that no request pays for the first.
+
+        Of the many numbers of rows that kernels are prepared for, as many as half a second allows.
+        """
+        began, cache = time.perf_counter(), self.new_cache()
+        needed = [self.fixed_width] if self.fixed_width else [16, 5, 1]
+        useful: list[int] = []
+        if self._lean is not None and self._lean.packed and not self.fixed_width:
+            useful = [width for width in ROUNDED if width <= self.context_length]
+        for number, width in enumerate(needed + useful):
+            if number >= len(needed) and time.perf_counter() - began > _WARM_UP_S:
+                break
             tokens = torch.zeros(width, dtype=torch.int64, device=self.device)
-            self.forward([ForwardInput(tokens, cache)])
+            self._pass([ForwardInput(tokens, cache)])
+            cache.rollback_to(0)
         self.forwards = 0
 
     def _pass(self, inputs: Sequence[ForwardInput]) -> list[Tensor]:

@@ -17,7 +17,7 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from specstream.model.sampling import draw, draw_at, probabilities
+from specstream.model.sampling import draw, draw_at, draw_one, probabilities, uniforms
 from specstream.types import SamplingParams
 
 
@@ -127,6 +127,18 @@ def test_a_tiny_temperature_and_low_precision_stay_finite() -> None:
         assert probs.argmax() == 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_any_precision_gives_float32_and_is_left_as_it_was(dtype: torch.dtype) -> None:
+    logits = (torch.randn(4, 50, generator=torch.Generator().manual_seed(6)) * 3).to(dtype)
+    before = logits.clone()
+    for temperature in (0.009, 0.01, 0.8, 1.0, 100.0):  # the first is divided in another way
+        probs = probabilities(logits, SamplingParams(temperature))
+        exact = (logits.double() / temperature).softmax(-1)
+        assert probs.dtype == torch.float32
+        torch.testing.assert_close(probs.double(), exact, atol=2e-4, rtol=2e-4)
+        assert torch.equal(logits, before)
+
+
 def test_draws_follow_the_weights_and_never_take_a_zero() -> None:
     """N = 200,000: a total variation of 0.01 is seen with power > 0.99."""
     weights = torch.tensor([0.0, 3.0, 0.0, 1.0, 0.5, 0.0])
@@ -153,3 +165,35 @@ def test_a_uniform_meets_the_token_whose_share_it_falls_in() -> None:
     # So small beside the rest that the total doesn't show it; and a total that rounds.
     tail = torch.tensor([[1.0] + [1e-30] * 3 + [0.0]])
     assert draw_at(tail, uniform[-1:]).item() in (0, 1, 2, 3)
+
+
+def test_one_row_is_drawn_as_several_are() -> None:
+    """One row on a CPU is looked at; the token is the same, to the last bit of the uniform."""
+    generator = torch.Generator().manual_seed(9)
+    weights = torch.rand(400, 7, generator=generator) * (
+        torch.rand(400, 7, generator=generator) > 0.4
+    )
+    weights[:, 3] += 1e-30
+    uniform = uniforms(400, generator)
+    shares = weights.double().cumsum(-1) / weights.double().sum(-1, keepdim=True)
+    uniform[:100] = shares[:100, 2].clamp_max(1 - 2**-53)  # on a border, or as near as it gets
+    uniform[100:110], uniform[110:120] = 0.0, 1 - 2**-53
+    together = draw_at(weights, uniform)
+    for row, level, token in zip(weights, uniform, together.tolist()):
+        assert draw_at(row.unsqueeze(0), level.unsqueeze(0)).tolist() == [token]
+        assert draw_one(row, level.item()) == token
+
+
+def test_a_row_that_is_no_law_has_no_token() -> None:
+    for row in ([0.0, 0.0], [torch.nan, 1.0], [torch.inf, 1.0]):
+        assert draw_one(torch.tensor(row), 0.5) is None
+        for rows in (torch.tensor([row]), torch.tensor([row, row])):
+            drawn = draw_at(rows, torch.full((len(rows),), 0.5, dtype=torch.float64))
+            assert all(0 <= token < 2 for token in drawn.tolist())
+
+
+def test_uniforms_are_those_of_rand() -> None:
+    one, other = torch.Generator().manual_seed(7), torch.Generator().manual_seed(7)
+    for count in (1, 2, 33):
+        expected = torch.rand(count, generator=other, dtype=torch.float64)
+        assert torch.equal(uniforms(count, one), expected)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -13,79 +12,128 @@ from specstream.errors import ConfigError
 from specstream.model.compiled.cudagraphs import GraphedPasses, capture_on_gpu
 from specstream.model.compiled.inductor import InductorPasses
 from specstream.model.compiled.store import PackageStore
+from specstream.model.compiled.widths import DRAFT, TARGET, CapturePlan
 from specstream.model.lean import LeanDecoder
 from specstream.model.slab import SlabCache
 
-__all__ = ["DRAFT_WIDTHS", "TARGET_WIDTHS", "CompiledPasses", "compile_passes"]
+__all__ = ["DRAFT", "TARGET", "CapturePlan", "CompiledPasses", "compile_passes"]
 
 _log = logging.getLogger("specstream.model")
 
-# Tokens of a pass. Wider ones are rare, and for them the library's matrix products are as fast.
-TARGET_WIDTHS = (1, 2, 3, 4, 5, 6, 8)
-DRAFT_WIDTHS = (1, 2, 3)
+_BEFORE = 6  # tokens in front of a pass that is tried
+_UNITS = 16  # of the dtype's rounding, of the largest logit: sums in another order, no other sums
 
 
 class CompiledPasses(Protocol):
-    """A model's passes for one sequence at a time, for the numbers of tokens ``widths``."""
+    """A model's captured passes, for one sequence at a time."""
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Numbers of tokens that there is code for."""
+        """Numbers of tokens of the passes."""
+        ...
+
+    @property
+    def chains(self) -> tuple[int, ...]:
+        """Numbers of tokens that a chain of greedy steps can begin with."""
         ...
 
     def __call__(self, tokens: Tensor, cache: SlabCache) -> Tensor | None:
         """Append ``tokens [n]`` to the sequence; logits ``[n, V]``, or None if it isn't for this."""
         ...
 
+    def chain(self, tokens: Tensor, cache: SlabCache) -> tuple[Tensor, Tensor] | None:
+        """Append ``tokens [n]`` and greedy choices: tokens and their probabilities ``[steps]``."""
+        ...
+
     def drop(self, width: int) -> None:
         """Do without a width."""
         ...
 
+    def drop_chain(self, width: int) -> None:
+        """Do without a chain."""
+        ...
+
 
 def compile_passes(
-    lean: LeanDecoder, widths: Sequence[int], store: PackageStore | None = None
+    lean: LeanDecoder,
+    plan: CapturePlan,
+    vocab_size: int | None = None,
+    store: PackageStore | None = None,
 ) -> CompiledPasses:
-    """Capture the passes of a model for the given numbers of tokens, and try them.
+    """Capture passes of a model, and try each.
 
-    The first time this takes some ten seconds a width on a CPU; the code is kept in ``store``. A
-    width that disagrees with the plain pass by more than rounding is left out, with a warning.
+    The first time this takes some ten seconds a pass on a CPU; the code is kept in ``store``. What
+    disagrees with the plain pass by more than rounding is left out, with a warning.
 
     Raises:
         ConfigError: there is no way to compile here.
     """
-    device = lean.weights.device
+    device, vocab = lean.weights.device, vocab_size or lean.weights.vocab_size
     made: CompiledPasses
     if device.type == "cpu":
-        made = InductorPasses(lean.weights, lean.rotary, widths, store or PackageStore())
+        store = store or PackageStore()
+        made = InductorPasses(lean.weights, lean.rotary, plan, vocab, store)
     elif device.type == "cuda":
-        made = GraphedPasses(lean.weights, lean.rotary, widths, capture_on_gpu())
+        made = GraphedPasses(lean.weights, lean.rotary, plan, vocab, capture_on_gpu())
     else:
         raise ConfigError(
             f"compile: passes can be captured on a CPU or a GPU, not on {device.type}"
         )
+    allowed = _UNITS * torch.finfo(lean.weights.dtype).eps
     for width in made.widths:
-        off = _difference(lean, made, width)
-        if off > 64 * torch.finfo(lean.weights.dtype).eps:
+        off = _pass_is_off(lean, made, width)
+        if off > allowed:
             _log.warning("the compiled pass of %d tokens is off by %.3g: not used", width, off)
             made.drop(width)
+    for width in made.chains:
+        off = _chain_is_off(lean, made, width, vocab)
+        if off > allowed:
+            _log.warning("the compiled chain from %d tokens is off by %.3g: not used", width, off)
+            made.drop_chain(width)
     return made
 
 
 @torch.inference_mode()
-def _difference(lean: LeanDecoder, made: CompiledPasses, width: int) -> float:
+def _pass_is_off(lean: LeanDecoder, made: CompiledPasses, width: int) -> float:
     """The largest difference of logits, as a share of the largest logit (at least 1)."""
-    count, vocab = 6 + width, lean.weights.vocab_size
-    tokens = torch.arange(1, count + 1, device=lean.weights.device) % vocab
+    tokens, caches = _begun(lean, width)
+    found = made(tokens, caches[1])
+    if found is None:
+        return torch.inf
+    wanted = lean.logits(lean(tokens, [caches[0]], [width]))
+    # A second pass reads what the first one wrote.
+    more = [lean.logits(lean(tokens[:1], [cache], [1])) for cache in caches]
+    return _off(torch.cat([found, more[1]]), torch.cat([wanted, more[0]]))
+
+
+@torch.inference_mode()
+def _chain_is_off(lean: LeanDecoder, made: CompiledPasses, width: int, vocab: int) -> float:
+    """The same for a chain: of its choices' logits to the best ones, and of what is read next."""
+    tokens, caches = _begun(lean, width)
+    chained = made.chain(tokens, caches[1])
+    if chained is None:
+        return torch.inf
+    choices, confidences = chained
+    read = torch.cat([tokens, choices[:-1]])
+    logits = lean.logits(lean(read, [caches[0]], [read.shape[0]]))[width - 1 :, :vocab].float()
+    chosen = logits.gather(1, choices.unsqueeze(1))
+    # A probability tells the logit of its token, given the others.
+    implied = confidences.log().unsqueeze(1) + logits.logsumexp(-1, keepdim=True)
+    more = [lean.logits(lean(choices[-1:], [cache], [1])) for cache in caches]
+    best = logits.amax(-1, keepdim=True)
+    return max(_off(chosen, best), _off(implied, best), _off(more[1], more[0]))
+
+
+def _begun(lean: LeanDecoder, width: int) -> tuple[Tensor, list[SlabCache]]:
+    """Tokens to read, and two caches with the same few before them."""
+    tokens = torch.arange(1, _BEFORE + width + 1, device=lean.weights.device)
+    tokens %= lean.weights.vocab_size
     caches = [lean.new_cache() for _ in range(2)]
     for cache in caches:
-        lean(tokens[:6], [cache], [6])
-    wanted = lean.logits(lean(tokens[6:], [caches[0]], [width])).float()
-    found = made(tokens[6:], caches[1])
-    if found is None:
-        return float("inf")
-    # A second pass reads what the first one wrote.
-    wanted = torch.cat([wanted, lean.logits(lean(tokens[:1], [caches[0]], [1])).float()])
-    after = lean.logits(lean(tokens[:1], [caches[1]], [1]))
-    found = torch.cat([found, after]).float()
-    off = (found - wanted).abs().amax() / wanted.abs().amax().clamp_min(1.0)
+        lean(tokens[:_BEFORE], [cache], [_BEFORE])
+    return tokens[_BEFORE:], caches
+
+
+def _off(found: Tensor, wanted: Tensor) -> float:
+    off = (found.float() - wanted.float()).abs().amax() / wanted.float().abs().amax().clamp_min(1.0)
     return float(off.nan_to_num(torch.inf))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from specstream.model.compiled.chain import StaticChain
 from specstream.model.compiled.static import StaticPass, by_matrix
-from specstream.model.compiled.widths import Widths
+from specstream.model.compiled.widths import CapturePlan, Widths
 from specstream.model.slab import SlabCache
 from specstream.model.weights import DecoderWeights, RotaryTable
 
@@ -28,12 +29,12 @@ class _Graph:
 
     tokens: Tensor
     at: Tensor
-    logits: Tensor = field(default_factory=lambda: torch.empty(0))
+    results: tuple[Tensor, ...] = ()
     replay: Callable[[], None] = lambda: None
 
 
 class GraphedPasses:
-    """Passes of 1 to ``max(widths)`` tokens of one sequence, recorded; see `__call__`.
+    """Passes of 1 to ``max(widths)`` tokens of one sequence, recorded; see `__call__` and `chain`.
 
     A graph reads and writes fixed memory, so the sequence that is being decoded lives in a lane of its
     own; it moves there when its first pass comes, and out when another's does. Graphs are recorded
@@ -42,7 +43,8 @@ class GraphedPasses:
     Args:
         weights: Whose; on a GPU.
         rotary: Angles of positions.
-        widths: Numbers of tokens to record for.
+        plan: What to record.
+        vocab_size: Tokens that a chain may choose from.
         capture: How work is recorded.
     """
 
@@ -50,16 +52,29 @@ class GraphedPasses:
         self,
         weights: DecoderWeights,
         rotary: RotaryTable,
-        widths: Sequence[int],
+        plan: CapturePlan,
+        vocab_size: int,
         capture: Capture,
     ) -> None:
         self._weights, self._rotary, self._capture = weights, rotary, capture
-        depth = len(weights.layers)
-        self._passes = {w: StaticPass(weights, w, 0, depth, by_matrix) for w in sorted(widths)}
-        self._fitting = Widths(widths)
+        self._fitting = Widths(plan.widths)
+        self._steps = plan.chain_steps
+        self._passes = {
+            width: StaticPass(weights, width, 0, len(weights.layers), by_matrix)
+            for width in plan.widths
+        }
+        self._chains = {
+            width: StaticChain(weights, width, self._steps, vocab_size, by_matrix)
+            for width in plan.chain_widths
+        }
         self._lane: Tensor | None = None
         self._owner: weakref.ref[SlabCache] | None = None
-        self._graphs: dict[tuple[int, int], _Graph] = {}
+        self._graphs: dict[tuple[int, int, bool], _Graph] = {}
+
+    @property
+    def chains(self) -> tuple[int, ...]:
+        """Numbers of tokens that a chain can begin with."""
+        return tuple(self._chains)
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -75,20 +90,48 @@ class GraphedPasses:
         width = self._fitting.of(count)
         if width is None:
             return None
-        shown = _FIRST_SHOWN
-        while shown < cache.length + width:
-            shown *= 2
-        self._claim(cache, shown)
-        graph = self._graphs.get((width, shown)) or self._record(width, shown)
-        graph.tokens[:count].copy_(tokens)
-        graph.at.fill_(cache.length)
-        graph.replay()
+        (logits,) = self._run(tokens, cache, width, chain=False)
         cache.extend(count)
-        return graph.logits[:count].clone()  # the next replay writes over it
+        return logits[:count].clone()  # the next replay writes over it
+
+    def chain(self, tokens: Tensor, cache: SlabCache) -> tuple[Tensor, Tensor] | None:
+        """Append ``tokens [n]``, then greedy choices: ``tokens [steps]``, ``confidences [steps]``.
+
+        A token's confidence is its probability. The cache grows by n rows and those of all choices but
+        the last. None, with nothing done, for a number of tokens that there is no chain for.
+        """
+        count = tokens.shape[0]
+        if count not in self._chains:
+            return None
+        found, confidences = self._run(tokens, cache, count, chain=True)
+        cache.extend(count + self._steps - 1)
+        return found.clone(), confidences.clone()
 
     def drop(self, width: int) -> None:
         """Do without a width."""
         self._fitting.drop(width)
+
+    def drop_chain(self, width: int) -> None:
+        """Do without a chain."""
+        del self._chains[width]
+
+    def _run(
+        self, tokens: Tensor, cache: SlabCache, width: int, *, chain: bool
+    ) -> tuple[Tensor, ...]:
+        """Replay a graph, recorded now if need be; its results stand until the next replay."""
+        end = cache.length + width + (self._steps - 1 if chain else 0)
+        shown = _FIRST_SHOWN
+        while shown < end:
+            shown *= 2
+        self._claim(cache, shown)
+        key = (width, shown, chain)
+        graph = self._graphs.get(key)
+        if graph is None:
+            graph = self._graphs[key] = self._record(*key)
+        graph.tokens[: tokens.shape[0]].copy_(tokens)
+        graph.at.fill_(cache.length)
+        graph.replay()
+        return graph.results
 
     def _claim(self, cache: SlabCache, shown: int) -> None:
         """Bring the sequence into the lane, which has room for ``shown`` rows."""
@@ -111,7 +154,7 @@ class GraphedPasses:
             owner.move(torch.zeros_like(self._lane))
         self._owner = None
 
-    def _record(self, width: int, shown: int) -> _Graph:
+    def _record(self, width: int, shown: int, chain: bool) -> _Graph:
         lane, device = self._lane, self._weights.device
         assert lane is not None
         cos, sin = self._rotary.upto(shown)
@@ -121,15 +164,20 @@ class GraphedPasses:
         made = _Graph(torch.zeros_like(steps), torch.zeros(1, dtype=torch.int64, device=device))
 
         def work() -> None:
-            made.logits = self._passes[width].run(
-                made.tokens, cos, sin, made.at + steps, columns, kv
-            )
+            x, positions = made.tokens, made.at + steps
+            if chain:
+                made.results = self._chains[width].run(
+                    x, cos, sin, positions, lambda _: columns, kv
+                )
+            else:
+                logits = self._passes[width].run(x, cos, sin, positions, columns, kv)
+                made.results = (logits.to(self._weights.dtype),)
 
         # Recording runs the work, at the lane's first rows: what stands there is put back.
-        kept = lane[:, :, :width].clone()
+        touched = width + self._steps
+        kept = lane[:, :, :touched].clone()
         made.replay = self._capture(work)
-        lane[:, :, :width] = kept
-        self._graphs[width, shown] = made
+        lane[:, :, :touched] = kept
         return made
 
 

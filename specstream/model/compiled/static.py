@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from specstream.model.weights import DecoderWeights
 
-__all__ = ["Multiply", "StaticPass", "by_matrix", "by_rows"]
+__all__ = ["Multiply", "StaticPass", "by_matrix", "by_rows", "settled"]
 
 Multiply = Callable[[Tensor, Tensor], Tensor]
 """``[W, in]`` and ``[out, in]`` to ``[W, out]``."""
@@ -90,7 +90,7 @@ class StaticPass(nn.Module):
         torch._check(length <= cos.shape[0])  # type: ignore[no-untyped-call]
         positions = torch.arange(length - self.width, length, device=ruler.device)
         columns = torch.arange(length, device=ruler.device)
-        return self.run(x, cos, sin, positions, columns, kv)
+        return self.run(x, cos, sin, positions, columns, kv).to(self._sizes.dtype)
 
     def run(
         self,
@@ -121,8 +121,7 @@ class StaticPass(nn.Module):
             x = self._layer(index, x, turn, positions, mask, keys, values)
         if not self._is_last:
             return x
-        logits = self._multiply(self._rms(x, self._get("final_norm")), self._get("head"))
-        return logits.to(sizes.dtype)
+        return self._multiply(self._rms(x, self._get("final_norm")), self._get("head"))
 
     def _layer(
         self,
@@ -134,7 +133,7 @@ class StaticPass(nn.Module):
         keys: Tensor,
         values: Tensor,
     ) -> Tensor:
-        sizes, width = self._sizes, self.width
+        sizes, width = self._sizes, x.shape[0]
         weights = {name: self._get(f"{name}_{index}") for name in _NAMES}
         joint = self._product(self._rms(x, weights["norm"]), weights["qkv"], weights["qkv_bias"])
         joint = joint.view(width, sizes.heads + 2 * sizes.kv_heads, sizes.head_dim)
@@ -150,7 +149,7 @@ class StaticPass(nn.Module):
         x = (x + self._product(mixed, weights["out"], weights["out_bias"])).to(sizes.dtype)
         gate_up = self._product(self._rms(x, weights["mlp_norm"]), weights["gate_up"], None)
         gate, up = torch.split(gate_up, sizes.intermediate, -1)
-        inner = _settled(sizes.activation(gate) * up)
+        inner = settled(sizes.activation(gate) * up)
         return (x + self._product(inner, weights["down"], None)).to(sizes.dtype)
 
     def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
@@ -169,7 +168,7 @@ class StaticPass(nn.Module):
             attn_mask=mask,
         )
         unfolded = mixed.view(kv_heads, group, width, dim).permute(2, 0, 1, 3)
-        return _settled(unfolded.reshape(width, heads * dim))
+        return settled(unfolded.reshape(width, heads * dim))
 
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         product = self._multiply(x, weight)
@@ -179,7 +178,7 @@ class StaticPass(nn.Module):
         """Zhang and Sennrich 2019, in float32."""
         wide = x.float()
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self._sizes.eps)
-        return _settled(wide * scale * weight)
+        return settled(wide * scale * weight)
 
     def _hold(self, name: str, tensor: Tensor | None) -> None:
         if tensor is not None:  # the exporter miscounts buffers that are None
@@ -196,6 +195,6 @@ def _turned(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
     return torch.cat((low * cos - high * sin, high * cos + low * sin), -1)
 
 
-def _settled(x: Tensor) -> Tensor:
+def settled(x: Tensor) -> Tensor:
     """The same tensor, computed once: a compiler would else repeat its sums for every later row."""
     return torch.as_strided(x, x.shape, x.stride())

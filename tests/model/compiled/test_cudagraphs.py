@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,9 +11,12 @@ from torch import Tensor
 
 from specstream.model.compiled import cudagraphs
 from specstream.model.compiled.cudagraphs import GraphedPasses
+from specstream.model.compiled.widths import CapturePlan
 from specstream.model.lean import LeanDecoder
 from specstream.model.slab import SlabCache
-from tests.model.families import build, text, whole
+from tests.model.families import VOCAB, build, text, whole
+
+PLAN = CapturePlan((1, 3), chain_widths=(2,), chain_steps=3)
 
 
 class Recorder:
@@ -37,12 +40,12 @@ class Recorder:
 class Both:
     """A model's plain and recorded passes; `step` takes the recorded one if it can."""
 
-    def __init__(self, widths: Sequence[int] = (1, 3)) -> None:
+    def __init__(self) -> None:
         self.model = build("llama")
         lean = LeanDecoder.of(self.model)
         assert lean is not None
         self.lean, self.recorder = lean, Recorder()
-        self.graphed = GraphedPasses(lean.weights, lean.rotary, widths, self.recorder)
+        self.graphed = GraphedPasses(lean.weights, lean.rotary, PLAN, VOCAB, self.recorder)
 
     def step(self, tokens: Tensor, cache: SlabCache) -> Tensor:
         found = self.graphed(tokens, cache)
@@ -93,6 +96,30 @@ def test_a_graph_is_recorded_once_for_each_width_and_size() -> None:
     both.step(text(3), cache)
     assert both.recorder.recorded == 3
     assert both.recorder.replayed == 22
+
+
+@torch.inference_mode()
+def test_a_chain_writes_what_single_steps_write() -> None:
+    """Past the lane's first size, in turn with passes, and with another sequence in the lane."""
+    both = Both()
+    cache, plain, other = (both.lean.new_cache() for _ in range(3))
+    for number in range(6):
+        read = text(2, seed=number)
+        found = both.graphed.chain(read, cache)
+        both.step(text(1), other)
+        assert found is not None
+        for token, confidence in zip(*found, strict=True):
+            logits = both.lean.logits(both.lean(read, [plain], [read.shape[0]]))[-1]
+            top, best = logits.softmax(-1).max(-1)
+            assert int(token) == int(best)
+            torch.testing.assert_close(confidence, top, atol=1e-4, rtol=1e-4)
+            read = token.reshape(1)
+        for side in (cache, plain):
+            both.step(read, side)
+        assert cache.length == plain.length == 5 * (number + 1)
+    assert both.graphed.chain(text(1), cache) is None
+    both.graphed.drop_chain(2)
+    assert both.graphed.chains == () and both.graphed.chain(text(2), cache) is None
 
 
 @torch.inference_mode()

@@ -9,14 +9,16 @@ import pytest
 import torch
 
 from specstream.errors import ConfigError, ModelUnsupported
-from specstream.model.compiled import compile_passes, inductor
+from specstream.model.compiled import CapturePlan, aot, compile_passes, inductor
 from specstream.model.compiled.inductor import InductorPasses
 from specstream.model.compiled.store import PackageStore
 from specstream.model.lean import LeanDecoder
 from specstream.model.runner import ForwardInput, ModelRunner
-from tests.model.families import build, text, whole
+from tests.model.families import VOCAB, build, text, whole
 
-WIDTHS = (1, 3)
+# A compiler on a busy machine takes its time.
+pytestmark = pytest.mark.timeout(600)
+PLAN = CapturePlan((1, 3), chain_widths=(2,), chain_steps=3)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,12 @@ def runner(
     monkeypatch.setenv("SPECSTREAM_CACHE", str(folder))
     monkeypatch.setattr(inductor, "_BLOCK", 2)
     caplog.set_level(logging.INFO, logger="specstream.model")
-    return ModelRunner(build("qwen2", num_hidden_layers=3), compiled_widths=WIDTHS)
+    return ModelRunner(build("qwen2", num_hidden_layers=3), captured=PLAN)
+
+
+def captured(runner: ModelRunner) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    assert runner.compiled is not None
+    return runner.compiled.widths, runner.compiled.chains
 
 
 @torch.inference_mode()
@@ -41,7 +48,7 @@ def test_passes_of_all_kinds_in_turn_give_the_models_own_logits(
     runner: ModelRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With junk behind, taken back, past the cache's first capacity and the first angles."""
-    assert runner.compiled == WIDTHS
+    assert captured(runner) == ((1, 3), ())
     compiled = 0
     call = InductorPasses.__call__
 
@@ -83,14 +90,14 @@ def test_the_next_start_compiles_nothing(
     def never(*args: object) -> None:
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr(inductor, "_compile", never)
-    assert ModelRunner(runner.model, compiled_widths=WIDTHS).compiled == WIDTHS
+    monkeypatch.setattr(aot, "_compile", never)
+    assert captured(ModelRunner(runner.model, captured=PLAN)) == ((1, 3), ())
     # Other weights of the same sizes share the code, and keep their own numbers.
     other = build("qwen2", num_hidden_layers=3)
     with torch.inference_mode():
         for parameter in other.parameters():
             parameter.mul_(1.1)
-        shared = ModelRunner(other, compiled_widths=WIDTHS)
+        shared = ModelRunner(other, captured=PLAN)
         ids, cache = text(6), shared.new_cache()
         shared.forward([ForwardInput(ids[:3], cache)])
         (rows,) = shared.forward([ForwardInput(ids[3:], cache, keep=3)])
@@ -107,10 +114,8 @@ def test_a_damaged_package_is_made_again(
     files = sorted((folder / "compiled").glob("*.pt2"))
     good = {path.name: path.read_bytes() for path in files}
     files[0].write_bytes(b"not a package")
-    monkeypatch.setattr(
-        inductor, "_compile", lambda *args: args[-1].write_bytes(good[args[-1].name])
-    )
-    assert ModelRunner(runner.model, compiled_widths=WIDTHS).compiled == WIDTHS
+    monkeypatch.setattr(aot, "_compile", lambda *args: args[-1].write_bytes(good[args[-1].name]))
+    assert captured(ModelRunner(runner.model, captured=PLAN)) == ((1, 3), ())
     assert "can't be loaded and is made again" in caplog.text
     assert files[0].read_bytes() == good[files[0].name]
 
@@ -130,11 +135,53 @@ def test_code_that_computes_something_else_is_not_used(
         return None if found is None else found + 0.1 * (tokens.shape[0] == 3)
 
     monkeypatch.setattr(InductorPasses, "__call__", off)
-    again = ModelRunner(runner.model, compiled_widths=WIDTHS)
-    assert again.compiled == (1,)
+    again = ModelRunner(runner.model, captured=PLAN)
+    assert captured(again) == ((1,), ())
     assert "the compiled pass of 3 tokens is off by" in caplog.text
     for path, content in files.items():  # what was thrown away is good for the tests to come
         path.write_bytes(content)
+
+
+@torch.inference_mode()
+def test_a_chain_writes_what_single_steps_write(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Over tokens that may be chosen only, from the end of any sequence, again and again."""
+    monkeypatch.setenv("SPECSTREAM_CACHE", str(folder))
+    draft = ModelRunner(build("llama"), vocab_size=VOCAB - 9, captured=PLAN)
+    assert captured(draft) == ((1, 3), (2,))
+    ids, cache, plain = text(5), draft.new_cache(), draft.new_cache()
+    for side in (cache, plain):
+        draft.forward([ForwardInput(ids[:3], side)])
+    read = ids[3:]
+    for _ in range(3):
+        found = draft.chain(read, cache)
+        assert found is not None
+        tokens, confidences = found
+        assert cache.length == plain.length + 4
+        for token, confidence in zip(tokens, confidences, strict=True):
+            (row,) = draft.forward([ForwardInput(read, plain)])
+            top, best = row[0].softmax(-1).max(-1)
+            assert int(token) == int(best) < VOCAB - 9
+            torch.testing.assert_close(confidence, top, atol=1e-4, rtol=1e-4)
+            read = token.reshape(1)
+        draft.forward([ForwardInput(read, cache)])
+        draft.forward([ForwardInput(read, plain)])
+        read = text(2, seed=plain.length)
+    assert draft.chain(text(1), cache) is None and cache.length == plain.length
+    call = InductorPasses.chain
+    monkeypatch.setattr(InductorPasses, "chain", lambda *args: tuple(reversed_tokens(call(*args))))
+    assert captured(ModelRunner(build("llama"), vocab_size=VOCAB - 9, captured=PLAN)) == (
+        (1, 3),
+        (),
+    )
+    assert "the compiled chain from 2 tokens is off by" in caplog.text
+
+
+def reversed_tokens(chained: tuple[torch.Tensor, torch.Tensor] | None) -> list[torch.Tensor]:
+    """A planted bug: the right tokens in the wrong order."""
+    assert chained is not None
+    return [chained[0].flip(0), chained[1]]
 
 
 def test_no_compiler_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +193,7 @@ def test_no_compiler_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(
         ConfigError, match=r"^compile: .*\(g\+\+ or clang\+\+\) – or leave compile off$"
     ):
-        compile_passes(lean, [1], PackageStore(tmp_path))
+        compile_passes(lean, CapturePlan((1,)), store=PackageStore(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -155,11 +202,11 @@ def test_a_cache_that_can_not_be_written_is_said_in_one_line(tmp_path: Path) -> 
     assert lean is not None
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="set SPECSTREAM_CACHE to a folder that can be written"):
-        compile_passes(lean, [1], PackageStore(tmp_path / "file"))
+        compile_passes(lean, CapturePlan((1,)), store=PackageStore(tmp_path / "file"))
 
 
 def test_models_of_other_kinds_are_refused_by_name() -> None:
     with pytest.raises(
         ModelUnsupported, match="MistralForCausalLM here is none; leave compile off"
     ):
-        ModelRunner(build("mistral", sliding_window=8), compiled_widths=[1])
+        ModelRunner(build("mistral", sliding_window=8), captured=PLAN)
