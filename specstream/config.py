@@ -72,9 +72,9 @@ class AutoProposerConfig(_Strict):
 
     kind: Literal["auto"] = "auto"
     objective: Literal["speed", "first_phrase"] = "speed"
-    max_tokens: int = Field(default=10, ge=1, le=32, description="tokens proposed a round, at most")
-    max_ngram: int = Field(default=4, ge=1, le=16, description="longest suffix looked up")
-    min_ngram: int = Field(default=2, ge=1, le=16, description="shortest suffix looked up")
+    max_tokens: int = Field(default=16, ge=1, le=32, description="tokens proposed a round, at most")
+    max_ngram: int = Field(default=8, ge=1, le=16, description="longest suffix looked up")
+    min_ngram: int = Field(default=1, ge=1, le=16, description="shortest suffix looked up")
     draft: bool = Field(default=True, description="whether the draft model may be used")
     window: int = Field(
         default=256, ge=8, description="prompt tokens that the draft reads, at most"

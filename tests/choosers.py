@@ -1,13 +1,15 @@
-"""Controllers for tests: one that rolls dice, one on a steady machine; and proposers under them."""
+"""Controllers for tests (dice, a script, a steady machine), proposers under them, and an engine."""
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from specstream.config import DraftProposerConfig, NgramProposerConfig
+from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerConfig
+from specstream.engine.loop import EngineCore
 from specstream.model.runner import ModelRunner
 from specstream.spec.control.controller import Controller
 from specstream.spec.control.costs import Costs
@@ -15,8 +17,18 @@ from specstream.spec.control.records import Explanation, Kind, Outcome, Outlook,
 from specstream.spec.proposers.auto import AutoProposer
 from specstream.spec.proposers.draft_model import DraftModelProposer
 from specstream.spec.proposers.ngram import NgramProposer
+from specstream.types import SamplingParams
+from tests.tiny import EOS, ask, byte_tokenizer, make_core, noisy_copy, run_until_idle, tiny_model
 
 KINDS: tuple[Kind, ...] = ("draft", "ngram", "off")
+
+TOKENIZER = byte_tokenizer()
+MODEL = tiny_model(len(TOKENIZER), seed=2)
+DRAFT = noisy_copy(MODEL, 0.12)
+RUNNER = ModelRunner(MODEL)
+PROMPTS = ["abab", "the cat sat on the mat, the cat", "zq", "1, 2, 3, 4, 1, 2, 3,", "aaaa", "xyzxy"]
+SAMPLED = SamplingParams(temperature=1.0, max_tokens=40)
+
 NOTHING = Explanation("by dice", "off", 0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0)
 
 
@@ -74,6 +86,19 @@ class Dice:
         return NOTHING
 
 
+class Script(Dice):
+    """Gives out written plans, one round after another, then nothing."""
+
+    def __init__(self, *rounds: Sequence[Plan]) -> None:
+        super().__init__()
+        self.rounds = list(rounds)
+
+    def plan(self, outlooks: Sequence[Any]) -> list[Plan]:
+        self.outlooks = list(outlooks)
+        self.plans = list(self.rounds.pop(0)) if self.rounds else [Plan("off", 0)] * len(outlooks)
+        return self.plans
+
+
 class Steady(Controller):
     """The real one, on a machine of constant pace: a draft pass is a tenth of the target's."""
 
@@ -115,3 +140,30 @@ def proposer_with(
         config = DraftProposerConfig(window=window)
         inner = DraftModelProposer(config, draft, eos_ids, prefill_chunk)
     return AutoProposer(controller, lookup, inner)
+
+
+def greedy(count: int = 40) -> SamplingParams:
+    return SamplingParams(max_tokens=count)
+
+
+@functools.cache
+def alone(text: str, count: int = 40, *, eos: bool = True) -> list[int]:
+    """The greedy reply without drafts and neighbours; ``eos``: whether one may end it."""
+    made = proposer_with(Dice(kinds=["off"]), None, target=RUNNER)
+    core = make_core(MODEL, TOKENIZER, made, eos_ids=(EOS,) if eos else ())
+    _, inbox = ask(core, text, greedy(count))
+    run_until_idle(core)
+    return inbox.token_ids
+
+
+def diced(
+    seed: int = 0, *, eos_ids: frozenset[int] = frozenset({EOS}), **options: Any
+) -> tuple[EngineCore, Dice]:
+    """An engine whose proposer is chosen by dice."""
+    dice = Dice(seed)
+    made = proposer_with(dice, ModelRunner(DRAFT), eos_ids=eos_ids)
+    return make_core(MODEL, TOKENIZER, made, eos_ids=tuple(eos_ids), **options), dice
+
+
+def small_config() -> EngineConfig:
+    return EngineConfig(max_running=3, prefill_chunk=16)

@@ -18,6 +18,8 @@ from specstream.spec.control.rounds import Place, Round, Rules, cap
 
 __all__ = ["Controller"]
 
+_FAR = 1.5  # a round counts as at most so many times dearer, or cheaper, than was expected
+
 
 class Controller:
     """Chooses proposer and length so that tokens per millisecond are as many as can be expected.
@@ -106,6 +108,10 @@ class Controller:
         cost = ms / plain_ms
         # Reading prompts is paid once for a whole reply: no part of what a round costs from now on.
         read = costs.read(times.draft_read) / plain_ms
+        choosing = min(times.plan_ms / plain_ms, 1.0)
+        spent = cost + read + choosing
+        if times.rows == rows and times.tokens == rows + proposed:
+            spent = _near(spent, times, plain_ms)
         owed = 0.0
         for outcome in outcomes:
             history = self._histories.get(outcome.id)
@@ -114,11 +120,15 @@ class Controller:
             history.observe(outcome, self._rules.max_tokens)
             owed += history.repay((outcome.accepted + 1 - cost) / rows, read / rows)
             if history.able:
-                history.learn_rate(outcome.accepted + 1.0, cost)
-                self._tokens.learn(outcome.accepted + 1.0)
-                self._cost.learn(cost)
+                # Where lookup finds nothing, a token saved is worth what it would have cost there, and
+                # not what it costs in a passage that is being repeated. Time that is shared is
+                # everybody's, though.
+                if rows > 1 or outcome.plan.proposer != "ngram":
+                    history.learn_rate(outcome.accepted + 1.0, cost + choosing)
+                    self._tokens.learn(outcome.accepted + 1.0)
+                    self._cost.learn(cost + choosing)
                 for digest in (history.digest, self._digest):
-                    digest.learn(outcome, cost + read, rows, history.probing)
+                    digest.learn(outcome, spent, rows, history.probing)
         tokens = (sum(o.accepted for o in outcomes) + rows) / rows
         self._account.enter(cost + owed - tokens if drafting else 0.0)
 
@@ -135,3 +145,9 @@ class Controller:
         history = self._histories.get(request_id) if request_id is not None else None
         digest = history.digest if history is not None else self._digest
         return explain(digest, self.costs, self._rules.kinds)
+
+
+def _near(expected: float, times: RoundTimes, plain_ms: float) -> float:
+    """What a step took, in plain ones: as it was seen, unless that is far from what was expected."""
+    seen = times.draft_ms + times.verify_ms + times.other_ms + times.plan_ms
+    return min(max(seen / plain_ms, expected / _FAR), expected * _FAR)

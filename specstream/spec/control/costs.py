@@ -12,7 +12,10 @@ __all__ = ["Costs", "Tracked"]
 _CLIP = 0.2  # an observation counts as at most this much above or below what was expected
 _GAIN = 0.05
 _KNOTS = (1, 2, 3, 5, 9, 17, 33, 65, 129)
-_MEASURED, _GUESSED = 8, 1  # observations that a start is worth
+_MEASURED, _SHAPE, _GUESSED = 8, 4, 1  # observations that a start is worth
+_OTHER_MS, _AROUND = 0.4, 1.25  # of a round with a proposal; and by how much that is dearer
+_PLAIN = 2.0  # what a plain pass says of the pace, by what a wider one does
+_FIRM, _PACE = 0.01, 30  # gain of a well-known shape; observations that the first pace is worth
 
 
 class Tracked:
@@ -20,21 +23,23 @@ class Tracked:
 
     Errors are cut off at a fifth and the gain is a twentieth, so a stall of any length moves it by
     1 %, and a lasting change is followed at 1 % an observation. With few observations behind it
-    (``seen``) it is quicker.
+    (``seen``) it is quicker, and bolder where it was a guess. ``gain`` is the least it gets to.
     """
 
-    __slots__ = ("_seen", "value")
+    __slots__ = ("_gain", "_guessed", "_seen", "value")
 
-    def __init__(self, value: float, seen: int = _MEASURED) -> None:
+    def __init__(self, value: float, seen: int = _MEASURED, gain: float = _GAIN) -> None:
         self.value = value
         self._seen = seen
+        self._gain = gain
+        self._guessed = seen <= _GUESSED
 
     def learn(self, value: float, weight: float = 1.0) -> None:
         """Count one observation."""
         self._seen += 1
         error = value / self.value - 1.0
-        clip = max(_CLIP, 4.0 / self._seen)
-        gain = weight * max(_GAIN, 1.0 / self._seen)
+        clip = max(_CLIP, 4.0 / self._seen) if self._guessed else _CLIP
+        gain = weight * max(self._gain, 1.0 / self._seen)
         self.value = max(self.value * (1.0 + gain * min(max(error, -clip), clip)), 1e-6)
 
 
@@ -45,7 +50,9 @@ class Costs:
     ``level * (curve(tokens) + row_ms * (rows - 1))``: *curve* is piecewise linear through what was
     measured with one request, *row_ms* is what another request adds beyond its tokens (a whole pass
     where requests are run one by one, next to nothing where they are run together), *level* follows
-    the machine's pace. Widths that were never measured are learned from the rounds that have them.
+    the machine's pace. What a pass tells is divided between the two: the curve takes most of it at
+    first, while its shape is little known, the pace later. Else the pace would take over errors of the
+    shape from the wide passes, and what a plain round costs would drift along.
     """
 
     def __init__(self) -> None:
@@ -58,7 +65,7 @@ class Costs:
         *,
         draft_read_ms: float | None = None,
         draft_start_ms: float = 0.0,
-        other_ms: float = 0.4,
+        other_ms: float | None = None,
         other_plain_ms: float | None = None,
         row_ms: float | None = None,
     ) -> None:
@@ -70,8 +77,8 @@ class Costs:
                 also the widest that a full batch can have.
             draft_read_ms: Each further token of a long draft pass.
             draft_start_ms: What drafting costs in a round besides its passes.
-            other_ms: Everything else of a round with a proposal, per request.
-            other_plain_ms: The same of a plain round.
+            other_ms: Everything else of a round with a proposal, per request. Default: a guess.
+            other_plain_ms: The same of a plain round. Default: the same; of a guess, a little less.
             row_ms: What another request adds to a target pass, beyond its tokens. Default: a pass
                 of one token, as if requests were run one by one.
 
@@ -88,18 +95,29 @@ class Costs:
         self._passes = 3.0  # in a round that drafts, on average
         guessed = draft_read_ms is None
         self._read = Tracked(draft_read_ms or step / 16, seen=_GUESSED if guessed else _MEASURED)
-        self._other = Tracked(other_ms)
-        self._other_plain = Tracked(other_plain_ms if other_plain_ms is not None else other_ms)
-        self._level = Tracked(1.0)
+        self._seed_other(other_ms, other_plain_ms)
+        self._level = Tracked(1.0, _PACE)
         self._widest = max(target_ms)
         self._curve = {
-            width: Tracked(ms, seen=_MEASURED if width <= self._widest else _GUESSED)
+            width: Tracked(ms, _SHAPE if width <= self._widest else _GUESSED, _FIRM)
             for width, ms in _between(target_ms).items()
         }
+        self._knots = list(self._curve)
         self._row = row_ms if row_ms is not None else target_ms[1]
         self._rows_seen = _GUESSED if row_ms is None else _MEASURED
         self._bent = 0
         self._shape = _table(self._curve)
+
+    def _seed_other(self, other_ms: float | None, plain_ms: float | None) -> None:
+        seen = _GUESSED if other_ms is None else _MEASURED
+        if other_ms is None:
+            other_ms = _OTHER_MS
+        elif plain_ms is None:
+            plain_ms = other_ms
+        if plain_ms is None:
+            plain_ms = other_ms / _AROUND
+        self._other_plain = Tracked(plain_ms, seen)
+        self._around = Tracked(other_ms / plain_ms, _MEASURED, _FIRM)  # with a proposal, by without
 
     # What things cost.
 
@@ -139,7 +157,8 @@ class Costs:
 
     def other(self, proposing: bool = True) -> float:
         """Everything outside the passes, per request."""
-        return (self._other if proposing else self._other_plain).value
+        plain = self._other_plain.value
+        return plain * self._around.value if proposing else plain
 
     def plain(self, rows: int = 1) -> float:
         """A step in which nobody proposes."""
@@ -159,9 +178,17 @@ class Costs:
             return
         self._observe_draft(times, drafting)
         if times.tokens == times.rows + proposed:  # else prompts were read along, which is no round
-            (self._other if proposed else self._other_plain).learn(times.other_ms / times.rows)
+            self._observe_other(times.other_ms / times.rows, proposed > 0)
         if 0 < times.tokens < len(self._shape) and times.verify_ms > 0.0:
             self._observe_verify(times)
+
+    def _observe_other(self, ms: float, proposing: bool) -> None:
+        # Rounds of both kinds tell of both: where plain ones are rare, theirs is known all the same.
+        if proposing:
+            around = self._around.value
+            self._around.learn(ms / self._other_plain.value)
+            ms /= around
+        self._other_plain.learn(ms)
 
     def _observe_draft(self, times: RoundTimes, drafting: int) -> None:
         passes = times.draft_forwards
@@ -201,11 +228,13 @@ class Costs:
             self._row = max(self._row + rest * max(_GAIN, 1.0 / self._rows_seen), 0.0)
         else:
             self._bend(times, level, expected)
-        self._level.learn(level * times.verify_ms / expected)
+        # Plain passes are rare where speculation pays, and the only ones that no shape comes between.
+        weight = _PLAIN if times.tokens == times.rows else 1.0
+        self._level.learn(level * times.verify_ms / expected, weight)
 
     def _bend(self, times: RoundTimes, level: float, expected: float) -> None:
         """Move the points of the curve on both sides; the table is redrawn now and then."""
-        knots = list(self._curve)
+        knots = self._knots
         after = min(max(bisect_left(knots, times.tokens), 1), len(knots) - 1)
         low, high = knots[after - 1], knots[after]
         part = (times.tokens - low) / (high - low)

@@ -38,11 +38,12 @@ class Chance:
         self.value = prior
         self.log_odds = log_odds(prior)
 
-    def learn(self, hit: bool) -> None:
-        """Count one trial."""
-        fade = min(1.0, self._memory / (self._trials + 1.0))
-        self._hits = (self._hits + hit) * fade
-        self._trials = (self._trials + 1.0) * fade
+    def learn(self, hits: int, trials: int = 1) -> None:
+        """Count trials, one by default."""
+        total = self._trials + trials
+        fade = self._memory / total if total > self._memory else 1.0
+        self._hits = (self._hits + hits) * fade
+        self._trials = total * fade
         self.value = self._hits / self._trials
         self.log_odds = log_odds(self.value)
 
@@ -95,12 +96,13 @@ class Lean:
             x = -_FURTHEST
         return 1.0 / (1.0 + math.exp(-x))
 
-    def learn(self, base: float, hit: bool, weight: float = 1.0) -> None:
-        """Count one trial of something with log-odds ``base`` in general."""
+    def learn(self, base: float, hits: int, weight: float = 1.0, trials: int = 1) -> None:
+        """Count trials, one by default, of something with log-odds ``base`` in general."""
         # Not limited like `chance`: what is certain anyway mustn't count as a small surprise.
-        p = odds_to_chance(base + self.value)
-        self._precision = min(self._precision + weight * p * (1.0 - p), _FIRMEST)
-        moved = self.value + weight * (hit - p) / self._precision
+        p = 1.0 / (1.0 + math.exp(-base - self.value))
+        precision = self._precision + weight * trials * p * (1.0 - p)
+        moved = self.value + weight * (hits - trials * p) / precision
+        self._precision = precision if precision < _FIRMEST else _FIRMEST
         self.value = min(max(moved, -_FURTHEST), _FURTHEST)
 
 

@@ -29,8 +29,8 @@ class History:
     """One request so far.
 
     Attributes:
-        tokens: Tokens a round.
-        cost: Cost of its steps, in plain ones.
+        tokens: Tokens a round; while it is alone, of those that lookup did not propose for.
+        cost: What such rounds cost, in plain ones.
         option: The latest choice.
         given_up: Whether the draft doesn't pay at present.
         probing: Whether the latest choice is a try of a draft that was given up.
@@ -95,9 +95,9 @@ class History:
     def _observe_lookup(self, outcome: Outcome) -> None:
         self.compared = self.compared or outcome.offered > 0
         if outcome.offered > 0:
-            self.lookup.observe(outcome.match, outcome.offered, outcome.agreed)
+            self.lookup.observe(outcome.match, outcome.support, outcome.offered, outcome.agreed)
         elif outcome.plan.proposer == "ngram" and outcome.drafted > 0:
-            self.lookup.observe(outcome.match, outcome.drafted, outcome.accepted)
+            self.lookup.observe(outcome.match, outcome.support, outcome.drafted, outcome.accepted)
 
     def _observe_draft(self, outcome: Outcome, longest: int) -> None:
         if outcome.drafted < 1:

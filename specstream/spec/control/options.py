@@ -65,12 +65,14 @@ class Prices:
         return low + (count - whole) * (self.verify_ms[whole + 1] - low)
 
 
-def lookup_option(habits: LookupHabits, match: int, cap: int, prices: Prices) -> Option:
+def lookup_option(
+    habits: LookupHabits, match: int, support: int, cap: int, prices: Prices
+) -> Option:
     """The best length for what lookup offers; OFF where none pays."""
     worth, around, verify = prices.worth, prices.around_ms, prices.verify_ms
     best, at = 0.0, 0
     accepted = 0.0
-    for index, survival in enumerate(habits.survival(match, cap)):
+    for index, survival in enumerate(habits.survival(match, support, cap)):
         accepted += survival
         gain = accepted - worth * (verify[index + 1] + around)
         if gain > best:

@@ -64,6 +64,10 @@ class Schedule:
         """A round begins; it counts if anything could be proposed in it."""
         self.idle += able
 
+    def ripe(self, given_up: bool) -> bool:
+        """Whether its turn may have come at all: quickly told, and mostly no."""
+        return self.idle >= (self.interval / 2 if given_up else _LONGEST)
+
     def due(
         self,
         given_up: bool,

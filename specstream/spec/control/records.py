@@ -25,6 +25,7 @@ class Outlook:
             round, the whole prompt before its first round.
         phrase_left: With the objective *first phrase*: about how many tokens are left to its end.
             None once that is past, and with any other objective.
+        support: How another such place went on: 0 there is none, 1 otherwise, 2 as offered.
     """
 
     id: int
@@ -34,6 +35,7 @@ class Outlook:
     match: int = 0
     behind: int = 0
     phrase_left: int | None = None
+    support: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class Outcome:
         offered: How many tokens of lookup's offer can be compared with what was committed, whoever
             proposed: the smaller of the offer and the round's tokens. 0 if not known.
         agreed: How many of those, from the first on, are what was committed.
+        support: The outlook's ``support``.
     """
 
     id: int
@@ -76,6 +79,7 @@ class Outcome:
     confidences: tuple[float, ...] = ()
     offered: int = 0
     agreed: int = 0
+    support: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,9 @@ class RoundTimes:
         verify_ms: The target's pass.
         rows: Requests in it.
         tokens: Tokens fed to it, over all requests.
-        other_ms: Everything else: sampling, committing, emitting, Python.
+        other_ms: What else it takes to make a round of the engine's, whoever proposes: sampling,
+            committing, emitting, Python.
+        plan_ms: Looking up, planning, and learning from it: what only the choice itself costs.
     """
 
     draft_ms: float
@@ -99,6 +105,7 @@ class RoundTimes:
     rows: int
     tokens: int
     other_ms: float
+    plan_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,7 @@ class Round:
             return
         if outlook.lookup > 0 and "ngram" in self._rules.kinds:
             found = min(place.cap, outlook.lookup)
-            best = lookup_option(history.lookup, outlook.match, found, prices)
+            best = lookup_option(history.lookup, outlook.match, outlook.support, found, prices)
         history.given_up = True
         if drafting and place.can_draft:
             free, extra = self._rules.interactive, place.reading_ms
@@ -225,6 +225,16 @@ class Round:
 
     def probe(self, plans: list[Plan], account: Account, plain_ms: float) -> None:
         """Let drafts that are not the choice have a short try, once in a while, all together."""
+        ripe = False
+        for place in self._places:
+            history = place.history
+            history.probing = False
+            if place.can_draft and history.option.kind != "draft":
+                ripe = ripe or history.schedule.ripe(history.given_up)
+        if ripe:
+            self._probe(plans, account, plain_ms)
+
+    def _probe(self, plans: list[Plan], account: Account, plain_ms: float) -> None:
         start_ms, pass_ms = self._costs.draft_start(), self._costs.draft_pass()
         verify = self._costs.widening(self._rows, self._entries)
         prices = self._prices(pass_ms / self._rows, start_ms / self._rows, verify)
@@ -233,8 +243,7 @@ class Round:
         trying = False
         for index, place in enumerate(self._places):
             history = place.history
-            history.probing = False
-            if history.option.kind == "draft" or place.cap < 1 or not place.can_draft:
+            if history.option.kind == "draft" or not place.can_draft:
                 continue
             two_ms = start_ms + 2 * pass_ms + verify[2]
             count = min(place.cap, 2 if two_ms < _CHEAP * plain_ms else 1)

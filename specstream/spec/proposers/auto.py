@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from specstream.spec.control.controller import Controller
@@ -38,6 +39,7 @@ class _Round:
             self.confidences,
             offered,
             agreed,
+            self.lookup.support,
         )
 
 
@@ -46,17 +48,29 @@ class AutoProposer:
 
     Every choice is made before the tokens that it is about are drawn, or keeps them; so the target's
     distribution is kept whatever the controller does.
+
+    Args:
+        controller: Decides.
+        lookup: Looks up.
+        draft: Drafts; None: there is no draft model.
+        now: The host's clock, in seconds.
     """
 
     name = "auto"
     capabilities = Capabilities(own_cache=True)
 
     def __init__(
-        self, controller: Controller, lookup: NgramProposer, draft: DraftModelProposer | None
+        self,
+        controller: Controller,
+        lookup: NgramProposer,
+        draft: DraftModelProposer | None,
+        now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._controller = controller
         self._lookup = lookup
         self._draft = draft
+        self._now = now
+        self._planning = self._learning = 0.0  # s, of this step, and of the one before
         self._rounds: dict[int, _Round] = {}
         self._drafting = False
         self._passes = 0
@@ -66,10 +80,12 @@ class AutoProposer:
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
         """What the controller planned for each."""
+        began = self._now()
         self._rounds, self._drafting, self._passes, self._read = {}, False, 0, 0
         lookups = [self._lookup.look_up(r, b) for r, b in zip(requests, budget, strict=True)]
         outlooks = [self._outlook(*item) for item in zip(requests, budget, lookups, strict=True)]
         plans = self._controller.plan(outlooks)
+        self._planning = self._now() - began
         chains = {
             r.id: Drafting(r, min(p.num_tokens, b), p.go_on)
             for r, p, b in zip(requests, plans, budget, strict=True)
@@ -100,6 +116,7 @@ class AutoProposer:
             budget=budget,
             lookup=len(lookup.tokens),
             match=lookup.match,
+            support=lookup.support,
             behind=self._draft.behind(request) if self._draft is not None else 0,
             phrase_left=request.phrase_left,
         )
@@ -120,7 +137,9 @@ class AutoProposer:
 
         Without rows the times say nothing, and only what became of the proposals is learned.
         """
-        draft_ms = times.propose_ms if self._drafting else 0.0
+        began = self._now()
+        planning_ms, learning_ms = self._planning * 1e3, self._learning * 1e3
+        draft_ms = max(0.0, times.propose_ms - planning_ms) if self._drafting else 0.0
         measured = RoundTimes(
             draft_ms=draft_ms,
             draft_forwards=self._passes,
@@ -128,7 +147,8 @@ class AutoProposer:
             verify_ms=times.verify_ms,
             rows=times.rows,
             tokens=times.tokens,
-            other_ms=max(0.0, times.total_ms - draft_ms - times.verify_ms),
+            other_ms=max(0.0, times.total_ms - planning_ms - draft_ms - times.verify_ms),
+            plan_ms=planning_ms + learning_ms,
         )
         outcomes, over = self._outcomes, self._over
         self._outcomes, self._over = [], []
@@ -139,6 +159,7 @@ class AutoProposer:
         finally:
             for request_id in over:
                 self._controller.forget(request_id)
+            self._planning, self._learning = 0.0, self._now() - began
 
     def explain(self, request_id: int | None = None) -> Explanation:
         """The controller's reasons."""

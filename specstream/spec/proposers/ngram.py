@@ -13,25 +13,39 @@ from specstream.spec.proposal import Capabilities, Proposal, SpecRequest, Verdic
 __all__ = ["Lookup", "NgramProposer"]
 
 _BORDER = -1  # no token: a continuation stops here
+_WALK = 64  # places that are compared, the latest first
 
 
 class Lookup(NamedTuple):
-    """What followed the ``match`` latest tokens when they occurred before."""
+    """What followed the ``match`` latest tokens when they occurred before.
+
+    Attributes:
+        tokens: The offer; empty where nothing was found.
+        match: Length of the suffix that was found again; 0: none.
+        support: How another place that is like the end of the text went on: 0 there is none, 1
+            otherwise, 2 with the same token.
+    """
 
     tokens: list[int]
     match: int
+    support: int = 0
+
+
+_NOTHING = Lookup([], 0)
 
 
 class _Index:
-    """Where each n-gram was last followed by something, in one request's text.
+    """Where each n-gram of the shortest length ended, in one request's text.
 
-    Holds one entry per n-gram length and token, so its size is bounded by the context's.
+    Longer matches are found by comparing backwards from there. Holds one entry per token, so its
+    size is bounded by the context's; looks at the `_WALK` latest places only, so a search is bounded,
+    too.
     """
 
     def __init__(self, request: SpecRequest, shortest: int, longest: int) -> None:
         self.request_id = request.id
-        self._lengths = range(longest, shortest - 1, -1)
-        self._after: dict[tuple[int, ...], int] = {}
+        self._shortest, self._longest = shortest, longest
+        self._ends: dict[int | tuple[int, ...], list[int]] = {}
         self._text: list[int] = []
         self._read = 0
         if request.reference_ids:
@@ -39,14 +53,17 @@ class _Index:
             last = request.token_ids[request.prompt_length - 1]
             self._extend([last, *request.reference_ids, _BORDER])
 
+    def _key(self, end: int) -> int | tuple[int, ...]:
+        n = self._shortest
+        return self._text[end - 1] if n == 1 else tuple(self._text[end - n : end])
+
     def _extend(self, tokens: Sequence[int]) -> None:
-        text, after = self._text, self._after
+        text, ends = self._text, self._ends
         for token in tokens:
             end = len(text)
             # Entered only now that it has a successor, so the text's own end never finds itself.
-            for n in self._lengths:
-                if n <= end:
-                    after[tuple(text[end - n : end])] = end
+            if end >= self._shortest and token != _BORDER:
+                ends.setdefault(self._key(end), []).append(end)
             text.append(token)
 
     def catch_up(self, token_ids: list[int]) -> None:
@@ -55,15 +72,29 @@ class _Index:
 
     def continuation(self, count: int) -> Lookup:
         """What followed the longest known suffix, at its latest occurrence."""
-        text = self._text
-        for n in self._lengths:
-            at = self._after.get(tuple(text[-n:])) if n <= len(text) else None
-            if at is not None:
-                found = text[at : at + count]
-                if _BORDER in found:
-                    found = found[: found.index(_BORDER)]
-                return Lookup(found, n if found else 0)
-        return Lookup([], 0)
+        text, size = self._text, len(self._text)
+        if size < self._shortest:
+            return _NOTHING
+        ends = self._ends.get(self._key(size))
+        if ends is None:
+            return _NOTHING
+        best, match = 0, 0
+        for end in reversed(ends[-_WALK:]):
+            n, longest = self._shortest, min(self._longest, end)
+            while n < longest and text[end - 1 - n] == text[size - 1 - n]:
+                n += 1
+            if n > match:
+                best, match = end, n
+                if n == self._longest:
+                    break
+        found = text[best : best + count]
+        if _BORDER in found:
+            found = found[: found.index(_BORDER)]
+        support = 0
+        if len(ends) > 1:
+            other = ends[-1] if ends[-1] != best else ends[-2]
+            support = 2 if text[other] == text[best] else 1
+        return Lookup(found, match, support)
 
 
 class NgramProposer:
@@ -96,7 +127,7 @@ class NgramProposer:
             index = _Index(request, self._config.min_ngram, self._config.max_ngram)
             self._indexes[request.slot] = index
         index.catch_up(request.token_ids)
-        return index.continuation(count) if count > 0 else Lookup([], 0)
+        return index.continuation(count) if count > 0 else _NOTHING
 
     def proposal(self, tokens: Sequence[int]) -> Proposal:
         """Found tokens as a proposal."""

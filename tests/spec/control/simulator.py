@@ -85,7 +85,10 @@ def text(
 
 @dataclass
 class Machine:
-    """What things cost, ms. ``noise`` is the relative spread of what is *reported*, not of the sums."""
+    """What things cost, ms. ``noise`` is the relative spread of what is *reported*, not of the sums.
+
+    ``planning`` is what the choice takes each round; plain decoding, that one compares with, has none.
+    """
 
     step: float = 0.29
     start: float = 0.0
@@ -94,6 +97,7 @@ class Machine:
     read: float = 0.01
     other: float = 0.38
     other_plain: float = 0.30
+    planning: float = 0.0
     noise: float = 0.05
     stalls: float = 0.0
     seed: int = 0
@@ -112,6 +116,7 @@ class Machine:
             rows,
             tokens,
             rows * (self.other if proposed else self.other_plain),
+            self.planning,
         )
 
     def seen(self, times: RoundTimes) -> RoundTimes:
@@ -124,6 +129,7 @@ class Machine:
             times.rows,
             times.tokens,
             self._blur(times.other_ms),
+            self._blur(times.plan_ms),
         )
 
     def _blur(self, ms: float) -> float:
@@ -235,7 +241,7 @@ def _step(
     proposed = sum(o.drafted for o in outcomes)
     rows = len(running)
     times = machine.round(passes, read, rows, rows + proposed, proposed > 0)
-    ms = times.draft_ms + times.verify_ms + times.other_ms
+    ms = times.draft_ms + times.verify_ms + times.other_ms + times.plan_ms
     result.ms += ms
     policy.observe(machine.seen(times), outcomes)
     for request, outcome in zip(running, outcomes):

@@ -98,23 +98,38 @@ def test_lengths_are_learned_and_cut_to_a_cap() -> None:
     assert one[0] < habits.free(3, 12)[0] < accepted
 
 
-def test_lookup_learns_by_how_much_was_found_again() -> None:
+@pytest.mark.parametrize("support", [0, 1, 2])
+def test_lookup_learns_by_how_much_was_found_again(support: int) -> None:
     rng = random.Random(9)
     common = LookupAcceptance()
     for _ in range(200):
         habits = LookupHabits(common)
         for match, first in ((1, 0.2), (3, 0.9)):
-            offered = 3
-            habits.observe(match, offered, judge(rng, [first, 0.9, 0.9][:offered]))
-    short, long = LookupHabits(common).survival(1, 1)[0], LookupHabits(common).survival(3, 1)[0]
-    assert short == pytest.approx(0.2, abs=0.08)
-    assert long == pytest.approx(0.9, abs=0.08)
+            habits.observe(match, support, 3, judge(rng, [first, 0.9, 0.9]))
+    assert common.first[support][0].value == pytest.approx(0.2, abs=0.08)
+    assert common.first[support][2].value == pytest.approx(0.9, abs=0.08)
+    assert common.later[2].value == pytest.approx(0.9, abs=0.08)
+    fresh = LookupHabits(common)
+    assert fresh.survival(1, support, 1)[0] < 0.25 < 0.6 < fresh.survival(3, support, 1)[0]
+
+
+def test_lookup_learns_whether_another_place_went_on_the_same() -> None:
+    """The same match, once with a second place that agrees, once with one that does not."""
+    rng = random.Random(10)
+    common = LookupAcceptance()
+    for _ in range(200):
+        habits = LookupHabits(common)
+        habits.observe(2, 2, 2, judge(rng, [0.9, 0.8]))
+        habits.observe(2, 1, 2, judge(rng, [0.3, 0.8]))
+    agrees, differs = (LookupHabits(common).survival(2, support, 3) for support in (2, 1))
+    assert agrees[0] > 2.0 * differs[0]
+    assert agrees[1] / agrees[0] == pytest.approx(differs[1] / differs[0])  # from there on alike
 
 
 def test_a_longer_offer_is_never_likelier_to_stand() -> None:
     habits = LookupHabits(LookupAcceptance())
     for match in (1, 2, 5, 30, 100):
-        survival = habits.survival(match, 40)
+        survival = habits.survival(match, 0, 40)
         assert len(survival) == 40
         assert survival == sorted(survival, reverse=True)
 
@@ -123,6 +138,6 @@ def test_a_text_that_only_seems_to_repeat_itself() -> None:
     common = LookupAcceptance()
     habits = LookupHabits(common)
     for _ in range(12):
-        habits.observe(3, 1, 0)
-    assert habits.survival(3, 1)[0] < 0.1
-    assert LookupHabits(common).survival(3, 1)[0] > 0.2  # other texts may be different
+        habits.observe(3, 0, 1, 0)
+    assert habits.survival(3, 0, 1)[0] < 0.1
+    assert LookupHabits(common).survival(3, 0, 1)[0] > 0.2  # other texts may be different

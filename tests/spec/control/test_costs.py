@@ -132,6 +132,33 @@ def test_a_step_that_read_a_prompt_says_nothing_about_the_rest_of_a_round() -> N
     assert costs.verify(5) == pytest.approx(2.9, rel=0.02)
 
 
+def test_what_a_plain_round_costs_is_known_where_there_are_none() -> None:
+    """Calibrated hot, as an engine is: wider passes turn out dearer; nothing is known of the rest."""
+    costs = Costs()
+    costs.seed(0.3, {1: 1.7, 2: 1.75, 5: 1.85, 9: 2.2})
+    rng = random.Random(8)
+    for _ in range(300):
+        width = rng.choice((3, 5, 9))
+        ms = {3: 2.0, 5: 2.1, 9: 2.5}[width] * (1.0 + rng.gauss(0.0, 0.05))
+        costs.observe(step(width, ms, other_ms=0.25), 0, width - 1)
+    assert costs.other() == pytest.approx(0.25, rel=0.05)
+    assert costs.other(False) == pytest.approx(0.2, rel=0.15)
+    assert costs.verify(5) == pytest.approx(2.1, rel=0.05)
+    assert costs.plain() == pytest.approx(1.8 + 0.2, rel=0.08)
+    for _ in range(20):  # a few plain rounds say it better
+        costs.observe(step(1, 1.8, other_ms=0.2), 0, 0)
+    assert costs.plain() == pytest.approx(2.0, rel=0.04)
+
+
+def test_a_machine_that_gets_slower_takes_plain_rounds_along() -> None:
+    costs = seeded()
+    learn(costs, lambda tokens, _: 2.8 + 0.04 * (tokens - 1), 200, 0.0)
+    for _ in range(100):
+        costs.observe(step(5, 1.5 * 2.96), 0, 4)
+    assert costs.verify(5) == pytest.approx(1.5 * 2.96, rel=0.05)
+    assert costs.verify(1) == pytest.approx(1.5 * 2.8, rel=0.1)
+
+
 def test_a_width_never_measured_is_learned_quickly() -> None:
     """Beyond a knee, where the pass turns from bound by weights to bound by arithmetic."""
     costs = seeded()

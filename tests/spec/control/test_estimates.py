@@ -39,6 +39,20 @@ def test_a_chance_follows_a_change_within_its_memory() -> None:
     assert chance.value < 0.2
 
 
+def test_trials_may_be_counted_together() -> None:
+    together, singly = Chance(0.6, 4.0, 400.0), Chance(0.6, 4.0, 400.0)
+    together.learn(5, 7)
+    for hit in (True, True, False, True, True, False, True):
+        singly.learn(hit)
+    assert together.value == pytest.approx(singly.value)
+    all_at_once, lean = Lean(), Lean()
+    all_at_once.learn(0.5, 1, trials=6)
+    for hit in (False, False, True, False, False, False):
+        lean.learn(0.5, hit)
+    assert all_at_once.value == pytest.approx(lean.value, abs=0.2)
+    assert all_at_once.value < -0.5
+
+
 def test_an_average_weighs_its_prior_and_forgets() -> None:
     average = Average(10.0, weight=1.0, memory=20.0)
     average.learn(0.0)

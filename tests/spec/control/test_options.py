@@ -72,11 +72,11 @@ def test_with_texts_that_change_gain_beats_the_ratio_of_the_moment() -> None:
 
 def test_lookup_takes_what_is_worth_its_place_in_the_pass() -> None:
     lookup = LookupHabits(LookupAcceptance())
-    free = lookup_option(lookup, 4, 12, prices(0.3, token=0.0))
-    dear = lookup_option(lookup, 4, 12, prices(0.3, token=1.0))
+    free = lookup_option(lookup, 4, 0, 12, prices(0.3, token=0.0))
+    dear = lookup_option(lookup, 4, 0, 12, prices(0.3, token=1.0))
     assert free.kind == dear.kind == "ngram"
     assert free.tokens == 12 > dear.tokens
-    assert lookup_option(lookup, 1, 12, prices(0.3, token=3.0)) is OFF
+    assert lookup_option(lookup, 1, 0, 12, prices(0.3, token=3.0)) is OFF
 
 
 def test_one_token_may_pay_where_the_usual_length_is_too_long() -> None:

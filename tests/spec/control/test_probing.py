@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 from specstream.spec.control.probing import Account, Schedule
 
 
@@ -81,3 +83,11 @@ def test_whoever_can_joins_a_try_that_is_made_anyway() -> None:
     schedule = Schedule(interval=16, idle=9)
     assert not schedule.due(True, 0.0, cost=0.1)
     assert schedule.due(True, 0.0, cost=0.1, joining=True)
+
+
+def test_no_try_is_due_before_it_is_ripe() -> None:
+    for given_up, joining, elsewhere in itertools.product((True, False), (True, False), (0.0, 3.0)):
+        for interval, idle in itertools.product((1, 2, 4, 8, 16), range(40)):
+            schedule = Schedule(interval, idle)
+            if schedule.due(given_up, elsewhere, cost=0.01, joining=joining):
+                assert schedule.ripe(given_up)

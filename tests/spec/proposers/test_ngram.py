@@ -83,3 +83,30 @@ def test_a_new_request_in_the_slot_starts_afresh() -> None:
     proposer.release(0)
     proposer.release(0)
     assert not proposer._indexes
+
+
+def look_up(text: list[int], **options: int) -> tuple[list[int], int, int]:
+    return tuple(make(**options).look_up(Text(text), 8))  # type: ignore[return-value]
+
+
+def test_it_says_how_another_such_place_went_on() -> None:
+    assert look_up([1, 2, 3, 9, 1, 2]) == ([3, 9, 1, 2], 2, 0)  # there is none
+    assert look_up([1, 2, 4, 1, 2, 3, 1, 2]) == ([3, 1, 2], 2, 1)  # otherwise
+    assert look_up([1, 2, 3, 7, 1, 2, 3, 1, 2]) == ([3, 1, 2], 2, 2)  # the same
+    # The longest match isn't the latest place: the latest one is asked.
+    assert look_up([5, 1, 2, 3, 6, 1, 2, 4, 5, 1, 2]) == ([3, 6, 1, 2, 4, 5, 1, 2], 3, 1)
+    assert look_up([9, 8, 7]) == ([], 0, 0)
+
+
+def test_of_very_many_places_the_latest_are_compared() -> None:
+    """A search is bounded however often a token comes."""
+    long_ago = [7, 1, 5]
+    text = [*long_ago, *([1, 0] * 200), 7, 1]
+    assert look_up(text, min_ngram=1)[:2] == ([0, 7, 1], 1)
+    assert look_up([*long_ago, *([1, 0] * 20), 7, 1], min_ngram=1)[0][0] == 5
+
+
+def test_a_place_at_the_end_of_the_reference_is_none() -> None:
+    proposer = make()
+    text = Text([7, 20, 21, 30, 20, 21], prompt_length=1, reference_ids=[20, 21])
+    assert propose(proposer, text) == [30, 20, 21]
