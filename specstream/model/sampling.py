@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
 from specstream.types import SamplingParams
 
-__all__ = ["draw", "draw_at", "probabilities"]
+__all__ = ["draw", "draw_at", "draw_one", "free_to_look", "probabilities", "uniforms"]
 
+
+_COOL = 0.01
+"""Below it, logits that a model may well have could leave float32 when divided."""
 
 _COLDEST = 1e-30
 """A temperature that float32 can divide by; whatever is colder is as good as greedy."""
+
+
+def free_to_look(rows: Tensor) -> bool:
+    """Whether reading a number of ``rows`` costs nothing. Elsewhere the device would be waited for."""
+    return rows.device.type == "cpu"
 
 
 def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
@@ -22,14 +33,18 @@ def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
     the order of their ids. So the result is a function of the row, not of how a sort went.
 
     Args:
-        logits: ``[..., V]``, any float dtype; each row has a finite maximum.
+        logits: ``[..., V]``, any float dtype; each row has a finite maximum (below 1e36).
         params: Temperature above 0, then top-k, top-p, min-p, typical-p.
 
     Returns:
         ``[..., V]`` float32, each row sums to 1.
     """
-    scaled = logits.float()
-    scaled = (scaled - scaled.amax(-1, keepdim=True)) / max(params.temperature, _COLDEST)
+    scaled = logits.float() if logits.dtype == torch.float64 else logits
+    if params.temperature < _COOL:
+        scaled = scaled.float() - scaled.amax(-1, keepdim=True)
+        scaled = scaled / max(params.temperature, _COLDEST)
+    else:
+        scaled = scaled * _reciprocal(params.temperature, logits.device)  # in float32
     if 0 < params.top_k < scaled.shape[-1]:
         kth = scaled.topk(params.top_k, dim=-1).values[..., -1:]
         scaled = scaled.masked_fill(scaled < kth, -torch.inf)
@@ -43,6 +58,13 @@ def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
     if params.typical_p < 1.0:
         probs = _only(probs, _typical(probs, params.typical_p))
     return probs
+
+
+@lru_cache(16)
+def _reciprocal(temperature: float, device: torch.device) -> Tensor:
+    """``[1]`` float32. A product with it makes float32 of a lower precision in one operation."""
+    with torch.inference_mode(False):
+        return torch.tensor([1.0 / temperature], dtype=torch.float32, device=device)
 
 
 def _only(probs: Tensor, keep: Tensor) -> Tensor:
@@ -74,10 +96,15 @@ def draw(weights: Tensor, generator: torch.Generator) -> Tensor:
 
     Takes one uniform a row, so the generator's state after a call depends on the number of rows only.
     """
-    uniform = torch.rand(
-        weights.shape[0], generator=generator, device=weights.device, dtype=torch.float64
+    return draw_at(weights, uniforms(weights.shape[0], generator))
+
+
+def uniforms(count: int, generator: torch.Generator) -> Tensor:
+    """``[count]`` float64 in [0, 1), on the generator's device."""
+    # What `torch.rand` does, in two thirds of its time.
+    return torch.empty(count, dtype=torch.float64, device=generator.device).uniform_(
+        generator=generator
     )
-    return draw_at(weights, uniform)
 
 
 def draw_at(weights: Tensor, uniform: Tensor) -> Tensor:
@@ -90,6 +117,9 @@ def draw_at(weights: Tensor, uniform: Tensor) -> Tensor:
     Returns:
         ``[N]`` int64; an entry without mass is never chosen.
     """
+    if weights.shape[0] == 1 and free_to_look(weights):
+        found = draw_one(weights[0], uniform.item())
+        return torch.tensor([weights.shape[-1] - 1 if found is None else found])
     cdf = weights.cumsum(-1, dtype=torch.float64)
     total = cdf[:, -1:]
     # Rounding can lift the threshold to the total, behind the last entry with mass.
@@ -98,3 +128,13 @@ def draw_at(weights: Tensor, uniform: Tensor) -> Tensor:
     # right=True finds the first entry whose CDF is above the threshold: steps over zero weights.
     index = torch.searchsorted(cdf, threshold, right=True).squeeze(-1)
     return index.clamp_max(weights.shape[-1] - 1)  # a row of NaN has no such entry
+
+
+def draw_one(weights: Tensor, uniform: float) -> int | None:
+    """`draw_at` for one row ``[V]`` that may be looked at; None where it has no mass, or no numbers."""
+    cdf = weights.cumsum(-1, dtype=torch.float64)
+    total = cdf[-1].item()
+    if not 0.0 < total < math.inf:
+        return None
+    threshold = min(uniform * total, math.nextafter(total, 0.0))
+    return int(torch.searchsorted(cdf, threshold, right=True).item())

@@ -70,8 +70,8 @@ class Verdict:
     ``accepted`` leading tokens stand; ``next_token`` follows them: *recovered* (drawn from the
     residual) where one was rejected, *bonus* where all were accepted. ``path`` are the indices of
     the accepted tokens in the proposal (for a chain: 0, 1, …, accepted - 1). ``tokens`` is what the
-    round emits: the accepted tokens and the one after them. ``broken`` are the rows of logits that
-    are no numbers; a reply that gets as far as one of them can't go on.
+    round emits: the accepted tokens and the one after them. ``broken`` are rows of logits that are no
+    numbers, among them every such row that the reply gets to; it can't go on from there.
     """
 
     accepted: int

@@ -8,21 +8,20 @@ token after it together have exactly the law of sampling from the target one tok
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from specstream.model.sampling import draw_at, probabilities
+from specstream.model.sampling import draw_at, free_to_look, probabilities, uniforms
 from specstream.spec.proposal import Proposal, Verdict
 from specstream.spec.rules import Law, block_law, deterministic_law, ratio_law
+from specstream.spec.walk import Rule, walk
 from specstream.types import SamplingParams
 
 __all__ = ["Case", "Rule", "match", "verify", "verify_batch"]
 
-Rule = Literal["ratio", "block"]
 _LAWS: dict[Rule, Callable[..., Law]] = {"ratio": ratio_law, "block": block_law}
 
 
@@ -62,110 +61,140 @@ def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict
 
     ``rule`` is for drafts that come with probabilities: ``"ratio"`` tests token by token, ``"block"``
     the block as a whole, which never accepts fewer on average. Deterministic drafts and greedy
-    requests need no choice. One transfer from the device for the whole batch.
+    requests need no choice. One transfer from the device for the whole batch. On a CPU, where looking
+    is free, sampled cases are judged one by one.
 
     Raises:
         ValueError: the shapes of a case don't fit together.
     """
-    # The largest logit is NaN or infinite exactly where no distribution can be made. (Of equal ones,
-    # `max` finds the first, as `argmax` does; that takes seven times as long in bfloat16.)
-    tops = [case.logits.max(-1) for case in cases]
-    sound = [top.values.isfinite() for top in tops]
-    outcomes: list[Tensor | None] = [None] * len(cases)
-    sampled: dict[bool, list[int]] = {True: [], False: []}
+    verdicts: dict[int, Verdict] = {}
+    noise: dict[int, Tensor] = {}
     for index, case in enumerate(cases):
         _check(case)
+        if not case.params.greedy:
+            noise[index] = uniforms(2, case.generator)
+            if free_to_look(case.logits):
+                verdict = _walked(case, rule, noise[index])
+                if verdict is not None:
+                    verdicts[index] = verdict
+    rest = [index for index in range(len(cases)) if index not in verdicts]
+    if rest:
+        made = _at_once([cases[i] for i in rest], rule, [noise.get(i) for i in rest])
+        verdicts.update(zip(rest, made, strict=True))
+    return [verdicts[index] for index in range(len(cases))]
+
+
+def _walked(case: Case, rule: Rule, noise: Tensor) -> Verdict | None:
+    """The verdict on a sampled case that may be looked at; None if it isn't all numbers."""
+    proposal = case.proposal
+    tokens = proposal.tokens.tolist()
+    target = probabilities(case.logits, case.params)
+    outcome = walk(tokens, target, proposal.probs, rule, noise.tolist())
+    return None if outcome is None else _verdict(tokens, *outcome)
+
+
+def _verdict(
+    tokens: Sequence[int], accepted: int, following: int, broken: tuple[int, ...] = ()
+) -> Verdict:
+    emitted = (*tokens[:accepted], following)
+    return Verdict(accepted, following, tuple(range(accepted)), emitted, broken)
+
+
+def _at_once(
+    cases: Sequence[Case], rule: Rule, noise: Sequence[Tensor | None]
+) -> Iterator[Verdict]:
+    """Verdicts by the laws in tensors; ``noise[i]`` is that of a sampled case."""
+    outcomes, sound = _outcomes(cases, rule, noise)
+    tokens = [case.proposal.tokens for case in cases]
+    flat = iter(torch.cat([*outcomes, *tokens, *sound]).tolist())
+    chosen = [list(itertools.islice(flat, part.shape[0])) for part in outcomes]
+    drafted = [list(itertools.islice(flat, part.shape[0])) for part in tokens]
+    for case, choices, ids in zip(cases, chosen, drafted, strict=True):
+        broken = tuple(row for row in range(len(ids) + 1) if not next(flat))
         if case.params.greedy:
-            outcomes[index] = tops[index].indices
-        elif not case.proposal.length:
-            outcomes[index] = _plain(_numbers(case, sound[index]))
+            yield match(ids, choices, broken)
         else:
-            sampled[case.proposal.probs is not None].append(index)
-    for with_probs, indices in sampled.items():
-        if indices:
-            law_of = _LAWS[rule] if with_probs else None
-            numbers = [_numbers(cases[i], sound[i]) for i in indices]
-            for index, outcome in zip(indices, _draw(numbers, law_of), strict=True):
-                outcomes[index] = outcome
-    parts = [
-        part
-        for outcome, case, rows in zip(outcomes, cases, sound, strict=True)
-        for part in (outcome, case.proposal.tokens, rows)
-        if part is not None
-    ]
-    flat = iter(torch.cat(parts).tolist())
-    verdicts = []
-    for case in cases:
-        count = case.proposal.length
-        outcome_size = count + 1 if case.params.greedy else 2
-        chosen = list(itertools.islice(flat, outcome_size))
-        tokens = list(itertools.islice(flat, count))
-        broken = tuple(row for row in range(count + 1) if not next(flat))
-        if case.params.greedy:
-            verdicts.append(match(tokens, chosen, broken))
+            yield _verdict(ids, choices[0], choices[1], broken)
+
+
+def _outcomes(
+    cases: Sequence[Case], rule: Rule, noise: Sequence[Tensor | None]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """For each case what was chosen, and which rows are numbers.
+
+    Chosen is for a greedy case each row's token; for a sampled one how many stand, and what follows.
+    """
+    outcomes, sound = list[Tensor](), list[Tensor]()
+    sampled: dict[bool, list[_Sampled]] = {True: [], False: []}
+    for index, (case, pair) in enumerate(zip(cases, noise, strict=True)):
+        if pair is None:
+            # The largest logit is NaN or infinite exactly where there is no choice. (Of equal ones,
+            # `max` finds the first, as `argmax` does; that takes seven times as long in bfloat16.)
+            top = case.logits.max(-1)
+            outcomes.append(top.indices)
+            sound.append(top.values.isfinite())
+            continue
+        target = probabilities(case.logits, case.params)
+        numbers = target[:, 0].isfinite()  # a row is NaN all over, or nowhere
+        sound.append(numbers)
+        # Any law will do in place of none, for the reply can't pass it.
+        target = _cleaned(target, numbers, 1.0 / target.shape[-1])
+        if case.proposal.length:
+            sampled[case.proposal.probs is not None].append(
+                _Sampled(index, case.proposal, target, pair)
+            )
+            outcomes.append(pair)  # a place, filled below
         else:
-            accepted, following = chosen
-            emitted = (*tokens[:accepted], following)
-            verdicts.append(Verdict(accepted, following, tuple(range(accepted)), emitted, broken))
-    return verdicts
+            token = draw_at(target, pair[1:])
+            outcomes.append(torch.cat([torch.zeros_like(token), token]))
+    for with_probs, members in sampled.items():
+        if members:
+            drawn = _draw(members, _LAWS[rule] if with_probs else None)
+            for member, outcome in zip(members, drawn, strict=True):
+                outcomes[member.index] = outcome
+    return outcomes, sound
 
 
-def match(tokens: Sequence[int], choices: Sequence[int], broken: tuple[int, ...]) -> Verdict:
-    """The verdict where the target's own choice after each token is known: accept while they agree."""
-    n = 0
-    while n < len(tokens) and tokens[n] == choices[n]:
-        n += 1
-    return Verdict(n, choices[n], tuple(range(n)), tuple(choices[: n + 1]), broken)
+@dataclass(frozen=True, slots=True)
+class _Sampled:
+    """A sampled chain of K > 0 tokens, its target's law ``[K + 1, V]``, and its two uniforms."""
+
+    index: int
+    proposal: Proposal
+    target: Tensor
+    noise: Tensor
 
 
-def _numbers(case: Case, sound: Tensor) -> Case:
-    """A row of no numbers has no law; any will do in its place, for the reply can't pass it."""
-    logits = _cleaned(case.logits, sound)
-    return case if logits is case.logits else replace(case, logits=logits)
-
-
-def _cleaned(rows: Tensor, sound: Tensor) -> Tensor:
-    """Zeros in place of the rows that are not sound."""
-    if rows.device.type == "cpu" and bool(sound.all()):
-        return rows  # asking is free here; a GPU would have to be waited for
-    return rows.where(sound.unsqueeze(-1), 0.0)
-
-
-def _stacked(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(list(parts))
-
-
-def _plain(case: Case) -> Tensor:
-    """``[2]``: nothing was proposed, so nothing stands; the next token with the noise of any round."""
-    token = draw_at(probabilities(case.logits, case.params), _uniforms(case)[1:])
-    return torch.cat([torch.zeros_like(token), token])
-
-
-def _draw(cases: Sequence[Case], law_of: Callable[..., Law] | None) -> Tensor:
+def _draw(cases: Sequence[_Sampled], law_of: Callable[..., Law] | None) -> Tensor:
     """``[B, 2]``: for each case, accepted count and next token, drawn from its law."""
     count = max(case.proposal.length for case in cases)
-    target = _stacked([_pad(probabilities(c.logits, c.params), count + 1) for c in cases])
-    tokens = _stacked([_pad(c.proposal.tokens, count) for c in cases])
-    lengths = torch.tensor([c.proposal.length for c in cases], device=target.device)
+    target = _stacked([_pad(case.target, count + 1) for case in cases])
+    tokens = _stacked([_pad(case.proposal.tokens, count) for case in cases])
+    lengths = torch.tensor([case.proposal.length for case in cases], device=target.device)
     if law_of is None:
         law = deterministic_law(tokens, target, lengths)
     else:
-        probs = [c.proposal.probs for c in cases]
+        probs = [case.proposal.probs for case in cases]
         draft = _stacked([_pad(q, count) for q in probs if q is not None])
         # A q that is no distribution vouches for nothing: the chain ends before it.
         sound = draft.sum(-1).isfinite()
         lengths = torch.minimum(lengths, sound.long().cumprod(-1).sum(-1))
-        draft = _cleaned(draft, sound)
-        law = law_of(tokens, draft, target, lengths)
-    noise = _stacked([_uniforms(case) for case in cases])
+        law = law_of(tokens, _cleaned(draft, sound, 0.0), target, lengths)
+    noise = _stacked([case.noise for case in cases])
     accepted = draw_at(law.accepted, noise[:, 0])
     rows = law.rows(accepted.unsqueeze(-1)).squeeze(-2)
     return torch.stack([accepted, draw_at(rows, noise[:, 1])], -1)
 
 
-def _uniforms(case: Case) -> Tensor:
-    device = case.logits.device
-    return torch.rand(2, generator=case.generator, device=device, dtype=torch.float64)
+def _cleaned(rows: Tensor, sound: Tensor, instead: float) -> Tensor:
+    """The rows that are sound; ``instead`` all over the others."""
+    if free_to_look(rows) and bool(sound.all()):
+        return rows
+    return rows.where(sound.unsqueeze(-1), instead)
+
+
+def _stacked(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(list(parts))
 
 
 def _pad(rows: Tensor, count: int) -> Tensor:
@@ -180,3 +209,11 @@ def _check(case: Case) -> None:
     probs = case.proposal.probs
     if probs is not None and tuple(probs.shape) != (count, shape[1]):
         raise ValueError(f"probs must be {(count, shape[1])}, not {tuple(probs.shape)}")
+
+
+def match(tokens: Sequence[int], choices: Sequence[int], broken: tuple[int, ...]) -> Verdict:
+    """The verdict where the target's own choice after each token is known: accept while they agree."""
+    n = 0
+    while n < len(tokens) and tokens[n] == choices[n]:
+        n += 1
+    return Verdict(n, choices[n], tuple(range(n)), tuple(choices[: n + 1]), broken)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -13,8 +13,25 @@ from specstream.model.cache import KVCache
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.model.sampling import probabilities
 from specstream.spec.proposal import Capabilities, Proposal, SpecRequest, Verdict
+from specstream.types import SamplingParams
 
 __all__ = ["DraftModelProposer", "Drafting"]
+
+_SHARPER = 0.85
+"""The draft's temperature by the target's.
+
+A small model spreads over what it can't tell apart. On the bundled pair 0.8 to 0.85 has the largest
+overlap with the target's distribution, sum min(p, q), in every domain and at target temperatures from
+0.8 to 1.3 (below that, all are alike): of blocks of four, 1 to 3 % more tokens stand than at the
+target's own temperature. Any value is exact, for q is told as it was.
+"""
+
+_ROUND = (1, 2, 3, 5, 16, 32)
+"""Widths of a pass that reads; beyond the last, its multiples.
+
+What is read is filled up to one of them: on a CPU the products of every width are made ready when it is
+first met, which takes several times as long as the pass itself.
+"""
 
 _LEAST = 64  # tokens that the draft reads at once, however few the target does: it is quick at that
 
@@ -31,6 +48,13 @@ class _Sequence:
     request_id: int
     start: int = 0
     rows: list[int] = field(default_factory=list)
+    _law: tuple[SamplingParams, SamplingParams] | None = None  # a request's, and the draft's for it
+
+    def sharpened(self, params: SamplingParams) -> SamplingParams:
+        """What the draft draws by, for a request that samples by ``params``."""
+        if self._law is None or self._law[0] is not params:
+            self._law = params, replace(params, temperature=params.temperature * _SHARPER)
+        return self._law[1]
 
     @property
     def end(self) -> int:
@@ -66,17 +90,18 @@ class Drafting:
     drafted: list[int] = field(default_factory=list)  # known where the chain is looked at
     state: _Sequence | None = None
     unread: Tensor | None = None  # what the next pass reads; None: the chain is complete
+    junk: int = 0  # tokens at the end of ``unread`` that only fill it up
 
     def proposal(self, device: torch.device) -> Proposal:
         """What was written."""
         if not self.tokens:
             return Proposal.empty(device)
-        probs = torch.cat(self.probs) if self.probs else None
-        return Proposal(torch.cat(self.tokens), probs, source="draft")
+        probs = _joined(self.probs) if self.probs else None
+        return Proposal(_joined(self.tokens), probs, source="draft")
 
 
 class DraftModelProposer:
-    """Lets a small model write ahead, with the target's temperature, top-k and top-p.
+    """Lets a small model write ahead, a little cooler than the target, with its top-k and top-p.
 
     Greedy requests get a deterministic draft; sampled ones the probabilities that each token was
     drawn from. Several requests draft in step, so that one pass of the draft serves them all.
@@ -120,12 +145,15 @@ class DraftModelProposer:
         passes = 0
         while active := [chain for chain in chains if chain.unread is not None]:
             inputs = [
-                ForwardInput(chain.unread, chain.state.cache)
+                ForwardInput(chain.unread, chain.state.cache, keep=chain.junk + 1)
                 for chain in active
                 if chain.unread is not None and chain.state is not None
             ]
             passes += 1
             for chain, logits in zip(active, self._runner.forward(inputs), strict=True):
+                if chain.junk and chain.state is not None:
+                    chain.state.cache.rollback_to(len(chain.state.rows))
+                    logits, chain.junk = logits[:1], 0
                 self._choose(chain, logits)
         return passes
 
@@ -156,36 +184,37 @@ class DraftModelProposer:
             return
         chain.read = max(0, len(behind) - 2)
         state.rows.extend(behind)
-        chain.unread = self._ids(behind)
+        width = min(_round(len(behind)), max(self._window, len(behind)))
+        chain.junk = min(width - len(behind), self._runner.context_length - length)
+        chain.unread = self._ids(behind + [0] * chain.junk)
 
     def _choose(self, chain: Drafting, logits: Tensor) -> None:
         """Take the next token from the draft's row ``[1, V]``; decide whether the chain goes on."""
-        request, greedy = chain.request, chain.request.params.greedy
-        row = request.process(logits[0], chain.drafted).unsqueeze(0)
-        if greedy and chain.go_on is None:
-            top, token = row.max(-1)
-        elif greedy:
-            top, token = row.float().softmax(-1).max(-1)
-        else:
-            probs = probabilities(row, request.params)
+        request, params, probs = chain.request, chain.request.params, None
+        plain = params.plain_logits
+        row = logits if plain else request.process(logits[0], chain.drafted).unsqueeze(0)
+        if not params.greedy:
+            assert chain.state is not None
+            probs = probabilities(row, chain.state.sharpened(params))
             token = request.draw(probs, len(request.token_ids) + len(chain.tokens))
-            # A row of no numbers has no token. Unlooked at, any will do, if only there is one: the
-            # judge goes no further, and a device does not survive reading out of range.
-            token = token.clamp_max(probs.shape[-1] - 1)
-            top = probs[0, token]
+        elif chain.go_on is None:
+            top, token = row.max(-1)
+        else:
+            top, token = row.float().softmax(-1).max(-1)
         chain.unread = None
         ended = False
-        if self._looks or chain.go_on is not None or not request.params.plain_logits:
-            confidence = float(top)
+        if self._looks or chain.go_on is not None or not plain:
+            drawn = int(token)
+            confidence = float(top if probs is None else probs[0, drawn])
             if confidence != confidence:
                 return  # damaged weights or overflow: no distribution that a token could be drawn from
-            chain.drafted.append(int(token))
-            ended = chain.drafted[-1] in self._eos_ids
+            chain.drafted.append(drawn)
+            ended = drawn in self._eos_ids
             if chain.go_on is not None:
                 chain.confidences.append(confidence)
                 ended = not chain.go_on(confidence) or ended
         chain.tokens.append(token)
-        if not greedy:
+        if probs is not None:
             chain.probs.append(probs)
         if not ended and len(chain.tokens) < chain.count:
             chain.unread = token
@@ -245,6 +274,18 @@ class DraftModelProposer:
     def release(self, slot: int) -> None:
         """Drop the slot's cache."""
         self._sequences.pop(slot, None)
+
+
+def _round(count: int) -> int:
+    """The next width that a pass is given."""
+    for width in _ROUND:
+        if count <= width:
+            return width
+    return -(-count // _ROUND[-1]) * _ROUND[-1]
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
