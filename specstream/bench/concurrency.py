@@ -3,51 +3,79 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 from specstream.bench.arms.base import Arm, Ask
 from specstream.bench.figures import percentile
-from specstream.bench.prompts import Prompt
+from specstream.bench.prompts import GRAMMAR_DOMAIN, Prompt
 from specstream.bench.records import Run
 
-__all__ = ["Crowd", "measure_crowd"]
+__all__ = ["Crowd", "Way", "measure_crowd", "mix_domains"]
+
+_EACH = 3  # requests a round for each place
+_LEAST = 2  # rounds: each way goes first once
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The same requests, served in one of the two ways; ``seconds`` of each round."""
+
+    seconds: list[float] = field(default_factory=list)
+    runs: list[list[Run]] = field(default_factory=list)
+
+    @property
+    def rates(self) -> list[float]:
+        """Tokens a second in each round, over all requests."""
+        return [
+            sum(len(run.token_ids) for run in runs) / seconds
+            for runs, seconds in zip(self.runs, self.seconds, strict=True)
+        ]
+
+    @property
+    def rate(self) -> float:
+        """All tokens by all seconds."""
+        tokens = sum(len(run.token_ids) for runs in self.runs for run in runs)
+        return tokens / sum(self.seconds)
+
+    def figures(self, name: str) -> dict[str, float]:
+        """Its rate, and what a single request feels, as JSON data. Gaps are between emissions."""
+        runs = [run for runs in self.runs for run in runs]
+        gaps = [gap for run in runs for gap in run.gaps_ms]
+        return {
+            f"tokens_per_second_{name}": round(self.rate, 2),
+            f"gap_ms_p50_{name}": round(percentile(gaps, 0.5), 3),
+            f"gap_ms_p95_{name}": round(percentile(gaps, 0.95), 3),
+            f"ttft_ms_p50_{name}": round(percentile([run.ttft_ms for run in runs], 0.5), 3),
+            f"total_ms_p95_{name}": round(percentile([run.total_ms for run in runs], 0.95), 3),
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """``at_once`` requests together and alone, ``rounds`` times each, in turn.
-
-    Seconds and tokens are sums; gaps are the times between a request's emissions.
-    """
+    """The same requests ``at_once`` at a time and one at a time, round by round in turn."""
 
     at_once: int
-    rounds: int
-    tokens_together: int
-    tokens_alone: int
-    seconds_together: float
-    seconds_alone: float
-    gaps_together: tuple[float, ...]
-    gaps_alone: tuple[float, ...]
-    total_together: tuple[float, ...]
-    total_alone: tuple[float, ...]
+    together: Way
+    alone: Way
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON data: total throughput of both ways, and what a single request feels."""
-        together = self.tokens_together / self.seconds_together
-        alone = self.tokens_alone / self.seconds_alone
+        """As JSON data. ``throughput_ratio`` is of the sums; the rounds' own tell how sure it is."""
+        pairs = zip(self.together.rates, self.alone.rates, strict=True)
+        ratios = [together / alone for together, alone in pairs]
         return {
             "at_once": self.at_once,
-            "rounds": self.rounds,
-            "tokens_per_second_together": round(together, 2),
-            "tokens_per_second_alone": round(alone, 2),
-            "throughput_ratio": round(together / alone, 4),
-            "gap_ms_p95_together": round(percentile(self.gaps_together, 0.95), 3),
-            "gap_ms_p95_alone": round(percentile(self.gaps_alone, 0.95), 3),
-            "total_ms_p95_together": round(percentile(self.total_together, 0.95), 3),
-            "total_ms_p95_alone": round(percentile(self.total_alone, 0.95), 3),
+            "rounds": len(ratios),
+            "requests": sum(len(runs) for runs in self.together.runs),
+            "throughput_ratio": round(self.together.rate / self.alone.rate, 4),
+            "throughput_ratio_median": round(statistics.median(ratios), 4),
+            "throughput_ratio_rounds": [round(ratio, 4) for ratio in ratios],
+            **self.together.figures("together"),
+            **self.alone.figures("alone"),
         }
 
 
@@ -57,34 +85,68 @@ async def measure_crowd(
     ask: Ask,
     at_once: int,
     *,
-    rounds: int = 3,
+    rounds: int = 4,
+    budget: float = 60.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Crowd:
-    """Take the prompts ``at_once`` at a time, ``rounds`` times; the two ways go first in turn."""
-    spent = {"together": 0.0, "alone": 0.0}
-    runs: dict[str, list[Run]] = {"together": [], "alone": []}
+    """Serve the same requests ``at_once`` at a time and one at a time; the two go first in turn.
+
+    A place that becomes free is taken by the next request, so ``at_once`` are under way until a round
+    runs out of them: a round of one request for each place would mostly measure how much longer the
+    longest reply is than the others. The first round is run once beforehand without being timed, in
+    either way: the engine is then warm to both.
+
+    Args:
+        arm: Serves one request; several may be under way.
+        prompts: Taken from every domain in turn (see `mix_domains`), again and again.
+        ask: How each reply is sampled.
+        at_once: Requests under way.
+        rounds: How often, at most; each has three requests for each place.
+        budget: Seconds after which no further round begins, once each way has gone first.
+        clock: Seconds.
+    """
+    mixed = mix_domains(prompts)
+    count = _EACH * at_once
+    asks = [
+        replace(ask, messages=mixed[i % len(mixed)].messages) for i in range(max(rounds, 1) * count)
+    ]
+    for places in (at_once, 1):
+        await _serve(arm, asks[:count], places)
+    crowd = Crowd(at_once, Way(), Way())
+    ways = [(crowd.together, at_once), (crowd.alone, 1)]
+    began = clock()
     for number in range(rounds):
-        asks = [
-            replace(ask, messages=prompts[(number * at_once + i) % len(prompts)].messages)
-            for i in range(at_once)
-        ]
-        ways = ("together", "alone") if number % 2 == 0 else ("alone", "together")
-        for way in ways:
+        if number >= _LEAST and clock() - began > budget:
+            break
+        part = asks[number * count : (number + 1) * count]
+        for way, places in ways if number % 2 == 0 else ways[::-1]:
             started = clock()
-            if way == "together":
-                runs[way] += await asyncio.gather(*(arm.run(one) for one in asks))
-            else:
-                runs[way] += [await arm.run(one) for one in asks]
-            spent[way] += clock() - started
-    return Crowd(
-        at_once,
-        rounds,
-        sum(len(run.token_ids) for run in runs["together"]),
-        sum(len(run.token_ids) for run in runs["alone"]),
-        spent["together"],
-        spent["alone"],
-        tuple(gap for run in runs["together"] for gap in run.gaps_ms),
-        tuple(gap for run in runs["alone"] for gap in run.gaps_ms),
-        tuple(run.total_ms for run in runs["together"]),
-        tuple(run.total_ms for run in runs["alone"]),
-    )
+            runs = await _serve(arm, part, places)
+            way.seconds.append(clock() - started)
+            way.runs.append(runs)
+    return crowd
+
+
+def mix_domains(prompts: Sequence[Prompt]) -> list[Prompt]:
+    """One prompt of each domain in turn, as long as a domain has any; each in its own order.
+
+    Text that a grammar wrote is left out unless there is no other: it is too easily guessed.
+    """
+    usual = [prompt for prompt in prompts if prompt.domain != GRAMMAR_DOMAIN] or prompts
+    of: dict[str, list[Prompt]] = {}
+    for prompt in usual:
+        of.setdefault(prompt.domain, []).append(prompt)
+    return [prompt for turn in zip_longest(*of.values()) for prompt in turn if prompt is not None]
+
+
+async def _serve(arm: Arm, asks: Sequence[Ask], places: int) -> list[Run]:
+    """Serve requests in order, at most ``places`` at a time."""
+    waiting = iter(asks)
+    runs: list[Run] = []
+
+    async def place() -> None:
+        for ask in waiting:
+            runs.append(await arm.run(ask))
+
+    await asyncio.gather(*(place() for _ in range(places)))
+    return runs

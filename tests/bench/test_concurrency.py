@@ -1,42 +1,140 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from specstream.bench.arms.base import Ask
-from specstream.bench.concurrency import measure_crowd
+from specstream.bench.concurrency import Crowd, Way, measure_crowd, mix_domains
 from specstream.bench.prompts import Prompt
 from specstream.bench.records import Emission, Run
+from specstream.types import Message
+
+ASK = Ask((), 9)
 
 
-class SharedArm:
-    """A step serves everybody who waits, and takes a second: alone or together."""
+def prompt(name: str, domain: str = "chat", steps: int = 1) -> Prompt:
+    """One whose reply takes so many steps."""
+    message: Message = {"role": "user", "content": f"{name} {steps}"}
+    return Prompt(name, domain, (message,))
+
+
+class SteppingArm:
+    """A step takes a second and serves all who are there when it begins, each with one token."""
 
     name, setting = "auto", ""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.most = 0
-        self._waiting = 0
+        self.served: list[str] = []
+        self.crowds: list[int] = []
+        self._waiting: list[asyncio.Future[None]] = []
+        self._next: asyncio.Task[None] | None = None
 
     async def run(self, ask: Ask) -> Run:
-        self._waiting += 1
-        self.most = max(self.most, self._waiting)
-        at = self.now
-        await asyncio.sleep(0)  # the others get in
-        self.now = at + 1.0
-        self._waiting -= 1
-        return Run((1, 2), (Emission(500, 1), Emission(1000, 1)), 1000, "stop")
+        name, steps = ask.messages[0]["content"].split()
+        began, emissions = self.now, []
+        self.served.append(name)
+        for _ in range(int(steps)):
+            await self._step()
+            emissions.append(Emission((self.now - began) * 1e3, 1))
+        return Run((1,) * int(steps), tuple(emissions), (self.now - began) * 1e3, "stop")
+
+    async def _step(self) -> None:
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            self._next = loop.create_task(self._go())
+        done = loop.create_future()
+        self._waiting.append(done)
+        await done
+
+    async def _go(self) -> None:
+        for _ in range(20):  # whoever wants to be in it gets in
+            await asyncio.sleep(0)
+        self.now += 1.0
+        self.crowds.append(len(self._waiting))
+        waiting, self._waiting = self._waiting, []
+        for done in waiting:
+            done.set_result(None)
+
+
+async def measured(prompts: list[Prompt], at_once: int, rounds: int) -> tuple[SteppingArm, Crowd]:
+    arm = SteppingArm()
+    crowd = await measure_crowd(arm, prompts, ASK, at_once, rounds=rounds, clock=lambda: arm.now)
+    return arm, crowd
 
 
 async def test_throughput_is_of_all_requests_and_gaps_are_of_each() -> None:
-    arm = SharedArm()
-    prompts = [Prompt(str(i), "chat", ()) for i in range(2)]
-    crowd = await measure_crowd(arm, prompts, Ask((), 9), 3, rounds=4, clock=lambda: arm.now)
-    assert arm.most == 3
-    assert (crowd.tokens_together, crowd.tokens_alone) == (24, 24)
-    assert (crowd.seconds_together, crowd.seconds_alone) == (4.0, 12.0)
+    _, crowd = await measured([prompt("a", steps=4)], 3, 2)
+    assert crowd.together.seconds == [12.0, 12.0]  # three times four steps, three in each
+    assert crowd.alone.seconds == [36.0, 36.0]
     found = crowd.to_dict()
-    assert found["throughput_ratio"] == pytest.approx(3.0)
-    assert found["gap_ms_p95_together"] == found["gap_ms_p95_alone"] == 500
+    assert found["requests"] == 18
+    assert found["throughput_ratio"] == found["throughput_ratio_median"] == pytest.approx(3.0)
+    assert found["tokens_per_second_together"] == pytest.approx(3.0)
+    assert found["tokens_per_second_alone"] == pytest.approx(1.0)
+    assert found["gap_ms_p95_together"] == found["gap_ms_p50_alone"] == 1000
+    assert found["ttft_ms_p50_alone"] == 1000
+    assert found["total_ms_p95_together"] == 4000
+
+
+async def test_a_place_that_is_free_is_taken_by_the_next() -> None:
+    """Short replies beside a long one: nobody waits for it to end."""
+    prompts = [prompt("long", steps=10), *(prompt(f"s{i}", steps=2) for i in range(5))]
+    arm, crowd = await measured(prompts, 2, 1)
+    assert crowd.together.seconds == [10.0]  # the long one, and the others after one another
+    assert crowd.alone.seconds == [20.0]
+    warm_up = 30  # steps: the same in either way
+    assert arm.crowds[warm_up : warm_up + 10] == [2] * 10
+    assert arm.crowds[warm_up + 10 :] == [1] * 20
+
+
+async def test_both_ways_serve_the_same_requests_and_go_first_in_turn() -> None:
+    prompts = [prompt(name) for name in "abcdefgh"]
+    arm, _ = await measured(prompts, 2, 2)
+    first, second = list("abcdef"), list("ghabcd")
+    assert arm.served == [*first, *first, *first, *first, *second, *second]
+    together, alone = [2] * 3, [1] * 6
+    warm_up = [*together, *alone]
+    assert arm.crowds == [*warm_up, *together, *alone, *alone, *together]
+
+
+async def test_no_round_begins_when_the_time_is_up_but_each_way_goes_first_once() -> None:
+    arm = SteppingArm()
+    crowd = await measure_crowd(
+        arm, [prompt("a", steps=4)], ASK, 3, rounds=9, budget=100.0, clock=lambda: arm.now
+    )
+    assert len(crowd.alone.seconds) == 3  # 48 seconds each: the third began at 96
+    crowd = await measure_crowd(
+        arm, [prompt("a", steps=4)], ASK, 3, rounds=9, budget=1.0, clock=lambda: arm.now
+    )
+    assert crowd.to_dict()["rounds"] == 2
+
+
+def run(tokens: int, *at_ms: float) -> Run:
+    emissions = tuple(Emission(t, tokens // len(at_ms)) for t in at_ms)
+    return Run((1,) * tokens, emissions, at_ms[-1], "stop")
+
+
+def test_the_ratio_is_of_sums_and_each_rounds_own_is_told() -> None:
+    together = Way([1.0, 3.0], [[run(10, 5, 10)], [run(30, 5, 25)]])
+    alone = Way([2.0, 2.0], [[run(10, 5, 10)], [run(10, 1, 2)]])
+    found = Crowd(2, together, alone).to_dict()
+    assert found["throughput_ratio_rounds"] == [2.0, 2.0]
+    assert found["throughput_ratio"] == 2.0
+    slower = replace(together, seconds=[1.0, 9.0])
+    found = Crowd(2, slower, alone).to_dict()
+    assert found["throughput_ratio_rounds"] == [2.0, pytest.approx(0.6667)]
+    assert found["throughput_ratio_median"] == pytest.approx(1.3333)
+    assert found["throughput_ratio"] == pytest.approx(40 / 10 / (20 / 4))
+
+
+def test_domains_take_turns_and_a_grammars_text_is_left_out() -> None:
+    prompts = [
+        *(prompt(f"c{i}", "chat") for i in range(3)),
+        *(prompt(f"m{i}", "math") for i in range(1)),
+        *(prompt(f"s{i}", "scene") for i in range(2)),
+    ]
+    assert [p.id for p in mix_domains(prompts)] == ["c0", "m0", "c1", "c2"]
+    assert [p.id for p in mix_domains(prompts[-2:])] == ["s0", "s1"]

@@ -1,0 +1,96 @@
+"""Many requests in one engine: prompts, proposers, replies alone, and what each pass was given."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specstream.config import DraftProposerConfig, NgramProposerConfig
+from specstream.engine.loop import EngineCore
+from specstream.engine.request import Request
+from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.spec.proposal import Proposer
+from specstream.spec.proposers.draft_model import DraftModelProposer
+from specstream.spec.proposers.ngram import NgramProposer
+from specstream.spec.proposers.off import OffProposer
+from specstream.types import SamplingParams
+from tests.choosers import Dice, proposer_with
+from tests.tiny import ask, byte_tokenizer, make_core, noisy_copy, run_until_idle, tiny_model
+
+TOKENIZER = byte_tokenizer()
+MODEL = tiny_model(len(TOKENIZER), seed=2)
+DRAFT = noisy_copy(MODEL, 0.1)
+KINDS = ["auto", "draft", "ngram", "off"]
+TEXTS = [
+    *(
+        "abab",
+        "the cat sat on the mat, the cat",
+        "zq",
+        "日本 日本",
+        "1, 2, 3, 4, 1, 2, 3,",
+        "aaaaaa",
+    ),
+    *(
+        "to be or not to be",
+        "x",
+        "(()())(",
+        "ABC abc ABC",
+        "0101010",
+        "hello hello",
+        "q" * 60,
+        "?!",
+    ),
+    *("one two one two", "line\nline\n"),
+]
+
+
+def proposer(kind: str, seed: int = 0) -> Proposer:
+    if kind == "auto":
+        return proposer_with(Dice(seed), ModelRunner(DRAFT))
+    if kind == "draft":
+        return DraftModelProposer(
+            DraftProposerConfig(num_tokens=5), ModelRunner(DRAFT), frozenset()
+        )
+    if kind == "ngram":
+        return NgramProposer(NgramProposerConfig(min_ngram=1), torch.device("cpu"))
+    return OffProposer()
+
+
+def make(kind: str, **options: object) -> EngineCore:
+    return make_core(MODEL, TOKENIZER, proposer(kind), eos_ids=(), **options)
+
+
+@functools.cache
+def alone(text: str, count: int = 30) -> list[int]:
+    """The reply with nobody beside it and nothing drafted."""
+    core = make("off")
+    _, inbox = ask(core, text, greedy(count))
+    run_until_idle(core)
+    return inbox.token_ids
+
+
+def greedy(count: int = 30) -> SamplingParams:
+    return SamplingParams(max_tokens=count)
+
+
+class Passes:
+    """What every pass of the target was given: per sequence, whose it is and how many tokens."""
+
+    def __init__(self, core: EngineCore) -> None:
+        self.core = core
+        self.all: list[dict[int, int]] = []
+        forward = core.target.forward
+
+        def spy(inputs: Sequence[ForwardInput]) -> list[Tensor]:
+            owners = {id(r.slot_state.cache): r for r in core.scheduler.running if r.slot_state}
+            self.all.append({owners[id(i.cache)].id: i.token_ids.shape[0] for i in inputs})
+            return forward(inputs)
+
+        core.target.forward = spy  # type: ignore[method-assign]
+
+    def of(self, request: Request) -> list[int]:
+        """Tokens of the request in each pass that it was part of."""
+        return [counts[request.id] for counts in self.all if request.id in counts]
