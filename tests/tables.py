@@ -58,6 +58,9 @@ class TableRunner:
     def forward(self, inputs: Sequence[ForwardInput]) -> list[Tensor]:
         return [self._one(item) for item in inputs]
 
+    def chain(self, token_ids: Tensor, cache: Any) -> None:
+        """Nothing is captured."""
+
     def _one(self, item: ForwardInput) -> Tensor:
         self.forwards += 1
         tokens: list[int] = item.cache.tokens  # type: ignore[attr-defined]

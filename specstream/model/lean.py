@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -46,9 +46,13 @@ class _Layer:
 
 @dataclass(slots=True)
 class _Part:
-    """One sequence's share of a flat pass: its rows, its views of the cache, its mask."""
+    """One sequence's share of a flat pass: its rows, its views of the cache, its mask.
+
+    Queries are its rows from ``first`` on; keys and values are written for all.
+    """
 
     start: int
+    first: int
     stop: int
     at: int
     fresh: tuple[Tensor, ...]
@@ -87,22 +91,35 @@ class LeanDecoder:
         return SlabCache(len(w.layers), w.kv_heads, w.head_dim, w.dtype, w.device, fixed_capacity)
 
     def __call__(
-        self, tokens: Tensor, caches: Sequence[SlabCache], counts: Sequence[int]
+        self,
+        tokens: Tensor,
+        caches: Sequence[SlabCache],
+        counts: Sequence[int],
+        keeps: Sequence[int] | None = None,
     ) -> Tensor:
-        """Append tokens to each sequence; the final hidden states ``[N, hidden]``.
+        """Append tokens to each sequence; final hidden states, ``[N, hidden]`` or those kept of them.
+
+        The last layer is computed for the states that are kept; of all others it needs keys and values
+        only.
 
         Args:
             tokens: ``[N]`` int64, the sequences behind each other.
             caches: One a sequence; each grows by its count.
             counts: How many of the tokens belong to each sequence, in order; each at least 1.
+            keeps: Of how many of its last tokens the states are wanted. Default: of all.
         """
         parts = self._parts(caches, counts)
         cos, sin = self._rope(parts)
+        total = tokens.shape[0]
+        last = len(self._layers) - 1 if keeps is not None and sum(keeps) < total else None
         w, rms = self.weights, torch.rms_norm
         eps, hidden, activation = w.eps, (w.hidden,), w.activation
         x = F.embedding(tokens, w.embedding)
         for index, layer in enumerate(self._layers):
             joint = layer.qkv(rms(x, hidden, layer.norm, eps))
+            if index == last and keeps is not None:
+                parts = self._askers(parts, caches, keeps)
+                x = torch.cat([x[part.first : part.stop] for part in parts])
             mixed = self._attend(index, layer, joint, parts, cos, sin)
             x = x + layer.out(mixed)
             gate_up = layer.gate_up(rms(x, hidden, layer.mlp_norm, eps))
@@ -125,7 +142,7 @@ class LeanDecoder:
         cos: Tensor,
         sin: Tensor,
     ) -> Tensor:
-        """Rotate, write the new rows, read all rows: ``[N, heads * head_dim]``."""
+        """Rotate, write the new rows, read all rows: a row ``[heads * head_dim]`` for each query."""
         heads, kv_heads, dim = self.heads, self.kv_heads, self.head_dim
         joint = joint.view(-1, heads + 2 * kv_heads, dim)
         turned = joint[:, : heads + kv_heads]
@@ -142,10 +159,11 @@ class LeanDecoder:
             count = rows.shape[0]
             part.fresh[index].copy_(rows[:, heads:].view(count, 2, kv_heads, dim).transpose(0, 1))
             keys, values = part.shown[index].unsqueeze(1).unbind()
-            outputs.append(self._read(rows[:, :heads], keys, values, part))
+            queries = rows[part.first - part.start :, :heads]
+            outputs.append(self._read(queries, keys, values, part.mask))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    def _read(self, queries: Tensor, keys: Tensor, values: Tensor, part: _Part) -> Tensor:
+    def _read(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Attention of ``queries [n, heads, head_dim]``: ``[n, heads * head_dim]``."""
         count, heads, dim = queries.shape
         if count > _SHORT:
@@ -153,8 +171,8 @@ class LeanDecoder:
                 queries.transpose(0, 1).unsqueeze(0),
                 keys,
                 values,
-                attn_mask=part.mask,
-                is_causal=part.mask is None,
+                attn_mask=mask,
+                is_causal=mask is None,
                 enable_gqa=heads != self.kv_heads,
             )
             return mixed[0].transpose(0, 1).reshape(count, heads * dim)
@@ -162,7 +180,7 @@ class LeanDecoder:
         group = heads // self.kv_heads
         folded = queries.view(count, self.kv_heads, group, dim).permute(1, 2, 0, 3)
         mixed = F.scaled_dot_product_attention(
-            folded.reshape(1, self.kv_heads, group * count, dim), keys, values, attn_mask=part.mask
+            folded.reshape(1, self.kv_heads, group * count, dim), keys, values, attn_mask=mask
         )
         unfolded = mixed.view(self.kv_heads, group, count, dim).permute(2, 0, 1, 3)
         return unfolded.reshape(count, heads * dim)
@@ -173,9 +191,20 @@ class LeanDecoder:
             at = cache.length
             fresh, shown = cache.views(count)
             mask = self._mask(count, at, cache.fixed_capacity)
-            parts.append(_Part(start, start + count, at, fresh, shown, mask))
+            parts.append(_Part(start, start, start + count, at, fresh, shown, mask))
             start += count
         return parts
+
+    def _askers(
+        self, parts: Sequence[_Part], caches: Sequence[SlabCache], keeps: Sequence[int]
+    ) -> list[_Part]:
+        """The same parts with only their last rows as queries."""
+        made = []
+        for part, cache, keep in zip(parts, caches, keeps, strict=True):
+            first = part.stop - keep
+            mask = self._mask(keep, part.at + first - part.start, cache.fixed_capacity)
+            made.append(replace(part, first=first, mask=mask))
+        return made
 
     def _mask(self, count: int, at: int, fixed_capacity: int | None) -> Tensor | None:
         """What is added to the scores: 0 where a query may look, else minus infinity.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -161,12 +160,10 @@ class ModelRunner:
         tokens = inputs[0].token_ids
         if len(inputs) > 1:
             tokens = torch.cat([item.token_ids for item in inputs])
-        hidden = self._lean(tokens, cast("list[SlabCache]", caches), counts)
         keeps = [item.keep for item in inputs]
-        ends = itertools.accumulate(counts)
-        kept = [hidden[end - keep : end] for end, keep in zip(ends, keeps, strict=True)]
-        logits = self._fit(self._lean.logits(kept[0] if len(kept) == 1 else torch.cat(kept)))
-        return [logits] if len(kept) == 1 else list(torch.split(logits, keeps))
+        hidden = self._lean(tokens, cast("list[SlabCache]", caches), counts, keeps)
+        logits = self._fit(self._lean.logits(hidden))
+        return [logits] if len(keeps) == 1 else list(torch.split(logits, keeps))
 
     def _stock(self, item: ForwardInput) -> Tensor:
         cache = cast(TransformersCache, item.cache)

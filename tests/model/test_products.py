@@ -14,11 +14,11 @@ from specstream.model.products import ROUNDED, can_pack, product
 CPU = torch.device("cpu")
 
 
-class Rows(TorchDispatchMode):
+class Rows(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the numbers of rows that kernels are called with."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: set[int] = set()
 
     def __torch_dispatch__(

@@ -25,7 +25,8 @@ from specstream.bench.exactness.gtest import GTest, g_test
 from specstream.bench.exactness.harness import sample
 from specstream.spec.proposal import Proposal, SpecRequest
 from specstream.spec.proposers.auto import AutoProposer
-from specstream.spec.proposers.draft_model import Drafting, DraftModelProposer
+from specstream.spec.proposers.draft_model import DraftModelProposer
+from specstream.spec.proposers.drafting import Drafting
 from tests.choosers import Dice, Steady, proposer_with
 
 ALPHA = 1e-3

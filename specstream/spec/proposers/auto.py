@@ -4,42 +4,42 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from specstream.spec.control.controller import Controller
 from specstream.spec.control.records import Explanation, Outcome, Outlook, Plan, RoundTimes
 from specstream.spec.proposal import Capabilities, Proposal, SpecRequest, StepTimes, Verdict
-from specstream.spec.proposers.draft_model import Drafting, DraftModelProposer
+from specstream.spec.proposers.draft_model import DraftModelProposer
+from specstream.spec.proposers.drafting import Drafting
 from specstream.spec.proposers.ngram import Lookup, NgramProposer
 
 __all__ = ["AutoProposer"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Round:
+class _Round(NamedTuple):
     """What was planned and proposed for one request."""
 
     plan: Plan
     lookup: Lookup
-    proposal: Proposal
+    drafted: int
     confidences: tuple[float, ...] = ()
 
     def outcome(self, request_id: int, verdict: Verdict) -> Outcome:
         """What became of it. A lookup that was not used is compared all the same."""
-        offered = min(len(self.lookup.tokens), len(verdict.tokens))
-        agreed = 0
-        while agreed < offered and self.lookup.tokens[agreed] == verdict.tokens[agreed]:
+        (offer, match, support), tokens = self.lookup, verdict.tokens
+        offered, agreed = min(len(offer), len(tokens)), 0
+        while agreed < offered and offer[agreed] == tokens[agreed]:
             agreed += 1
         return Outcome(
             request_id,
             self.plan,
-            self.proposal.length,
+            self.drafted,
             verdict.accepted,
-            self.lookup.match,
+            match,
             self.confidences,
             offered,
             agreed,
-            self.lookup.support,
+            support,
         )
 
 
@@ -70,6 +70,7 @@ class AutoProposer:
         self._lookup = lookup
         self._draft = draft
         self._now = now
+        self._nothing = Proposal.empty(lookup.device)
         self._planning = self._learning = 0.0  # s, of this step, and of the one before
         self._rounds: dict[int, _Round] = {}
         self._drafting = False
@@ -96,18 +97,20 @@ class AutoProposer:
             self._passes = self._draft.write(list(chains.values()))
             self._read = sum(chain.read for chain in chains.values())
         rounds: dict[int, _Round] = {}
+        proposals: list[Proposal] = []
         for request, plan, lookup in zip(requests, plans, lookups, strict=True):
             confidences: tuple[float, ...] = ()
+            proposal = self._nothing
             if plan.proposer == "draft":
                 chain = chains[request.id]
                 proposal = chain.proposal(self._lookup.device)
                 confidences = tuple(chain.confidences)
-            else:
-                count = plan.num_tokens if plan.proposer == "ngram" else 0
-                proposal = self._lookup.proposal(lookup.tokens[:count])
-            rounds[request.id] = _Round(plan, lookup, proposal, confidences)
+            elif plan.proposer == "ngram":
+                proposal = self._lookup.proposal(lookup.tokens[: plan.num_tokens])
+            rounds[request.id] = _Round(plan, lookup, proposal.length, confidences)
+            proposals.append(proposal)
         self._rounds = rounds
-        return [rounds[request.id].proposal for request in requests]
+        return proposals
 
     def _outlook(self, request: SpecRequest, budget: int, lookup: Lookup) -> Outlook:
         return Outlook(
@@ -129,7 +132,7 @@ class AutoProposer:
             for request, verdict in zip(requests, verdicts, strict=True)
             if request.id in rounds
         ]
-        if self._draft is not None:
+        if self._draft is not None and self._drafting:
             self._draft.observe(requests, verdicts)
 
     def clock(self, times: StepTimes) -> None:

@@ -2,102 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from specstream.config import DraftProposerConfig
-from specstream.model.cache import KVCache
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.model.sampling import probabilities
 from specstream.spec.proposal import Capabilities, Proposal, SpecRequest, Verdict
-from specstream.types import SamplingParams
+from specstream.spec.proposers.drafting import Drafting, DraftSequence
 
-__all__ = ["DraftModelProposer", "Drafting"]
-
-_SHARPER = 0.85
-"""The draft's temperature by the target's.
-
-A small model spreads over what it can't tell apart. On the bundled pair 0.8 to 0.85 has the largest
-overlap with the target's distribution, sum min(p, q), in every domain and at target temperatures from
-0.8 to 1.3 (below that, all are alike): of blocks of four, 1 to 3 % more tokens stand than at the
-target's own temperature. Any value is exact, for q is told as it was.
-"""
-
-_ROUND = (1, 2, 3, 5, 16, 32)
-"""Widths of a pass that reads; beyond the last, its multiples.
-
-What is read is filled up to one of them: on a CPU the products of every width are made ready when it is
-first met, which takes several times as long as the pass itself.
-"""
+__all__ = ["DraftModelProposer"]
 
 _LEAST = 64  # tokens that the draft reads at once, however few the target does: it is quick at that
-
-
-@dataclass(slots=True)
-class _Sequence:
-    """The draft's own cache of one slot, and the tokens whose rows it holds for certain.
-
-    Those are the request's from ``start`` on: of a long prompt the draft reads the end only. After a
-    proposal the cache holds rows of proposed tokens, too; the verdict tells which stay.
-    """
-
-    cache: KVCache
-    request_id: int
-    start: int = 0
-    rows: list[int] = field(default_factory=list)
-    _law: tuple[SamplingParams, SamplingParams] | None = None  # a request's, and the draft's for it
-
-    def sharpened(self, params: SamplingParams) -> SamplingParams:
-        """What the draft draws by, for a request that samples by ``params``."""
-        if self._law is None or self._law[0] is not params:
-            self._law = params, replace(params, temperature=params.temperature * _SHARPER)
-        return self._law[1]
-
-    @property
-    def end(self) -> int:
-        """The request's tokens up to here are read, or skipped."""
-        return self.start + len(self.rows)
-
-    def keep(self, count: int) -> None:
-        """Keep the first ``count`` rows."""
-        self.cache.rollback_to(count)
-        del self.rows[count:]
-
-
-@dataclass(slots=True)
-class Drafting:
-    """One request's chain while it is being written.
-
-    Attributes:
-        request: Whose.
-        count: At most so many tokens.
-        go_on: Asked with the draft's probability of each token after that token was taken; False ends
-            the chain. None: never asked, so that nothing waits for the device.
-        confidences: Those probabilities, as far as they were asked for.
-        read: Tokens that had to be read first, beyond the one or two of any round.
-    """
-
-    request: SpecRequest
-    count: int
-    go_on: Callable[[float], bool] | None = None
-    confidences: list[float] = field(default_factory=list)
-    read: int = 0
-    tokens: list[Tensor] = field(default_factory=list)
-    probs: list[Tensor] = field(default_factory=list)
-    drafted: list[int] = field(default_factory=list)  # known where the chain is looked at
-    state: _Sequence | None = None
-    unread: Tensor | None = None  # what the next pass reads; None: the chain is complete
-    junk: int = 0  # tokens at the end of ``unread`` that only fill it up
-
-    def proposal(self, device: torch.device) -> Proposal:
-        """What was written."""
-        if not self.tokens:
-            return Proposal.empty(device)
-        probs = _joined(self.probs) if self.probs else None
-        return Proposal(_joined(self.tokens), probs, source="draft")
 
 
 class DraftModelProposer:
@@ -128,7 +46,7 @@ class DraftModelProposer:
         self._window = min(config.window, max(1, runner.context_length // 2))
         self._eos_ids = eos_ids
         self._prefill_chunk = max(prefill_chunk, _LEAST)
-        self._sequences: dict[int, _Sequence] = {}
+        self._sequences: dict[int, DraftSequence] = {}
         self._looks = runner.device.type == "cpu"
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
@@ -144,18 +62,45 @@ class DraftModelProposer:
             self._begin(chain)
         passes = 0
         while active := [chain for chain in chains if chain.unread is not None]:
+            if len(active) == 1 and (steps := self._write_at_once(active[0])):
+                passes += steps
+                continue
             inputs = [
-                ForwardInput(chain.unread, chain.state.cache, keep=chain.junk + 1)
+                ForwardInput(chain.unread, chain.state.cache)
                 for chain in active
                 if chain.unread is not None and chain.state is not None
             ]
             passes += 1
             for chain, logits in zip(active, self._runner.forward(inputs), strict=True):
-                if chain.junk and chain.state is not None:
-                    chain.state.cache.rollback_to(len(chain.state.rows))
-                    logits, chain.junk = logits[:1], 0
                 self._choose(chain, logits)
         return passes
+
+    def _write_at_once(self, chain: Drafting) -> int:
+        """Some greedy steps as one, where that is captured: their number, or 0 for none.
+
+        They are looked at one by one all the same. What is left over stands in the cache only, behind
+        the rows that count.
+        """
+        params, room = chain.request.params, chain.count - len(chain.tokens)
+        if room < 2 or not (params.greedy and params.plain_logits):
+            return 0
+        assert chain.unread is not None and chain.state is not None
+        found = self._runner.chain(chain.unread, chain.state.cache)
+        if found is None:
+            return 0
+        choices, confidences = found
+        looked = self._looks or chain.go_on is not None
+        told = zip(choices.tolist(), confidences.tolist(), strict=True) if looked else None
+        taken = 0
+        for token in torch.split(choices[:room], 1):
+            drawn, confidence = next(told) if told is not None else (None, None)
+            if confidence != confidence:
+                chain.unread = None  # see `_choose`
+                break
+            taken += 1
+            if not self._take(chain, token, drawn, confidence):
+                break
+        return max(1, taken)
 
     def behind(self, request: SpecRequest) -> int:
         """Tokens that the draft has to read first, beyond the one or two of any round."""
@@ -184,9 +129,7 @@ class DraftModelProposer:
             return
         chain.read = max(0, len(behind) - 2)
         state.rows.extend(behind)
-        width = min(_round(len(behind)), max(self._window, len(behind)))
-        chain.junk = min(width - len(behind), self._runner.context_length - length)
-        chain.unread = self._ids(behind + [0] * chain.junk)
+        chain.unread = self._ids(behind)
 
     def _choose(self, chain: Drafting, logits: Tensor) -> None:
         """Take the next token from the draft's row ``[1, V]``; decide whether the chain goes on."""
@@ -202,24 +145,32 @@ class DraftModelProposer:
         else:
             top, token = row.float().softmax(-1).max(-1)
         chain.unread = None
-        ended = False
+        drawn = confidence = None
         if self._looks or chain.go_on is not None or not plain:
             drawn = int(token)
             confidence = float(top if probs is None else probs[0, drawn])
             if confidence != confidence:
                 return  # damaged weights or overflow: no distribution that a token could be drawn from
-            chain.drafted.append(drawn)
-            ended = drawn in self._eos_ids
-            if chain.go_on is not None:
-                chain.confidences.append(confidence)
-                ended = not chain.go_on(confidence) or ended
-        chain.tokens.append(token)
         if probs is not None:
             chain.probs.append(probs)
-        if not ended and len(chain.tokens) < chain.count:
-            chain.unread = token
+        self._take(chain, token, drawn, confidence)
 
-    def _sequence(self, request: SpecRequest) -> _Sequence | None:
+    def _take(
+        self, chain: Drafting, token: Tensor, drawn: int | None, confidence: float | None
+    ) -> bool:
+        """Append a token ``[1]``, looked at unless ``drawn`` is None; whether the chain goes on."""
+        chain.tokens.append(token)
+        ended = len(chain.tokens) >= chain.count
+        if drawn is not None:
+            chain.drafted.append(drawn)
+            ended = drawn in self._eos_ids or ended
+        if chain.go_on is not None and confidence is not None:
+            chain.confidences.append(confidence)
+            ended = not chain.go_on(confidence) or ended
+        chain.unread = None if ended else token
+        return not ended
+
+    def _sequence(self, request: SpecRequest) -> DraftSequence | None:
         """The slot's cache, if there is one, without rows of an earlier request that aren't this one's.
 
         Within a request nothing but the tail can differ, and that is taken back by `observe`.
@@ -231,7 +182,7 @@ class DraftModelProposer:
             state.request_id = request.id
         return state
 
-    def _start(self, state: _Sequence, length: int) -> int:
+    def _start(self, state: DraftSequence, length: int) -> int:
         """Where the context begins for ``length`` tokens: where it did, or a window before their end."""
         held = length - state.start
         full = held >= self._runner.context_length
@@ -240,14 +191,14 @@ class DraftModelProposer:
         short = state.start > 0 and held < max(1, self._window // 2)
         return max(0, length - self._window) if full or far or short else state.start
 
-    def _synchronised(self, request: SpecRequest) -> _Sequence:
+    def _synchronised(self, request: SpecRequest) -> DraftSequence:
         """The slot's cache, rolled back to what it has in common with the request's tokens.
 
         At least the last token is left to read: its logits are what the draft begins with.
         """
         state = self._sequence(request)
         if state is None:
-            state = _Sequence(self._runner.new_cache(), request.id)
+            state = DraftSequence(self._runner.new_cache(), request.id)
             self._sequences[request.slot] = state
         length = len(request.token_ids)
         start = self._start(state, length)
@@ -274,18 +225,6 @@ class DraftModelProposer:
     def release(self, slot: int) -> None:
         """Drop the slot's cache."""
         self._sequences.pop(slot, None)
-
-
-def _round(count: int) -> int:
-    """The next width that a pass is given."""
-    for width in _ROUND:
-        if count <= width:
-            return width
-    return -(-count // _ROUND[-1]) * _ROUND[-1]
-
-
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

@@ -12,7 +12,8 @@ from specstream.bench.exactness.bugs import Meddling
 from specstream.config import DraftProposerConfig
 from specstream.model.runner import ModelRunner
 from specstream.spec.proposal import Proposal, Proposer, SpecRequest
-from specstream.spec.proposers.draft_model import Drafting, DraftModelProposer
+from specstream.spec.proposers.draft_model import DraftModelProposer
+from specstream.spec.proposers.drafting import Drafting
 from specstream.types import SamplingParams
 from tests.choosers import Dice, proposer_with
 from tests.drafts import GREEDY, SAMPLED, TOKENIZER, Text, draft, nan_after, no_looking

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specstream.model.runner import ForwardInput
 from specstream.model.sampling import probabilities
-from specstream.spec.proposers.draft_model import Drafting
+from specstream.spec.proposers.drafting import Drafting
 from specstream.types import SamplingParams
 from tests.drafts import (
     GREEDY,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specstream.model.runner import ForwardInput
 from specstream.spec.proposal import Proposal, Verdict
-from specstream.spec.proposers.draft_model import Drafting
+from specstream.spec.proposers.drafting import Drafting
 from tests.drafts import SAMPLED, Text, V, check_honest, draft, settle, texts
 
 
@@ -83,15 +83,13 @@ def test_catching_up_in_parts_ends_where_one_read_does() -> None:
 
 
 @pytest.mark.parametrize("context", [48, 256])
-def test_what_is_read_comes_in_few_widths(context: int) -> None:
-    """A width that is new costs a CPU several passes' time; none is filled up beyond the context."""
+def test_prompts_of_every_length_are_read_honestly_and_within_the_context(context: int) -> None:
     proposer = draft(context=context, window=200)
-    runner, widths, longest = proposer._runner, set[int](), 0
+    runner, longest = proposer._runner, 0
     forward = runner.forward
 
     def spy(inputs: Sequence[ForwardInput]) -> list[Tensor]:
         nonlocal longest
-        widths.update(item.token_ids.shape[0] for item in inputs)
         rows = forward(inputs)
         longest = max(longest, *(item.cache.length for item in inputs))
         return rows
@@ -108,10 +106,7 @@ def test_what_is_read_comes_in_few_widths(context: int) -> None:
         again = proposer.propose([text], [3])[0]
         if again.length:
             check_honest(text, again, proposer._sequences[0].start)
-    assert longest <= context
-    if context == 256:
-        assert widths <= {1, 2, 3, 5, 16, 32, 64, 96, 128, 160, 192}
-        assert len(widths) > 7
+    assert min(context, 150) - 8 < longest <= context
 
 
 def test_behind_says_what_is_read() -> None:
