@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerConfig
@@ -117,7 +116,7 @@ class Steady(Controller):
         draft_ms = 0.1 * times.draft_forwards + 0.001 * times.draft_read
         verify_ms = 1.0 + 0.0125 * (times.tokens - 1) + 0.01 * (times.rows - 1)
         other_ms = 0.4 * times.rows
-        told = replace(times, draft_ms=draft_ms, verify_ms=verify_ms, other_ms=other_ms)
+        told = times._replace(draft_ms=draft_ms, verify_ms=verify_ms, other_ms=other_ms)
         super().observe(told, outcomes)
 
 

@@ -18,7 +18,7 @@ from specstream.errors import (
     VocabularyMismatch,
 )
 from specstream.generation import Generation
-from tests.tiny import byte_tokenizer, noisy_copy, tiny_model
+from tests.tiny import save_pair
 
 LONG = SamplingParams(max_tokens=400)
 
@@ -26,14 +26,7 @@ LONG = SamplingParams(max_tokens=400)
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     root = tmp_path_factory.mktemp("pair")
-    tokenizer = byte_tokenizer()
-    model = tiny_model(len(tokenizer), seed=5)
-    model.generation_config.eos_token_id = None
-    tokenizer.eos_token = None
-    for name, weights in (("target", model), ("draft", noisy_copy(model, 0.1))):
-        weights.save_pretrained(root / name)
-        tokenizer.save_pretrained(root / name)
-    return root / "target", root / "draft"
+    return save_pair(root, seed=5, scale=4.0, noise=0.1, eos=False)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -75,6 +76,21 @@ def noisy_copy(model: PreTrainedModel, noise: float, seed: int = 1) -> PreTraine
             if parameter.dim() > 1:
                 parameter.add_(torch.randn_like(parameter) * noise * parameter.std())
     return other
+
+
+def save_pair(
+    root: Path, *, seed: int = 3, scale: float = 2.5, noise: float = 0.15, eos: bool = True
+) -> tuple[Path, Path]:
+    """A target and a noisy copy of it, as folders of ``root``; without ``eos`` nothing ends a reply."""
+    tokenizer = byte_tokenizer()
+    model = tiny_model(len(tokenizer), seed=seed, scale=scale)
+    if not eos:
+        model.generation_config.eos_token_id = None
+        tokenizer.eos_token = None
+    for name, weights in (("target", model), ("draft", noisy_copy(model, noise))):
+        weights.save_pretrained(root / name)
+        tokenizer.save_pretrained(root / name)
+    return root / "target", root / "draft"
 
 
 class Inbox:

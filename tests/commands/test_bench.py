@@ -12,7 +12,7 @@ import pytest
 from specstream.bench import plots
 from specstream.bench.arms.transformers_peers import PeerArm
 from specstream.cli import main
-from tests.tiny import byte_tokenizer, noisy_copy, tiny_model
+from tests.tiny import save_pair
 
 SUMMARY = {
     "ar_vs_generate",
@@ -35,14 +35,8 @@ PROMPTS = [
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """A model pair as folders and a file of prompts, and the options that name them."""
-    tokenizer = byte_tokenizer()
-    model = tiny_model(len(tokenizer), seed=3, scale=2.5)
-    options = []
-    for name, one in (("target", model), ("draft", noisy_copy(model, 0.15))):
-        folder = tmp_path_factory.mktemp(name)
-        one.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        options += [f"--{name}", str(folder)]
+    target, draft = save_pair(tmp_path_factory.mktemp("pair"))
+    options = ["--target", str(target), "--draft", str(draft)]
     prompts = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
     prompts.write_text("\n".join(map(json.dumps, PROMPTS)))
     return [*options, "--prompts", str(prompts), "--threads", "1", "--device", "cpu"]

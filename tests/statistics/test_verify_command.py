@@ -13,7 +13,7 @@ from specstream.bench.exactness.bugs import ArgmaxDraft
 from specstream.cli import main
 from specstream.engine import build
 from specstream.model.runner import ForwardInput, ModelRunner
-from tests.tiny import byte_tokenizer, noisy_copy, tiny_model
+from tests.tiny import save_pair
 
 CLAIMS = 5
 
@@ -21,15 +21,8 @@ CLAIMS = 5
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """A model pair as folders, and the options that name it."""
-    tokenizer = byte_tokenizer()
-    model = tiny_model(len(tokenizer), seed=3, scale=2.5)
-    options = []
-    for name, one in (("target", model), ("draft", noisy_copy(model, 0.15))):
-        folder = tmp_path_factory.mktemp(name)
-        one.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        options += [f"--{name}", str(folder)]
-    return options
+    target, draft = save_pair(tmp_path_factory.mktemp("pair"))
+    return ["--target", str(target), "--draft", str(draft)]
 
 
 def verify(options: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, object]]:
