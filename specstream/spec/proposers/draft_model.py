@@ -71,8 +71,7 @@ class DraftModelProposer:
                 if chain.unread is not None and chain.state is not None
             ]
             passes += 1
-            for chain, logits in zip(active, self._runner.forward(inputs), strict=True):
-                self._choose(chain, logits)
+            self._choose_each(active, self._runner.forward(inputs))
         return passes
 
     def _write_at_once(self, chain: Drafting) -> int:
@@ -91,16 +90,12 @@ class DraftModelProposer:
         choices, confidences = found
         looked = self._looks or chain.go_on is not None
         told = zip(choices.tolist(), confidences.tolist(), strict=True) if looked else None
-        taken = 0
+        before = len(chain.tokens)
         for token in torch.split(choices[:room], 1):
             drawn, confidence = next(told) if told is not None else (None, None)
-            if confidence != confidence:
-                chain.unread = None  # see `_choose`
-                break
-            taken += 1
             if not self._take(chain, token, drawn, confidence):
                 break
-        return max(1, taken)
+        return max(1, len(chain.tokens) - before)
 
     def behind(self, request: SpecRequest) -> int:
         """Tokens that the draft has to read first, beyond the one or two of any round."""
@@ -131,6 +126,22 @@ class DraftModelProposer:
         state.rows.extend(behind)
         chain.unread = self._ids(behind)
 
+    def _choose_each(self, chains: Sequence[Drafting], rows: Sequence[Tensor]) -> None:
+        """Take each chain's next token from its row ``[1, V]``; plain greedy choices all at once."""
+        easy = [
+            self._looks and chain.request.params.greedy and chain.request.params.plain_logits
+            for chain in chains
+        ]
+        if sum(easy) > 1:
+            chosen = torch.cat([row for row, one in zip(rows, easy, strict=True) if one])
+            tops, tokens = chosen.float().softmax(-1).max(-1)
+            told = zip(torch.split(tokens, 1), tokens.tolist(), tops.tolist(), strict=True)
+        for chain, row, one in zip(chains, rows, easy, strict=True):
+            if one and sum(easy) > 1:
+                self._take(chain, *next(told))
+            else:
+                self._choose(chain, row)
+
     def _choose(self, chain: Drafting, logits: Tensor) -> None:
         """Take the next token from the draft's row ``[1, V]``; decide whether the chain goes on."""
         request, params, probs = chain.request, chain.request.params, None
@@ -144,23 +155,28 @@ class DraftModelProposer:
             top, token = row.max(-1)
         else:
             top, token = row.float().softmax(-1).max(-1)
-        chain.unread = None
         drawn = confidence = None
         if self._looks or chain.go_on is not None or not plain:
             drawn = int(token)
             confidence = float(top if probs is None else probs[0, drawn])
-            if confidence != confidence:
-                return  # damaged weights or overflow: no distribution that a token could be drawn from
-        if probs is not None:
-            chain.probs.append(probs)
-        self._take(chain, token, drawn, confidence)
+        self._take(chain, token, drawn, confidence, probs)
 
     def _take(
-        self, chain: Drafting, token: Tensor, drawn: int | None, confidence: float | None
+        self,
+        chain: Drafting,
+        token: Tensor,
+        drawn: int | None,
+        confidence: float | None,
+        probs: Tensor | None = None,
     ) -> bool:
         """Append a token ``[1]``, looked at unless ``drawn`` is None; whether the chain goes on."""
+        chain.unread = None
+        if confidence != confidence:
+            return False  # damaged weights or overflow: no distribution that a token comes from
         chain.tokens.append(token)
         ended = len(chain.tokens) >= chain.count
+        if probs is not None:
+            chain.probs.append(probs)
         if drawn is not None:
             chain.drafted.append(drawn)
             ended = drawn in self._eos_ids or ended
