@@ -160,9 +160,14 @@ def parse_config(values: dict[str, Any]) -> EngineConfig:
         return EngineConfig.model_validate(values)
     except ValidationError as error:
         parts = [
-            f"{'.'.join(str(p) for p in e['loc']) or 'config'}: {e['msg']}" for e in error.errors()
+            f"{'.'.join(str(p) for p in e['loc']) or 'config'}: {_said(e['msg'])}"
+            for e in error.errors()
         ]
         raise ConfigError("; ".join(parts)) from None
+
+
+def _said(message: str) -> str:
+    return message.removeprefix("Value error, ")
 
 
 def read_config(path: str | Path) -> dict[str, Any]:

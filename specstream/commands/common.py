@@ -77,14 +77,16 @@ def engine_of(args: argparse.Namespace) -> Engine:
             engine[key] = getattr(args, key)
     if args.compile:
         engine["compile"] = True
-        _tell_of_compiling()
     if args.reproducible:
         engine["mode"] = "reproducible"
     if args.proposer is not None:
         given = engine.get("proposer")
         same = isinstance(given, dict) and given.get("kind") == args.proposer
         engine["proposer"] = given if same else {"kind": args.proposer}
-    return Engine(parse_config(engine))
+    config = parse_config(engine)
+    if config.compile:
+        _tell_of_compiling()
+    return Engine(config)
 
 
 def _tell_of_compiling() -> None:

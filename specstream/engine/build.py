@@ -36,6 +36,8 @@ def build_engine(config: EngineConfig) -> EngineCore:
     torch.set_num_threads(config.threads or _default_threads())
     tokenizer = load_tokenizer(config.target)
     model = load_model(config.target, config)
+    if model.device.type == "cuda":
+        torch.cuda.set_device(model.device)  # of this thread: streams and graphs are made for it
     width = find_fixed_width(model, config) if config.mode == "reproducible" else None
     target = ModelRunner(
         model,

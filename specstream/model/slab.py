@@ -89,6 +89,14 @@ class SlabCache(KVCache):
         slab[:, :, : self._length] = self._slab[:, :, : self._length]
         self._slab, self._rows = slab, None
 
+    def move_out(self) -> None:
+        """Keep the rows in a tensor of its own again, no larger than need be."""
+        layers, two, _, heads, dim = self._slab.shape
+        capacity = _FIRST_CAPACITY
+        while capacity < self._length:
+            capacity *= 2
+        self.move(self._slab.new_zeros(layers, two, capacity, heads, dim))
+
     def extend(self, count: int) -> None:
         """The pass is complete: its rows are valid."""
         self._length += count

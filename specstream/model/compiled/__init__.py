@@ -21,7 +21,7 @@ __all__ = ["DRAFT", "TARGET", "CapturePlan", "CompiledPasses", "compile_passes"]
 _log = logging.getLogger("specstream.model")
 
 _BEFORE = 6  # tokens in front of a pass that is tried
-_UNITS = 16  # of the dtype's rounding, of the largest logit: sums in another order, no other sums
+_UNITS = 64  # of the dtype's rounding, of the largest logit: sums in another order, no other sums
 
 
 class CompiledPasses(Protocol):
@@ -74,7 +74,8 @@ def compile_passes(
         store = store or PackageStore()
         made = InductorPasses(lean.weights, lean.rotary, plan, vocab, store)
     elif device.type == "cuda":
-        made = GraphedPasses(lean.weights, lean.rotary, plan, vocab, capture_on_gpu())
+        made = GraphedPasses(lean.weights, lean.rotary, plan, vocab, capture_on_gpu(device))
+        made.record_all()  # not while somebody listens
     else:
         raise ConfigError(
             f"compile: passes can be captured on a CPU or a GPU, not on {device.type}"

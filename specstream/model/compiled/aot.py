@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import platform
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from specstream.errors import ConfigError
+from specstream.model.compiled.chain import StaticChain
 from specstream.model.compiled.store import PackageStore
 from specstream.model.weights import DecoderWeights
 
@@ -78,7 +80,7 @@ def load_code(
             _log.warning("%s can't be loaded and is made again: %s", path, error)
             store.discard(path)
             path = store.path(recipe, make)
-            package = torch._inductor.aoti_load_package(str(path))
+            package = _loaded_again(path)
     except OSError as error:
         raise ConfigError(
             f"compiled passes can't be kept in {store.folder}: {error.strerror or error}; "
@@ -91,6 +93,15 @@ def load_code(
     return Code(package.loader.run, path, (package, *wanted.values()))
 
 
+def _loaded_again(path: Path) -> Any:
+    try:
+        return torch._inductor.aoti_load_package(str(path))
+    except Exception as error:
+        raise ConfigError(
+            f"compile: what was compiled can't be loaded here ({_first_line(error)}); leave compile off"
+        ) from error
+
+
 def _compile(
     graph: nn.Module, weights: DecoderWeights, width: int, layers: tuple[int, int], path: Path
 ) -> None:
@@ -100,12 +111,13 @@ def _compile(
         ConfigError: the C++ compiler is missing, or failed.
     """
     start, stop = layers
+    kind = "chain" if isinstance(graph, StaticChain) else "pass"
     _log.info(
-        "compiling layers %d to %d for %d tokens (%s), once",
-        start,
-        stop,
+        "compiling a %s from %d tokens, layers %d to %d; kept for later starts",
+        kind,
         width,
-        type(graph).__name__,
+        start + 1,
+        stop,
     )
     began = time.perf_counter()
     x = torch.zeros(width, dtype=torch.int64)
@@ -128,12 +140,20 @@ def _compile(
                 package_path=str(path),
                 inductor_configs=dict(_OPTIONS),  # it writes into what it gets
             )
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+            raise
+        raise _no_compiler(error) from error
     except Exception as error:
-        raise ConfigError(
-            f"compile: passes can't be compiled here ({_first_line(error)}); it takes a C++ compiler "
-            "(g++ or clang++) – or leave compile off"
-        ) from error
+        raise _no_compiler(error) from error
     _log.info("compiled in %.0f s", time.perf_counter() - began)
+
+
+def _no_compiler(error: Exception) -> ConfigError:
+    return ConfigError(
+        f"compile: passes can't be compiled here ({_first_line(error)}); it takes a C++ compiler "
+        "(g++, or the one that CXX names) – or leave compile off"
+    )
 
 
 def _recipe(weights: DecoderWeights, width: int, layers: tuple[int, int]) -> dict[str, object]:
@@ -147,6 +167,8 @@ def _recipe(weights: DecoderWeights, width: int, layers: tuple[int, int]) -> dic
         "activation": weights.activation_name,
         "biases": [layer.qkv_bias is not None, layer.out_bias is not None],
         "head_norms": layer.query_norm is not None,
+        # The exporter makes one constant of two that are the same tensor.
+        "tied": weights.head.data_ptr() == weights.embedding.data_ptr(),
         "dtype": str(weights.dtype),
         "width": width,
         "layers": stop - start,

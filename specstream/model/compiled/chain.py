@@ -62,7 +62,7 @@ class StaticChain(nn.Module):
         for step in range(self.steps):
             logits = self._pass.run(x, cos, sin, positions, columns(step), kv)
             # Settled: searched while they are computed, the place of the largest comes out wrong.
-            last = settled(logits[-1])[: self._vocab_size]
+            last = settled(logits[-1].float())[: self._vocab_size]
             top, token = last.max(-1)
             tokens.append(token)
             confidences.append(torch.exp(last - top).sum(-1).reciprocal())

@@ -21,14 +21,19 @@ Capture = Callable[[Callable[[], None]], Callable[[], None]]
 """Runs work that always touches the same memory, and returns what does it again."""
 
 _FIRST_SHOWN = 512  # rows; a sequence that grows beyond moves to graphs that show twice as many
+_LANE = 4096  # rows at most; longer sequences run eagerly
 
 
 @dataclass(slots=True)
 class _Graph:
-    """One recorded pass and the memory that it reads and writes."""
+    """One recorded pass and the memory that it reads and writes.
+
+    ``work`` holds the tensors that the graph knows by their addresses only.
+    """
 
     tokens: Tensor
     at: Tensor
+    work: Callable[[], None] = lambda: None
     results: tuple[Tensor, ...] = ()
     replay: Callable[[], None] = lambda: None
 
@@ -37,8 +42,9 @@ class GraphedPasses:
     """Passes of 1 to ``max(widths)`` tokens of one sequence, recorded; see `__call__` and `chain`.
 
     A graph reads and writes fixed memory, so the sequence that is being decoded lives in a lane of its
-    own; it moves there when its first pass comes, and out when another's does. Graphs are recorded
-    when they are first needed: one for each width and each doubling of the rows that are shown.
+    own; it moves there when its first pass comes, and out when another's does. There is one graph for
+    each width and each doubling of the rows that are shown; none is ever destroyed, for they share
+    their memory.
 
     Args:
         weights: Whose; on a GPU.
@@ -67,7 +73,11 @@ class GraphedPasses:
             width: StaticChain(weights, width, self._steps, vocab_size, by_matrix)
             for width in plan.chain_widths
         }
-        self._lane: Tensor | None = None
+        shown = _FIRST_SHOWN
+        while 2 * shown <= _LANE:
+            shown *= 2
+        shape = (len(weights.layers), 2, shown, weights.kv_heads, weights.head_dim)
+        self._lane = torch.zeros(shape, dtype=weights.dtype, device=weights.device)
         self._owner: weakref.ref[SlabCache] | None = None
         self._graphs: dict[tuple[int, int, bool], _Graph] = {}
 
@@ -88,7 +98,7 @@ class GraphedPasses:
         """
         count = tokens.shape[0]
         width = self._fitting.of(count)
-        if width is None:
+        if width is None or cache.length + width > self._lane.shape[2]:
             return None
         (logits,) = self._run(tokens, cache, width, chain=False)
         cache.extend(count)
@@ -101,7 +111,8 @@ class GraphedPasses:
         the last. None, with nothing done, for a number of tokens that there is no chain for.
         """
         count = tokens.shape[0]
-        if count not in self._chains:
+        last = cache.length + count + self._steps - 1
+        if count not in self._chains or last > self._lane.shape[2]:
             return None
         found, confidences = self._run(tokens, cache, count, chain=True)
         cache.extend(count + self._steps - 1)
@@ -123,40 +134,44 @@ class GraphedPasses:
         shown = _FIRST_SHOWN
         while shown < end:
             shown *= 2
-        self._claim(cache, shown)
+        self._claim(cache)
         key = (width, shown, chain)
         graph = self._graphs.get(key)
         if graph is None:
             graph = self._graphs[key] = self._record(*key)
-        graph.tokens[: tokens.shape[0]].copy_(tokens)
+        count = tokens.shape[0]
+        graph.tokens[:count].copy_(tokens)
+        graph.tokens[count:].copy_(tokens[-1:].expand(width - count))
         graph.at.fill_(cache.length)
         graph.replay()
         return graph.results
 
-    def _claim(self, cache: SlabCache, shown: int) -> None:
-        """Bring the sequence into the lane, which has room for ``shown`` rows."""
-        lane = self._lane
-        if lane is None or lane.shape[2] < shown:
-            w = self._weights
-            shape = (len(w.layers), 2, shown, w.kv_heads, w.head_dim)
-            self._leave()
-            # Zeros: rows that are hidden still take part in sums, and 0 times NaN is NaN.
-            lane = self._lane = torch.zeros(shape, dtype=w.dtype, device=w.device)
-            self._graphs.clear()  # they know the old memory only
-        if not cache.lives_in(lane):
-            self._leave()
-            cache.move(lane)
-            self._owner = weakref.ref(cache)
+    def record_all(self) -> None:
+        """Record every graph that there can be."""
+        with torch.inference_mode():
+            keys = [(width, False) for width in self.widths]
+            keys += [(width, True) for width in self.chains]
+            shown = _FIRST_SHOWN
+            while shown <= self._lane.shape[2]:
+                for width, chain in keys:
+                    if (width, shown, chain) not in self._graphs:
+                        self._graphs[width, shown, chain] = self._record(width, shown, chain)
+                shown *= 2
 
-    def _leave(self) -> None:
+    def _claim(self, cache: SlabCache) -> None:
+        """Bring the sequence into the lane."""
+        if cache.lives_in(self._lane):
+            return
         owner = self._owner() if self._owner is not None else None
-        if owner is not None and self._lane is not None and owner.lives_in(self._lane):
-            owner.move(torch.zeros_like(self._lane))
-        self._owner = None
+        if owner is not None and owner.lives_in(self._lane):
+            owner.move_out()
+        cache.move(self._lane)
+        # Rows that are hidden still take part in sums, and 0 times another's NaN is NaN.
+        self._lane[:, :, cache.length :].zero_()
+        self._owner = weakref.ref(cache)
 
     def _record(self, width: int, shown: int, chain: bool) -> _Graph:
         lane, device = self._lane, self._weights.device
-        assert lane is not None
         cos, sin = self._rotary.upto(shown)
         columns = torch.arange(shown, device=device)
         steps = torch.arange(width, device=device)
@@ -176,26 +191,33 @@ class GraphedPasses:
         # Recording runs the work, at the lane's first rows: what stands there is put back.
         touched = width + self._steps
         kept = lane[:, :, :touched].clone()
-        made.replay = self._capture(work)
-        lane[:, :, :touched] = kept
+        made.work = work
+        try:
+            made.replay = self._capture(work)
+        finally:
+            lane[:, :, :touched] = kept
         return made
 
 
-def capture_on_gpu() -> Capture:
+def capture_on_gpu(device: torch.device) -> Capture:
     """Recording by CUDA, all graphs in one pool of memory: they never run side by side."""
-    pool = torch.cuda.graph_pool_handle()
+    with torch.cuda.device(device):
+        pool = torch.cuda.graph_pool_handle()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def capture(work: Callable[[], None]) -> Callable[[], None]:
-        # Libraries set themselves up at the first calls, which can't be recorded.
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
+        with torch.cuda.device(device):
+            # Libraries set themselves up at the first calls, which can't be recorded.
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(2):
+                    work()
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            # What other threads do on the device meanwhile is their affair.
+            mode = "thread_local"
+            with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode=mode):
                 work()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            work()
         return graph.replay
 
     return capture

@@ -82,7 +82,7 @@ class InductorPasses:
         if width is None or cache.length + width < 2:  # sizes below 2 are special to the compiler
             return None
         if width > count:
-            tokens = torch.cat((tokens, tokens.new_zeros(width - count)))
+            tokens = torch.cat((tokens, tokens[-1:].expand(width - count)))
         end = cache.length + width
         rows, (cos, sin, ruler) = cache.rows(end), self._places(end, end)
         x = tokens
@@ -109,14 +109,13 @@ class InductorPasses:
         return found, confidences
 
     def drop(self, width: int) -> None:
-        """Forget a width whose code computes something else, here and on disk."""
-        for block in self._blocks.pop(width):
-            self._store.discard(block.code.path)
+        """Do without a width."""
+        del self._blocks[width]
         self._fitting.drop(width)
 
     def drop_chain(self, width: int) -> None:
-        """Forget a chain likewise."""
-        self._store.discard(self._chains.pop(width).path)
+        """Do without a chain."""
+        del self._chains[width]
 
     def _places(self, end: int, last: int) -> tuple[Tensor, Tensor, Tensor]:
         """Angles of the positions below ``last``, and a ruler of length ``end``."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import shutil
+import stat
 import tempfile
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 __all__ = ["PackageStore"]
 
 _KEPT = 128  # packages of two or three megabytes
+_STALE_S = 24 * 3600.0
 
 
 class PackageStore:
@@ -30,15 +36,17 @@ class PackageStore:
         """The file made from ``recipe`` (JSON data); ``make`` writes it to a path if there is none.
 
         Raises:
-            OSError: the folder can't be written.
+            OSError: the folder can't be written, or others can write to it.
         """
         digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
         path = self.folder / f"{digest[:32]}.pt2"
-        if path.is_file():
-            path.touch()
-            return path
         # Code is loaded from here: nobody else may write to it.
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_ours(self.folder)
+        if path.is_file():
+            with suppress(OSError):  # a folder that was filled beforehand may be read-only
+                os.utime(path)
+            return path
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             fresh = Path(folder) / path.name
             make(fresh)
@@ -59,6 +67,18 @@ class PackageStore:
                 continue  # another process was quicker
         for _, path in sorted(used)[: -self._kept]:
             path.unlink(missing_ok=True)
+        for left in self.folder.glob("tmp*"):  # by a process that was killed
+            with suppress(OSError):
+                if time.time() - left.stat().st_mtime > _STALE_S:
+                    shutil.rmtree(left)
+
+
+def _check_ours(folder: Path) -> None:
+    found = folder.stat()
+    if hasattr(os, "getuid") and (
+        found.st_uid not in (os.getuid(), 0) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    ):
+        raise PermissionError(errno.EPERM, "others can write to it, and code is loaded from there")
 
 
 def _default_folder() -> Path:

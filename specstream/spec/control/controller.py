@@ -12,12 +12,19 @@ from specstream.spec.control.costs import Costs
 from specstream.spec.control.estimates import Average
 from specstream.spec.control.explain import Digest, explain
 from specstream.spec.control.history import Common, History
+from specstream.spec.control.options import OFF, lookup_option
 from specstream.spec.control.probing import Account
 from specstream.spec.control.records import Explanation, Kind, Outcome, Outlook, Plan, RoundTimes
 from specstream.spec.control.rounds import Place, Round, Rules, cap
 
 __all__ = ["Controller"]
 
+_TOGETHER = 8  # plain rounds that are learned from at once
+_REST, _RECOVERY = (
+    16,
+    4,
+)  # rounds between two looks at a draft that was given up, or can't be afforded
+_NOBODY = Plan("off", 0)
 _FAR = 1.5  # a round counts as at most so many times dearer, or cheaper, than was expected
 
 
@@ -46,6 +53,8 @@ class Controller:
         self._reply = Average(48.0, 1.0, 30.0)
         self._unevenness = Average(1.3, 2.0, 60.0)
         self._digest = Digest(256.0)
+        # Rounds still to be learned from.
+        self._plain: list[tuple[History, RoundTimes, Outcome]] = []
 
     # Before a step.
 
@@ -53,20 +62,60 @@ class Controller:
         """One plan per request, for the step that is about to be made."""
         if not outlooks:
             return []
+        rows = len(outlooks)
+        if rows == 1 and (plan := self._resting(outlooks[0])) is not None:
+            return [plan]
+        self._settle()
         places = [self._place(outlook) for outlook in outlooks]
-        rows = len(places)
         plain_ms = self.costs.plain(rows)
         # Floored by the rate of plain decoding, which can always be had.
         rate = sum(p.history.tokens.value / p.history.cost.value for p in places)
         worth = max(rate, float(rows)) / plain_ms
         step = Round(places, self._rules, self.costs, worth, self._unevenness.value)
-        step.choose(self._account.affords())
+        affordable = self._account.affords()
+        step.choose(affordable)
         plans = step.plans()
         if "draft" in self._rules.kinds:
             for place in places:
                 place.history.schedule.wait(place.cap > 0)
             step.probe(plans, self._account, plain_ms)
+        if rows == 1:
+            self._rest(places[0], affordable)
+            places[0].history.prices = step.lookup_prices()
         return plans
+
+    def _rest(self, place: Place, affordable: bool) -> None:
+        """Decide how long a request that is alone need not be asked about its draft.
+
+        Between two tries nothing is learned of a draft that was given up, so where it is far from
+        paying, it will be in the next rounds, too.
+        """
+        history = place.history
+        if place.outlook.phrase_left is not None:
+            return  # what pays will be another matter once the phrase is over
+        if history.mute or "draft" not in self._rules.kinds:
+            history.rest = _REST
+        elif place.can_draft and history.hopeless and not history.probing:
+            history.rest = min(max(history.schedule.turn() - 1, 0), _REST)
+        elif not affordable and not history.probing:
+            history.rest = _RECOVERY
+
+    def _resting(self, outlook: Outlook) -> Plan | None:
+        """The plan for a request that is alone and whose draft rests: lookup's, or nobody's."""
+        history = self._histories.get(outlook.id)
+        if history is None or history.rest < 1:
+            return None
+        prices = history.prices
+        history.rest -= 1
+        most = cap(outlook, self._rules.max_tokens)
+        history.behind, history.able, history.probing = outlook.behind, most > 0, False
+        history.schedule.wait(most > 0)
+        option = OFF
+        if most > 0 and outlook.lookup > 0 and prices is not None:
+            found = min(most, outlook.lookup)
+            option = lookup_option(history.lookup, outlook.match, outlook.support, found, prices)
+        history.option = option
+        return Plan("ngram", option.tokens) if option.tokens else _NOBODY
 
     def _place(self, outlook: Outlook) -> Place:
         history = self._histories.get(outlook.id)
@@ -76,6 +125,7 @@ class Controller:
         most = cap(outlook, self._rules.max_tokens)
         history.behind = outlook.behind
         history.able = most > 0
+        history.rest = 0
         reading_ms = self._reading(outlook, history) if outlook.behind > 0 else 0.0
         can_draft = most > 0 and "draft" in self._rules.kinds and not history.mute
         return Place(outlook, history, most, reading_ms, can_draft)
@@ -93,8 +143,9 @@ class Controller:
     def observe(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> None:
         """Learn from the step that was made of the latest plans."""
         rows = len(outcomes)
-        if not rows:
+        if not rows or self._put_off(times, outcomes):
             return
+        self._settle()
         drafting = sum(o.plan.proposer == "draft" and o.drafted > 0 for o in outcomes)
         proposed = sum(o.drafted for o in outcomes)
         if drafting > 1:
@@ -132,8 +183,46 @@ class Controller:
         tokens = (sum(o.accepted for o in outcomes) + rows) / rows
         self._account.enter(cost + owed - tokens if drafting else 0.0)
 
+    def _put_off(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> bool:
+        """Whether the step was a plain one, of which most can be learned later, with others like it.
+
+        Code that runs once between two passes finds its memory gone from the caches, which makes it
+        several times dearer than code that runs eight times in a row. What such a round says of lookup
+        is learned at once, since the next choice may hang on it.
+        """
+        outcome = outcomes[0]
+        if len(outcomes) > 1 or times.rows != 1 or times.tokens != 1 or outcome.plan != _NOBODY:
+            return False
+        history = self._histories.get(outcome.id)
+        if history is None or not history.able:
+            return False
+        if outcome.offered > 0:
+            history.observe_lookup(outcome)
+        self._plain.append((history, times, outcome))
+        if len(self._plain) >= _TOGETHER:
+            self._settle()
+        return True
+
+    def _settle(self) -> None:
+        """Learn from the plain rounds that were put off."""
+        costs, account = self.costs, self._account
+        for history, times, outcome in self._plain:
+            costs.observe(times, 0, 0)
+            plain_ms = costs.plain()
+            choosing = min(times.plan_ms / plain_ms, 1.0)
+            history.committed += 1
+            history.learn_rate(1.0, 1.0 + choosing)
+            self._tokens.learn(1.0)
+            self._cost.learn(1.0 + choosing)
+            spent = _near(1.0 + choosing, times, plain_ms)
+            history.digest.learn(outcome, spent, 1, False)
+            self._digest.learn(outcome, spent, 1, False)
+            account.enter(0.0)
+        self._plain.clear()
+
     def forget(self, request_id: int) -> None:
         """The request is over. What it taught about all requests stays. Idempotent."""
+        self._settle()
         history = self._histories.pop(request_id, None)
         if history is not None and history.committed:
             self._reply.learn(float(history.committed))
@@ -142,6 +231,7 @@ class Controller:
 
     def explain(self, request_id: int | None = None) -> Explanation:
         """Why it does what it does, for one request or for all of late."""
+        self._settle()
         history = self._histories.get(request_id) if request_id is not None else None
         digest = history.digest if history is not None else self._digest
         return explain(digest, self.costs, self._rules.kinds)

@@ -105,7 +105,7 @@ class Costs:
         self._knots = list(self._curve)
         self._row = row_ms if row_ms is not None else target_ms[1]
         self._rows_seen = _GUESSED if row_ms is None else _MEASURED
-        self._bent = 0
+        self._passed, self._moved = 0, False
         self._shape = _table(self._curve)
 
     def _seed_other(self, other_ms: float | None, plain_ms: float | None) -> None:
@@ -179,7 +179,10 @@ class Costs:
         self._observe_draft(times, drafting)
         if times.tokens == times.rows + proposed:  # else prompts were read along, which is no round
             self._observe_other(times.other_ms / times.rows, proposed > 0)
-        if 0 < times.tokens < len(self._shape) and times.verify_ms > 0.0:
+        if times.tokens == 1 and times.verify_ms > 0.0:
+            self._level.learn(times.verify_ms / self._shape[1], _PLAIN)
+            self._redraw()
+        elif 0 < times.tokens < len(self._shape) and times.verify_ms > 0.0:
             self._observe_verify(times)
 
     def _observe_other(self, ms: float, proposing: bool) -> None:
@@ -243,9 +246,14 @@ class Costs:
             if knot != 1 and weight > 0.0:  # one token is the level's business
                 tracked = self._curve[knot]
                 tracked.learn(max(tracked.value + rest, 1e-6), weight)
-        self._bent += 1
-        if self._bent % (4 if self._bent < 64 else 16) == 0:
+                self._moved = True
+        self._redraw()
+
+    def _redraw(self) -> None:
+        self._passed += 1
+        if self._moved and self._passed % (4 if self._passed < 64 else 16) == 0:
             self._shape = _table(self._curve)
+            self._moved = False
 
 
 def _between(points: Mapping[int, float]) -> dict[int, float]:

@@ -6,7 +6,7 @@ from specstream.spec.control.draft_acceptance import DraftAcceptance, DraftHabit
 from specstream.spec.control.estimates import Average
 from specstream.spec.control.explain import Digest
 from specstream.spec.control.lookup_acceptance import LookupAcceptance, LookupHabits
-from specstream.spec.control.options import OFF
+from specstream.spec.control.options import OFF, Prices
 from specstream.spec.control.probing import Schedule
 from specstream.spec.control.records import Outcome
 
@@ -32,7 +32,10 @@ class History:
         tokens: Tokens a round; while it is alone, of those that lookup did not propose for.
         cost: What such rounds cost, in plain ones.
         option: The latest choice.
+        rest: Rounds to come in which the draft needn't be thought of, while the request is alone.
+        prices: What lookup's offers cost, while it rests.
         given_up: Whether the draft doesn't pay at present.
+        hopeless: Whether it is far from paying, as far as one knows.
         probing: Whether the latest choice is a try of a draft that was given up.
         able: Whether anything could be proposed in the latest round.
         behind: Tokens that the draft had to catch up on for it.
@@ -50,7 +53,10 @@ class History:
         self.digest = Digest(64.0)
         self.schedule = Schedule.beginning(common.draft.doubt.value)
         self.option = OFF
+        self.rest = 0
+        self.prices: Prices | None = None
         self.given_up = False
+        self.hopeless = False
         self.probing = False
         self.able = False
         self.behind = 0
@@ -69,7 +75,7 @@ class History:
     def observe(self, outcome: Outcome, longest: int) -> None:
         """Learn from a round. ``longest``: the longest proposal of a round without other limits."""
         self.committed += outcome.accepted + 1
-        self._observe_lookup(outcome)
+        self.observe_lookup(outcome)
         if outcome.plan.proposer == "draft":
             self._observe_draft(outcome, longest)
 
@@ -92,7 +98,8 @@ class History:
         self.debt -= paid
         return paid
 
-    def _observe_lookup(self, outcome: Outcome) -> None:
+    def observe_lookup(self, outcome: Outcome) -> None:
+        """Learn from what lookup offered, whether or not it was proposed."""
         self.compared = self.compared or outcome.offered > 0
         if outcome.offered > 0:
             self.lookup.observe(outcome.match, outcome.support, outcome.offered, outcome.agreed)

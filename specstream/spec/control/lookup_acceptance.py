@@ -21,6 +21,7 @@ _FIRST = (
 )
 _LATER = (0.6, 0.62, 0.68, 0.74, 0.78, 0.82, 0.83, 0.88, 0.88)
 _MENDS = 0.004  # of spells in which nothing repeats, by the trial
+_NOUGHT = 0.003  # a chance too small to go on from
 _LEAST = 0.1  # doubt of a text that has not repeated itself yet
 
 
@@ -54,13 +55,18 @@ class LookupHabits:
         return self.common.first[support][min(_BUCKET[min(match, 63)], 5)]
 
     def survival(self, match: int, support: int, count: int) -> list[float]:
-        """Probability that token 1, 2, … ``count`` of an offer stands with all before it."""
+        """Probability that token 1, 2, … of an offer stands with all before it.
+
+        Up to ``count`` of them, or until hardly one is left.
+        """
         reached = 1.0 - self.doubt.value
         reached *= self.leans[match > 1].chance(self._first(match, support).log_odds)
         made = [reached]
         later, lean = self.common.later, self.leans[2]
         last, chance = -1, 0.0
         for length in range(match + 1, match + count):
+            if reached < _NOUGHT:
+                break
             bucket = _BUCKET[min(length, 63)]
             if bucket != last:
                 chance = lean.chance(later[bucket].log_odds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 __all__ = ["Account", "Schedule"]
@@ -54,6 +55,7 @@ class Schedule:
 
     interval: int = _FIRST
     idle: int = 0
+    cost: float = 0.0  # of a try, as it was last asked about
 
     @staticmethod
     def beginning(doubt: float) -> Schedule:
@@ -63,6 +65,12 @@ class Schedule:
     def wait(self, able: bool) -> None:
         """A round begins; it counts if anything could be proposed in it."""
         self.idle += able
+
+    def turn(self) -> int:
+        """Rounds until the turn of a draft that was given up may come; below 1: it is past."""
+        if self.interval <= _EARLY and self.cost <= _BOLD:
+            return self.interval - self.idle
+        return max(self.interval, math.ceil(self.cost / _SHARE)) - self.idle
 
     def ripe(self, given_up: bool) -> bool:
         """Whether its turn may have come at all: quickly told, and mostly no."""
@@ -86,6 +94,7 @@ class Schedule:
             joining: Whether another request tries in this round anyway.
             spared: Whether the price doesn't matter, because tries have been few of late.
         """
+        self.cost = cost
         if not given_up:
             return self.idle >= _LONGEST and elsewhere < 1.0
         wait = self.interval / 2 if joining else self.interval

@@ -1,18 +1,20 @@
-"""What the engine tells the controller, and what it gets back. Times are milliseconds."""
+"""What the engine tells the controller, and what it gets back. Times are milliseconds.
+
+What is made anew each round are tuples: they cost a third of what frozen dataclasses do.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 __all__ = ["Explanation", "Kind", "Outcome", "Outlook", "Plan", "RoundTimes"]
 
 Kind = Literal["draft", "ngram", "off"]
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
+class Outlook(NamedTuple):
     """One request before a round.
 
     Attributes:
@@ -38,8 +40,7 @@ class Outlook:
     support: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """Who proposes for one request in one round, and at most how many tokens.
 
     ``go_on`` is asked after each token that the draft proposed (and that is kept) with the
@@ -53,8 +54,7 @@ class Plan:
     go_on: Callable[[float], bool] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """One request after a round.
 
     Attributes:
@@ -82,8 +82,7 @@ class Outcome:
     support: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RoundTimes:
+class RoundTimes(NamedTuple):
     """One step of the engine.
 
     Attributes:

@@ -22,6 +22,7 @@ from specstream.spec.control.stopping import Confidence, Lockstep
 
 __all__ = ["Place", "Round", "Rules", "cap"]
 
+_CLEARLY = 0.1  # tokens: a draft that would lose less may pay in the next round
 _CHEAP = 0.5  # plain rounds that a try of two tokens may cost, else it is one of one
 
 
@@ -137,6 +138,12 @@ class Round:
         longest = self._rules.max_tokens
         return Prices(self._worth, step_ms, start_ms, verify_ms, self._around, longest)
 
+    def lookup_prices(self) -> Prices | None:
+        """What lookup's offers cost a request that is alone; None where nothing may be looked up."""
+        if "ngram" not in self._rules.kinds:
+            return None
+        return self._prices(0.0, 0.0, self._costs.widening(1, self._entries))
+
     def _widening(self, crowd: _Crowd) -> list[float]:
         """Entry k: what k tokens of one request add to the target's pass, ms."""
         # A first token is worth more than another's second, so it comes before that in the queue
@@ -157,11 +164,12 @@ class Round:
         if outlook.lookup > 0 and "ngram" in self._rules.kinds:
             found = min(place.cap, outlook.lookup)
             best = lookup_option(history.lookup, outlook.match, outlook.support, found, prices)
-        history.given_up = True
+        history.given_up, history.hopeless = True, False
         if drafting and place.can_draft:
             free, extra = self._rules.interactive, place.reading_ms
             draft = draft_option(history.draft, place.cap, prices, free=free, extra_ms=extra)
             history.given_up = draft.gain <= 0.0
+            history.hopeless = draft.gain < -_CLEARLY
             if draft.gain > best.gain:
                 best = draft
         history.option = best

@@ -114,14 +114,14 @@ class AutoProposer:
 
     def _outlook(self, request: SpecRequest, budget: int, lookup: Lookup) -> Outlook:
         return Outlook(
-            id=request.id,
-            greedy=request.params.greedy,
-            budget=budget,
-            lookup=len(lookup.tokens),
-            match=lookup.match,
-            support=lookup.support,
-            behind=self._draft.behind(request) if self._draft is not None else 0,
-            phrase_left=request.phrase_left,
+            request.id,
+            request.params.greedy,
+            budget,
+            len(lookup.tokens),
+            lookup.match,
+            self._draft.behind(request) if self._draft is not None else 0,
+            request.phrase_left,
+            lookup.support,
         )
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:

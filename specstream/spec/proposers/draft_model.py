@@ -90,12 +90,11 @@ class DraftModelProposer:
         choices, confidences = found
         looked = self._looks or chain.go_on is not None
         told = zip(choices.tolist(), confidences.tolist(), strict=True) if looked else None
-        before = len(chain.tokens)
         for token in torch.split(choices[:room], 1):
             drawn, confidence = next(told) if told is not None else (None, None)
             if not self._take(chain, token, drawn, confidence):
                 break
-        return max(1, len(chain.tokens) - before)
+        return choices.shape[0]
 
     def behind(self, request: SpecRequest) -> int:
         """Tokens that the draft has to read first, beyond the one or two of any round."""

@@ -58,13 +58,19 @@ class _Index:
         return self._text[end - 1] if n == 1 else tuple(self._text[end - n : end])
 
     def _extend(self, tokens: Sequence[int]) -> None:
-        text, ends = self._text, self._ends
+        text, ends, shortest = self._text, self._ends, self._shortest
+        end = len(text)
         for token in tokens:
-            end = len(text)
             # Entered only now that it has a successor, so the text's own end never finds itself.
-            if end >= self._shortest and token != _BORDER:
-                ends.setdefault(self._key(end), []).append(end)
+            if end >= shortest and token != _BORDER:
+                key = text[-1] if shortest == 1 else tuple(text[-shortest:])
+                known = ends.get(key)
+                if known is None:
+                    ends[key] = [end]
+                else:
+                    known.append(end)
             text.append(token)
+            end += 1
 
     def catch_up(self, token_ids: list[int]) -> None:
         self._extend(token_ids[self._read :])
@@ -79,13 +85,16 @@ class _Index:
         if ends is None:
             return _NOTHING
         best, match = 0, 0
+        shortest, most = self._shortest, self._longest
         for end in reversed(ends[-_WALK:]):
-            n, longest = self._shortest, min(self._longest, end)
+            if match and (end <= match or text[end - 1 - match] != text[size - 1 - match]):
+                continue  # no longer than what was found
+            n, longest = shortest, most if most < end else end
             while n < longest and text[end - 1 - n] == text[size - 1 - n]:
                 n += 1
             if n > match:
                 best, match = end, n
-                if n == self._longest:
+                if n == most:
                     break
         found = text[best : best + count]
         if _BORDER in found:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from specstream.model.compiled import cudagraphs
 from specstream.model.compiled.cudagraphs import GraphedPasses
+from specstream.model.compiled.static import StaticPass
 from specstream.model.compiled.widths import CapturePlan
 from specstream.model.lean import LeanDecoder
 from specstream.model.slab import SlabCache
@@ -120,6 +123,86 @@ def test_a_chain_writes_what_single_steps_write() -> None:
     assert both.graphed.chain(text(1), cache) is None
     both.graphed.drop_chain(2)
     assert both.graphed.chains == () and both.graphed.chain(text(2), cache) is None
+
+
+@torch.inference_mode()
+def test_a_sequence_longer_than_the_lane_runs_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cudagraphs, "_LANE", 32)
+    both, ids = Both(), text(50)
+    wanted, cache = whole(both.model, ids), both.lean.new_cache()
+    for at in range(50):
+        rows = both.step(ids[at : at + 1], cache)
+        torch.testing.assert_close(rows, wanted[at : at + 1], atol=1e-4, rtol=1e-4)
+    assert both.recorder.replayed == 32
+    cache.rollback_to(30)
+    assert both.graphed.chain(ids[30:32], cache) is None
+
+
+@torch.inference_mode()
+def test_a_graph_holds_all_memory_that_it_knows() -> None:
+    """A recorder keeps addresses, not tensors."""
+    both = Both()
+    seen: list[weakref.ref[Tensor]] = []
+    run = StaticPass.run
+
+    def watched(self: StaticPass, *args: Any) -> Tensor:
+        _, cos, sin, _, columns, _ = args
+        seen.extend(weakref.ref(one) for one in (cos, sin, columns))
+        return run(self, *args)
+
+    def addresses_only(work: Callable[[], None]) -> Callable[[], None]:
+        work()
+        return lambda: None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StaticPass, "run", watched)
+        lean = both.lean
+        graphed = GraphedPasses(lean.weights, lean.rotary, PLAN, VOCAB, addresses_only)
+        graphed.record_all()
+    lean.rotary.upto(5000)  # the table moves
+    gc.collect()
+    assert len(seen) > 6 and all(one() is not None for one in seen)
+
+
+@torch.inference_mode()
+def test_numbers_that_are_none_do_not_spread_to_the_next_in_the_lane() -> None:
+    both, ids = Both(), text(8)
+    bad, good = both.lean.new_cache(), both.lean.new_cache()
+    both.step(text(5), bad)
+    both.step(text(1), bad)
+    bad._slab[:, :, :6] = torch.nan
+    both.step(ids[:5], good)
+    rows = both.step(ids[5:8], good)
+    torch.testing.assert_close(rows, whole(both.model, ids)[5:], atol=1e-4, rtol=1e-4)
+
+
+@torch.inference_mode()
+def test_who_leaves_the_lane_takes_no_more_room_than_it_needs() -> None:
+    both = Both()
+    first, second = both.lean.new_cache(), both.lean.new_cache()
+    before = first.nbytes
+    both.step(text(1), first)
+    assert first.nbytes > before
+    both.step(text(1), second)
+    assert first.nbytes == before and first.length == 1
+
+
+def test_a_failed_recording_leaves_the_rows_as_they_were() -> None:
+    both = Both()
+    with torch.inference_mode():
+        cache = both.lean.new_cache()
+        both.step(text(4), cache)
+        both.graphed._claim(cache)
+        rows = cache._slab[:, :, :4].clone()
+
+        def fails(work: Callable[[], None]) -> Callable[[], None]:
+            work()
+            raise RuntimeError("out of memory")
+
+        both.graphed._capture = fails
+        with pytest.raises(RuntimeError, match="out of memory"):
+            both.graphed(text(1), cache)
+        assert cache.length == 4 and torch.equal(cache._slab[:, :, :4], rows)
 
 
 @torch.inference_mode()

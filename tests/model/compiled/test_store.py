@@ -34,6 +34,23 @@ def test_only_its_owner_can_put_code_there(tmp_path: Path) -> None:
     assert path.parent.stat().st_mode & 0o077 == 0
 
 
+def test_code_that_others_could_have_written_is_not_loaded(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    PackageStore(folder).path({}, Maker())
+    folder.chmod(0o777)
+    with pytest.raises(PermissionError, match="others can write to it"):
+        PackageStore(folder).path({}, Maker())
+
+
+def test_what_a_killed_process_left_is_cleared_away_in_time(tmp_path: Path) -> None:
+    old, new = tmp_path / "tmpold", tmp_path / "tmpnew"
+    for left in (old, new):
+        left.mkdir()
+    os.utime(old, (1, 1))
+    PackageStore(tmp_path).path({}, Maker())
+    assert not old.exists() and new.exists()
+
+
 def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
     store, make = PackageStore(tmp_path, kept=2), Maker()
     paths = [store.path({"n": n}, make) for n in (0, 1)]

@@ -85,6 +85,19 @@ def test_whoever_can_joins_a_try_that_is_made_anyway() -> None:
     assert schedule.due(True, 0.0, cost=0.1, joining=True)
 
 
+def test_no_try_is_due_before_its_turn() -> None:
+    for interval, cost in itertools.product((1, 2, 4, 8, 16), (0.1, 0.4, 0.8, 1.5)):
+        schedule = Schedule(interval)
+        turns = []
+        for _ in range(100):
+            schedule.wait(True)
+            if schedule.due(True, 0.0, cost=cost):
+                assert schedule.turn() <= 0
+                break
+            turns.append(schedule.turn())
+        assert turns == list(range(len(turns), 0, -1))  # it is foreseen to the round
+
+
 def test_no_try_is_due_before_it_is_ripe() -> None:
     for given_up, joining, elsewhere in itertools.product((True, False), (True, False), (0.0, 3.0)):
         for interval, idle in itertools.product((1, 2, 4, 8, 16), range(40)):

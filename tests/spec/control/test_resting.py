@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 
 import pytest
 
-from specstream.spec.control import Controller, Kind, Outcome, Outlook, Plan, RoundTimes, rounds
+from specstream.spec.control import (
+    Controller,
+    Kind,
+    Outcome,
+    Outlook,
+    Plan,
+    RoundTimes,
+    options,
+    rounds,
+)
 from tests.spec.control.simulator import Machine, Text, serve, text
 from tests.spec.control.test_controller import WORKLOADS, controller, flat
 from tests.spec.control.test_never_slower import hostile
@@ -19,7 +29,7 @@ def evaluations(monkeypatch: pytest.MonkeyPatch, made: Text, after: int = 100) -
     """Options of the draft's that are worked out in the plain rounds after the first, and the rounds."""
     machine = Machine(target=flat)
     control = controller(machine)
-    counted, option = [0], rounds.draft_option
+    counted, option = [0], options.draft_option
 
     def count(*args: object, **more: object) -> object:
         counted[0] += 1
@@ -55,16 +65,20 @@ def test_without_rest_that_would_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made == plain
 
 
-@pytest.mark.parametrize("workload", WORKLOADS)
 @pytest.mark.parametrize("target", [flat, lambda n: 0.75 + 0.1 * (n - 1)], ids=["flat", "steep"])
 def test_rest_changes_no_speed(
-    workload: str, target: Callable[[int], float], monkeypatch: pytest.MonkeyPatch
+    target: Callable[[int], float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine(target=target)
-    made = WORKLOADS[workload]()
-    rested = serve(controller(machine), made, machine).speedup
+
+    def speed() -> float:
+        """Of all workloads; a single one is a matter of luck, a few percent up or down."""
+        made = [serve(controller(machine), of(), machine).speedup for of in WORKLOADS.values()]
+        return statistics.geometric_mean(made)
+
+    rested = speed()
     monkeypatch.setattr(Controller, "_resting", lambda self, outlook: None)
-    assert rested >= 0.98 * serve(controller(machine), made, machine).speedup
+    assert rested >= 0.985 * speed()
 
 
 def test_lookup_is_used_while_the_draft_rests() -> None:
@@ -78,7 +92,6 @@ def test_lookup_is_used_while_the_draft_rests() -> None:
 def test_what_waits_is_learned_before_anybody_asks() -> None:
     control = controller(Machine(target=flat), kinds=DRAFT)
     for count in range(1, 20):
-        # As after a reply's last round: nothing may be proposed, or the draft would be tried.
         (plan,) = control.plan([Outlook(7, True, 100)])
         if plan.proposer == "draft":
             times = PLAIN._replace(tokens=1 + plan.num_tokens, draft_ms=0.3, draft_forwards=1)
