@@ -180,16 +180,13 @@ def reversed_tokens(chained: tuple[torch.Tensor, torch.Tensor] | None) -> list[t
     return [chained[0].flip(0), chained[1]]
 
 
-def test_no_compiler_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_compiler_is_said_in_one_line(tmp_path: Path) -> None:
     from torch._inductor import config
 
     lean = LeanDecoder.of(build("llama", num_hidden_layers=1))
     assert lean is not None
-    monkeypatch.setattr(config.cpp, "cxx", ("/nowhere/g++",))
-    with pytest.raises(
-        ConfigError,
-        match=r"^compile: .*\(g\+\+, or the one that CXX names\) – or leave compile off$",
-    ):
+    said = r"^compile: .*\(g\+\+, or the one that CXX names\) – or leave compile off$"
+    with config.patch({"cpp.cxx": ("/nowhere/g++",)}), pytest.raises(ConfigError, match=said):
         compile_passes(lean, CapturePlan((1,)), store=PackageStore(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
