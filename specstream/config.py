@@ -108,8 +108,8 @@ class EngineConfig(_Strict):
 
     ``compile=True`` captures the short passes of both models when the engine starts: compiled code on
     a CPU (it takes a C++ compiler and, the first time, minutes; the code is kept in
-    ``$SPECSTREAM_CACHE``, else the user's cache folder, and later starts read it in a second), CUDA
-    graphs on a GPU. For plain models of the Llama family.
+    ``$SPECSTREAM_CACHE``, else the user's cache folder, for later starts), CUDA graphs on a GPU. For
+    plain models of the Llama family.
     """
 
     target: str = DEFAULT_TARGET
