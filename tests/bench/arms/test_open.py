@@ -58,7 +58,7 @@ async def test_every_arm_computes_on_one_thread(
         for arm in arms:
             asked = set(threading.enumerate())
             run = await arm.run(ASK)
-            assert set(threading.enumerate()) == asked
+            assert set(threading.enumerate()) <= asked  # those of loading may end meanwhile
             assert len(run.token_ids) == 24
             names.append(arm.name)
     assert list(dict.fromkeys(names)) == list(EVERY)
