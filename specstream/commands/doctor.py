@@ -59,8 +59,10 @@ def _torch_facts() -> dict[str, Any]:
 
     facts: dict[str, Any] = {"cpu_threads": torch.get_num_threads(), "cpus": os.cpu_count()}
     facts["cpu_bfloat16"] = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
-    facts["cpp_compiler"] = compiler or "none (--compile needs g++ or clang++ on a CPU)"
+    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    facts["cpp_compiler"] = (
+        compiler or "none (--compile needs g++, or one that CXX names, on a CPU)"
+    )
     facts["gpu"] = (
         torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none (the CPU is used)"
     )

@@ -33,10 +33,7 @@ def wave_of(buffers: list[SpeechBuffer]) -> np.ndarray[tuple[int], np.dtype[np.i
 
 @pytest.fixture
 def library() -> EspeakLibrary:
-    try:
-        return espeak_worker.shared_worker().library
-    except AdapterUnavailable as error:
-        pytest.skip(f"espeak-ng is not installed: {error}")
+    return espeak_worker.shared_worker().library
 
 
 async def test_capabilities(library: EspeakLibrary) -> None:
