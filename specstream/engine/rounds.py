@@ -55,9 +55,8 @@ class Rounds:
         self._emit, self._fail, self._guard = emit, fail, guard
         self._longest = target.fixed_width - 1 if target.fixed_width else target.context_length
         self._broken: set[type[Exception]] = set()
-        self._rest = self._resting = (
-            0  # rounds without the proposer after it broke, and those to come
-        )
+        # After the proposer broke: so many rounds without it, and how many of them are to come.
+        self._rest = self._resting = 0
 
     def run(self, step: Step) -> None:
         """One pass: a round for those who are ready, the next part of their prompts for the others."""

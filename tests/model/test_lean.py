@@ -49,6 +49,29 @@ def test_sequences_share_a_pass_and_nothing_else() -> None:
             torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", sorted(FAMILY))
+@torch.inference_mode()
+def test_rows_that_nobody_wants_change_nothing(name: str) -> None:
+    """The last layer runs for the kept rows only: of short and long parts, alone and together."""
+    model = build(name)
+    runner = ModelRunner(model)
+    texts = [text(n, seed=n) for n in (230, 150, 12)]
+    caches = [runner.new_cache() for _ in texts]
+    splits = ((0, 100, 1), (100, 101, 1), (101, 200, 70), (200, 205, 2), (205, 230, 3))
+    for start, end, keep in splits:
+        live = [(t[start:end], c, t) for t, c in zip(texts, caches, strict=True) if len(t) > start]
+        inputs = [ForwardInput(t, c, keep=min(keep, len(t))) for t, c, _ in live]
+        for item, rows, (_, cache, full) in zip(inputs, runner.forward(inputs), live, strict=True):
+            wanted = whole(model, full)[cache.length - item.keep : cache.length]
+            torch.testing.assert_close(rows, wanted, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        runner.forward([ForwardInput(text(1), caches[0])])[0],
+        whole(model, torch.cat([texts[0], text(1)]))[-1:],  # all keys and values were written
+        atol=1e-4,
+        rtol=1e-4,
+    )
+
+
 @torch.inference_mode()
 def test_an_interrupted_pass_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = ModelRunner(build("llama"))
