@@ -13,10 +13,10 @@ _FIRST_CAPACITY = 256
 
 
 class SlabCache(KVCache):
-    """All layers of a sequence side by side: ``[layers, 2, capacity, kv_heads, head_dim]``.
+    """All layers of a sequence side by side: ``[layers, 2, kv_heads, capacity, head_dim]``.
 
-    Token-major, so that a pass writes its new rows in one piece, and cuts the views of every layer
-    at once. Grows by doubling, unless its capacity is ``fixed``.
+    One tensor, so that a pass cuts the views of every layer at once; a head's rows stand behind each
+    other, as attention reads them. Grows by doubling, unless its capacity is ``fixed``.
     """
 
     def __init__(
@@ -29,11 +29,12 @@ class SlabCache(KVCache):
         fixed_capacity: int | None = None,
     ) -> None:
         self._length = 0
+        self._written = 0  # rows that may hold something, in use or taken back
         self._rows: tuple[Tensor, ...] | None = None
         self.fixed_capacity = fixed_capacity
         # Zeros, not empty: a hidden row still takes part in sums, and 0 times NaN is NaN.
         self._slab = torch.zeros(
-            (layers, 2, fixed_capacity or _FIRST_CAPACITY, kv_heads, head_dim),
+            (layers, 2, kv_heads, fixed_capacity or _FIRST_CAPACITY, head_dim),
             dtype=dtype,
             device=device,
         )
@@ -56,29 +57,39 @@ class SlabCache(KVCache):
     def views(self, count: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """For each layer: where to write ``count`` more rows, and what attention then reads.
 
-        The first are ``[2, count, kv_heads, head_dim]``, the second ``[2, kv_heads, shown,
+        The first are ``[2, kv_heads, count, head_dim]``, the second ``[2, kv_heads, shown,
         head_dim]`` with all rows in use (with a fixed capacity: all there are). `extend` makes the
         rows count.
         """
         at, end = self._length, self._length + count
-        if end > self._slab.shape[2]:
-            self._grow(end)
+        self.reserve(end)
         shown = self.fixed_capacity or end
         return (
-            self._slab[:, :, at:end].unbind(),
-            self._slab[:, :, :shown].transpose(2, 3).unbind(),
+            self._slab[:, :, :, at:end].unbind(),
+            self._slab[:, :, :, :shown].unbind(),
         )
 
     def rows(self, end: int) -> tuple[Tensor, ...]:
-        """For each layer all its keys, then all its values: ``[capacity, kv_heads, head_dim]``.
+        """For each layer all its keys, then all its values: ``[kv_heads, capacity, head_dim]``.
 
         With room for at least ``end`` rows. For a pass that finds its own place in them.
         """
-        if end > self._slab.shape[2]:
-            self._grow(end)
+        self.reserve(end)
         if self._rows is None:
             self._rows = self._slab.flatten(0, 1).unbind()
         return self._rows
+
+    def reserve(self, end: int) -> None:
+        """Make room for ``end`` rows, which are about to be written."""
+        self._written = max(self._written, end)
+        if end > self._slab.shape[3]:
+            self._grow(end)
+
+    def clear_hidden(self) -> None:
+        """Zero what was taken back: for a pass that hides rows, since 0 times NaN is NaN."""
+        if self._written > self._length:
+            self._slab[:, :, :, self._length : self._written].zero_()
+            self._written = self._length
 
     def lives_in(self, slab: Tensor) -> bool:
         """Whether its rows are kept in this tensor."""
@@ -86,16 +97,17 @@ class SlabCache(KVCache):
 
     def move(self, slab: Tensor) -> None:
         """Keep the rows in ``slab`` from now on, which has room for them and the same other sizes."""
-        slab[:, :, : self._length] = self._slab[:, :, : self._length]
+        slab[:, :, :, : self._length] = self._slab[:, :, :, : self._length]
         self._slab, self._rows = slab, None
+        self._written = slab.shape[3]  # whatever was there before
 
     def move_out(self) -> None:
         """Keep the rows in a tensor of its own again, no larger than need be."""
-        layers, two, _, heads, dim = self._slab.shape
+        layers, two, heads, _, dim = self._slab.shape
         capacity = _FIRST_CAPACITY
         while capacity < self._length:
             capacity *= 2
-        self.move(self._slab.new_zeros(layers, two, capacity, heads, dim))
+        self.move(self._slab.new_zeros(layers, two, heads, capacity, dim))
 
     def extend(self, count: int) -> None:
         """The pass is complete: its rows are valid."""
@@ -104,7 +116,7 @@ class SlabCache(KVCache):
     def _grow(self, needed: int) -> None:
         if self.fixed_capacity is not None:
             raise ValueError(f"a cache of {self.fixed_capacity} rows can't hold {needed}")
-        layers, two, capacity, heads, dim = self._slab.shape
+        layers, two, heads, capacity, dim = self._slab.shape
         # Doubling: copying stays amortised O(1) a token.
-        larger = self._slab.new_zeros(layers, two, max(needed, 2 * capacity), heads, dim)
+        larger = self._slab.new_zeros(layers, two, heads, max(needed, 2 * capacity), dim)
         self.move(larger)

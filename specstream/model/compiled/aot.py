@@ -124,11 +124,11 @@ def _compile(
     if start:
         x = torch.zeros(width, weights.hidden, dtype=weights.dtype)
     angles = torch.zeros(_ROWS, weights.head_dim, dtype=weights.dtype)
-    row = torch.zeros(_ROWS, weights.kv_heads, weights.head_dim, dtype=weights.dtype)
+    row = torch.zeros(weights.kv_heads, _ROWS, weights.head_dim, dtype=weights.dtype)
     kv = tuple(row.clone() for _ in range(2 * (stop - start)))
     example = (x, angles, angles.clone(), torch.empty(_LENGTH, dtype=torch.uint8), *kv)
     places = {0: torch.export.Dim("positions", min=16, max=2**24)}
-    rows = {0: torch.export.Dim("capacity", min=16, max=2**24)}
+    rows = {1: torch.export.Dim("capacity", min=16, max=2**24)}
     length = {0: torch.export.Dim("length", min=2, max=2**23)}
     shapes: tuple[Any, ...] = ({}, places, places, length, tuple(rows for _ in kv))
     try:

@@ -41,7 +41,7 @@ class StaticChain(nn.Module):
         written behind those of ``x``.
         """
         length, more = ruler.shape[0], self.steps - 1
-        torch._check(length + more <= kv[0].shape[0])  # type: ignore[no-untyped-call]
+        torch._check(length + more <= kv[0].shape[1])  # type: ignore[no-untyped-call]
         torch._check(length + more <= cos.shape[0])  # type: ignore[no-untyped-call]
         positions = torch.arange(length - self.width, length, device=ruler.device)
         return self.run(

@@ -76,7 +76,7 @@ class GraphedPasses:
         shown = _FIRST_SHOWN
         while 2 * shown <= _LANE:
             shown *= 2
-        shape = (len(weights.layers), 2, shown, weights.kv_heads, weights.head_dim)
+        shape = (len(weights.layers), 2, weights.kv_heads, shown, weights.head_dim)
         self._lane = torch.zeros(shape, dtype=weights.dtype, device=weights.device)
         self._owner: weakref.ref[SlabCache] | None = None
         self._graphs: dict[tuple[int, int, bool], _Graph] = {}
@@ -98,7 +98,7 @@ class GraphedPasses:
         """
         count = tokens.shape[0]
         width = self._fitting.of(count)
-        if width is None or cache.length + width > self._lane.shape[2]:
+        if width is None or cache.length + width > self._lane.shape[3]:
             return None
         (logits,) = self._run(tokens, cache, width, chain=False)
         cache.extend(count)
@@ -112,7 +112,7 @@ class GraphedPasses:
         """
         count = tokens.shape[0]
         last = cache.length + count + self._steps - 1
-        if count not in self._chains or last > self._lane.shape[2]:
+        if count not in self._chains or last > self._lane.shape[3]:
             return None
         found, confidences = self._run(tokens, cache, count, chain=True)
         cache.extend(count + self._steps - 1)
@@ -152,7 +152,7 @@ class GraphedPasses:
             keys = [(width, False) for width in self.widths]
             keys += [(width, True) for width in self.chains]
             shown = _FIRST_SHOWN
-            while shown <= self._lane.shape[2]:
+            while shown <= self._lane.shape[3]:
                 for width, chain in keys:
                     if (width, shown, chain) not in self._graphs:
                         self._graphs[width, shown, chain] = self._record(width, shown, chain)
@@ -167,7 +167,7 @@ class GraphedPasses:
             owner.move_out()
         cache.move(self._lane)
         # Rows that are hidden still take part in sums, and 0 times another's NaN is NaN.
-        self._lane[:, :, cache.length :].zero_()
+        self._lane[:, :, :, cache.length :].zero_()
         self._owner = weakref.ref(cache)
 
     def _record(self, width: int, shown: int, chain: bool) -> _Graph:
@@ -190,12 +190,12 @@ class GraphedPasses:
 
         # Recording runs the work, at the lane's first rows: what stands there is put back.
         touched = width + self._steps
-        kept = lane[:, :, :touched].clone()
+        kept = lane[:, :, :, :touched].clone()
         made.work = work
         try:
             made.replay = self._capture(work)
         finally:
-            lane[:, :, :touched] = kept
+            lane[:, :, :, :touched] = kept
         return made
 
 

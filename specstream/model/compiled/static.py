@@ -79,14 +79,14 @@ class StaticPass(nn.Module):
             sin: See ``cos``.
             ruler: ``[n]``, n the sequence's length after the pass: only its length is looked at,
                 which makes n a size and not a value.
-            kv: For each layer its keys, then its values: ``[capacity, kv_heads, head_dim]``. The
+            kv: For each layer its keys, then its values: ``[kv_heads, capacity, head_dim]``. The
                 rows n - W to n are written.
 
         Returns:
             Logits ``[W, V]`` of the last layers, else hidden states ``[W, hidden]``.
         """
         length = ruler.shape[0]
-        torch._check(length <= kv[0].shape[0])  # type: ignore[no-untyped-call]
+        torch._check(length <= kv[0].shape[1])  # type: ignore[no-untyped-call]
         torch._check(length <= cos.shape[0])  # type: ignore[no-untyped-call]
         positions = torch.arange(length - self.width, length, device=ruler.device)
         columns = torch.arange(length, device=ruler.device)
@@ -143,8 +143,8 @@ class StaticPass(nn.Module):
         if weights["query_norm"] is not None:
             queries = self._rms(queries, weights["query_norm"])
             fresh = self._rms(fresh, weights["key_norm"])
-        keys.index_put_((positions,), _turned(fresh, turn).to(keys.dtype))
-        values.index_put_((positions,), new_values.to(values.dtype))
+        keys.index_copy_(1, positions, _turned(fresh, turn).to(keys.dtype).transpose(0, 1))
+        values.index_copy_(1, positions, new_values.to(values.dtype).transpose(0, 1))
         mixed = self._attend(_turned(queries, turn), keys, values, mask)
         x = (x + self._product(mixed, weights["out"], weights["out_bias"])).to(sizes.dtype)
         gate_up = self._product(self._rms(x, weights["mlp_norm"]), weights["gate_up"], None)
@@ -163,8 +163,8 @@ class StaticPass(nn.Module):
         folded = queries.reshape(width, kv_heads, group, dim).permute(1, 2, 0, 3)
         mixed = F.scaled_dot_product_attention(
             folded.reshape(1, kv_heads, group * width, dim).to(keys.dtype),
-            keys[:shown].transpose(0, 1).unsqueeze(0),
-            values[:shown].transpose(0, 1).unsqueeze(0),
+            keys[:, :shown].unsqueeze(0),
+            values[:, :shown].unsqueeze(0),
             attn_mask=mask,
         )
         unfolded = mixed.view(kv_heads, group, width, dim).permute(2, 0, 1, 3)

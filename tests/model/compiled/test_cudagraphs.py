@@ -193,7 +193,7 @@ def test_a_failed_recording_leaves_the_rows_as_they_were() -> None:
         cache = both.lean.new_cache()
         both.step(text(4), cache)
         both.graphed._claim(cache)
-        rows = cache._slab[:, :, :4].clone()
+        rows = cache._slab[:, :, :, :4].clone()
 
         def fails(work: Callable[[], None]) -> Callable[[], None]:
             work()
@@ -202,7 +202,7 @@ def test_a_failed_recording_leaves_the_rows_as_they_were() -> None:
         both.graphed._capture = fails
         with pytest.raises(RuntimeError, match="out of memory"):
             both.graphed(text(1), cache)
-        assert cache.length == 4 and torch.equal(cache._slab[:, :, :4], rows)
+        assert cache.length == 4 and torch.equal(cache._slab[:, :, :, :4], rows)
 
 
 @torch.inference_mode()

@@ -23,7 +23,7 @@ def test_a_pass_of_fixed_width_gives_the_models_own_logits(name: str, multiply: 
     lean(ids[:6], [cache], [6])
     rows = cache.rows(256)
     for row in rows:
-        row[6:] = 1e3
+        row[:, 6:] = 1e3
     cos, sin = lean.rotary.upto(256)
     for start, stop in ((6, 7), (7, 9), (9, 13)):
         x = ids[start:stop]

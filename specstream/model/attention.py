@@ -1,0 +1,187 @@
+"""Attention of a flat pass: each sequence's rows over its own cache, one by one or side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specstream.model.slab import SlabCache
+
+__all__ = ["Alone", "Heads", "Masks", "Reader"]
+
+_SHORT = 64  # tokens of a sequence up to which query heads of one group are folded into one
+_STORED = 8192  # context up to which masks are kept: there is one for each width
+
+
+class Reader(Protocol):
+    """One or several sequences' share of a flat pass."""
+
+    @property
+    def count(self) -> int:
+        """How many sequences."""
+        ...
+
+    @property
+    def kept(self) -> slice | Tensor:
+        """Where in the pass its queries are."""
+        ...
+
+    def ask(self, keeps: Sequence[int]) -> None:
+        """Have only the last rows of each sequence as queries from now on."""
+        ...
+
+    def attend(self, index: int, joint: Tensor) -> Tensor:
+        """Write the rows of layer ``index`` and read all rows there are.
+
+        Args:
+            index: Which layer.
+            joint: ``[N, heads + 2 * kv_heads, head_dim]`` of the whole pass: rotated queries and keys,
+                and values.
+
+        Returns:
+            ``[queries, heads * head_dim]``.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """How many there are: query heads, key heads, and the size of each."""
+
+    queries: int
+    keys: int
+    dim: int
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a key head."""
+        return self.queries // self.keys
+
+    def read(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        """Attention of few queries, those of one key head folded into one matrix.
+
+        No key is repeated for them.
+
+        Args:
+            queries: ``[B * n, heads, head_dim]``, n for each of B sequences.
+            keys: ``[B, kv_heads, rows, head_dim]``.
+            values: The same.
+            mask: Added to the scores, ``[B, 1, group * n, rows]`` or what can be broadcast to it.
+
+        Returns:
+            ``[B * n, heads * head_dim]``.
+        """
+        batch, group, dim = keys.shape[0], self.group, self.dim
+        count = queries.shape[0] // batch
+        folded = queries.view(batch, count, self.keys, group, dim).permute(0, 2, 3, 1, 4)
+        folded = folded.reshape(batch, self.keys, group * count, dim)
+        mixed = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
+        unfolded = mixed.view(batch, self.keys, group, count, dim).permute(0, 3, 1, 2, 4)
+        return unfolded.reshape(batch * count, self.queries * dim)
+
+    def read_long(
+        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """The same for many queries of one sequence; without a mask they see what is before them."""
+        count = queries.shape[0]
+        mixed = F.scaled_dot_product_attention(
+            queries.transpose(0, 1).unsqueeze(0),
+            keys,
+            values,
+            attn_mask=mask,
+            is_causal=mask is None,
+            enable_gqa=self.group > 1,
+        )
+        return mixed[0].transpose(0, 1).reshape(count, self.queries * self.dim)
+
+
+class Masks:
+    """What is added to the scores: 0 where a query may look, else minus infinity."""
+
+    def __init__(self, group: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._group, self._dtype, self._device = group, dtype, device
+        self._causal: dict[int, Tensor] = {}
+
+    def of(self, count: int, at: int, fixed_capacity: int | None) -> Tensor | None:
+        """For ``count`` queries behind ``at`` rows: ``[group * count, rows]``.
+
+        For long ones, of which each head stands for itself, ``[count, rows]``.
+
+        None where every query may look everywhere, or where the kernel's own causal mask says the
+        same.
+        """
+        folds = self._group if count <= _SHORT else 1
+        if fixed_capacity is not None:
+            limits = torch.arange(at, at + count, device=self._device).unsqueeze(1)
+            seen = torch.arange(fixed_capacity, device=self._device) <= limits
+            return self._additive(seen).repeat(folds, 1)
+        if count == 1 or (count > _SHORT and at == 0):
+            return None
+        if count > _SHORT:
+            return self._triangle(count, at)
+        if at > _STORED:
+            return self._triangle(count, at).repeat(folds, 1)
+        # A stored triangle behind enough zeros serves every position by being cut at another place.
+        stored = self._causal.get(count)
+        if stored is None or stored.shape[1] < at + count:
+            room = max(512, 2 * at)
+            stored = self._triangle(count, room).repeat(folds, 1)
+            self._causal[count] = stored
+        return stored[:, stored.shape[1] - at - count :]
+
+    def upto(self, last: Tensor, rows: int) -> Tensor:
+        """For queries ``[B, n]`` that see rows up to ``last``: ``[B, 1, group * n, rows]``."""
+        batch, count = last.shape
+        hidden = torch.arange(rows, device=self._device) > last.view(batch, 1, 1, count, 1)
+        zeros = torch.zeros(
+            (batch, 1, self._group, count, rows), dtype=self._dtype, device=self._device
+        )
+        return zeros.masked_fill_(hidden, -torch.inf).view(batch, 1, self._group * count, rows)
+
+    def _triangle(self, count: int, before: int) -> Tensor:
+        shape = (count, before + count)
+        seen = torch.ones(shape, dtype=torch.bool, device=self._device).tril_(before)
+        return self._additive(seen)
+
+    def _additive(self, seen: Tensor) -> Tensor:
+        zeros = torch.zeros(seen.shape, dtype=self._dtype, device=seen.device)
+        return zeros.masked_fill_(~seen, -torch.inf)
+
+
+class Alone:
+    """One sequence, whose rows stand in the pass from ``start`` on.
+
+    Keys and values are written for all its rows; queries are all, or the last that are asked for.
+    """
+
+    count = 1
+
+    def __init__(
+        self, heads: Heads, masks: Masks, start: int, cache: SlabCache, count: int
+    ) -> None:
+        self._heads, self._masks = heads, masks
+        self._rows = slice(start, start + count)
+        self._end, self._fixed = cache.length + count, cache.fixed_capacity
+        self._fresh, self._shown = cache.views(count)
+        self.ask([count])
+
+    def ask(self, keeps: Sequence[int]) -> None:
+        """See `Reader.ask`."""
+        (keep,) = keeps
+        self.kept = slice(self._rows.stop - keep, self._rows.stop)
+        self._mask = self._masks.of(keep, self._end - keep, self._fixed)
+
+    def attend(self, index: int, joint: Tensor) -> Tensor:
+        """See `Reader.attend`."""
+        heads, rows = self._heads, joint[self._rows]
+        written = rows[:, heads.queries :].view(-1, 2, heads.keys, heads.dim)
+        self._fresh[index].copy_(written.permute(1, 2, 0, 3))
+        keys, values = self._shown[index].unsqueeze(1).unbind()
+        queries = joint[self.kept, : heads.queries]
+        read = heads.read if queries.shape[0] <= _SHORT else heads.read_long
+        return read(queries, keys, values, self._mask)
