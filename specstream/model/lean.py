@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from specstream.model.attention import Alone, Heads, Masks, Reader
 from specstream.model.lanes import Lanes
+from specstream.model.norms import Norm, rms_norm
 from specstream.model.products import Product, can_pack, product
 from specstream.model.slab import SlabCache
 from specstream.model.together import Together
@@ -35,12 +36,12 @@ _PACKED_BYTES = 2 * 2**30  # a larger model's matrices are not kept twice
 class _Layer:
     """One decoder layer's weights, products of one input joined."""
 
-    norm: Tensor
+    norm: Norm
     qkv: Product
-    query_norm: Tensor | None
-    key_norm: Tensor | None
+    query_norm: Norm | None
+    key_norm: Norm | None
     out: Product
-    mlp_norm: Tensor
+    mlp_norm: Norm
     gate_up: Product
     down: Product
 
@@ -55,7 +56,8 @@ class LeanDecoder:
         self._lanes = Lanes(weights)
         self.packed = packed = _packs(weights)
         self._head = product(weights.head, packed=packed)
-        self._layers = tuple(_layer(layer, packed) for layer in weights.layers)
+        self._norm = rms_norm(weights.norm, weights.eps)
+        self._layers = tuple(_layer(layer, weights.eps, packed) for layer in weights.layers)
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> LeanDecoder | None:
@@ -97,21 +99,20 @@ class LeanDecoder:
         cos, sin = self._rope(caches, counts)
         total = tokens.shape[0]
         last = len(self._layers) - 1 if keeps is not None and sum(keeps) < total else None
-        w, rms = self.weights, torch.rms_norm
-        eps, hidden, activation = w.eps, (w.hidden,), w.activation
+        w = self.weights
         x = F.embedding(tokens, w.embedding)
         for index, layer in enumerate(self._layers):
-            joint = self._turn(layer, layer.qkv(rms(x, hidden, layer.norm, eps)), cos, sin)
+            joint = self._turn(layer, layer.qkv(layer.norm(x)), cos, sin)
             if index == last and keeps is not None:
                 _ask(readers, keeps)
                 x = _joined([x[reader.kept] for reader in readers])
             x = x + layer.out(_joined([reader.attend(index, joint) for reader in readers]))
-            gate_up = layer.gate_up(rms(x, hidden, layer.mlp_norm, eps))
+            gate_up = layer.gate_up(layer.mlp_norm(x))
             gate, up = torch.split(gate_up, w.intermediate, -1)
-            x = x + layer.down(activation(gate) * up)
+            x = x + layer.down(w.activation(gate).mul_(up))
         for cache, count in zip(caches, counts, strict=True):
             cache.extend(count)
-        return rms(x, hidden, w.norm, eps)
+        return self._norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[n, V]`` of hidden states ``[n, hidden]``."""
@@ -137,12 +138,10 @@ class LeanDecoder:
         joint = joint.view(-1, heads + 2 * self._heads.keys, dim)
         turned = joint[:, : heads + self._heads.keys]
         if layer.query_norm is not None and layer.key_norm is not None:
-            eps = self.weights.eps
-            turned[:, :heads] = torch.rms_norm(turned[:, :heads], (dim,), layer.query_norm, eps)
-            turned[:, heads:] = torch.rms_norm(turned[:, heads:], (dim,), layer.key_norm, eps)
-        half = dim // 2
-        swapped = torch.cat((turned[..., half:], turned[..., :half]), -1)
-        turned.copy_(turned * cos + swapped.mul_(sin))
+            turned[:, :heads] = layer.query_norm(turned[:, :heads])
+            turned[:, heads:] = layer.key_norm(turned[:, heads:])
+        swapped = turned.roll(dim // 2, -1)
+        turned.mul_(cos).addcmul_(swapped, sin)
         return joint
 
     def _rope(self, caches: Sequence[SlabCache], counts: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -175,14 +174,15 @@ def _packs(weights: DecoderWeights) -> bool:
     return weights.nbytes <= _PACKED_BYTES and can_pack(weights.dtype, weights.device)
 
 
-def _layer(weights: LayerWeights, packed: bool) -> _Layer:
+def _layer(weights: LayerWeights, eps: float, packed: bool) -> _Layer:
+    query, key = weights.query_norm, weights.key_norm
     return _Layer(
-        norm=weights.norm,
+        norm=rms_norm(weights.norm, eps),
         qkv=product(weights.qkv, weights.qkv_bias, packed=packed),
-        query_norm=weights.query_norm,
-        key_norm=weights.key_norm,
+        query_norm=None if query is None else rms_norm(query, eps),
+        key_norm=None if key is None else rms_norm(key, eps),
         out=product(weights.out, weights.out_bias, packed=packed),
-        mlp_norm=weights.mlp_norm,
+        mlp_norm=rms_norm(weights.mlp_norm, eps),
         gate_up=product(weights.gate_up, packed=packed),
         down=product(weights.down, packed=packed),
     )

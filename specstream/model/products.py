@@ -19,8 +19,9 @@ from torch import Tensor
 __all__ = ["ROUNDED", "Product", "can_pack", "product"]
 
 _EXACT = 16  # rows up to which every number has its own kernel: rounds have these widths
-_FINE, _COARSE = 16, 32  # rows are rounded up to multiples of the one up to 64, of the other beyond
-ROUNDED = (*range(1, _EXACT + 1), 32, 48, 64, 96, 128, 160, 192, 224, 256)
+_STEPS = ((32, 4), (64, 16))  # up to so many, rows are rounded up to a multiple of so many
+_STEP = 32  # and beyond
+ROUNDED = (*range(1, 17), 20, 24, 28, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 """Numbers of rows that kernels are prepared for; beyond the last, its multiples of 32 follow."""
 
 Product = Callable[[Tensor], Tensor]
@@ -56,7 +57,7 @@ def product(weight: Tensor, bias: Tensor | None = None, *, packed: bool) -> Prod
         rows = x.shape[0]
         if rows <= _EXACT:
             return multiply(x, laid_out, bias, "none", [], "")
-        step = _FINE if rows <= 64 else _COARSE
+        step = next((step for most, step in _STEPS if rows <= most), _STEP)
         surplus = -rows % step
         if surplus:
             x = F.pad(x, (0, 0, 0, surplus))
