@@ -35,16 +35,21 @@ class Reader(Protocol):
         """Have only the last rows of each sequence as queries from now on."""
         ...
 
-    def attend(self, index: int, joint: Tensor) -> Tensor:
+    @property
+    def rows(self) -> int:
+        """How many of the pass are its own, behind those of the reader before it."""
+        ...
+
+    def attend(self, index: int, queries: Tensor, written: Tensor) -> Tensor:
         """Write the rows of layer ``index`` and read all rows there are.
 
         Args:
             index: Which layer.
-            joint: ``[N, heads + 2 * kv_heads, head_dim]`` of the whole pass: rotated queries and keys,
-                and values.
+            queries: ``[kept, heads, head_dim]``, rotated.
+            written: ``[2, kv_heads, rows, head_dim]``: rotated keys, then values.
 
         Returns:
-            ``[queries, heads * head_dim]``.
+            ``[kept, heads * head_dim]``.
         """
         ...
 
@@ -165,7 +170,7 @@ class Alone:
         self, heads: Heads, masks: Masks, start: int, cache: SlabCache, count: int
     ) -> None:
         self._heads, self._masks = heads, masks
-        self._rows = slice(start, start + count)
+        self.rows, self._stop = count, start + count
         self._end, self._fixed = cache.length + count, cache.fixed_capacity
         self._fresh, self._shown = cache.views(count)
         self.ask([count])
@@ -173,15 +178,12 @@ class Alone:
     def ask(self, keeps: Sequence[int]) -> None:
         """See `Reader.ask`."""
         (keep,) = keeps
-        self.kept = slice(self._rows.stop - keep, self._rows.stop)
+        self.kept = slice(self._stop - keep, self._stop)
         self._mask = self._masks.of(keep, self._end - keep, self._fixed)
+        self._read = self._heads.read if keep <= _SHORT else self._heads.read_long
 
-    def attend(self, index: int, joint: Tensor) -> Tensor:
+    def attend(self, index: int, queries: Tensor, written: Tensor) -> Tensor:
         """See `Reader.attend`."""
-        heads, rows = self._heads, joint[self._rows]
-        written = rows[:, heads.queries :].view(-1, 2, heads.keys, heads.dim)
-        self._fresh[index].copy_(written.permute(1, 2, 0, 3))
-        keys, values = self._shown[index].unsqueeze(1).unbind()
-        queries = joint[self.kept, : heads.queries]
-        read = heads.read if queries.shape[0] <= _SHORT else heads.read_long
-        return read(queries, keys, values, self._mask)
+        self._fresh[index].copy_(written)
+        keys, values = self._shown[2 * index], self._shown[2 * index + 1]
+        return self._read(queries, keys, values, self._mask)

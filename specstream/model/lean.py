@@ -96,17 +96,21 @@ class LeanDecoder:
             keeps: Of how many of its last tokens the states are wanted. Default: of all.
         """
         readers = self._readers(caches, counts)
+        sizes = [reader.rows for reader in readers]
         cos, sin = self._rope(caches, counts)
         total = tokens.shape[0]
         last = len(self._layers) - 1 if keeps is not None and sum(keeps) < total else None
         w = self.weights
         x = F.embedding(tokens, w.embedding)
         for index, layer in enumerate(self._layers):
-            joint = self._turn(layer, layer.qkv(layer.norm(x)), cos, sin)
+            asked, written = self._turn(layer, layer.qkv(layer.norm(x)), cos, sin)
+            queries = torch.split(asked, sizes)
             if index == last and keeps is not None:
                 _ask(readers, keeps)
+                queries = tuple(asked[reader.kept] for reader in readers)
                 x = _joined([x[reader.kept] for reader in readers])
-            x = x + layer.out(_joined([reader.attend(index, joint) for reader in readers]))
+            each = zip(readers, queries, torch.split(written, sizes, 2), strict=True)
+            x = x + layer.out(_joined([r.attend(index, asks, new) for r, asks, new in each]))
             gate_up = layer.gate_up(layer.mlp_norm(x))
             gate, up = torch.split(gate_up, w.intermediate, -1)
             x = x + layer.down(w.activation(gate).mul_(up))
@@ -126,23 +130,25 @@ class LeanDecoder:
             together = Together.of(self._heads, self._masks, self._lanes, caches, counts)
             if together is not None:
                 readers.append(together)
-                alone, start = together.count, together.stop
+                alone, start = together.count, together.rows
         for cache, count in zip(caches[alone:], counts[alone:], strict=True):
             readers.append(Alone(self._heads, self._masks, start, cache, count))
             start += count
         return readers
 
-    def _turn(self, layer: _Layer, joint: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Rotate queries and keys; ``[N, heads + 2 * kv_heads, head_dim]``, in place."""
-        heads, dim = self._heads.queries, self._heads.dim
-        joint = joint.view(-1, heads + 2 * self._heads.keys, dim)
-        turned = joint[:, : heads + self._heads.keys]
+    def _turn(
+        self, layer: _Layer, joint: Tensor, cos: Tensor, sin: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Rotate, in place: ``[N, heads, head_dim]``, and keys and values as caches have them."""
+        heads, keys, dim = self._heads.queries, self._heads.keys, self._heads.dim
+        joint = joint.view(-1, heads + 2 * keys, dim)
+        turned = joint[:, : heads + keys]
         if layer.query_norm is not None and layer.key_norm is not None:
             turned[:, :heads] = layer.query_norm(turned[:, :heads])
             turned[:, heads:] = layer.key_norm(turned[:, heads:])
         swapped = turned.roll(dim // 2, -1)
         turned.mul_(cos).addcmul_(swapped, sin)
-        return joint
+        return joint[:, :heads], joint[:, heads:].view(-1, 2, keys, dim).permute(1, 2, 0, 3)
 
     def _rope(self, caches: Sequence[SlabCache], counts: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines of every token's position, ``[N, 1, head_dim]`` each."""

@@ -14,7 +14,7 @@ from specstream.model.slab import SlabCache
 __all__ = ["Together"]
 
 _FEW = 16  # tokens of a sequence that may share a call
-_CROWD = 4  # sequences from which on this costs a CPU less than one call each
+_CROWD = 8  # sequences from which on this costs a CPU less than one call each
 _WASTE = 1.5  # times what is needed that may be computed
 
 
@@ -26,7 +26,7 @@ class Together:
 
     Attributes:
         count: How many sequences.
-        stop: Rows of the pass that are theirs.
+        rows: Of the pass that are theirs.
     """
 
     def __init__(
@@ -34,10 +34,10 @@ class Together:
     ) -> None:
         self._heads, self._masks, self._seats = heads, masks, seats
         self._ats, self._counts = ats, counts
-        self.count, self.stop = len(counts), sum(counts)
-        self._rows = max(at + count for at, count in zip(ats, counts, strict=True))
+        self.count, self.rows = len(counts), sum(counts)
+        self._shown_rows = max(at + count for at, count in zip(ats, counts, strict=True))
         low, high = min(seats.lanes), max(seats.lanes) + 1
-        shown = seats.pool[:, :, low:high, :, : self._rows]
+        shown = seats.pool[:, :, low:high, :, : self._shown_rows]
         self._shown = shown.flatten(0, 1).unbind()
         self._written = seats.places(ats, counts)
         self.ask(counts)
@@ -74,29 +74,26 @@ class Together:
         places, seen = [[0] * most] * (high - low), [[0] * most] * (high - low)
         kept, laid, stop = list[int](), list[int](), 0
         for lane, at, count, keep in zip(lanes, self._ats, self._counts, keeps, strict=True):
+            steps = [min(step, keep - 1) for step in range(most)]
+            places[lane - low] = [len(kept) + step for step in steps]
+            seen[lane - low] = [at + count - keep + step for step in steps]
             stop += count
-            steps = [min(step, keep - 1) - keep for step in range(most)]
-            places[lane - low] = [stop + step for step in steps]
-            seen[lane - low] = [at + count + step for step in steps]
             kept += range(stop - keep, stop)
             laid += range((lane - low) * most, (lane - low) * most + keep)
         self.kept = slice(0, stop) if len(kept) == stop else self._tensor(kept)
-        self._mask = self._masks.upto(self._tensor(seen), self._rows)
+        self._mask = self._masks.upto(self._tensor(seen), self._shown_rows)
         wanted = [place for row in places for place in row]
-        self._places = self._tensor(wanted) if wanted != list(range(stop)) else None
+        self._places = self._tensor(wanted) if wanted != list(range(len(kept))) else None
         self._laid = self._tensor(laid) if laid != list(range(len(wanted))) else None
 
-    def attend(self, index: int, joint: Tensor) -> Tensor:
+    def attend(self, index: int, queries: Tensor, written: Tensor) -> Tensor:
         """See `Reader.attend`."""
-        heads = self._heads
-        rows = joint[: self.stop]
-        written = rows[:, heads.queries :].reshape(-1, heads.dim)
-        self._seats.flat[index].index_copy_(0, self._written, written)
-        queries = rows[:, : heads.queries]
+        flat = written.permute(2, 0, 1, 3).reshape(-1, self._heads.dim)
+        self._seats.flat[index].index_copy_(0, self._written, flat)
         if self._places is not None:
             queries = queries.index_select(0, self._places)
         keys, values = self._shown[2 * index], self._shown[2 * index + 1]
-        mixed = heads.read(queries, keys, values, self._mask)
+        mixed = self._heads.read(queries, keys, values, self._mask)
         return mixed if self._laid is None else mixed.index_select(0, self._laid)
 
     def _tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
