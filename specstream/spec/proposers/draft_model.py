@@ -16,6 +16,7 @@ from specstream.spec.proposers.drafting import Drafting, DraftSequence
 __all__ = ["DraftModelProposer"]
 
 _LEAST = 64  # tokens that the draft reads at once, however few the target does: it is quick at that
+_SHARED = 192  # tokens that it reads at once where several requests wait for the step to end
 
 
 class DraftModelProposer:
@@ -58,8 +59,10 @@ class DraftModelProposer:
 
     def write(self, chains: Sequence[Drafting]) -> int:
         """Write the chains, in step; the number of the draft's passes."""
+        left = self._prefill_chunk if len(chains) == 1 else min(self._prefill_chunk, _SHARED)
         for chain in chains:
-            self._begin(chain)
+            self._begin(chain, left)
+            left -= chain.read
         passes = 0
         while active := [chain for chain in chains if chain.unread is not None]:
             if len(active) == 1 and (steps := self._write_at_once(active[0])):
@@ -103,8 +106,11 @@ class DraftModelProposer:
             unread -= state.end
         return max(0, min(unread, self._window) - 2)
 
-    def _begin(self, chain: Drafting) -> None:
-        """Bring the slot's cache up to the committed tokens, all but what the first pass reads."""
+    def _begin(self, chain: Drafting, most: int) -> None:
+        """Bring the slot's cache up to the committed tokens, all but what the first pass reads.
+
+        If more than ``most`` have to be read for that, so many are, and the chain stays empty.
+        """
         request = chain.request
         if chain.count < 1:
             return
@@ -114,14 +120,14 @@ class DraftModelProposer:
         if chain.count < 1:
             return
         behind = request.token_ids[state.end :]
-        if len(behind) > self._prefill_chunk:
-            # Catch up a chunk a round, as the target does, so that nobody else waits for it.
-            part = behind[: self._prefill_chunk]
-            self._runner.forward([ForwardInput(self._ids(part), state.cache)])
-            state.rows.extend(part)
-            chain.read = len(part)
-            return
         chain.read = max(0, len(behind) - 2)
+        if chain.read > most:
+            # Catch up a part a round, as the target does, so that nobody else waits for it.
+            chain.read = most
+            if part := behind[:most]:
+                self._runner.forward([ForwardInput(self._ids(part), state.cache)])
+                state.rows.extend(part)
+            return
         state.rows.extend(behind)
         chain.unread = self._ids(behind)
 

@@ -82,6 +82,26 @@ def test_catching_up_in_parts_ends_where_one_read_does() -> None:
     check_honest(b, one)
 
 
+def test_newcomers_share_what_the_draft_reads_in_a_step() -> None:
+    """So that a step in which several begin isn't as long as all their prompts."""
+    proposer = draft()
+    texts = [Text([i * k % V for i in range(110)], id=k, slot=k, params=SAMPLED) for k in (3, 5, 7)]
+    reads, lengths = [], []
+    for _ in range(3):
+        chains = [Drafting(text, 2) for text in texts]
+        proposer.write(chains)
+        proposals = [chain.proposal(proposer._runner.device) for chain in chains]
+        reads.append([chain.read for chain in chains])
+        lengths.append([proposal.length for proposal in proposals])
+        for text, proposal in zip(texts, proposals, strict=True):
+            if proposal.length:
+                check_honest(text, proposal)
+            settle(proposer, text, proposal, proposal.length // 2)
+    assert reads[0] == [108, 84, 0] and lengths[0] == [2, 0, 0]
+    assert all(sum(step) <= 192 for step in reads)
+    assert lengths[-1] == [2, 2, 2]
+
+
 @pytest.mark.parametrize("context", [48, 256])
 def test_prompts_of_every_length_are_read_honestly_and_within_the_context(context: int) -> None:
     proposer = draft(context=context, window=200)
