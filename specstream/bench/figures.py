@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specstream.bench.records import Record
+from specstream.bench.records import Record, Run
 
 __all__ = ["Figures", "figures_of", "geometric_mean", "percentile"]
 
@@ -53,7 +53,8 @@ class Figures:
         reached_by_position: How many such rounds there were.
         ms: Latencies: name → p50 and p95 in milliseconds.
         spent: Shares of the whole time by part; empty where the arm doesn't tell.
-        predicted_speedup: Mean of what the arm itself expected.
+        predicted_speedup: What the arm itself expected, of all tokens: were each reply as much faster
+            than plain decoding as it said, all would be by so much.
         proposer_rounds: Rounds by who proposed.
         explanation: What the arm said last about its drafting.
     """
@@ -128,13 +129,19 @@ def _number(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else round(value, 4)
 
 
+def _predicted(runs: Sequence[Run]) -> float | None:
+    """Of sums, as the rates are that it stands beside: a mean of ratios would be larger."""
+    told = [(run.decode_tokens, run.predicted_speedup) for run in runs if run.predicted_speedup]
+    time = sum(tokens / speedup for tokens, speedup in told)
+    return sum(tokens for tokens, _ in told) / time if time > 0 else None
+
+
 def figures_of(records: Sequence[Record]) -> Figures:
     """The figures of the records of one arm, setting and domain (at least one)."""
     runs = [record.run for record in records]
     tells = all(run.tells for run in runs)
     by_position, reached = _by_position(records)
     drafted, accepted = sum(run.drafted for run in runs), sum(run.accepted for run in runs)
-    predicted = [run.predicted_speedup for run in runs if run.predicted_speedup is not None]
     return Figures(
         prompts=len({record.prompt for record in records}),
         runs=len(runs),
@@ -154,7 +161,7 @@ def figures_of(records: Sequence[Record]) -> Figures:
             "gap": _ends([gap for run in runs for gap in run.gaps_ms]),
         },
         spent=_shares(records),
-        predicted_speedup=statistics.fmean(predicted) if predicted else None,
+        predicted_speedup=_predicted(runs),
         proposer_rounds=_added([run.proposer_rounds for run in runs]),
         explanation=runs[-1].explanation,
     )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -21,6 +22,20 @@ def test_speeds_are_sums_over_sums() -> None:
     assert figures.decode_tokens_per_second == pytest.approx(110 / 0.7)
     assert figures.tokens_per_second == pytest.approx(112 / 0.722)  # 10 + 1 ms more, each
     assert (figures.prompts, figures.runs, figures.tokens) == (2, 2, 112)
+
+
+def test_what_was_expected_is_a_ratio_of_sums_too() -> None:
+    """300 tokens at 3x take as long as 100 plain ones, 100 at 1x as well: 400 at 2x."""
+    runs = [
+        replace(plain_run(300, 5.0), predicted_speedup=3.0),
+        replace(plain_run(100, 5.0), predicted_speedup=1.0),
+        replace(
+            plain_run(0, 5.0), predicted_speedup=9.0
+        ),  # no decode phase: nothing to be compared
+    ]
+    assert figures_of([made_record("auto", run) for run in runs]).predicted_speedup == 2.0
+    assert figures_of([made_record("auto", runs[2])]).predicted_speedup is None
+    assert figures_of([made_record("own", plain_run(9, 5.0))]).predicted_speedup is None
 
 
 def test_acceptance_is_counted_from_the_rounds() -> None:
