@@ -17,7 +17,7 @@ from specstream.bench.records import Run
 
 __all__ = ["Crowd", "Way", "measure_crowd", "mix_domains"]
 
-_EACH = 3  # requests a round for each place
+_EACH = 8  # requests a round for each place: at its end places stay empty
 _LEAST = 2  # rounds: each way goes first once
 
 
@@ -86,6 +86,7 @@ async def measure_crowd(
     at_once: int,
     *,
     rounds: int = 4,
+    each: int = _EACH,
     budget: float = 60.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Crowd:
@@ -101,12 +102,13 @@ async def measure_crowd(
         prompts: Taken from every domain in turn (see `mix_domains`), again and again.
         ask: How each reply is sampled.
         at_once: Requests under way.
-        rounds: How often, at most; each has three requests for each place.
+        rounds: How often, at most.
+        each: Requests a round for each place.
         budget: Seconds after which no further round begins, once each way has gone first.
         clock: Seconds.
     """
     mixed = mix_domains(prompts)
-    count = _EACH * at_once
+    count = each * at_once
     asks = [
         replace(ask, messages=mixed[i % len(mixed)].messages) for i in range(max(rounds, 1) * count)
     ]

@@ -61,7 +61,9 @@ class SteppingArm:
 
 async def measured(prompts: list[Prompt], at_once: int, rounds: int) -> tuple[SteppingArm, Crowd]:
     arm = SteppingArm()
-    crowd = await measure_crowd(arm, prompts, ASK, at_once, rounds=rounds, clock=lambda: arm.now)
+    crowd = await measure_crowd(
+        arm, prompts, ASK, at_once, rounds=rounds, each=3, clock=lambda: arm.now
+    )
     return arm, crowd
 
 
@@ -103,11 +105,11 @@ async def test_both_ways_serve_the_same_requests_and_go_first_in_turn() -> None:
 async def test_no_round_begins_when_the_time_is_up_but_each_way_goes_first_once() -> None:
     arm = SteppingArm()
     crowd = await measure_crowd(
-        arm, [prompt("a", steps=4)], ASK, 3, rounds=9, budget=100.0, clock=lambda: arm.now
+        arm, [prompt("a", steps=4)], ASK, 3, rounds=9, each=3, budget=100.0, clock=lambda: arm.now
     )
     assert len(crowd.alone.seconds) == 3  # 48 seconds each: the third began at 96
     crowd = await measure_crowd(
-        arm, [prompt("a", steps=4)], ASK, 3, rounds=9, budget=1.0, clock=lambda: arm.now
+        arm, [prompt("a", steps=4)], ASK, 3, rounds=9, each=3, budget=1.0, clock=lambda: arm.now
     )
     assert crowd.to_dict()["rounds"] == 2
 

@@ -155,6 +155,11 @@ class Costs:
         level, low = self._level.value, self._shape[at]
         return [level * (ms - low) for ms in self._shape[at : at + count + 1]]
 
+    def step(self, tokens: int) -> float:
+        """What one token more adds to a pass over ``tokens``."""
+        at, shape = min(tokens, len(self._shape) - 2), self._shape
+        return self._level.value * (shape[at + 1] - shape[at])
+
     def other(self, proposing: bool = True) -> float:
         """Everything outside the passes, per request."""
         plain = self._other_plain.value

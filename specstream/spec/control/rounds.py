@@ -151,7 +151,7 @@ class Round:
         ms, total = [0.0], 0.0
         for depth in range(1, self._entries + 1):
             width = self._rows + int(crowd.others[depth]) + depth - 1
-            total += self._costs.widening(width, 1)[1]
+            total += self._costs.step(width)
             ms.append(total)
         return ms
 
