@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -26,8 +27,12 @@ from specstream.spec.proposers import proposer_class
 __all__ = ["build_engine"]
 
 
-def build_engine(config: EngineConfig) -> EngineCore:
-    """Read the models and put the parts together. Takes seconds; call it on the engine's thread.
+def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None) -> EngineCore:
+    """Read the models and put the parts together. Call it on the engine's thread.
+
+    Takes seconds, and minutes where passes are compiled for the first time; whatever is wrong with a
+    model is found before that. ``check`` is called before each model is made ready and before each
+    pass is compiled: what it raises ends the building.
 
     Raises:
         ModelError: any of its kinds, from reading or matching the models.
@@ -35,76 +40,36 @@ def build_engine(config: EngineConfig) -> EngineCore:
     """
     torch.set_num_threads(config.threads or _default_threads())
     tokenizer = load_tokenizer(config.target)
+    target = _load_target(config)
+    draft = _load_draft(config, target, tokenizer) if _wants_draft(config) else None
+    for runner in (target, draft):
+        if runner is not None:
+            check()
+            runner.compile(check)
+            runner.warm_up()
+    eos_ids = _eos_ids(target.model, tokenizer)
+    proposer = _build_proposer(config, target, draft, eos_ids)
+    return EngineCore(config, target, tokenizer, proposer, eos_ids)
+
+
+def _load_target(config: EngineConfig) -> ModelRunner:
     model = load_model(config.target, config)
     if model.device.type == "cuda":
         torch.cuda.set_device(model.device)  # of this thread: streams and graphs are made for it
     width = find_fixed_width(model, config) if config.mode == "reproducible" else None
-    target = ModelRunner(
+    return ModelRunner(
         model,
         fixed_width=width,
         context_length=config.context_length,
         captured=TARGET if config.compile else None,
     )
-    target.warm_up()
-    eos_ids = _eos_ids(target.model, tokenizer)
-    proposer = _build_proposer(config, target, tokenizer, eos_ids)
-    return EngineCore(config, target, tokenizer, proposer, eos_ids)
 
 
-def _build_proposer(
-    config: EngineConfig,
-    target: ModelRunner,
-    tokenizer: PreTrainedTokenizerBase,
-    eos_ids: frozenset[int],
-) -> Proposer:
-    match config.proposer:
-        case AutoProposerConfig() as wanted:
-            return _build_auto(wanted, config, target, tokenizer, eos_ids)
-        case DraftProposerConfig() as wanted:
-            draft = _load_draft(config, target, tokenizer)
-            return cast(Proposer, _draft_proposer(wanted, draft, eos_ids, config))
-        case NgramProposerConfig() as wanted:
-            made: Proposer = proposer_class("ngram")(wanted, target.device)
-            return made
-        case _:
-            plain: Proposer = proposer_class("off")()
-            return plain
-
-
-def _build_auto(
-    wanted: AutoProposerConfig,
-    config: EngineConfig,
-    target: ModelRunner,
-    tokenizer: PreTrainedTokenizerBase,
-    eos_ids: frozenset[int],
-) -> Proposer:
-    from specstream.engine.calibration import calibrate
-    from specstream.spec.control.controller import Controller
-
-    draft = _load_draft(config, target, tokenizer) if wanted.draft else None
-    controller = Controller(
-        kinds=frozenset({"ngram"} if draft is None else {"ngram", "draft"}),
-        max_tokens=wanted.max_tokens,
-        interactive=target.device.type == "cpu",
-        costs=calibrate(target, draft),
-    )
-    lookup = NgramProposerConfig(
-        num_tokens=wanted.max_tokens, max_ngram=wanted.max_ngram, min_ngram=wanted.min_ngram
-    )
-    made: Proposer = proposer_class("auto")(
-        controller,
-        proposer_class("ngram")(lookup, target.device),
-        None
-        if draft is None
-        else _draft_proposer(DraftProposerConfig(window=wanted.window), draft, eos_ids, config),
-    )
-    return made
-
-
-def _draft_proposer(
-    wanted: DraftProposerConfig, draft: ModelRunner, eos_ids: frozenset[int], config: EngineConfig
-) -> Any:
-    return proposer_class("draft")(wanted, draft, eos_ids, config.prefill_chunk)
+def _wants_draft(config: EngineConfig) -> bool:
+    wanted = config.proposer
+    if isinstance(wanted, AutoProposerConfig):
+        return wanted.draft
+    return isinstance(wanted, DraftProposerConfig)
 
 
 def _load_draft(
@@ -123,8 +88,64 @@ def _load_draft(
             f"draft {config.draft} has {draft.model_vocab_size} output rows for a "
             f"tokenizer of {len(tokenizer)} tokens"
         )
-    draft.warm_up()
     return draft
+
+
+def _build_proposer(
+    config: EngineConfig,
+    target: ModelRunner,
+    draft: ModelRunner | None,
+    eos_ids: frozenset[int],
+) -> Proposer:
+    made: Proposer
+    match config.proposer:
+        case AutoProposerConfig() as wanted:
+            made = _build_auto(wanted, config, target, draft, eos_ids)
+        case DraftProposerConfig() as wanted:
+            made = _draft_proposer(wanted, draft, eos_ids, config)
+        case NgramProposerConfig() as wanted:
+            made = proposer_class("ngram")(wanted, target.device)
+        case _:
+            made = proposer_class("off")()
+    return made
+
+
+def _build_auto(
+    wanted: AutoProposerConfig,
+    config: EngineConfig,
+    target: ModelRunner,
+    draft: ModelRunner | None,
+    eos_ids: frozenset[int],
+) -> Proposer:
+    from specstream.engine.calibration import calibrate
+    from specstream.spec.control.controller import Controller
+
+    controller = Controller(
+        kinds=frozenset({"ngram"} if draft is None else {"ngram", "draft"}),
+        max_tokens=wanted.max_tokens,
+        interactive=target.device.type == "cpu",
+        costs=calibrate(target, draft),
+    )
+    lookup = NgramProposerConfig(
+        num_tokens=wanted.max_tokens, max_ngram=wanted.max_ngram, min_ngram=wanted.min_ngram
+    )
+    made: Proposer = proposer_class("auto")(
+        controller,
+        proposer_class("ngram")(lookup, target.device),
+        _draft_proposer(DraftProposerConfig(window=wanted.window), draft, eos_ids, config),
+    )
+    return made
+
+
+def _draft_proposer(
+    wanted: DraftProposerConfig,
+    draft: ModelRunner | None,
+    eos_ids: frozenset[int],
+    config: EngineConfig,
+) -> Any:
+    if draft is None:
+        return None
+    return proposer_class("draft")(wanted, draft, eos_ids, config.prefill_chunk)
 
 
 def _default_threads() -> int:

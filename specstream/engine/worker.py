@@ -80,6 +80,15 @@ class EngineWorker:
                 self._closing = True
                 self._mail.put(None)
 
+    def check(self) -> None:
+        """For ``build`` to call now and then.
+
+        Raises:
+            EngineClosed: nobody waits for the engine any more.
+        """
+        if self._closing:
+            raise EngineClosed("the engine was closed before it was ready")
+
     def join(self) -> None:
         """Wait for the thread to end; short once ``on_closed`` has been called."""
         self._thread.join()

@@ -101,10 +101,10 @@ def paced(round_ms: float, token_ms: float, passes: int = 200) -> Pace:
 
 @pytest.mark.parametrize(
     ("round_ms", "token_ms", "budget"),
-    [(10.0, 0.125, 80), (40.0, 0.05, 512), (10.0, 5.0, 16), (0.1, 0.1, 16)],
-    ids=["as long as a round", "never more than a chunk", "slow", "tiny"],
+    [(10.0, 0.125, 56), (40.0, 0.05, 512), (10.0, 5.0, 16), (0.1, 0.1, 16)],
+    ids=["seven tenths of a round", "never more than a chunk", "slow", "tiny"],
 )
-def test_as_much_is_read_as_makes_a_round_twice_as_long(
+def test_as_much_is_read_as_a_listener_does_not_hear(
     round_ms: float, token_ms: float, budget: int
 ) -> None:
     assert abs(paced(round_ms, token_ms).budget(512) - budget) <= 1
@@ -123,7 +123,7 @@ def test_a_change_of_pace_is_followed_and_an_outlier_is_not() -> None:
     for _ in range(50):
         pace.observe(10.0, tokens=1, rows=1)
         pace.observe(10.0 + 100 * 0.4, tokens=100, rows=1)
-    assert 24 <= pace.budget(512) <= 26
+    assert 16 <= pace.budget(512) <= 18
 
 
 def test_a_wide_pass_before_any_round_says_nothing() -> None:
@@ -138,4 +138,4 @@ def test_a_batch_of_wide_rounds_is_not_taken_for_reading() -> None:
         pace.observe(
             60.0, tokens=16 * 9, rows=16
         )  # sixteen requests with eight drafted tokens each
-    assert abs(pace.budget(512) - 100) <= 1
+    assert abs(pace.budget(512) - 70) <= 1

@@ -1,0 +1,130 @@
+"""How an engine is built: what is refused, in which order, and when it stops."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specstream.config import EngineConfig
+from specstream.engine import build
+from specstream.engine.worker import EngineWorker
+from specstream.errors import EngineClosed, ModelUnsupported, SpecstreamError, VocabularyMismatch
+from specstream.model.compiled.widths import CapturePlan
+from tests.model import families
+from tests.model.compiled.uncompiled import Uncompiled
+from tests.tiny import byte_tokenizer, save_pair, tiny_model
+
+PACKAGES = 5  # three passes, a pass and a chain
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return save_pair(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Uncompiled:
+    monkeypatch.setenv("SPECSTREAM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(build, "TARGET", CapturePlan((1, 2, 5)))
+    monkeypatch.setattr(build, "DRAFT", CapturePlan((1,), chain_widths=(1,), chain_steps=3))
+    return Uncompiled(monkeypatch)
+
+
+def config_of(target: Path, draft: Path, proposer: str = "draft") -> EngineConfig:
+    values: dict[str, Any] = {"target": str(target), "draft": str(draft), "dtype": "float32"}
+    return EngineConfig.model_validate(values | {"proposer": {"kind": proposer}, "compile": True})
+
+
+def test_compiling_is_told_package_by_package_and_the_next_start_has_nothing_to_tell(
+    pair: tuple[Path, Path], compiler: Uncompiled, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="specstream.model")
+    build.build_engine(config_of(*pair))
+    told = [record.getMessage() for record in caplog.records]
+    wanted = [("pass", 1), ("pass", 2), ("pass", 5), ("pass", 1), ("chain", 1)]
+    assert len(told) == 2 * len(wanted) == 2 * len(compiler.made) == 2 * PACKAGES
+    for (kind, width), before, after in zip(wanted, told[::2], told[1::2]):
+        assert before.startswith(f"compiling a {kind} from {width} tokens, layers 1 to 2")
+        assert after.startswith("compiled in ")
+    caplog.clear()
+    build.build_engine(config_of(*pair))
+    assert caplog.messages == [] and len(compiler.made) == PACKAGES
+
+
+def sliding(folder: Path) -> None:
+    """Of a kind that can't be compiled."""
+    tokenizer = byte_tokenizer()
+    model = families.build("mistral", sliding_window=8, vocab_size=len(tokenizer))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def short(folder: Path) -> None:
+    """With fewer output rows than its tokenizer has tokens."""
+    tokenizer = byte_tokenizer()
+    tiny_model(len(tokenizer) - 1).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def foreign(folder: Path) -> None:
+    """With another tokenizer."""
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens(["<more>"])
+    tiny_model(len(tokenizer)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+@pytest.mark.parametrize("proposer", ["draft", "auto"])
+@pytest.mark.parametrize(
+    ("save", "error", "said"),
+    [
+        (sliding, ModelUnsupported, "MistralForCausalLM here is none; leave compile off"),
+        (short, VocabularyMismatch, "output rows"),
+        (foreign, VocabularyMismatch, "don't share a tokenizer"),
+    ],
+)
+def test_a_draft_that_will_not_do_is_refused_before_anything_is_compiled(
+    pair: tuple[Path, Path],
+    compiler: Uncompiled,
+    tmp_path: Path,
+    proposer: str,
+    save: Any,
+    error: type[SpecstreamError],
+    said: str,
+) -> None:
+    save(tmp_path / "other")
+    with pytest.raises(error, match=said):
+        build.build_engine(config_of(pair[0], tmp_path / "other", proposer))
+    assert compiler.made == []
+    # Who doesn't draft with a model doesn't read one.
+    build.build_engine(config_of(pair[0], tmp_path / "other", "ngram"))
+    assert len(compiler.made) == 3
+
+
+@pytest.mark.parametrize("stop", [1, 3, 4], ids=["at once", "behind the target", "in the draft"])
+def test_a_start_that_nobody_waits_for_ends_behind_the_package_under_way(
+    pair: tuple[Path, Path], compiler: Uncompiled, stop: int
+) -> None:
+    """And what it has compiled serves a later start."""
+    config = config_of(*pair)
+    told: list[SpecstreamError | None] = []
+    ended: list[bool] = []
+
+    def leave() -> None:
+        if len(compiler.made) == stop - 1:
+            worker.close()
+
+    worker = EngineWorker(
+        lambda: build.build_engine(config, worker.check), told.append, lambda: ended.append(True)
+    )
+    compiler.before_next = leave
+    worker.start()
+    worker.join()
+    assert [type(error) for error in told] == [EngineClosed] and ended == [True]
+    assert len(compiler.made) == stop
+    compiler.before_next = lambda: None
+    build.build_engine(config)
+    assert len(compiler.made) == len(set(compiler.made)) == PACKAGES
