@@ -47,7 +47,10 @@ def _by_mask(args: Any) -> bool:
 
 @contextmanager
 def transfers() -> Iterator[Transfers]:
-    """Count within the block. A whole tensor that is read at once is one transfer."""
+    """Count within the block. A whole tensor that is read at once is one transfer.
+
+    So is one that is made of numbers on the device at once, which waits for all that is queued there.
+    """
     with pytest.MonkeyPatch.context() as patch, Transfers() as counter:
 
         def counted(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,6 +63,16 @@ def transfers() -> Iterator[Transfers]:
 
             return read
 
+        def made(original: Callable[..., Any]) -> Callable[..., Any]:
+            def make(*args: Any, **options: Any) -> Any:
+                if options.get("device") is not None:
+                    counter.where.append(original.__name__)
+                return original(*args, **options)
+
+            return make
+
+        for name in ("tensor", "as_tensor"):
+            patch.setattr(torch, name, made(getattr(torch, name)))
         for name in _WHOLE:
             patch.setattr(torch.Tensor, name, counted(name, getattr(torch.Tensor, name)))
         yield counter

@@ -17,6 +17,7 @@ from specstream.engine.reading import Pace, Step
 from specstream.engine.request import Request
 from specstream.engine.stopwatch import Stopwatch
 from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.transfer import sent
 from specstream.spec.proposal import AdaptiveProposer, Proposal, Proposer, StepTimes, Verdict
 from specstream.types import Chunk, Span
 
@@ -67,7 +68,7 @@ class Rounds:
         proposals = self._propose(batch)
         watch.mark()
         inputs = [self._input(r, p.tokens) for r, p in zip(batch, proposals, strict=True)]
-        inputs += [self._input(request, [], count) for request, count in step.reading]
+        inputs += [self._input(request, None, count) for request, count in step.reading]
         logits = self._target.forward(inputs)[: len(batch)]
         for request, _ in step.reading:
             request.stats.prefill_forwards += 1
@@ -138,15 +139,15 @@ class Rounds:
         return made
 
     def _input(
-        self, request: Request, proposed: Tensor | list[int], count: int | None = None
+        self, request: Request, proposed: Tensor | None, count: int | None = None
     ) -> ForwardInput:
         assert request.slot_state is not None
         at = request.slot_state.cache.length
         end = len(request.token_ids) if count is None else at + count
-        ids = torch.tensor(request.token_ids[at:end], device=self._target.device)
-        extra = torch.as_tensor(proposed, dtype=torch.int64, device=self._target.device)
-        tokens = torch.cat([ids, extra]) if extra.shape[0] else ids
-        return ForwardInput(tokens, request.slot_state.cache, keep=1 + extra.shape[0])
+        tokens, keep = sent(request.token_ids[at:end], self._target.device), 1
+        if proposed is not None and proposed.shape[0]:
+            tokens, keep = torch.cat([tokens, proposed]), 1 + proposed.shape[0]
+        return ForwardInput(tokens, request.slot_state.cache, keep)
 
     def _commit(
         self, request: Request, proposal: Proposal, verdict: Verdict, times: tuple[float, float]

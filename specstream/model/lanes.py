@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specstream.model.slab import SlabCache
+from specstream.model.transfer import sent
 from specstream.model.weights import DecoderWeights
 
 __all__ = ["Lanes", "Seats"]
@@ -72,7 +73,7 @@ class Seats:
         device = self.pool.device
         sides = torch.arange(two, device=device).unsqueeze(1) * lanes * heads
         steps = (sides + torch.arange(heads, device=device)) * capacity
-        return (torch.tensor(first, device=device).unsqueeze(1) + steps.view(-1)).view(-1)
+        return (sent(first, device).unsqueeze(1) + steps.view(-1)).view(-1)
 
 
 class Lanes:

@@ -25,7 +25,8 @@ def gumbel(seed: int, positions: Tensor, vocab_size: int) -> Tensor:
     """
     tokens = torch.arange(vocab_size, device=positions.device)
     # The seed is mixed with the position first, so that neighbours share no structure.
-    key = _mix(_mix(torch.as_tensor(seed, device=positions.device) + _GOLDEN) + positions * _GOLDEN)
+    start = torch.full((), seed, dtype=torch.int64, device=positions.device)
+    key = _mix(_mix(start + _GOLDEN) + positions * _GOLDEN)
     bits = _mix(key.unsqueeze(-1) + (tokens + 1) * _GOLDEN)
     uniform = ((bits >> 12) & (2**52 - 1)).double().add_(0.5).mul_(2.0**-52)  # in (0, 1)
     return uniform.log_().neg_().log_().neg_()

@@ -64,7 +64,7 @@ def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
 def _reciprocal(temperature: float, device: torch.device) -> Tensor:
     """``[1]`` float32. A product with it makes float32 of a lower precision in one operation."""
     with torch.inference_mode(False):
-        return torch.tensor([1.0 / temperature], dtype=torch.float32, device=device)
+        return torch.full((1,), 1.0 / temperature, dtype=torch.float32, device=device)
 
 
 def _only(probs: Tensor, keep: Tensor) -> Tensor:

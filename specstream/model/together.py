@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from specstream.model.attention import Heads, Masks
 from specstream.model.lanes import Lanes, Seats
 from specstream.model.slab import SlabCache
+from specstream.model.transfer import sent
 
 __all__ = ["Together"]
 
@@ -97,4 +97,4 @@ class Together:
         return mixed if self._laid is None else mixed.index_select(0, self._laid)
 
     def _tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
-        return torch.tensor(values, device=self._seats.pool.device)
+        return sent(values, self._seats.pool.device)

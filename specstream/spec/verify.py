@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from specstream.model.sampling import draw_at, free_to_look, probabilities, uniforms
+from specstream.model.transfer import sent
 from specstream.spec.proposal import Proposal, Verdict
 from specstream.spec.rules import Law, block_law, deterministic_law, ratio_law
 from specstream.spec.walk import Rule, walk
@@ -170,7 +171,7 @@ def _draw(cases: Sequence[_Sampled], law_of: Callable[..., Law] | None) -> Tenso
     count = max(case.proposal.length for case in cases)
     target = _stacked([_pad(case.target, count + 1) for case in cases])
     tokens = _stacked([_pad(case.proposal.tokens, count) for case in cases])
-    lengths = torch.tensor([case.proposal.length for case in cases], device=target.device)
+    lengths = sent([case.proposal.length for case in cases], target.device)
     if law_of is None:
         law = deterministic_law(tokens, target, lengths)
     else:

@@ -16,6 +16,7 @@ from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.model.slab import SlabCache
 from specstream.model.together import Together
 from tests.model.families import FAMILY, build, text, whole
+from tests.transfers import transfers
 
 
 @pytest.fixture
@@ -83,6 +84,17 @@ def test_ragged_sequences_get_the_models_own_logits(name: str, used: list[int]) 
     crowd.go({0: 1, 1: 1, 2: 1, 3: 1, 4: 1})
     layers = len(crowd.model.model.layers)
     assert [used[i] for i in range(0, len(used), layers)] == [3, 3, 4, 5, 5, 2, 5]
+
+
+@torch.inference_mode()
+def test_a_shared_pass_never_waits_for_the_device(used: list[int]) -> None:
+    runner = ModelRunner(build("llama"))
+    inputs = [ForwardInput(text(n), runner.new_cache(), keep=1) for n in (2, 1, 3)]
+    for _ in range(2):  # entering lanes, and staying there
+        with transfers() as counter:
+            runner.forward(inputs)
+        assert counter.where == []
+    assert used
 
 
 @torch.inference_mode()

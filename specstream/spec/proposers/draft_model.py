@@ -10,6 +10,7 @@ from torch import Tensor
 from specstream.config import DraftProposerConfig
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.model.sampling import probabilities
+from specstream.model.transfer import sent
 from specstream.spec.proposal import Capabilities, Proposal, SpecRequest, Verdict
 from specstream.spec.proposers.drafting import Drafting, DraftSequence
 
@@ -230,7 +231,7 @@ class DraftModelProposer:
         return state
 
     def _ids(self, tokens: Sequence[int]) -> Tensor:
-        return torch.tensor(tokens, dtype=torch.int64, device=self._runner.device)
+        return sent(tokens, self._runner.device)
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
         """Keep the rows of accepted tokens, take back the others; called before the commit."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from specstream.config import NgramProposerConfig
+from specstream.model.transfer import sent
 from specstream.spec.proposal import Capabilities, Proposal, SpecRequest, Verdict
 
 __all__ = ["Lookup", "NgramProposer"]
@@ -140,8 +141,7 @@ class NgramProposer:
 
     def proposal(self, tokens: Sequence[int]) -> Proposal:
         """Found tokens as a proposal."""
-        found = torch.tensor(tokens, dtype=torch.int64, device=self.device)
-        return Proposal(found, source="ngram")
+        return Proposal(sent(tokens, self.device), source="ngram")
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
         """Committed tokens are read at the next proposal."""

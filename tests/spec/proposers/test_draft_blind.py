@@ -63,6 +63,7 @@ def test_the_count_has_teeth() -> None:
         lambda t: t.tolist(),
         lambda t: [1, 2][t],
         lambda t: torch.arange(3)[torch.arange(3) > t],
+        lambda t: torch.tensor([1], device=t.device),
     ):
         with transfers() as counter:
             read(torch.tensor(1))

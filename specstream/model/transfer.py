@@ -1,0 +1,23 @@
+"""Numbers on their way to a device, without waiting for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["sent"]
+
+
+def sent(
+    values: Sequence[int] | Sequence[float] | Sequence[Sequence[int]],
+    device: torch.device,
+    dtype: torch.dtype = torch.int64,
+) -> Tensor:
+    """``torch.tensor(values, dtype, device)``, which would wait for all that is queued on a GPU.
+
+    The driver copies from ordinary memory before it returns, so the values may go at once.
+    """
+    made = torch.tensor(values, dtype=dtype)
+    return made if device.type == "cpu" else made.to(device, non_blocking=True)
