@@ -7,59 +7,25 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
 
-from specstream.config import DraftProposerConfig, NgramProposerConfig
-from specstream.errors import EngineBusy, EngineFailed, ModelBroken, PromptError
+from specstream.config import DraftProposerConfig
+from specstream.errors import EngineBusy, PromptError
 from specstream.model.lean import LeanDecoder
-from specstream.model.runner import ForwardInput, ModelRunner
-from specstream.spec.proposal import Proposer
+from specstream.model.runner import ModelRunner
 from specstream.spec.proposers import KINDS
 from specstream.spec.proposers.draft_model import DraftModelProposer
-from specstream.spec.proposers.ngram import NgramProposer
 from specstream.spec.proposers.off import OffProposer
 from specstream.types import SamplingParams
+from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, plain_greedy, proposer
 from tests.tiny import (
     EOS,
     Inbox,
     ask,
-    auto_proposer,
-    byte_tokenizer,
     make_core,
     noisy_copy,
     run_until_idle,
     tiny_model,
 )
-
-TOKENIZER = byte_tokenizer()
-MODEL = tiny_model(len(TOKENIZER), seed=2)
-
-
-def proposer(kind: str, model: PreTrainedModel = MODEL, noise: float = 0.15) -> Proposer:
-    if kind == "draft":
-        runner = ModelRunner(noisy_copy(model, noise))
-        return DraftModelProposer(DraftProposerConfig(num_tokens=5), runner, frozenset({EOS}))
-    if kind == "ngram":
-        return NgramProposer(NgramProposerConfig(min_ngram=1), torch.device("cpu"))
-    if kind == "auto":
-        return auto_proposer(ModelRunner(noisy_copy(model, noise)))
-    return OffProposer()
-
-
-@torch.inference_mode()
-def plain_greedy(text: str, count: int, eos: int | None = EOS) -> list[int]:
-    """The simplest loop there is: no cache, one token at a time."""
-    ids: list[int] = TOKENIZER.encode(text)
-    out: list[int] = []
-    while len(out) < count:
-        token = int(MODEL(input_ids=torch.tensor([ids + out])).logits[0, -1].argmax())
-        out.append(token)
-        if token == eos:
-            break
-    return out
-
-
-PROMPTS = ["abab", "the cat sat on the mat, the cat", "zq", "日本 日本", "1, 2, 3, 4, 1, 2, 3,"]
 
 
 def test_every_kind_is_tested_here() -> None:
@@ -257,86 +223,6 @@ def test_the_context_is_never_overrun(room: int) -> None:
     assert isinstance(inbox.errors[0], PromptError)
 
 
-def explode(*args: object) -> None:
-    raise RuntimeError("boom")
-
-
-def test_a_broken_round_ends_its_requests_with_a_typed_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    core = make_core(MODEL, TOKENIZER, proposer("ngram"), eos_ids=())
-    _, inbox = ask(core, "abab", SamplingParams(max_tokens=20))
-    core.step()
-    with monkeypatch.context() as patch:
-        patch.setattr(core.target, "forward", explode)
-        core.step()
-    assert isinstance(inbox.errors[0], EngineFailed)
-    assert isinstance(inbox.errors[0].__cause__, RuntimeError)
-    assert len(inbox.chunks) == 1  # what was accepted before has been given out
-    assert core.slots.in_use == 0
-    _, inbox = ask(core, "abab", SamplingParams(max_tokens=20))
-    run_until_idle(core)
-    assert len(inbox.token_ids) == 20
-
-
-def test_a_broken_proposer_costs_speed_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    core = make_core(MODEL, TOKENIZER, proposer("draft"), eos_ids=())
-    request, inbox = ask(core, "abab", SamplingParams(max_tokens=30))
-    core.step()
-    core.step()
-    with monkeypatch.context() as patch:
-        assert isinstance(core.proposer, DraftModelProposer)
-        patch.setattr(core.proposer._runner, "forward", explode)
-        core.step()
-    assert "proposer broke" in caplog.text
-    run_until_idle(core)
-    assert inbox.token_ids == plain_greedy("abab", 30, eos=None)
-    assert request.stats.accepted > 0
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("rule", ["ratio", "block"])
-def test_a_draft_without_numbers_changes_nothing(temperature: float, rule: str) -> None:
-    broken = noisy_copy(MODEL, 0.0)
-    with torch.no_grad():
-        for weight in broken.parameters():
-            weight.fill_(torch.nan)
-    draft = DraftModelProposer(DraftProposerConfig(), ModelRunner(broken), frozenset())
-    params = SamplingParams(temperature, seed=3, max_tokens=12)
-    results = []
-    for made in (draft, OffProposer()):
-        core = make_core(MODEL, TOKENIZER, made, eos_ids=(), rule=rule)
-        request, inbox = ask(core, "abc", params)
-        run_until_idle(core)
-        results.append(inbox.token_ids)
-        assert request.stats.accepted == 0
-    assert results[0] == results[1]
-
-
-def test_numbers_lost_on_the_way_end_that_request_only() -> None:
-    core = make_core(MODEL, TOKENIZER, OffProposer(), eos_ids=())
-    _, bad = ask(core, "abc", SamplingParams(max_tokens=10))
-    _, good = ask(core, "abcd", SamplingParams(max_tokens=10))
-    core.step()
-    forward = core.target.forward
-
-    def spoil(inputs: list[ForwardInput]) -> list[torch.Tensor]:
-        rows = forward(inputs)
-        rows[0] = rows[0].clone()
-        rows[0][0, 7] = torch.nan
-        return rows
-
-    core.target.forward = spoil  # type: ignore[method-assign,assignment]
-    core.step()
-    core.target.forward = forward  # type: ignore[method-assign]
-    run_until_idle(core)
-    assert isinstance(bad.errors[0], ModelBroken)
-    assert len(bad.token_ids) == 1
-    assert good.token_ids == plain_greedy("abcd", 10, eos=None)
-
-
 def test_the_next_in_line_does_not_wait_for_news_after_a_failed_admission() -> None:
     core = make_core(MODEL, TOKENIZER, OffProposer(), max_running=1)
     _, refused = ask(core, "x" * 600, SamplingParams(), inbox=Inbox(reading=False))
@@ -375,69 +261,6 @@ def test_a_conversation_that_ends_while_it_is_answered_leaves_no_cache() -> None
     ask(core, "abc", SamplingParams(max_tokens=2), session="s")
     run_until_idle(core)
     assert core.slots.kept == 1
-
-
-def test_the_draft_reads_a_long_prompt_in_parts() -> None:
-    draft = proposer("draft")
-    assert isinstance(draft, DraftModelProposer)
-    draft._prefill_chunk = 8
-    core = make_core(MODEL, TOKENIZER, draft, eos_ids=(), prefill_chunk=8)
-    text = "abc" * 20
-    request, inbox = ask(core, text, SamplingParams(max_tokens=40))
-    worst = 0
-    while request.finish_reason is None:
-        before = draft._runner.forwards
-        core.step()
-        worst = max(worst, draft._runner.forwards - before)
-    assert worst <= 5
-    assert inbox.token_ids == plain_greedy(text, 40, eos=None)
-    assert request.stats.accepted > 0
-
-
-def windowed(window: int, context: int | None = None) -> DraftModelProposer:
-    runner = ModelRunner(noisy_copy(MODEL, 0.1), context_length=context)
-    return DraftModelProposer(DraftProposerConfig(window=window), runner, frozenset())
-
-
-def test_the_draft_reads_the_end_of_a_long_prompt_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    draft = windowed(8)
-    core = make_core(MODEL, TOKENIZER, draft, eos_ids=())
-    read: list[int] = []
-    forward = draft._runner.forward
-
-    def spy(inputs: list[ForwardInput]) -> list[torch.Tensor]:
-        read.extend(item.token_ids.shape[0] for item in inputs)
-        return forward(inputs)
-
-    monkeypatch.setattr(draft._runner, "forward", spy)
-    for text in ("abc" * 20, "abc" * 20 + "tell me more", "xyz"):  # turns of one conversation
-        read.clear()
-        request, inbox = ask(core, text, SamplingParams(max_tokens=40), session="s")
-        run_until_idle(core)
-        assert inbox.token_ids == plain_greedy(text, 40, eos=None)
-        assert request.stats.accepted > 0
-        assert max(read) <= 8
-
-
-def test_a_draft_of_small_context_goes_on_beyond_it() -> None:
-    draft = windowed(8, context=20)
-    core = make_core(MODEL, TOKENIZER, draft, eos_ids=())
-    request, inbox = ask(core, "abcabc", SamplingParams(max_tokens=80))
-    run_until_idle(core)
-    assert inbox.token_ids == plain_greedy("abcabc", 80, eos=None)
-    drafted = [chunk.drafted for chunk in inbox.chunks]
-    assert sum(drafted[len(drafted) // 2 :]) > 0
-
-
-def test_weights_that_give_no_numbers_are_named() -> None:
-    broken = noisy_copy(MODEL, 0.0)
-    with torch.no_grad():
-        for weight in broken.parameters():
-            weight.fill_(torch.nan)
-    core = make_core(broken, TOKENIZER, OffProposer())
-    _, inbox = ask(core, "abc", SamplingParams())
-    run_until_idle(core)
-    assert isinstance(inbox.errors[0], ModelBroken)
 
 
 def test_a_full_line_is_refused_and_the_rest_served() -> None:

@@ -1,0 +1,111 @@
+"""What breaks in a round ends the requests it is about, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specstream.config import DraftProposerConfig
+from specstream.errors import EngineFailed, ModelBroken
+from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.spec.proposers.draft_model import DraftModelProposer
+from specstream.spec.proposers.off import OffProposer
+from specstream.types import SamplingParams
+from tests.engine.plain import MODEL, TOKENIZER, plain_greedy, proposer
+from tests.tiny import (
+    ask,
+    make_core,
+    noisy_copy,
+    run_until_idle,
+)
+
+
+def explode(*args: object) -> None:
+    raise RuntimeError("boom")
+
+
+def test_a_broken_round_ends_its_requests_with_a_typed_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core = make_core(MODEL, TOKENIZER, proposer("ngram"), eos_ids=())
+    _, inbox = ask(core, "abab", SamplingParams(max_tokens=20))
+    core.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(core.target, "forward", explode)
+        core.step()
+    assert isinstance(inbox.errors[0], EngineFailed)
+    assert isinstance(inbox.errors[0].__cause__, RuntimeError)
+    assert len(inbox.chunks) == 1  # what was accepted before has been given out
+    assert core.slots.in_use == 0
+    _, inbox = ask(core, "abab", SamplingParams(max_tokens=20))
+    run_until_idle(core)
+    assert len(inbox.token_ids) == 20
+
+
+def test_a_broken_proposer_costs_speed_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    core = make_core(MODEL, TOKENIZER, proposer("draft"), eos_ids=())
+    request, inbox = ask(core, "abab", SamplingParams(max_tokens=30))
+    core.step()
+    core.step()
+    with monkeypatch.context() as patch:
+        assert isinstance(core.proposer, DraftModelProposer)
+        patch.setattr(core.proposer._runner, "forward", explode)
+        core.step()
+    assert "proposer broke" in caplog.text
+    run_until_idle(core)
+    assert inbox.token_ids == plain_greedy("abab", 30, eos=None)
+    assert request.stats.accepted > 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("rule", ["ratio", "block"])
+def test_a_draft_without_numbers_changes_nothing(temperature: float, rule: str) -> None:
+    broken = noisy_copy(MODEL, 0.0)
+    with torch.no_grad():
+        for weight in broken.parameters():
+            weight.fill_(torch.nan)
+    draft = DraftModelProposer(DraftProposerConfig(), ModelRunner(broken), frozenset())
+    params = SamplingParams(temperature, seed=3, max_tokens=12)
+    results = []
+    for made in (draft, OffProposer()):
+        core = make_core(MODEL, TOKENIZER, made, eos_ids=(), rule=rule)
+        request, inbox = ask(core, "abc", params)
+        run_until_idle(core)
+        results.append(inbox.token_ids)
+        assert request.stats.accepted == 0
+    assert results[0] == results[1]
+
+
+def test_numbers_lost_on_the_way_end_that_request_only() -> None:
+    core = make_core(MODEL, TOKENIZER, OffProposer(), eos_ids=())
+    _, bad = ask(core, "abc", SamplingParams(max_tokens=10))
+    _, good = ask(core, "abcd", SamplingParams(max_tokens=10))
+    core.step()
+    forward = core.target.forward
+
+    def spoil(inputs: list[ForwardInput]) -> list[torch.Tensor]:
+        rows = forward(inputs)
+        rows[0] = rows[0].clone()
+        rows[0][0, 7] = torch.nan
+        return rows
+
+    core.target.forward = spoil  # type: ignore[method-assign,assignment]
+    core.step()
+    core.target.forward = forward  # type: ignore[method-assign]
+    run_until_idle(core)
+    assert isinstance(bad.errors[0], ModelBroken)
+    assert len(bad.token_ids) == 1
+    assert good.token_ids == plain_greedy("abcd", 10, eos=None)
+
+
+def test_weights_that_give_no_numbers_are_named() -> None:
+    broken = noisy_copy(MODEL, 0.0)
+    with torch.no_grad():
+        for weight in broken.parameters():
+            weight.fill_(torch.nan)
+    core = make_core(broken, TOKENIZER, OffProposer())
+    _, inbox = ask(core, "abc", SamplingParams())
+    run_until_idle(core)
+    assert isinstance(inbox.errors[0], ModelBroken)

@@ -1,0 +1,181 @@
+"""Adapters on sockets of this machine, and cables that can be cut."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+from websockets.typing import Subprotocol
+
+from specstream.pipeline.stage import Pipeline, Stage
+from specstream.pipeline.stages import AvatarStage, PromptStage, VoiceStage
+from specstream.types import Flush, Revoke, ScenePrompt
+from specstream.ws.adapter_server import adapter_server
+from specstream.ws.listen import listen
+from specstream.ws.remote import RemoteStage
+from specstream.ws.stage_codec import encode
+from specstream.ws.stage_frames import SUBPROTOCOL, Kind, ReadyFrame
+from specstream.ws.stage_protocol import WINDOW
+from tests.standins import (
+    Board,
+    Face,
+    Relay,
+    Script,
+    ToneVoice,
+    feed,
+    phrases_of,
+)
+
+TEXT = (
+    "Hello there [smile]. This is „another“ sentence. And. Ein drittes Wort, 東京 too. "
+    "A really [wave] long one now that goes on and on and on until it stops. Bye [nod]"
+)
+PHRASES = phrases_of(TEXT)
+KINDS: tuple[Kind, ...] = ("voice", "avatar", "prompt")
+MAKE: dict[Kind, Callable[[Script | None], Any]] = {
+    "voice": ToneVoice,
+    "avatar": Face,
+    "prompt": Board,
+}
+LOCAL: dict[Kind, Callable[[Any], Stage[Any, Any]]] = {
+    "voice": VoiceStage,
+    "avatar": AvatarStage,
+    "prompt": PromptStage,
+}
+
+
+@asynccontextmanager
+async def remote(
+    kind: Kind, script: Script | None = None, *, window: int = WINDOW, **options: Any
+) -> AsyncGenerator[RemoteStage, None]:
+    """A served adapter and the stage that stands for it."""
+    async with (
+        adapter_server(kind, lambda: MAKE[kind](script), window=window) as port,
+        RemoteStage(f"ws://127.0.0.1:{port}", kind, window=window, **options) as stage,
+    ):
+        yield stage
+
+
+@asynccontextmanager
+async def pipeline(
+    remotes: Sequence[Kind], scripts: dict[Kind, Script] | None = None, **options: Any
+) -> AsyncGenerator[Pipeline, None]:
+    """Voice and avatar in one branch, prompts in another; ``remotes`` behind sockets."""
+    scripts = scripts or {}
+    async with AsyncExitStack() as stack:
+        stages: dict[str, Stage[Any, Any]] = {}
+        for kind in KINDS:
+            if kind in remotes:
+                stages[kind] = await stack.enter_async_context(remote(kind, scripts.get(kind)))
+            else:
+                stages[kind] = LOCAL[kind](MAKE[kind](scripts.get(kind)))
+        branches = [[stages["voice"], stages["avatar"]], [stages["prompt"]]]
+        yield Pipeline(branches, head=Relay(), **options)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop turn until ``condition`` holds."""
+    with anyio.fail_after(20):
+        while not condition():
+            await anyio.lowlevel.checkpoint()
+
+
+async def a_turn_elsewhere(port: int) -> None:
+    """A whole turn on another connection, as a clock: by then everything due has happened."""
+    async with RemoteStage(f"ws://127.0.0.1:{port}", "voice") as other:
+        assert await feed(other, PHRASES) == await feed(VoiceStage(ToneVoice()), PHRASES)
+
+
+def unnumbered(items: list[Any]) -> list[Any]:
+    """Shots are numbered through the life of their adapter; leave that out."""
+    return [replace(i, shot_id="") if isinstance(i, ScenePrompt) else i for i in items]
+
+
+class Cable:
+    """A TCP connection's middle, that can be cut."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._writers: list[asyncio.StreamWriter] = []
+
+    @asynccontextmanager
+    async def plugged(self) -> AsyncGenerator[int, None]:
+        server = await asyncio.start_server(self._join, "127.0.0.1", 0)
+        try:
+            yield server.sockets[0].getsockname()[1]
+        finally:
+            server.close()
+            self.cut()
+            await until(lambda: not self._writers)
+
+    def cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        mine = [writer, far_writer]
+        self._writers += mine
+        await asyncio.gather(self._copy(reader, far_writer), self._copy(far_reader, writer))
+        for end in mine:
+            end.transport.abort()
+            self._writers.remove(end)
+
+    @staticmethod
+    async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.transport.abort()
+
+
+LAYOUTS: list[tuple[Kind, ...]] = [
+    (),
+    ("voice", "avatar", "prompt"),
+    ("voice",),
+    ("avatar",),
+    ("prompt",),
+    ("voice", "prompt"),
+]
+
+
+def with_controls(seed: int) -> list[Any]:
+    """The phrases with flushes and revokes among them; what is revoked is said again."""
+    rng = random.Random(seed)
+    items: list[Any] = []
+    for phrase in PHRASES:
+        items.append(phrase)
+        if rng.random() < 0.4:
+            items += [Revoke(phrase.chars.start), phrase]
+        if rng.random() < 0.3:
+            items.append(Flush())
+    return items
+
+
+@asynccontextmanager
+async def impostor(
+    answer: Callable[[ServerConnection, dict[str, Any]], Any], kind: Kind = "voice"
+) -> AsyncGenerator[int, None]:
+    """A server that says it is an adapter and then does as ``answer`` likes."""
+
+    async def handle(socket: ServerConnection) -> None:
+        await socket.send(encode(ReadyFrame(kind=kind, adapter="impostor", window=4)))
+        try:
+            async for message in socket:
+                if isinstance(message, str):
+                    await answer(socket, json.loads(message))
+        except ConnectionClosed:
+            pass
+
+    async with listen(handle, subprotocols=[Subprotocol(SUBPROTOCOL)], close_timeout=0.1) as port:
+        yield port
