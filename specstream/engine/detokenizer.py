@@ -8,6 +8,7 @@ __all__ = ["Decoder", "Detokenizer"]
 
 _REPLACEMENT = "\ufffd"
 _CONTEXT = 6  # tokens decoded along with a new one, so that joining rules see their left neighbour
+_LONGEST_CONTEXT = 12  # until which it may grow: cutting it off means decoding it once more
 _LONGEST_CHARACTER = 4  # bytes, so at most as many byte-level tokens
 
 
@@ -30,41 +31,46 @@ class Detokenizer:
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._context: list[int] = []  # already given out; decoded again only as left neighbours
+        self._before = ""  # their text
         self._pending: list[int] = []  # not given out yet: half a character
 
     def add(self, token_id: int) -> str:
         """The text that became certain with this token; may be empty."""
         self._pending.append(token_id)
-        before, text = self._texts()
+        text = self._text(self._pending)
         if not text.endswith(_REPLACEMENT):
-            self._settle(len(self._pending))
+            self._settle(len(self._pending), text)
             return text
         # A replacement character at the very end may be the first half of a real one.
         if len(self._pending) < _LONGEST_CHARACTER:
             return ""
         # Too many tokens for one character: what stands before the half one can go.
         for kept in range(1, _LONGEST_CHARACTER):
-            settled = self._decode(self._context + self._pending[:-kept])[len(before) :]
+            settled = self._text(self._pending[:-kept])
             if settled + _REPLACEMENT == text:
-                self._settle(len(self._pending) - kept)
+                self._settle(len(self._pending) - kept, settled)
                 return settled
-        self._settle(len(self._pending))
+        self._settle(len(self._pending), text)
         return text
 
     def finish(self) -> str:
         """The reply has ended: whatever is left, U+FFFD for half a character. Idempotent."""
-        text = self._texts()[1] if self._pending else ""
-        self._settle(len(self._pending))
+        text = self._text(self._pending) if self._pending else ""
+        self._settle(len(self._pending), text)
         return text
 
-    def _texts(self) -> tuple[str, str]:
-        """The text of the context, and what the pending tokens add to it."""
-        before = self._decode(self._context)
-        return before, self._decode(self._context + self._pending)[len(before) :]
+    def _text(self, ids: list[int]) -> str:
+        """What ``ids`` add to the text of the context."""
+        return self._decode(self._context + ids)[len(self._before) :]
 
     def _decode(self, ids: list[int]) -> str:
         return str(self._decoder.decode(ids, skip_special_tokens=True)) if ids else ""
 
-    def _settle(self, count: int) -> None:
-        self._context = (self._context + self._pending[:count])[-_CONTEXT:]
+    def _settle(self, count: int, text: str) -> None:
+        """The first pending tokens were given out as ``text``."""
+        self._context += self._pending[:count]
+        self._before += text
         del self._pending[:count]
+        if len(self._context) > _LONGEST_CONTEXT:
+            self._context = self._context[-_CONTEXT:]
+            self._before = self._decode(self._context)
