@@ -98,14 +98,14 @@ class Engine:
         def build() -> Any:
             from specstream.engine.build import build_engine
 
-            return build_engine(self.config)
+            return build_engine(self.config, worker.check)
 
-        self._worker = module.EngineWorker(
+        worker = self._worker = module.EngineWorker(
             build,
             lambda error: _call_in(loop, settle, error),
             lambda: _call_in(loop, self._closed.set),
         )
-        self._worker.start()
+        worker.start()
         try:
             await ready
         except BaseException:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,11 @@ import torch
 
 from specstream import Engine, SamplingParams
 from specstream.engine import build
+from specstream.engine.worker import EngineWorker
 from specstream.errors import ConfigError
 from specstream.model.compiled.inductor import InductorPasses
 from specstream.model.compiled.widths import CapturePlan
+from tests.model.compiled.uncompiled import Uncompiled
 from tests.tiny import save_pair
 
 # A compiler on a busy machine takes its time.
@@ -67,6 +71,33 @@ async def test_greedy_replies_are_those_of_eager_passes(
     compiled = await replies(Engine.load(*pair, dtype="float32", proposer=draft, compile=True))
     assert compiled == eager
     assert calls["pass"] > 50 and calls["chain"] > 10
+
+
+async def test_who_leaves_while_it_compiles_waits_for_one_package_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = save_pair(tmp_path)
+    monkeypatch.setenv("SPECSTREAM_CACHE", str(tmp_path / "cache"))
+    compiler, left, close = Uncompiled(monkeypatch), threading.Event(), EngineWorker.close
+    loop = asyncio.get_running_loop()
+
+    def closed(worker: EngineWorker) -> None:
+        close(worker)
+        left.set()
+
+    def leave() -> None:
+        """On the engine's thread, in the middle of a package."""
+        if len(compiler.made) == 2:
+            loop.call_soon_threadsafe(entering.cancel)
+            left.wait()
+
+    compiler.before_next = leave
+    monkeypatch.setattr(EngineWorker, "close", closed)
+    engine = Engine.load(*pair, dtype="float32", compile=True)
+    entering = asyncio.create_task(engine.__aenter__())
+    with pytest.raises(asyncio.CancelledError):
+        await entering
+    assert len(compiler.made) == 3
 
 
 def test_one_fixed_width_and_captured_ones_exclude_each_other() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -53,7 +53,10 @@ class ModelRunner:
     A model of the Llama family runs through `LeanDecoder`, several sequences in one pass; any other
     as it is, sequence by sequence. ``lean=False`` runs every model as it is.
 
-    ``captured`` says which passes of one sequence are compiled; see `compile_passes`.
+    ``captured`` says which passes of one sequence `compile` captures.
+
+    Raises:
+        ModelUnsupported: a cache that can't be rolled back, or a model that can't be compiled.
     """
 
     def __init__(
@@ -80,14 +83,20 @@ class ModelRunner:
         self.context_length = min(own, context_length or own)
         self.fixed_width = fixed_width
         self.forwards = 0
+        self._captured = captured
         self._compiled: CompiledPasses | None = None
-        if captured is not None:
-            if self._lean is None:
-                raise ModelUnsupported(
-                    f"compile: only plain models of the Llama family can be compiled, and "
-                    f"{type(model).__name__} here is none; leave compile off"
-                )
-            self._compiled = compile_passes(self._lean, captured, self.vocab_size)
+        if captured is not None and self._lean is None:
+            raise ModelUnsupported(
+                f"compile: only plain models of the Llama family can be compiled, and "
+                f"{type(model).__name__} here is none; leave compile off"
+            )
+
+    def compile(self, check: Callable[[], None] = lambda: None) -> None:
+        """Capture the passes that were asked for; see `compile_passes`. Minutes the first time."""
+        if self._captured is not None and self._lean is not None:
+            self._compiled = compile_passes(
+                self._lean, self._captured, self.vocab_size, check=check
+            )
 
     @property
     def compiled(self) -> CompiledPasses | None:

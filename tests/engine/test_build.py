@@ -29,7 +29,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Uncompiled:
     monkeypatch.setenv("SPECSTREAM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(build, "TARGET", CapturePlan((1, 2, 5)))
-    monkeypatch.setattr(build, "DRAFT", CapturePlan((1,), chain_widths=(1,), chain_steps=3))
+    monkeypatch.setattr(build, "DRAFT", CapturePlan((3,), chain_widths=(1,), chain_steps=3))
     return Uncompiled(monkeypatch)
 
 
@@ -44,7 +44,7 @@ def test_compiling_is_told_package_by_package_and_the_next_start_has_nothing_to_
     caplog.set_level(logging.INFO, logger="specstream.model")
     build.build_engine(config_of(*pair))
     told = [record.getMessage() for record in caplog.records]
-    wanted = [("pass", 1), ("pass", 2), ("pass", 5), ("pass", 1), ("chain", 1)]
+    wanted = [("pass", 1), ("pass", 2), ("pass", 5), ("pass", 3), ("chain", 1)]
     assert len(told) == 2 * len(wanted) == 2 * len(compiler.made) == 2 * PACKAGES
     for (kind, width), before, after in zip(wanted, told[::2], told[1::2]):
         assert before.startswith(f"compiling a {kind} from {width} tokens, layers 1 to 2")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Protocol
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from specstream.errors import ConfigError
 from specstream.model.compiled.cudagraphs import GraphedPasses, capture_on_gpu
 from specstream.model.compiled.inductor import InductorPasses
+from specstream.model.compiled.passes import CompiledPasses
 from specstream.model.compiled.store import PackageStore
 from specstream.model.compiled.widths import DRAFT, TARGET, CapturePlan
 from specstream.model.lean import LeanDecoder
@@ -24,46 +25,18 @@ _BEFORE = 6  # tokens in front of a pass that is tried
 _UNITS = 64  # of the dtype's rounding, of the largest logit: sums in another order, no other sums
 
 
-class CompiledPasses(Protocol):
-    """A model's captured passes, for one sequence at a time."""
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Numbers of tokens of the passes."""
-        ...
-
-    @property
-    def chains(self) -> tuple[int, ...]:
-        """Numbers of tokens that a chain of greedy steps can begin with."""
-        ...
-
-    def __call__(self, tokens: Tensor, cache: SlabCache) -> Tensor | None:
-        """Append ``tokens [n]`` to the sequence; logits ``[n, V]``, or None if it isn't for this."""
-        ...
-
-    def chain(self, tokens: Tensor, cache: SlabCache) -> tuple[Tensor, Tensor] | None:
-        """Append ``tokens [n]`` and greedy choices: tokens and their probabilities ``[steps]``."""
-        ...
-
-    def drop(self, width: int) -> None:
-        """Do without a width."""
-        ...
-
-    def drop_chain(self, width: int) -> None:
-        """Do without a chain."""
-        ...
-
-
 def compile_passes(
     lean: LeanDecoder,
     plan: CapturePlan,
     vocab_size: int | None = None,
     store: PackageStore | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> CompiledPasses:
     """Capture passes of a model, and try each.
 
-    The first time this takes some ten seconds a pass on a CPU; the code is kept in ``store``. What
-    disagrees with the plain pass by more than rounding is left out, with a warning.
+    The first time this takes some ten seconds a pass on a CPU; the code is kept in ``store``. Before
+    each pass ``check`` is called; what it raises ends the capturing. What disagrees with the plain
+    pass by more than rounding is left out, with a warning.
 
     Raises:
         ConfigError: there is no way to compile here.
@@ -72,10 +45,10 @@ def compile_passes(
     made: CompiledPasses
     if device.type == "cpu":
         store = store or PackageStore()
-        made = InductorPasses(lean.weights, lean.rotary, plan, vocab, store)
+        made = InductorPasses(lean.weights, lean.rotary, plan, vocab, store, check)
     elif device.type == "cuda":
         made = GraphedPasses(lean.weights, lean.rotary, plan, vocab, capture_on_gpu(device))
-        made.record_all()  # not while somebody listens
+        made.record_all(check)  # not while somebody listens
     else:
         raise ConfigError(
             f"compile: passes can be captured on a CPU or a GPU, not on {device.type}"

@@ -50,12 +50,13 @@ class Code:
 
 def load_code(
     graph: nn.Module,
-    weights: DecoderWeights,
     *,
+    weights: DecoderWeights,
     width: int,
     layers: tuple[int, int],
     what: dict[str, int],
     store: PackageStore,
+    check: Callable[[], None],
 ) -> Code:
     """The code of ``graph``, from the store or made now.
 
@@ -66,16 +67,18 @@ def load_code(
         layers: The first layer and the one behind the last.
         what: What else tells this graph from others.
         store: Where code is kept.
+        check: Called first, before what may take a minute.
 
     Raises:
         ConfigError: no working C++ compiler, or the store can't be written.
     """
+    check()
     recipe = _recipe(weights, width, layers) | what
     make = partial(_compile, graph, weights, width, layers)
     try:
         path = store.path(recipe, make)
         try:
-            package = torch._inductor.aoti_load_package(str(path))
+            package = _load(path)
         except Exception as error:  # a damaged file: its like is made again, once
             _log.warning("%s can't be loaded and is made again: %s", path, error)
             store.discard(path)
@@ -95,11 +98,27 @@ def load_code(
 
 def _loaded_again(path: Path) -> Any:
     try:
-        return torch._inductor.aoti_load_package(str(path))
+        return _load(path)
     except Exception as error:
         raise ConfigError(
             f"compile: what was compiled can't be loaded here ({_first_line(error)}); leave compile off"
         ) from error
+
+
+def _load(path: Path) -> Any:
+    # To compare this CPU with the package's, torch asks the C++ compiler what it is; where there is
+    # none, it takes the package for one of an old format, says so, and loads it all the same. A
+    # package's name stands for torch's version and for the CPU: there is nothing to compare.
+    log = logging.getLogger("torch._inductor.package.package")
+    log.addFilter(_is_news)
+    try:
+        return torch._inductor.aoti_load_package(str(path))
+    finally:
+        log.removeFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return "Loading outdated pt2 file" not in record.getMessage()
 
 
 def _compile(

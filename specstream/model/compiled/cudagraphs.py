@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from specstream.model.compiled.chain import StaticChain
+from specstream.model.compiled.passes import CompiledPasses
 from specstream.model.compiled.static import StaticPass, by_matrix
-from specstream.model.compiled.widths import CapturePlan, Widths
+from specstream.model.compiled.widths import CapturePlan
 from specstream.model.slab import SlabCache
 from specstream.model.weights import DecoderWeights, RotaryTable
 
@@ -38,8 +39,8 @@ class _Graph:
     replay: Callable[[], None] = lambda: None
 
 
-class GraphedPasses:
-    """Passes of 1 to ``max(widths)`` tokens of one sequence, recorded; see `__call__` and `chain`.
+class GraphedPasses(CompiledPasses):
+    """Passes recorded on a GPU.
 
     A graph reads and writes fixed memory, so the sequence that is being decoded lives in a lane of its
     own; it moves there when its first pass comes, and out when another's does. There is one graph for
@@ -47,10 +48,7 @@ class GraphedPasses:
     their memory.
 
     Args:
-        weights: Whose; on a GPU.
-        rotary: Angles of positions.
-        plan: What to record.
-        vocab_size: Tokens that a chain may choose from.
+        weights, rotary, plan, vocab_size: See `CompiledPasses`.
         capture: How work is recorded.
     """
 
@@ -62,14 +60,13 @@ class GraphedPasses:
         vocab_size: int,
         capture: Capture,
     ) -> None:
-        self._weights, self._rotary, self._capture = weights, rotary, capture
-        self._fitting = Widths(plan.widths)
-        self._steps = plan.chain_steps
+        super().__init__(weights, rotary, plan, vocab_size)
+        self._capture = capture
         self._passes = {
             width: StaticPass(weights, width, 0, len(weights.layers), by_matrix)
             for width in plan.widths
         }
-        self._chains = {
+        self._chained = {
             width: StaticChain(weights, width, self._steps, vocab_size, by_matrix)
             for width in plan.chain_widths
         }
@@ -81,50 +78,16 @@ class GraphedPasses:
         self._owner: weakref.ref[SlabCache] | None = None
         self._graphs: dict[tuple[int, int, bool], _Graph] = {}
 
-    @property
-    def chains(self) -> tuple[int, ...]:
-        """Numbers of tokens that a chain can begin with."""
-        return tuple(self._chains)
+    def _serves(self, read: int, end: int) -> bool:
+        return end <= self._lane.shape[3]
 
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Numbers of tokens that there are graphs for."""
-        return self._fitting.known
-
-    def __call__(self, tokens: Tensor, cache: SlabCache) -> Tensor | None:
-        """Append ``tokens [n]`` (int64) to the sequence; its logits ``[n, V]``.
-
-        None, with nothing done, for a number of tokens that there is no graph for.
-        """
-        count = tokens.shape[0]
-        width = self._fitting.of(count)
-        if width is None or cache.length + width > self._lane.shape[3]:
-            return None
+    def _pass(self, tokens: Tensor, cache: SlabCache, width: int) -> Tensor:
         (logits,) = self._run(tokens, cache, width, chain=False)
-        cache.extend(count)
-        return logits[:count].clone()  # the next replay writes over it
+        return logits[: tokens.shape[0]].clone()  # the next replay writes over it
 
-    def chain(self, tokens: Tensor, cache: SlabCache) -> tuple[Tensor, Tensor] | None:
-        """Append ``tokens [n]``, then greedy choices: ``tokens [steps]``, ``confidences [steps]``.
-
-        A token's confidence is its probability. The cache grows by n rows and those of all choices but
-        the last. None, with nothing done, for a number of tokens that there is no chain for.
-        """
-        count = tokens.shape[0]
-        last = cache.length + count + self._steps - 1
-        if count not in self._chains or last > self._lane.shape[3]:
-            return None
-        found, confidences = self._run(tokens, cache, count, chain=True)
-        cache.extend(count + self._steps - 1)
+    def _chain(self, tokens: Tensor, cache: SlabCache) -> tuple[Tensor, Tensor]:
+        found, confidences = self._run(tokens, cache, tokens.shape[0], chain=True)
         return found.clone(), confidences.clone()
-
-    def drop(self, width: int) -> None:
-        """Do without a width."""
-        self._fitting.drop(width)
-
-    def drop_chain(self, width: int) -> None:
-        """Do without a chain."""
-        del self._chains[width]
 
     def _run(
         self, tokens: Tensor, cache: SlabCache, width: int, *, chain: bool
@@ -146,8 +109,8 @@ class GraphedPasses:
         graph.replay()
         return graph.results
 
-    def record_all(self) -> None:
-        """Record every graph that there can be."""
+    def record_all(self, check: Callable[[], None]) -> None:
+        """Record every graph that there can be; ``check`` is called before each."""
         with torch.inference_mode():
             keys = [(width, False) for width in self.widths]
             keys += [(width, True) for width in self.chains]
@@ -155,6 +118,7 @@ class GraphedPasses:
             while shown <= self._lane.shape[3]:
                 for width, chain in keys:
                     if (width, shown, chain) not in self._graphs:
+                        check()
                         self._graphs[width, shown, chain] = self._record(width, shown, chain)
                 shown *= 2
 
@@ -181,7 +145,7 @@ class GraphedPasses:
         def work() -> None:
             x, positions = made.tokens, made.at + steps
             if chain:
-                made.results = self._chains[width].run(
+                made.results = self._chained[width].run(
                     x, cos, sin, positions, lambda _: columns, kv
                 )
             else:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from specstream.model.compiled.aot import Code, load_code
 from specstream.model.compiled.chain import StaticChain
+from specstream.model.compiled.passes import CompiledPasses
 from specstream.model.compiled.static import StaticPass, by_rows
 from specstream.model.compiled.store import PackageStore
-from specstream.model.compiled.widths import CapturePlan, Widths
+from specstream.model.compiled.widths import CapturePlan
 from specstream.model.slab import SlabCache
 from specstream.model.weights import DecoderWeights, RotaryTable
 
@@ -29,17 +32,13 @@ class _Block:
     stop: int
 
 
-class InductorPasses:
-    """Passes of 1 to ``max(widths)`` tokens of one sequence, compiled; see `__call__` and `chain`.
-
-    A pass of a width that was not compiled runs as the next wider one, with junk behind.
+class InductorPasses(CompiledPasses):
+    """Passes compiled for this CPU; no chains of a model that is deeper than a block.
 
     Args:
-        weights: Whose; on a CPU.
-        rotary: Angles of positions.
-        plan: What to compile.
-        vocab_size: Tokens that a chain may choose from.
+        weights, rotary, plan, vocab_size: See `CompiledPasses`.
         store: Where compiled code is kept.
+        check: Called before each package; what it raises ends the loading.
 
     Raises:
         ConfigError: no working C++ compiler, or the store can't be written.
@@ -52,70 +51,36 @@ class InductorPasses:
         plan: CapturePlan,
         vocab_size: int,
         store: PackageStore,
+        check: Callable[[], None],
     ) -> None:
-        self._weights, self._rotary, self._store = weights, rotary, store
+        if len(weights.layers) > _BLOCK:
+            plan = replace(plan, chain_widths=())
+        super().__init__(weights, rotary, plan, vocab_size)
         self._ruler = torch.empty(0, dtype=torch.uint8)
-        self._blocks = {width: self._load(width) for width in sorted(plan.widths)}
-        self._fitting = Widths(plan.widths)
-        self._steps = plan.chain_steps
-        shallow = len(weights.layers) <= _BLOCK
-        chains = plan.chain_widths if shallow else ()
-        self._chains = {width: self._load_chain(width, vocab_size) for width in chains}
+        self._load = partial(load_code, weights=weights, store=store, check=check)
+        self._blocks = {width: self._load_blocks(width) for width in self.widths}
+        self._chained = {width: self._load_chain(width) for width in self.chains}
 
-    @property
-    def chains(self) -> tuple[int, ...]:
-        """Numbers of tokens that a chain can begin with."""
-        return tuple(self._chains)
+    def _serves(self, read: int, end: int) -> bool:
+        return read >= 2  # sizes below 2 are special to the compiler
 
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Numbers of tokens that there is code for."""
-        return self._fitting.known
-
-    def __call__(self, tokens: Tensor, cache: SlabCache) -> Tensor | None:
-        """Append ``tokens [n]`` (int64) to the sequence; its logits ``[n, V]``.
-
-        None, with nothing done, for a number of tokens that there is no code for.
-        """
-        count = tokens.shape[0]
-        width = self._fitting.of(count)
-        if width is None or cache.length + width < 2:  # sizes below 2 are special to the compiler
-            return None
+    def _pass(self, tokens: Tensor, cache: SlabCache, width: int) -> Tensor:
+        count, end = tokens.shape[0], cache.length + width
         if width > count:
             tokens = torch.cat((tokens, tokens[-1:].expand(width - count)))
-        end = cache.length + width
         rows, (cos, sin, ruler) = cache.rows(end), self._places(end, end)
         x = tokens
         for block in self._blocks[width]:
             (x,) = block.code.run([x, cos, sin, ruler, *rows[block.start : block.stop]])
-        cache.extend(count)
         return x[:count] if width > count else x
 
-    def chain(self, tokens: Tensor, cache: SlabCache) -> tuple[Tensor, Tensor] | None:
-        """Append ``tokens [n]``, then greedy choices: ``tokens [steps]``, ``confidences [steps]``.
-
-        A token's confidence is its probability. The cache grows by n rows and those of all choices but
-        the last. None, with nothing done, for a number of tokens that there is no chain for.
-        """
+    def _chain(self, tokens: Tensor, cache: SlabCache) -> tuple[Tensor, Tensor]:
         count = tokens.shape[0]
-        code = self._chains.get(count)
-        if code is None or cache.length + count < 2:
-            return None
         end = cache.length + count
         last = end + self._steps - 1
         rows = cache.rows(last)
-        found, confidences = code.run([tokens, *self._places(end, last), *rows])
-        cache.extend(last - cache.length)
+        found, confidences = self._chained[count].run([tokens, *self._places(end, last), *rows])
         return found, confidences
-
-    def drop(self, width: int) -> None:
-        """Do without a width."""
-        del self._blocks[width]
-        self._fitting.drop(width)
-
-    def drop_chain(self, width: int) -> None:
-        """Do without a chain."""
-        del self._chains[width]
 
     def _places(self, end: int, last: int) -> tuple[Tensor, Tensor, Tensor]:
         """Angles of the positions below ``last``, and a ruler of length ``end``."""
@@ -123,24 +88,20 @@ class InductorPasses:
             self._ruler = torch.empty(2 * end, dtype=torch.uint8)
         return *self._rotary.upto(last), self._ruler[:end]
 
-    def _load(self, width: int) -> tuple[_Block, ...]:
+    def _load_blocks(self, width: int) -> tuple[_Block, ...]:
         weights, depth = self._weights, len(self._weights.layers)
         blocks = []
         for start in range(0, depth, _BLOCK):
             stop = min(start + _BLOCK, depth)
             graph = StaticPass(weights, width, start, stop, by_rows)
-            code = load_code(
-                graph, weights, width=width, layers=(start, stop), what={}, store=self._store
-            )
+            code = self._load(graph, width=width, layers=(start, stop), what={})
             blocks.append(_Block(code, 2 * start, 2 * stop))
         return tuple(blocks)
 
-    def _load_chain(self, width: int, vocab_size: int) -> Code:
-        return load_code(
-            StaticChain(self._weights, width, self._steps, vocab_size, by_rows),
-            self._weights,
+    def _load_chain(self, width: int) -> Code:
+        return self._load(
+            StaticChain(self._weights, width, self._steps, self._vocab_size, by_rows),
             width=width,
             layers=(0, len(self._weights.layers)),
-            what={"steps": self._steps, "chosen_from": vocab_size},
-            store=self._store,
+            what={"steps": self._steps, "chosen_from": self._vocab_size},
         )

@@ -158,7 +158,7 @@ def test_a_graph_holds_all_memory_that_it_knows() -> None:
         patch.setattr(StaticPass, "run", watched)
         lean = both.lean
         graphed = GraphedPasses(lean.weights, lean.rotary, PLAN, VOCAB, addresses_only)
-        graphed.record_all()
+        graphed.record_all(lambda: None)
     lean.rotary.upto(5000)  # the table moves
     gc.collect()
     assert len(seen) > 6 and all(one() is not None for one in seen)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.model.compiled import CapturePlan, aot, compile_passes, inductor
@@ -35,7 +36,13 @@ def runner(
     monkeypatch.setenv("SPECSTREAM_CACHE", str(folder))
     monkeypatch.setattr(inductor, "_BLOCK", 2)
     caplog.set_level(logging.INFO, logger="specstream.model")
-    return ModelRunner(build("qwen2", num_hidden_layers=3), captured=PLAN)
+    return compiled(build("qwen2", num_hidden_layers=3))
+
+
+def compiled(model: PreTrainedModel, **options: int) -> ModelRunner:
+    made = ModelRunner(model, captured=PLAN, **options)  # type: ignore[arg-type]
+    made.compile()
+    return made
 
 
 def captured(runner: ModelRunner) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -91,18 +98,37 @@ def test_the_next_start_compiles_nothing(
         raise AssertionError("compiled again")
 
     monkeypatch.setattr(aot, "_compile", never)
-    assert captured(ModelRunner(runner.model, captured=PLAN)) == ((1, 3), ())
+    assert captured(compiled(runner.model)) == ((1, 3), ())
     # Other weights of the same sizes share the code, and keep their own numbers.
     other = build("qwen2", num_hidden_layers=3)
     with torch.inference_mode():
         for parameter in other.parameters():
             parameter.mul_(1.1)
-        shared = ModelRunner(other, captured=PLAN)
+        shared = compiled(other)
         ids, cache = text(6), shared.new_cache()
         shared.forward([ForwardInput(ids[:3], cache)])
         (rows,) = shared.forward([ForwardInput(ids[3:], cache, keep=3)])
         torch.testing.assert_close(rows, whole(other, ids)[3:], atol=1e-4, rtol=1e-4)
     assert "not used" not in caplog.text
+
+
+def test_a_start_without_a_compiler_is_not_told_that_its_packages_are_outdated(
+    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor.exc import InvalidCxxCompiler
+    from torch._inductor.package import package
+
+    def asks_the_compiler(*args: object, **options: object) -> None:
+        raise InvalidCxxCompiler
+
+    told: list[str] = []
+    monkeypatch.setattr(package, "load_pt2", asks_the_compiler)
+    monkeypatch.setattr(
+        package.log, "callHandlers", lambda record: told.append(record.getMessage())
+    )
+    again = compiled(runner.model)
+    assert captured(again) == ((1, 3), ())
+    assert told == []
 
 
 def test_a_damaged_package_is_made_again(
@@ -115,7 +141,7 @@ def test_a_damaged_package_is_made_again(
     good = {path.name: path.read_bytes() for path in files}
     files[0].write_bytes(b"not a package")
     monkeypatch.setattr(aot, "_compile", lambda *args: args[-1].write_bytes(good[args[-1].name]))
-    assert captured(ModelRunner(runner.model, captured=PLAN)) == ((1, 3), ())
+    assert captured(compiled(runner.model)) == ((1, 3), ())
     assert "can't be loaded and is made again" in caplog.text
     assert files[0].read_bytes() == good[files[0].name]
 
@@ -133,7 +159,7 @@ def test_code_that_computes_something_else_is_not_used(
         return None if found is None else found + 0.1 * (tokens.shape[0] == 3)
 
     monkeypatch.setattr(InductorPasses, "__call__", off)
-    again = ModelRunner(runner.model, captured=PLAN)
+    again = compiled(runner.model)
     assert captured(again) == ((1,), ())
     assert "the compiled pass of 3 tokens is off by" in caplog.text
 
@@ -144,7 +170,7 @@ def test_a_chain_writes_what_single_steps_write(
 ) -> None:
     """Over tokens that may be chosen only, from the end of any sequence, again and again."""
     monkeypatch.setenv("SPECSTREAM_CACHE", str(folder))
-    draft = ModelRunner(build("llama"), vocab_size=VOCAB - 9, captured=PLAN)
+    draft = compiled(build("llama"), vocab_size=VOCAB - 9)
     assert captured(draft) == ((1, 3), (2,))
     ids, cache, plain = text(5), draft.new_cache(), draft.new_cache()
     for side in (cache, plain):
@@ -167,10 +193,7 @@ def test_a_chain_writes_what_single_steps_write(
     assert draft.chain(text(1), cache) is None and cache.length == plain.length
     call = InductorPasses.chain
     monkeypatch.setattr(InductorPasses, "chain", lambda *args: tuple(reversed_tokens(call(*args))))
-    assert captured(ModelRunner(build("llama"), vocab_size=VOCAB - 9, captured=PLAN)) == (
-        (1, 3),
-        (),
-    )
+    assert captured(compiled(build("llama"), vocab_size=VOCAB - 9)) == ((1, 3), ())
     assert "the compiled chain from 2 tokens is off by" in caplog.text
 
 
