@@ -13,14 +13,12 @@ from specstream.model.slab import SlabCache
 from specstream.model.transfer import sent
 from specstream.model.weights import DecoderWeights
 
-__all__ = ["Lanes", "Seats"]
+__all__ = ["MOST_LANES", "Lanes", "Seats"]
 
-_FIRST_LANES, _MOST_LANES = 4, 16
+_FIRST_LANES, MOST_LANES = 4, 16
 _FIRST_ROWS = 512
 _BYTES = 2 * 2**30  # that all lanes may take together
 _IDLE = 64  # shared passes after which a sequence that took no part may be moved out
-
-_FREE, _RESTING, _BUSY, _PRESENT = 0, 1, 2, 3
 
 
 @dataclass(slots=True)
@@ -41,8 +39,8 @@ class _Lane:
         before = self.cache()
         if before is not None:
             before.move_out()
-        cache.move(self.slab)
         self.holder, self.used = weakref.ref(cache), used
+        cache.move(self.slab)  # last: whoever lives here is known, whatever interrupts this
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +78,12 @@ class Lanes:
     """Lanes of one tensor, which a sequence enters with the first pass that it shares with others.
 
     It stays until it is gone, or until its lane is wanted after it took no part for long. The number
-    of lanes, and the rows of each, double as they are needed.
+    of lanes, and the rows of each, double as they are needed, within a bound of memory.
     """
 
     def __init__(self, weights: DecoderWeights) -> None:
         self._weights = weights
+        self._bound = _BYTES
         self._now = 0
         self._lanes: list[_Lane] = []
         self._pool, self._flat = self._allocate(0, 0)
@@ -95,27 +94,27 @@ class Lanes:
         return self._weights.device
 
     def seat(self, caches: Sequence[SlabCache], ends: Sequence[int]) -> Seats | None:
-        """A lane with room for ``ends`` rows for every sequence.
+        """A lane for every sequence, which is about to be written up to its end, of ``ends`` rows.
 
-        None, and nothing moves, where that would take more lanes or memory than there may be.
+        None where there are not as many lanes, or not the memory for them.
         """
         self._now += 1
-        found = self._find(caches)
-        if not self._make_room(found.count(None), len(caches), max(ends)):
+        if not self._make_room(caches, max(ends)):
             return None
         seated = [
-            self._move(cache, self._best()) if lane is None else lane
+            self._move(cache, self._available()) if lane is None else lane
             for cache, lane in zip(caches, self._find(caches), strict=True)
         ]
         # What lies between the lanes of a pass is computed as well.
         while (highest := max(seated)) - min(seated) >= len(seated):
-            lower = next((n for n in range(highest) if self._rank(n) <= _RESTING), None)
-            if lower is None:
+            lower = self._available()
+            if lower > highest:
                 break
             place = seated.index(highest)
             seated[place] = self._move(caches[place], lower)
-        for cache in caches:
+        for cache, end in zip(caches, ends, strict=True):
             cache.clear_hidden()
+            cache.reserve(end)
         return Seats(self._pool, self._flat, seated)
 
     def _find(self, caches: Sequence[SlabCache]) -> list[int | None]:
@@ -131,59 +130,67 @@ class Lanes:
                 found.append(None)
         return found
 
-    def _rank(self, number: int) -> int:
-        """How much a lane is needed by who is in it."""
+    def _is_available(self, number: int) -> bool:
         lane = self._lanes[number]
-        if lane.cache() is None:
-            return _FREE
-        if lane.used == self._now:
-            return _PRESENT
-        return _BUSY if self._now - lane.used <= _IDLE else _RESTING
+        return lane.cache() is None or self._now - lane.used > _IDLE
 
-    def _best(self) -> int:
-        """The lane that is given away next."""
-        return min(range(len(self._lanes)), key=lambda number: (self._rank(number), number))
+    def _available(self) -> int:
+        """The first lane that can be had; ``len(lanes)`` if there is none."""
+        lanes = range(len(self._lanes))
+        return next(filter(self._is_available, lanes), len(self._lanes))
 
     def _move(self, cache: SlabCache, number: int) -> int:
         self._lanes[number].take(cache, self._now)
         return number
 
-    def _make_room(self, missing: int, present: int, rows: int) -> bool:
-        """Enough lanes of enough rows; False: that would be too much."""
-        lanes, capacity = max(len(self._lanes), _FIRST_LANES), max(self._pool.shape[4], _FIRST_ROWS)
-        if missing:
-            spare = sum(self._rank(number) <= _RESTING for number in range(len(self._lanes)))
-            if self._lanes and spare < missing:
-                lanes *= 2
-        while lanes < present:
-            lanes *= 2
-        while capacity < rows:
-            capacity *= 2
-        lanes = min(lanes, _MOST_LANES)
-        if present > lanes:
-            return False
-        if (lanes, capacity) == (len(self._lanes), self._pool.shape[4]):
+    def _make_room(self, caches: Sequence[SlabCache], rows: int) -> bool:
+        """Lanes of enough rows for those who have none; False: there can't be."""
+        lanes, capacity = len(self._lanes), self._pool.shape[4]
+        found = self._find(caches)
+        spare = sum(map(self._is_available, range(lanes)))
+        if rows <= capacity and found.count(None) <= spare:
             return True
-        if self._bytes(lanes, capacity) > _BYTES:
-            return False
-        self._grow(lanes, capacity)
-        return True
+        more = 2 * lanes if found.count(None) > spare else lanes
+        least = _doubled(_FIRST_LANES, len(caches)), _doubled(_FIRST_ROWS, rows)
+        sizes = [(max(more, least[0]), max(capacity, least[1]))]
+        if spare + len(caches) - found.count(None) == lanes:
+            sizes.append(least)  # the others have been away for long
+        for size in sizes:
+            if size[0] <= MOST_LANES and self._bytes(*size) <= self._bound:
+                return self._resize(*size)
+        return False
 
-    def _grow(self, lanes: int, capacity: int) -> None:
-        old = self._lanes
-        self._pool, self._flat = self._allocate(lanes, capacity)
-        self._lanes = [_Lane(slab) for slab in self._pool.unbind(2)]
-        for lane, larger in zip(old, self._lanes, strict=False):
+    def _resize(self, lanes: int, capacity: int) -> bool:
+        """Begin anew with so many lanes, all free; False where the memory isn't there."""
+        for lane in self._lanes:
             if (cache := lane.cache()) is not None:
-                larger.take(cache, lane.used)
+                cache.move_out()
+        # The old ones go before the new ones come, so that the bound is one.
+        self._lanes = []
+        self._pool, self._flat = self._allocate(0, 0)
+        try:
+            self._pool, self._flat = self._allocate(lanes, capacity)
+        except RuntimeError:  # sequences can be read one by one all the same
+            self._bound = self._bytes(lanes, capacity) // 2
+            return False
+        self._lanes = [_Lane(slab) for slab in self._pool.unbind(2)]
+        return True
 
     def _bytes(self, lanes: int, capacity: int) -> int:
         w = self._weights
         per_row = 2 * len(w.layers) * w.kv_heads * w.head_dim * w.dtype.itemsize
         return lanes * capacity * per_row
 
+    @torch.inference_mode(False)
     def _allocate(self, lanes: int, capacity: int) -> tuple[Tensor, tuple[Tensor, ...]]:
         w = self._weights
         shape = (len(w.layers), 2, lanes, w.kv_heads, capacity, w.head_dim)
         pool = torch.zeros(shape, dtype=w.dtype, device=w.device)
         return pool, pool.flatten(1, 4).unbind()
+
+
+def _doubled(first: int, needed: int) -> int:
+    """``first``, doubled until it is at least ``needed``."""
+    while first < needed:
+        first *= 2
+    return first

@@ -39,7 +39,7 @@ class ForwardInput:
 
 
 class ModelRunner:
-    """A target or a draft, ready to run.
+    """A target or a draft, ready to run; for one thread.
 
     ``vocab_size`` fixes the width of the logits: two models with one tokenizer often pad their
     output layers differently, and both sides of a verdict need the same width.

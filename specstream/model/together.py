@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from specstream.model.attention import Heads, Masks
-from specstream.model.lanes import Lanes, Seats
+from specstream.model.lanes import MOST_LANES, Lanes, Seats
 from specstream.model.slab import SlabCache
 from specstream.model.transfer import sent
 
@@ -52,8 +52,8 @@ class Together:
         counts: Sequence[int],
     ) -> Together | None:
         """As many of the first sequences as have few tokens; None where one by one costs less."""
-        few = 0
-        while few < len(counts) and counts[few] <= _FEW and caches[few].fixed_capacity is None:
+        few, most = 0, min(len(counts), MOST_LANES)
+        while few < most and counts[few] <= _FEW and caches[few].fixed_capacity is None:
             few += 1
         ats, counts = [cache.length for cache in caches[:few]], counts[:few]
         ends = [at + count for at, count in zip(ats, counts, strict=True)]

@@ -97,7 +97,7 @@ class GraphedPasses(CompiledPasses):
         shown = _FIRST_SHOWN
         while shown < end:
             shown *= 2
-        self._claim(cache)
+        self._claim(cache, end)
         key = (width, shown, chain)
         graph = self._graphs.get(key)
         if graph is None:
@@ -122,17 +122,16 @@ class GraphedPasses(CompiledPasses):
                         self._graphs[width, shown, chain] = self._record(width, shown, chain)
                 shown *= 2
 
-    def _claim(self, cache: SlabCache) -> None:
-        """Bring the sequence into the lane."""
-        if cache.lives_in(self._lane):
-            return
-        owner = self._owner() if self._owner is not None else None
-        if owner is not None and owner.lives_in(self._lane):
-            owner.move_out()
-        cache.move(self._lane)
-        # Rows that are hidden still take part in sums, and 0 times another's NaN is NaN.
-        self._lane[:, :, :, cache.length :].zero_()
-        self._owner = weakref.ref(cache)
+    def _claim(self, cache: SlabCache, end: int) -> None:
+        """Bring the sequence, which is about to be written up to ``end``, into the lane."""
+        if not cache.lives_in(self._lane):
+            owner = self._owner() if self._owner is not None else None
+            if owner is not None and owner.lives_in(self._lane):
+                owner.move_out()
+            self._owner = weakref.ref(cache)
+            cache.move(self._lane)
+        cache.clear_hidden()
+        cache.reserve(end)
 
     def _record(self, width: int, shown: int, chain: bool) -> _Graph:
         lane, device = self._lane, self._weights.device

@@ -63,7 +63,7 @@ class DraftModelProposer:
         left = self._prefill_chunk if len(chains) == 1 else min(self._prefill_chunk, _SHARED)
         for chain in chains:
             self._begin(chain, left)
-            left -= chain.read
+            left = max(0, left - chain.read)
         passes = 0
         while active := [chain for chain in chains if chain.unread is not None]:
             if len(active) == 1 and (steps := self._write_at_once(active[0])):
@@ -110,7 +110,8 @@ class DraftModelProposer:
     def _begin(self, chain: Drafting, most: int) -> None:
         """Bring the slot's cache up to the committed tokens, all but what the first pass reads.
 
-        If more than ``most`` have to be read for that, so many are, and the chain stays empty.
+        If more than ``most`` have to be read for that, so many are, and the chain stays empty; but
+        nobody waits for the prompts of others who has next to nothing to read.
         """
         request = chain.request
         if chain.count < 1:
@@ -122,7 +123,7 @@ class DraftModelProposer:
             return
         behind = request.token_ids[state.end :]
         chain.read = max(0, len(behind) - 2)
-        if chain.read > most:
+        if chain.read > most and chain.read >= min(_LEAST, self._prefill_chunk):
             # Catch up a part a round, as the target does, so that nobody else waits for it.
             chain.read = most
             if part := behind[:most]:

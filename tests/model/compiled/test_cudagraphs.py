@@ -192,7 +192,7 @@ def test_a_failed_recording_leaves_the_rows_as_they_were() -> None:
     with torch.inference_mode():
         cache = both.lean.new_cache()
         both.step(text(4), cache)
-        both.graphed._claim(cache)
+        both.graphed._claim(cache, 4)
         rows = cache._slab[:, :, :, :4].clone()
 
         def fails(work: Callable[[], None]) -> Callable[[], None]:

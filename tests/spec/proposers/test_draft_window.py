@@ -102,6 +102,29 @@ def test_newcomers_share_what_the_draft_reads_in_a_step() -> None:
     assert lengths[-1] == [2, 2, 2]
 
 
+def test_who_has_next_to_nothing_to_read_does_not_wait_for_newcomers() -> None:
+    """Behind two long prompts: one that only goes on, and one whose prompt is short."""
+    proposer = draft()
+    old, new = Text([1, 2, 3] * 20, id=9, slot=9), Text([5, 4, 3] * 4, id=8, slot=8)
+    settle(proposer, old, proposer.propose([old], [2])[0], 1)
+    texts = [Text([i * k % V for i in range(120)], id=k, slot=k) for k in (3, 5)]
+    chains = [Drafting(text, 3) for text in (*texts, old, new)]
+    proposer.write(chains)
+    assert [chain.read for chain in chains] == [118, 74, 0, 10]
+    assert [len(chain.tokens) for chain in chains] == [3, 0, 3, 3]
+    proposals = proposer.propose([old, new], [3, 3])
+    for text, proposal in zip((old, new), proposals, strict=True):
+        check_honest(text, proposal)
+
+
+def test_a_prompt_that_comes_alone_is_read_at_once() -> None:
+    proposer = draft(window=250, context=250)
+    chain = Drafting(Text([i * 3 % V for i in range(240)]), 2)
+    proposer._window = 250
+    proposer.write([chain])
+    assert chain.read == 238 and len(chain.tokens) == 2
+
+
 @pytest.mark.parametrize("context", [48, 256])
 def test_prompts_of_every_length_are_read_honestly_and_within_the_context(context: int) -> None:
     proposer = draft(context=context, window=200)
