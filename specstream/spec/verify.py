@@ -8,6 +8,7 @@ token after it together have exactly the law of sampling from the target one tok
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -63,7 +64,7 @@ def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict
     ``rule`` is for drafts that come with probabilities: ``"ratio"`` tests token by token, ``"block"``
     the block as a whole, which never accepts fewer on average. Deterministic drafts and greedy
     requests need no choice. One transfer from the device for the whole batch. On a CPU, where looking
-    is free, sampled cases are judged one by one.
+    is free, cases are judged one by one.
 
     Raises:
         ValueError: the shapes of a case don't fit together.
@@ -72,17 +73,26 @@ def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict
     noise: dict[int, Tensor] = {}
     for index, case in enumerate(cases):
         _check(case)
-        if not case.params.greedy:
+        greedy, free = case.params.greedy, free_to_look(case.logits)
+        if not greedy:
             noise[index] = uniforms(2, case.generator)
-            if free_to_look(case.logits):
-                verdict = _walked(case, rule, noise[index])
-                if verdict is not None:
-                    verdicts[index] = verdict
+        if free:
+            verdict = _looked(case) if greedy else _walked(case, rule, noise[index])
+            if verdict is not None:
+                verdicts[index] = verdict
     rest = [index for index in range(len(cases)) if index not in verdicts]
     if rest:
         made = _at_once([cases[i] for i in rest], rule, [noise.get(i) for i in rest])
         verdicts.update(zip(rest, made, strict=True))
     return [verdicts[index] for index in range(len(cases))]
+
+
+def _looked(case: Case) -> Verdict:
+    """The verdict on a greedy case that may be looked at."""
+    top = case.logits.max(-1)
+    highest = top.values.tolist()
+    broken = tuple(row for row, value in enumerate(highest) if not math.isfinite(value))
+    return match(case.proposal.tokens.tolist(), top.indices.tolist(), broken)
 
 
 def _walked(case: Case, rule: Rule, noise: Tensor) -> Verdict | None:

@@ -8,6 +8,7 @@ variation of 0.06 at the first position is seen with power > 0.99 at p < 1e-6.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -237,3 +238,25 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
     bad = Proposal(torch.tensor([1, 2]), torch.ones(2, V + 1))
     with pytest.raises(ValueError, match="probs must be"):
         verify(bad, torch.zeros(3, V), ROUND, generator)
+
+
+def test_greedy_verdicts_are_the_same_looked_at_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ties, rows without numbers and all; in one transfer for many cases, or one case at a time."""
+    rng, cases = random.Random(0), []
+    for _ in range(300):
+        count = rng.randint(0, 4)
+        logits = torch.randint(0, 3, (count + 1, 6)).to(rng.choice((torch.float32, torch.bfloat16)))
+        if rng.random() < 0.3:
+            where = rng.randrange(count + 1), rng.randrange(6)
+            logits[where] = rng.choice((torch.nan, torch.inf, -torch.inf))
+        if rng.random() < 0.1:
+            logits[rng.randrange(count + 1)] = -torch.inf
+        choices = logits.max(-1).indices[:count]
+        tokens = torch.where(torch.rand(count) < 0.7, choices, torch.randint(6, (count,)))
+        cases.append(Case(Proposal(tokens), logits, SamplingParams(), torch.Generator()))
+    looked = verify_batch(cases)
+    with monkeypatch.context() as patch:
+        at_once(patch)
+        assert verify_batch(cases) == looked
+    assert {verdict.accepted for verdict in looked} == {0, 1, 2, 3, 4}
+    assert any(verdict.broken for verdict in looked)
