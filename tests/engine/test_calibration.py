@@ -147,11 +147,11 @@ def test_a_small_context_is_not_overrun(clock: Clock, context: int) -> None:
     assert costs.verify(1) == pytest.approx(10.0)
 
 
-def test_the_median_is_taken_and_the_first_pass_left_out(clock: Clock) -> None:
+def test_stalls_are_left_out_and_so_is_the_first_pass(clock: Clock) -> None:
     class Stalling(Paced):
         def forward(self, inputs: Sequence[ForwardInput]) -> list[torch.Tensor]:
             rows = super().forward(inputs)
-            if len(self.passes) % 5 == 0:  # never more than two of seven
+            if len(self.passes) % 5 == 0:  # two of seven, or one
                 self.clock.now += 1.0
             return rows
 

@@ -11,6 +11,8 @@ __all__ = ["Costs", "Tracked"]
 
 _CLIP = 0.2  # an observation counts as at most this much above or below what was expected
 _GAIN = 0.05
+_FAR_BELOW = 0.6  # of what a calibration says: no noise makes the first round's draft as quick
+_LITTLE = 16  # tokens to read besides, with which such a round can still be told
 _KNOTS = (1, 2, 3, 5, 9, 17, 33, 65, 129)
 _MEASURED, _SHAPE, _GUESSED = 8, 4, 1  # observations that a start is worth
 _OTHER_MS, _AROUND = 0.4, 1.25  # of a round with a proposal; and by how much that is dearer
@@ -92,6 +94,7 @@ class Costs:
         self._step_row = 0.0
         self._start = draft_start_ms
         self._drafts_seen = _MEASURED
+        self._drafted = False
         self._passes = 3.0  # in a round that drafts, on average
         guessed = draft_read_ms is None
         self._read = Tracked(draft_read_ms or step / 16, seen=_GUESSED if guessed else _MEASURED)
@@ -128,6 +131,11 @@ class Costs:
     def draft_pass(self, rows: int = 1) -> float:
         """One pass of it."""
         return self._step + self._step_row * (rows - 1)
+
+    @property
+    def drafted(self) -> bool:
+        """Whether a round has told what drafting costs, and not only a calibration."""
+        return self._drafted
 
     def draft_row(self) -> float:
         """What a further request adds to a pass."""
@@ -203,6 +211,15 @@ class Costs:
         if passes < 1:
             return
         expected = self.draft(passes, max(drafting, 1))
+        if not self._drafted and times.draft_read < _LITTLE:
+            self._drafted = True
+            taken = max(times.draft_ms - self.read(times.draft_read), 0.1 * times.draft_ms)
+            if taken < _FAR_BELOW * expected:
+                # Noise only adds: this was timed on a machine that was busy then.
+                self._step, self._start = (
+                    ms * taken / expected for ms in (self._step, self._start)
+                )
+                return
         if times.draft_read > 0:
             self._read.learn(max(times.draft_ms - expected, 0.0) / times.draft_read)
             return

@@ -13,6 +13,7 @@ _DEEPEST = -3.0  # as much as is ever kept of what was gained
 _FIRST, _EARLY, _LONGEST = 2, 4, 16  # rounds between two tries
 _BOLD, _MILD = 0.7, 0.3  # what an early try may cost, in plain rounds; of one's own, or joined
 _SHARE = 0.025  # of a request's time, for tries that keep failing
+_UNPROVEN = 2  # tries, whatever a calibration said they cost: one reads, the next one tells
 _SPARED = 0.01  # of all time, for tries that would be too dear for one request
 
 
@@ -25,11 +26,12 @@ class Account:
     ``(1 - _KEPT) * _LIMIT`` of the time, and one that begins a few plain rounds.
     """
 
-    __slots__ = ("idle", "lost")
+    __slots__ = ("idle", "lost", "unproven")
 
     def __init__(self) -> None:
         self.lost = 0.0
         self.idle = 0  # steps since the last try
+        self.unproven = _UNPROVEN
 
     def enter(self, loss: float) -> None:
         """Count one round that lost so many plain rounds (below 0: gained)."""

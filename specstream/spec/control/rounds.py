@@ -258,18 +258,7 @@ class Round:
             ms = start_ms + count * pass_ms + verify[count] + self._costs.read(place.outlook.behind)
             # What holds all requests up costs each of them its part of a round.
             cost = ms / plain_ms
-            if not history.schedule.due(
-                history.given_up,
-                history.option.gain,
-                self._rows * cost,
-                joining=trying,
-                spared=account.spares(cost),
-            ):
-                continue
-            hopeless = conceivable(place.cap, prices) <= history.option.gain
-            if hopeless and not history.schedule.long_due():
-                continue
-            if not account.affords_try(cost):
+            if not self._may_try(place, cost, prices, account, joining=trying):
                 continue
             if not trying:
                 trying = True
@@ -278,3 +267,26 @@ class Round:
             history.probing = True
             history.option = Option("draft", count, 0.0, count)
             plans[index] = Plan("draft", count)
+
+    def _may_try(
+        self, place: Place, cost: float, prices: Prices, account: Account, *, joining: bool
+    ) -> bool:
+        """Whether it is this request's turn to try at ``cost`` plain rounds, with a chance to gain."""
+        history = place.history
+        alone = self._rows == 1 and place.outlook.phrase_left is None
+        if alone and history.hopeless and not self._costs.drafted and account.unproven > 0:
+            # A machine that was busy when the draft was timed mustn't decide for good.
+            account.unproven -= 1
+            return True
+        if not history.schedule.due(
+            history.given_up,
+            history.option.gain,
+            self._rows * cost,
+            joining=joining,
+            spared=account.spares(cost),
+        ):
+            return False
+        hopeless = conceivable(place.cap, prices) <= history.option.gain
+        if hopeless and not history.schedule.long_due():
+            return False
+        return account.affords_try(cost)
