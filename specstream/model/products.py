@@ -21,7 +21,7 @@ __all__ = ["ROUNDED", "Product", "can_pack", "product"]
 _EXACT = 16  # rows up to which every number has its own kernel: rounds have these widths
 _STEPS = ((32, 4), (64, 16))  # up to so many, rows are rounded up to a multiple of so many
 _STEP = 32  # and beyond
-ROUNDED = (*range(1, 17), 20, 24, 28, 32, 48, 64, 96, 128, 160, 192, 224, 256)
+ROUNDED = (*range(1, _EXACT + 1), 20, 24, 28, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 """Numbers of rows that kernels are prepared for; beyond the last, its multiples of 32 follow."""
 
 Product = Callable[[Tensor], Tensor]
