@@ -45,6 +45,7 @@ class Dice:
         self.outlooks: list[Outlook] = []
         self.plans: list[Plan] = []
         self.told: list[tuple[RoundTimes, list[Outcome]]] = []
+        self.aside: list[RoundTimes] = []
         self.known: set[int] = set()
         self.forgotten: list[int] = []
 
@@ -73,6 +74,9 @@ class Dice:
         if kind == "off" or count < 1:
             return Plan("off", 0)
         return Plan(kind, count, self.stops() if kind == "draft" else None)
+
+    def observe_aside(self, times: RoundTimes) -> None:
+        self.aside.append(times)
 
     def observe(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> None:
         self.told.append((times, list(outcomes)))
@@ -110,6 +114,9 @@ class Steady(Controller):
             interactive=interactive,
             costs=costs,
         )
+
+    def observe_aside(self, times: RoundTimes) -> None:
+        """Nothing to learn: the pace is constant."""
 
     def observe(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> None:
         """Says what the pass would have taken there, whatever the test's machine was doing."""

@@ -159,11 +159,17 @@ def ask(
     inbox: Inbox | None = None,
     session: str | None = None,
     reference: str = "",
+    proposer: str = "test",
 ) -> tuple[Request, Inbox]:
     inbox = inbox or Inbox()
     messages: list[Message] = [{"role": "user", "content": text}]
     request = Request(
-        messages, params, inbox.delivery, session=session, reference=reference, proposer="test"
+        messages,
+        params,
+        inbox.delivery,
+        session=session,
+        reference=reference,
+        proposer=proposer,
     )
     core.submit(request)
     return request, inbox

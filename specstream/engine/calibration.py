@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -17,7 +18,7 @@ _CONTEXT = 128
 _WIDTHS = (1, 2, 5, 9)
 _LONG = 64  # tokens of a pass that reads
 _REPEATS = 7
-_SLOW_MS = 200.0  # a pass this slow is measured twice, not seven times
+_SLOW_MS = 200.0  # passes this slow are measured twice, not seven times
 
 
 def calibrate(target: ModelRunner, draft: ModelRunner | None) -> Costs:
@@ -28,15 +29,16 @@ def calibrate(target: ModelRunner, draft: ModelRunner | None) -> Costs:
     """
     main = _Bench(target)
     widest = min(target.fixed_width or max(_WIDTHS), main.room)
-    passes = {w: _least_ms(partial(main.run, w)) for w in _WIDTHS if w <= widest}
+    widths = [width for width in _WIDTHS if width <= widest]
+    passes = dict(zip(widths, _least_ms([partial(main.run, w) for w in widths]), strict=True))
     pair = _Bench(target, sequences=2)
-    row_ms = _least_ms(lambda: pair.run(1)) - passes[2] if widest > 1 else None
+    row_ms = _least_ms([lambda: pair.run(1)])[0] - passes[2] if widest > 1 else None
     step_ms = read_ms = None
     if draft is not None:
         side = _Bench(draft)
-        step_ms = _least_ms(lambda: side.run(1), before=lambda: main.run(1))
         long = min(_LONG, side.room)
-        long_ms = _least_ms(lambda: side.run(long), before=lambda: main.run(1))
+        both = [lambda: side.run(1), lambda: side.run(long)]
+        step_ms, long_ms = _least_ms(both, before=lambda: main.run(1))
         read_ms = max(0.0, (long_ms - step_ms) / (long - 1))
     costs = Costs()
     costs.seed(
@@ -75,15 +77,21 @@ class _Bench:
         rows[0][0, 0].item()  # wait for the device
 
 
-def _least_ms(work: Callable[[], None], before: Callable[[], None] | None = None) -> float:
-    work()
-    spans: list[float] = []
-    for _ in range(_REPEATS):
-        if before is not None:
-            before()
-        start = time.perf_counter()
+def _least_ms(
+    works: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+) -> list[float]:
+    """The least time of each, taken in turn: what the machine does meanwhile befalls them alike."""
+    for work in works:
         work()
-        spans.append((time.perf_counter() - start) * 1e3)
-        if len(spans) > 1 and spans[-1] > _SLOW_MS:
+    least = [math.inf] * len(works)
+    for repeat in range(_REPEATS):
+        for index, work in enumerate(works):
+            if before is not None:
+                before()
+            start = time.perf_counter()
+            work()
+            # Noise only adds: on a busy machine the least is nearest to the truth.
+            least[index] = min(least[index], (time.perf_counter() - start) * 1e3)
+        if repeat > 0 and max(least) > _SLOW_MS:
             break
-    return min(spans)  # noise only adds: on a busy machine the least is nearest to the truth
+    return least

@@ -10,7 +10,6 @@ from transformers import PreTrainedTokenizerBase
 
 from specstream.config import EngineConfig
 from specstream.engine.admission import Admission
-from specstream.engine.reading import share_out
 from specstream.engine.request import Request
 from specstream.engine.rounds import Rounds
 from specstream.engine.scheduler import Scheduler
@@ -45,8 +44,6 @@ class EngineCore:
         self._rounds = Rounds(
             config, target, proposer, emit=self._emit, fail=self._fail, guard=self._guard
         )
-        # A fixed width is the width of every pass, the reading of the prompt included.
-        self._chunk = target.fixed_width or config.prefill_chunk
 
     @property
     def slots(self) -> Slots:
@@ -67,17 +64,9 @@ class EngineCore:
             self._guard([request], partial(self.admission.admit, request))
         batch = [r for r in self.scheduler.schedule() if r.slot_state is not None]
         if batch:
-            step = share_out(batch, self._chunk, self._reading_budget(batch))
-            taking_part = [*step.ready, *(request for request, _ in step.reading)]
-            self._guard(taking_part, partial(self._rounds.run, step))
+            self._guard(batch, partial(self._rounds.run, batch))
         # A failed admission has left a place free: the next in line mustn't wait for other news.
         return bool(batch or admitted)
-
-    def _reading_budget(self, batch: Sequence[Request]) -> int:
-        """Prompt tokens for this step: as many as come, unless someone is being answered meanwhile."""
-        if self.target.fixed_width is None and any(r.stats.rounds for r in batch):
-            return self._rounds.pace.budget(self._chunk)
-        return self._chunk * len(batch)
 
     def _emit(self, request: Request, chunk: Chunk) -> None:
         if chunk.finish_reason is not None:

@@ -11,16 +11,19 @@ __all__ = ["Pace", "Step", "share_out"]
 
 _LEAST = 16  # tokens; fewer would spend the step on the weights alone
 _FIRST_GUESS = 64
-_WIDE = 32  # tokens from which on a pass tells what reading costs
 _WEIGHT = 0.2
-_SHARE = 0.7  # of a plain pass, that reading may add to a round
 
 
 @dataclass(slots=True)
 class Step:
-    """Who does what in one step: ``ready`` requests take a round, the others read on."""
+    """Who reads what in one step.
 
-    ready: list[Request] = field(default_factory=list)
+    Attributes:
+        fresh: Those who read the last of their prompt, and take their first round.
+        reading: Those who read on, and how many tokens.
+    """
+
+    fresh: list[Request] = field(default_factory=list)
     reading: list[tuple[Request, int]] = field(default_factory=list)
 
 
@@ -28,19 +31,18 @@ def share_out(batch: Sequence[Request], chunk: int, budget: int) -> Step:
     """Share a step's reading among the requests, oldest first.
 
     Args:
-        batch: Requests with a slot, in order of arrival.
+        batch: Requests with a slot, in order of arrival; those who are being answered are passed over.
         chunk: The most tokens that one request reads in a pass.
         budget: The most tokens of prompts that the step reads, all together; what the oldest one
-            leaves goes to the next. Requests that are being answered don't count.
+            leaves goes to the next.
     """
     step = Step()
     for request in batch:
         if request.stats.rounds > 0:
-            step.ready.append(request)
             continue
         share = min(chunk, budget)
         if request.unread <= share:
-            step.ready.append(request)
+            step.fresh.append(request)
             budget -= request.unread
         elif share > 0:
             step.reading.append((request, share))
@@ -49,31 +51,37 @@ def share_out(batch: Sequence[Request], chunk: int, budget: int) -> Step:
 
 
 class Pace:
-    """Learns how many prompt tokens can be read in two thirds of the time of a plain decoding pass.
+    """Learns how many prompt tokens can be read in the time of a usual decoding pass.
 
-    Reading them along with a round makes it longer by that, which a listener can't hear. More at
-    once makes longer gaps and the whole no quicker; less, and places stand waiting for their prompts.
+    Reading them along with a round makes it twice as long at most, which a listener can't hear. More at
+    once makes longer gaps and the whole no quicker; less, and places stand waiting for their prompts,
+    which are read in smaller and dearer parts. What is proposed takes as long, so a round of long
+    proposals leaves less for reading: all steps come out about equally long.
     """
 
     def __init__(self) -> None:
         self._round_ms: float | None = None
         self._token_ms: float | None = None
 
-    def observe(self, ms: float, tokens: int, rows: int) -> None:
-        """A target pass of so many tokens for so many requests is over."""
-        if tokens >= _WIDE * max(1, rows) and self._round_ms is not None:
-            self._token_ms = _moved(self._token_ms, max(0.0, ms - self._round_ms) / tokens)
-        elif tokens < _WIDE:
-            self._round_ms = _moved(self._round_ms, ms)
+    def observe(self, ms: float, read: int, *, beside: bool) -> None:
+        """A target pass is over, in which so many tokens of prompts were read.
 
-    def budget(self, most: int) -> int:
-        """Tokens to read beside a round, at most ``most``."""
+        ``beside``: along with a round of others.
+        """
+        if beside and read == 0:
+            self._round_ms = _moved(self._round_ms, ms)
+        elif read >= _LEAST and self._round_ms is not None:
+            # Alone they would have taken the time of a pass in any case.
+            added = max(0.0, ms - self._round_ms) if beside else ms
+            self._token_ms = _moved(self._token_ms, added / read)
+
+    def budget(self, most: int, proposed: int) -> int:
+        """Tokens to read beside a round in which so many are ``proposed``; at most ``most``."""
         if self._round_ms is None or self._token_ms is None:
             return min(most, _FIRST_GUESS)
-        spare_ms = _SHARE * self._round_ms
-        if most * self._token_ms <= spare_ms:
+        if (most + proposed) * self._token_ms <= self._round_ms:
             return most
-        return min(most, max(_LEAST, int(spare_ms / self._token_ms)))
+        return min(most, max(_LEAST, int(self._round_ms / self._token_ms) - proposed))
 
 
 def _moved(old: float | None, new: float) -> float:

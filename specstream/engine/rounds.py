@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specstream.config import EngineConfig
 from specstream.engine.judge import Judge
-from specstream.engine.reading import Pace, Step
+from specstream.engine.reading import Pace, Step, share_out
 from specstream.engine.request import Request
 from specstream.engine.stopwatch import Stopwatch
 from specstream.model.runner import ForwardInput, ModelRunner
@@ -52,21 +52,45 @@ class Rounds:
         self._proposer = proposer
         self._adaptive = proposer if isinstance(proposer, AdaptiveProposer) else None
         self._judge = Judge(config)
-        self.pace = Pace()
+        self._pace = Pace()
+        # A fixed width is the width of every pass, the reading of the prompt included.
+        self._chunk = target.fixed_width or config.prefill_chunk
         self._emit, self._fail, self._guard = emit, fail, guard
         self._longest = target.fixed_width - 1 if target.fixed_width else target.context_length
         self._broken: set[type[Exception]] = set()
         # After the proposer broke: so many rounds without it, and how many of them are to come.
         self._rest = self._resting = 0
 
-    def run(self, step: Step) -> None:
-        """One pass: a round for those who are ready, the next part of their prompts for the others."""
-        started = time.perf_counter()
-        batch = step.ready
-        decoding = not step.reading and all(request.stats.rounds for request in batch)
-        watch = Stopwatch(self._target.device)
-        proposals = self._propose(batch)
+    def run(self, batch: Sequence[Request]) -> None:
+        """One pass: a round for those who are ready, the next part of their prompts for the others.
+
+        An exception ends those who take part.
+        """
+        started, watch = time.perf_counter(), Stopwatch(self._target.device)
+        answering = [request for request in batch if request.stats.rounds]
+        proposals = self._propose(answering)
         watch.mark()
+        step = share_out(batch, self._chunk, self._budget(batch, proposals))
+        taking_part = [*answering, *step.fresh, *(request for request, _ in step.reading)]
+        self._guard(taking_part, partial(self._pass, answering, proposals, step, started, watch))
+
+    def _budget(self, batch: Sequence[Request], proposals: Sequence[Proposal]) -> int:
+        """Prompt tokens for this step: as many as come, unless someone is being answered meanwhile."""
+        if proposals and self._target.fixed_width is None:
+            return self._pace.budget(self._chunk, sum(proposal.length for proposal in proposals))
+        return self._chunk * len(batch)
+
+    def _pass(
+        self,
+        answering: Sequence[Request],
+        proposals: Sequence[Proposal],
+        step: Step,
+        started: float,
+        watch: Stopwatch,
+    ) -> None:
+        # Round 0 drafts nothing: the first token is not kept waiting for the draft to read the prompt.
+        batch = [*answering, *step.fresh]
+        proposals = [*proposals, *(Proposal.empty(self._target.device) for _ in step.fresh)]
         inputs = [self._input(r, p.tokens) for r, p in zip(batch, proposals, strict=True)]
         inputs += [self._input(request, None, count) for request, count in step.reading]
         logits = self._target.forward(inputs)[: len(batch)]
@@ -82,12 +106,13 @@ class Rounds:
             commit = partial(self._commit, request, proposal, verdict, (draft_ms, verify_ms))
             self._guard([request], commit)
         tokens = sum(item.token_ids.shape[0] for item in inputs)
-        self.pace.observe(verify_ms, tokens, len(inputs))
+        read = tokens - len(answering) - sum(proposal.length for proposal in proposals)
+        self._pace.observe(verify_ms, read, beside=bool(answering))
         if self._adaptive is not None:
             # The time of a pass that reads prompts says nothing about rounds to come: no rows are
             # told then. What became of the proposals is as true as ever.
             total_ms = (time.perf_counter() - started) * 1e3
-            rows = len(batch) if decoding else 0
+            rows = 0 if read else len(batch)
             times = StepTimes(draft_ms, verify_ms, total_ms, rows, tokens)
             self.spare(partial(self._adaptive.clock, times), None)
 
@@ -106,12 +131,8 @@ class Rounds:
             return instead
 
     def _propose(self, batch: Sequence[Request]) -> list[Proposal]:
-        # Round 0 drafts nothing: the first token is not kept waiting for the draft to read the
-        # prompt. Later, a proposal longer than the room less one could never be used up.
-        budget = [
-            min(r.room - 1, self._longest) if r.stats.rounds and r.proposer != "off" else 0
-            for r in batch
-        ]
+        # A proposal longer than the room less one could never be used up.
+        budget = [min(r.room - 1, self._longest) if r.proposer != "off" else 0 for r in batch]
         wanted = [i for i, b in enumerate(budget) if b > 0]
         proposals = [Proposal.empty(self._target.device) for _ in batch]
         if self._resting:

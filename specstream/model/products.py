@@ -19,9 +19,9 @@ from torch import Tensor
 __all__ = ["ROUNDED", "Product", "can_pack", "product"]
 
 _EXACT = 16  # rows up to which every number has its own kernel: rounds have these widths
-_STEPS = ((32, 4), (64, 16))  # up to so many, rows are rounded up to a multiple of so many
+_STEPS = ((32, 4), (128, 8))  # up to so many, rows are rounded up to a multiple of so many
 _STEP = 32  # and beyond
-ROUNDED = (*range(1, _EXACT + 1), 20, 24, 28, 32, 48, 64, 96, 128, 160, 192, 224, 256)
+ROUNDED = (*range(1, _EXACT + 1), *range(20, 32, 4), *range(32, 128, 8), *range(128, 257, 32))
 """Numbers of rows that kernels are prepared for; beyond the last, its multiples of 32 follow."""
 
 Product = Callable[[Tensor], Tensor]

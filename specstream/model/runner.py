@@ -20,7 +20,7 @@ from specstream.model.slab import SlabCache
 
 __all__ = ["ForwardInput", "ModelRunner"]
 
-_WARM_UP_S = 0.5
+_WARM_UP_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from tests.tiny import Inbox, ask, run_until_idle
 def newcomer_beside(
     kind: str, budget: int, monkeypatch: pytest.MonkeyPatch, prompt: str
 ) -> tuple[EngineCore, Passes, list[tuple[Request, Inbox]], tuple[Request, Inbox]]:
-    monkeypatch.setattr(Pace, "budget", lambda self, most: min(most, budget))
+    monkeypatch.setattr(Pace, "budget", lambda self, most, proposed: min(most, budget))
     core = make(kind, max_running=5)
     passes = Passes(core)
     asked = [ask(core, text, greedy(150)) for text in TEXTS[:3]]

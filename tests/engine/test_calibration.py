@@ -158,6 +158,31 @@ def test_stalls_are_left_out_and_so_is_the_first_pass(clock: Clock) -> None:
     assert costs_of(Stalling(clock, 10.0, 0.5), None).verify(1) == pytest.approx(10.5)
 
 
+def test_a_machine_that_slows_down_meanwhile_does_not_bend_the_curve(clock: Clock) -> None:
+    """Widths in turn: what a pass of five tokens costs beside one of one is what choices hang on."""
+
+    class Tiring(Paced):
+        def forward(self, inputs: Sequence[ForwardInput]) -> list[torch.Tensor]:
+            rows = super().forward(inputs)
+            self.clock.now += 0.0002 * len(self.passes)  # 2 % of a pass, each time
+            return rows
+
+    costs = costs_of(Tiring(clock, 10.0, 0.0), None)
+    assert costs.verify(9) / costs.verify(1) < 1.1
+
+
+def test_a_stall_at_the_start_is_not_taken_for_a_slow_model(clock: Clock) -> None:
+    class Starting(Paced):
+        def forward(self, inputs: Sequence[ForwardInput]) -> list[torch.Tensor]:
+            rows = super().forward(inputs)
+            self.clock.now += (
+                1.0 if len(self.passes) < 8 else 0.0
+            )  # all that comes in the first turn
+            return rows
+
+    assert costs_of(Starting(clock, 10.0, 0.5), None).verify(9) == pytest.approx(14.5)
+
+
 def test_a_slow_model_is_not_measured_for_long(clock: Clock) -> None:
     quick, slow = Paced(clock, 10.0, 0.0), Paced(clock, 900.0, 0.0)
     costs_of(quick, None)

@@ -23,31 +23,31 @@ def counts(step: Step) -> list[int]:
     return [count for _, count in step.reading]
 
 
-def test_whoever_is_answered_takes_a_round_whatever_the_budget() -> None:
+def test_whoever_is_answered_is_passed_over_whatever_the_budget() -> None:
     batch = [answered(), waiting(50), answered()]
     step = share_out(batch, chunk=16, budget=1)
-    assert step.ready == [batch[0], batch[2]]
+    assert step.fresh == []
     assert counts(step) == [1]
 
 
-def test_a_prompt_that_fits_is_ready_at_once() -> None:
+def test_a_prompt_that_fits_is_read_at_once() -> None:
     batch = [waiting(16), waiting(17)]
     step = share_out(batch, chunk=16, budget=100)
-    assert step.ready == [batch[0]]
+    assert step.fresh == [batch[0]]
     assert step.reading == [(batch[1], 16)]
 
 
 def test_the_oldest_reads_first_and_what_it_leaves_goes_to_the_next() -> None:
     batch = [waiting(10), waiting(40), waiting(40), waiting(3)]
     step = share_out(batch, chunk=20, budget=36)
-    assert step.ready == [batch[0]]
+    assert step.fresh == [batch[0]]
     assert step.reading == [(batch[1], 20), (batch[2], 6)]  # nothing is left for the youngest
 
 
-def test_nobody_is_ready_before_its_whole_prompt_fits_in_the_step() -> None:
+def test_nobody_is_answered_before_its_whole_prompt_fits_in_the_step() -> None:
     batch = [waiting(30), waiting(7)]
     step = share_out(batch, chunk=512, budget=36)
-    assert step.ready == [batch[0]]
+    assert step.fresh == [batch[0]]
     assert counts(step) == [6]
 
 
@@ -60,11 +60,11 @@ def test_in_any_step_the_budget_holds_and_somebody_gets_on() -> None:
         ]
         chunk, budget = rng.randint(1, 40), rng.randint(1, 80)
         step = share_out(batch, chunk, budget)
-        fresh = [r for r in step.ready if r.stats.rounds == 0]
+        fresh = step.fresh
         assert sum(r.unread for r in fresh) + sum(counts(step)) <= budget
         assert all(0 < count <= chunk and count < r.unread for r, count in step.reading)
-        assert all(r in step.ready for r in batch if r.stats.rounds)
-        assert step.ready or step.reading
+        assert not any(r.stats.rounds for r in (*fresh, *(r for r, _ in step.reading)))
+        assert fresh or step.reading or all(r.stats.rounds for r in batch)
         # Order of arrival: whoever gets nothing is followed by nobody who gets anything.
         served = [id(r) for r in (*fresh, *(r for r, _ in step.reading))]
         got = [id(r) in served for r in batch if r.stats.rounds == 0]
@@ -79,63 +79,76 @@ def test_prompts_are_read_to_their_end_in_the_least_number_of_steps() -> None:
         left = {id(request): count for request, count in step.reading}
         for request in batch:
             request.unread -= left.get(id(request), 0)
-            if request in step.ready:
+            if request in step.fresh:
                 request.stats.rounds, request.unread = 1, 1
         steps += 1
     assert steps == 5  # 199 tokens, 48 a step
 
 
 def test_before_anything_is_measured_a_guess_is_read() -> None:
-    assert Pace().budget(512) == 64
-    assert Pace().budget(20) == 20
+    assert Pace().budget(512, 0) == 64
+    assert Pace().budget(20, 3) == 20
 
 
 def paced(round_ms: float, token_ms: float, passes: int = 200) -> Pace:
     """What is learned on a machine where a round takes ``round_ms`` and a prompt token ``token_ms``."""
     pace = Pace()
-    for _ in range(passes):
-        pace.observe(round_ms, tokens=5, rows=1)
-        pace.observe(round_ms + 100 * token_ms, tokens=100, rows=2)
+    for read in range(20, 20 + passes):
+        pace.observe(round_ms, 0, beside=True)
+        pace.observe(round_ms + read * token_ms, read, beside=True)
     return pace
 
 
 @pytest.mark.parametrize(
     ("round_ms", "token_ms", "budget"),
-    [(10.0, 0.125, 56), (40.0, 0.05, 512), (10.0, 5.0, 16), (0.1, 0.1, 16)],
-    ids=["seven tenths of a round", "never more than a chunk", "slow", "tiny"],
+    [(10.0, 0.125, 80), (40.0, 0.05, 512), (10.0, 5.0, 16), (0.1, 0.1, 16)],
+    ids=["as long as a round", "never more than a chunk", "slow", "tiny"],
 )
 def test_as_much_is_read_as_a_listener_does_not_hear(
     round_ms: float, token_ms: float, budget: int
 ) -> None:
-    assert abs(paced(round_ms, token_ms).budget(512) - budget) <= 1
+    assert abs(paced(round_ms, token_ms).budget(512, 0) - budget) <= 1
+
+
+def test_what_is_proposed_leaves_less_to_read() -> None:
+    """So that every step takes about as long."""
+    pace = paced(10.0, 0.125)
+    assert pace.budget(512, 40) == pace.budget(512, 0) - 40
+    assert pace.budget(512, 1000) == 16  # but somebody gets on
+    assert pace.budget(50, 10) == 50
 
 
 def test_reading_that_costs_nothing_is_not_held_back() -> None:
     """A wide device reads a chunk in the time of a round."""
-    assert paced(10.0, 0.0).budget(512) == 512
-    assert paced(10.0, -0.01).budget(512) == 512
+    assert paced(10.0, 0.0).budget(512, 64) == 512
+    assert paced(10.0, -0.01).budget(512, 64) == 512
 
 
 def test_a_change_of_pace_is_followed_and_an_outlier_is_not() -> None:
     pace = paced(10.0, 0.1)
-    pace.observe(500.0, tokens=1, rows=1)
-    assert pace.budget(4096) < 1100 and pace.budget(4096) > 100
+    pace.observe(500.0, 0, beside=True)
+    assert pace.budget(4096, 0) < 1100 and pace.budget(4096, 0) > 100
     for _ in range(50):
-        pace.observe(10.0, tokens=1, rows=1)
-        pace.observe(10.0 + 100 * 0.4, tokens=100, rows=1)
-    assert 16 <= pace.budget(512) <= 18
+        pace.observe(10.0, 0, beside=True)
+        pace.observe(10.0 + 100 * 0.4, 100, beside=True)
+    assert 23 <= pace.budget(512, 0) <= 26
 
 
-def test_a_wide_pass_before_any_round_says_nothing() -> None:
+def test_reading_alone_tells_the_cost_of_a_token_from_above() -> None:
+    """No round is there to take off; what others would have had to wait for is the whole."""
     pace = Pace()
-    pace.observe(90.0, tokens=400, rows=1)
-    assert pace.budget(512) == 64
+    pace.observe(90.0, 400, beside=False)
+    assert pace.budget(512, 0) == 64  # what a round takes isn't known yet
+    pace.observe(10.0, 0, beside=True)
+    pace.observe(50.0, 400, beside=False)
+    assert pace.budget(512, 0) == pytest.approx(10.0 / 0.125, abs=1)
+    pace.observe(10.0, 0, beside=False)  # nobody was answered: nothing to learn
+    assert pace.budget(512, 0) == pytest.approx(10.0 / 0.125, abs=1)
 
 
-def test_a_batch_of_wide_rounds_is_not_taken_for_reading() -> None:
-    pace = paced(10.0, 0.1)
+def test_a_few_tokens_at_the_end_of_a_prompt_say_nothing() -> None:
+    """One more sequence costs something whatever its length: three tokens would seem dear."""
+    pace = paced(10.0, 0.125)
     for _ in range(100):
-        pace.observe(
-            60.0, tokens=16 * 9, rows=16
-        )  # sixteen requests with eight drafted tokens each
-    assert abs(pace.budget(512) - 70) <= 1
+        pace.observe(12.0, 3, beside=True)
+    assert abs(pace.budget(512, 0) - 80) <= 1

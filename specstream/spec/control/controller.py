@@ -55,6 +55,7 @@ class Controller:
         self._digest = Digest(256.0)
         # Rounds still to be learned from.
         self._plain: list[tuple[History, RoundTimes, Outcome]] = []
+        self._aside: list[RoundTimes] = []
 
     # Before a step.
 
@@ -182,6 +183,18 @@ class Controller:
                     digest.learn(outcome, spent, rows, history.probing)
         tokens = (sum(o.accepted for o in outcomes) + rows) / rows
         self._account.enter(cost + owed - tokens if drafting else 0.0)
+
+    def observe_aside(self, times: RoundTimes) -> None:
+        """Learn the cost of a step of requests that want no proposals, whose own rounds are plain.
+
+        It is the best there is to tell what speculation is worth: rounds in a row, as they would be
+        without it.
+        """
+        self._aside.append(times)
+        if len(self._aside) >= _TOGETHER:
+            for seen in self._aside:
+                self.costs.observe(seen, 0, 0)
+            self._aside.clear()
 
     def _put_off(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> bool:
         """Whether the step was a plain one, of which most can be learned later, with others like it.

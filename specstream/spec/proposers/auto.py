@@ -159,6 +159,8 @@ class AutoProposer:
         try:
             if outcomes:
                 self._controller.observe(measured, outcomes)
+            elif 0 < times.rows == times.tokens:
+                self._controller.observe_aside(measured)
         finally:
             for request_id in over:
                 self._controller.forget(request_id)

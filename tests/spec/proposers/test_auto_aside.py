@@ -1,0 +1,58 @@
+"""What the controller learns from requests that want no proposals."""
+
+from __future__ import annotations
+
+import pytest
+
+from specstream.spec.control import Controller, RoundTimes
+from specstream.spec.control.costs import Costs
+from tests.choosers import diced, greedy
+from tests.tiny import ask
+
+
+def test_rounds_of_requests_that_want_no_proposals_tell_what_a_plain_one_costs() -> None:
+    core, dice = diced(1, eos_ids=frozenset(), max_running=3)
+    ask(core, "abab", greedy(20), proposer="off")
+    ask(core, "the cat", greedy(20), proposer="off")
+    while core.step():
+        pass
+    assert [(times.rows, times.tokens) for times in dice.aside] == [
+        (2, 2)
+    ] * 19  # all but the first
+    assert all(times.verify_ms > 0.0 and times.draft_ms == 0.0 for times in dice.aside)
+    assert not dice.told
+
+
+def test_a_step_with_others_in_it_or_with_a_prompt_to_read_tells_nothing_of_the_kind() -> None:
+    core, dice = diced(1, eos_ids=frozenset(), max_running=3)
+    ask(core, "abab", greedy(60), proposer="off")
+    core.step()
+    ask(core, "the cat", greedy(10))
+    steps = 0
+    while len(core.scheduler.running) == 2 or not steps:
+        core.step()
+        steps += 1
+    assert steps > 1 and not dice.aside
+    core.step()
+    assert len(dice.aside) == 1
+
+
+@pytest.mark.parametrize("believed_ms", [2.0, 1.0, 3.0])
+def test_the_price_of_a_plain_round_is_learned(believed_ms: float) -> None:
+    """Of a calibration that was half or twice as dear: the prediction would be, too."""
+    costs = Costs()
+    costs.seed(0.4, {1: believed_ms, 9: believed_ms + 0.5}, other_ms=0.4, other_plain_ms=0.3)
+    control = Controller(kinds=frozenset({"draft"}), max_tokens=8, interactive=True, costs=costs)
+    plain = RoundTimes(
+        draft_ms=0.0,
+        draft_forwards=0,
+        draft_read=0,
+        verify_ms=2.0,
+        rows=1,
+        tokens=1,
+        other_ms=0.3,
+        plan_ms=0.0,
+    )
+    for _ in range(160):
+        control.observe_aside(plain)
+    assert costs.plain() == pytest.approx(2.3, rel=0.03)
