@@ -127,8 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    # A service manager's stop is an interrupt: connections close, files are completed.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, _stop)
     module, function = args.run.split(":")
     try:
         command = getattr(importlib.import_module(f"specstream.commands.{module}"), function)
@@ -143,6 +142,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     finally:
         _let_go_of_stdout()
+
+
+def _stop(*_: object) -> None:
+    """A service manager's stop is an interrupt: connections close, files are completed."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # A script's background job: interrupts pass it by, this one mustn't.
+        raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGINT)
 
 
 def _mend_streams() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import anyio
 import numpy as np
 import pytest
 import soundfile
@@ -225,3 +228,25 @@ def test_a_config_file_of_any_shape_is_one_clear_line(
 def test_a_key_without_a_certificate_serves_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--tls-key", "key.pem"]) == 2
     assert "--tls-cert" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("interrupts", [signal.default_int_handler, signal.SIG_IGN])
+def test_a_service_manager_can_stop_it(interrupts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where interrupts are ignored, as a shell script has it for its background jobs."""
+    closed: list[bool] = []
+
+    async def endless(args: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+            await anyio.sleep(60)
+        finally:
+            closed.append(True)
+
+    monkeypatch.setattr("specstream.commands.generate.run", endless)
+    before = signal.getsignal(signal.SIGTERM), signal.signal(signal.SIGINT, interrupts)
+    try:
+        assert main(["generate", "hello"]) == 130
+    finally:
+        signal.signal(signal.SIGTERM, before[0])
+        signal.signal(signal.SIGINT, before[1])
+    assert closed == [True]
