@@ -5,6 +5,7 @@ from __future__ import annotations
 from transformers import PreTrainedTokenizerBase
 
 from specstream.config import AutoProposerConfig, EngineConfig
+from specstream.engine.detokenizer import decoder_of
 from specstream.engine.phrase import FirstPhrase, PhraseLengths
 from specstream.engine.prompt import encode_messages
 from specstream.engine.request import Request
@@ -29,7 +30,7 @@ class Admission:
         eos_ids: frozenset[int],
     ) -> None:
         self._target = target
-        self._tokenizer = tokenizer
+        self._tokenizer, self._decoder = tokenizer, decoder_of(tokenizer)
         self._eos_ids = eos_ids
         self._coupled = config.mode == "reproducible"
         wanted = config.proposer
@@ -61,9 +62,7 @@ class Admission:
         if self._phrases is not None:
             request.first_phrase = FirstPhrase(self._phrases)
         slot, request.reused = self.slots.take(request.session, prompt)
-        request.admit(
-            slot, prompt, self._tokenizer, target.device, processors, coupled=self._coupled
-        )
+        request.admit(slot, prompt, self._decoder, target.device, processors, coupled=self._coupled)
 
     def leave(self, request: Request) -> None:
         """A request is over: keep its conversation's cache, drop any other. Idempotent."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-__all__ = ["Decoder", "Detokenizer"]
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+__all__ = ["Decoder", "Detokenizer", "decoder_of"]
 
 _REPLACEMENT = "\ufffd"
 _CONTEXT = 6  # tokens decoded along with a new one, so that joining rules see their left neighbour
@@ -18,6 +20,21 @@ class Decoder(Protocol):
     def decode(self, token_ids: Any, skip_special_tokens: bool = ...) -> Any:
         """Text of the ids."""
         ...
+
+
+def decoder_of(tokenizer: PreTrainedTokenizerBase) -> Decoder:
+    """What decodes for a tokenizer: its core, which answers in a third of the time, if nothing is added.
+
+    Some classes mend what the core says, and some tidy up spaces.
+    """
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        return tokenizer
+    kind, usual = type(tokenizer), PreTrainedTokenizerFast
+    mends = kind.decode is not usual.decode or kind._decode is not usual._decode
+    if mends or "decode" in vars(tokenizer) or tokenizer.clean_up_tokenization_spaces:
+        return tokenizer
+    core: Decoder = tokenizer.backend_tokenizer
+    return core
 
 
 class Detokenizer:

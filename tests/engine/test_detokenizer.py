@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from specstream.config import DEFAULT_TARGET
-from specstream.engine.detokenizer import Detokenizer
+from specstream.engine.detokenizer import Detokenizer, decoder_of
 from specstream.model.load import load_tokenizer
 from tests.tiny import byte_tokenizer
 
@@ -72,3 +74,33 @@ def test_finish_gives_out_half_a_character_once() -> None:
     assert detokenizer.add(tokenizer.encode("é", add_special_tokens=False)[0]) == ""
     assert detokenizer.finish() == "\ufffd"
     assert detokenizer.finish() == ""
+
+
+def test_the_core_of_a_tokenizer_decodes_as_the_tokenizer_does() -> None:
+    rng = random.Random(5)
+    for tokenizer in (load_tokenizer(DEFAULT_TARGET), byte_tokenizer()):
+        core = decoder_of(tokenizer)
+        assert core is not tokenizer
+        for _ in range(500):
+            ids = [rng.randrange(len(tokenizer)) for _ in range(rng.randint(1, 30))]
+            assert core.decode(ids, skip_special_tokens=True) == tokenizer.decode(
+                ids, skip_special_tokens=True
+            )
+
+
+def test_what_a_tokenizer_adds_to_its_core_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class that mends what the core says, one call that was replaced, or tidied spaces."""
+    usual = load_tokenizer(DEFAULT_TARGET)
+
+    class Mending(type(usual)):  # type: ignore[misc]
+        def _decode(self, *args: object, **options: object) -> str:
+            return "mended"
+
+    mending = Mending(tokenizer_object=usual.backend_tokenizer)
+    assert decoder_of(mending).decode([9, 10]) == "mended"
+    tidying = load_tokenizer(DEFAULT_TARGET)
+    tidying.clean_up_tokenization_spaces = True
+    assert decoder_of(tidying) is tidying
+    replaced = load_tokenizer(DEFAULT_TARGET)
+    monkeypatch.setattr(replaced, "decode", lambda *args, **options: "replaced")
+    assert decoder_of(replaced) is replaced
