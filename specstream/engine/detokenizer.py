@@ -31,7 +31,8 @@ def decoder_of(tokenizer: PreTrainedTokenizerBase) -> Decoder:
         return tokenizer
     kind, usual = type(tokenizer), PreTrainedTokenizerFast
     mends = kind.decode is not usual.decode or kind._decode is not usual._decode
-    if mends or "decode" in vars(tokenizer) or tokenizer.clean_up_tokenization_spaces:
+    mends = mends or not vars(tokenizer).keys().isdisjoint({"decode", "_decode"})
+    if mends or tokenizer.clean_up_tokenization_spaces:
         return tokenizer
     core: Decoder = tokenizer.backend_tokenizer
     return core

@@ -62,6 +62,7 @@ class Pace:
     def __init__(self) -> None:
         self._round_ms: float | None = None
         self._token_ms: float | None = None
+        self._told = False  # by a pass that read beside a round
 
     def observe(self, ms: float, read: int, *, beside: bool) -> None:
         """A target pass is over, in which so many tokens of prompts were read.
@@ -70,10 +71,16 @@ class Pace:
         """
         if beside and read == 0:
             self._round_ms = _moved(self._round_ms, ms)
-        elif read >= _LEAST and self._round_ms is not None:
-            # Alone they would have taken the time of a pass in any case.
-            added = max(0.0, ms - self._round_ms) if beside else ms
-            self._token_ms = _moved(self._token_ms, added / read)
+        elif self._round_ms is None or read < _LEAST:
+            return
+        elif beside and self._token_ms is not None:
+            # What is off may be either's; where somebody always reads, rounds are never seen alone.
+            error = _WEIGHT * (ms - self._round_ms - self._token_ms * read)
+            self._round_ms = max(self._round_ms + error, 1e-3)
+            self._token_ms = max(self._token_ms + error / read, 0.0)
+            self._told = True
+        elif not self._told:  # alone they take a pass of their own, of which this tells little
+            self._token_ms = _moved(self._token_ms, max(0.0, ms - self._round_ms) / read)
 
     def budget(self, most: int, proposed: int) -> int:
         """Tokens to read beside a round in which so many are ``proposed``; at most ``most``."""

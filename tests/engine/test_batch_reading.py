@@ -105,3 +105,30 @@ def test_prompts_that_come_together_to_a_resting_engine_are_read_in_one_pass() -
     run_until_idle(core)
     for text, (_, inbox) in zip(texts, asked):
         assert inbox.token_ids == alone(text, 10)
+
+
+def test_the_pace_is_asked_with_what_is_proposed_and_told_what_was_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+    told: list[tuple[int, bool]] = []
+
+    def budget(self: Pace, most: int, proposed: int) -> int:
+        asked.append(proposed)
+        return 16
+
+    def observe(self: Pace, ms: float, read: int, *, beside: bool) -> None:
+        told.append((read, beside))
+
+    monkeypatch.setattr(Pace, "budget", budget)
+    monkeypatch.setattr(Pace, "observe", observe)
+    core = make("draft", max_running=3)
+    first, inbox = ask(core, TEXTS[0], greedy(60))
+    core.step()
+    assert told == [(first.prompt_length, False)] and not asked
+    ask(core, "long prompt. " * 7, greedy(5))
+    for _ in range(4):
+        core.step()
+        assert asked[-1] == inbox.chunks[-1].drafted
+        assert told[-1] == (16, True)
+    assert max(asked) > 0

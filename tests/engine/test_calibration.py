@@ -169,6 +169,7 @@ def test_a_machine_that_slows_down_meanwhile_does_not_bend_the_curve(clock: Cloc
 
     costs = costs_of(Tiring(clock, 10.0, 0.0), None)
     assert costs.verify(9) / costs.verify(1) < 1.1
+    assert costs.verify(8, 8) / costs.verify(1) < 2.0
 
 
 def test_a_stall_at_the_start_is_not_taken_for_a_slow_model(clock: Clock) -> None:

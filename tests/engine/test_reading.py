@@ -134,16 +134,36 @@ def test_a_change_of_pace_is_followed_and_an_outlier_is_not() -> None:
     assert 23 <= pace.budget(512, 0) <= 26
 
 
-def test_reading_alone_tells_the_cost_of_a_token_from_above() -> None:
-    """No round is there to take off; what others would have had to wait for is the whole."""
+def test_reading_alone_tells_a_first_price_and_no_more_once_it_was_seen_beside_a_round() -> None:
+    """It takes a pass of its own, so that little follows from it for what it adds to another's."""
     pace = Pace()
     pace.observe(90.0, 400, beside=False)
     assert pace.budget(512, 0) == 64  # what a round takes isn't known yet
     pace.observe(10.0, 0, beside=True)
-    pace.observe(50.0, 400, beside=False)
+    pace.observe(60.0, 400, beside=False)
     assert pace.budget(512, 0) == pytest.approx(10.0 / 0.125, abs=1)
-    pace.observe(10.0, 0, beside=False)  # nobody was answered: nothing to learn
+    pace.observe(20.0, 80, beside=True)
+    for _ in range(50):
+        pace.observe(10.0, 20, beside=False)
+        pace.observe(10.0, 0, beside=False)  # nobody was answered: nothing to learn
     assert pace.budget(512, 0) == pytest.approx(10.0 / 0.125, abs=1)
+
+
+def test_short_prompts_read_alone_on_a_wide_device_hold_nobody_back() -> None:
+    pace = Pace()
+    for _ in range(20):
+        pace.observe(10.0, 0, beside=True)
+        pace.observe(10.0, 20, beside=False)
+    assert pace.budget(512, 0) == 512
+
+
+def test_rounds_that_grow_while_somebody_always_reads_are_followed() -> None:
+    """Half of what is off is taken for theirs; all of it for the tokens' would starve the prompts."""
+    pace = paced(10.0, 0.125)
+    for _ in range(100):
+        read = pace.budget(512, 0)
+        pace.observe(18.0 + 0.125 * read, read, beside=True)
+    assert 60 <= pace.budget(512, 0) <= 144
 
 
 def test_a_few_tokens_at_the_end_of_a_prompt_say_nothing() -> None:

@@ -214,7 +214,7 @@ class Costs:
         if not self._drafted and times.draft_read < _LITTLE:
             self._drafted = True
             taken = max(times.draft_ms - self.read(times.draft_read), 0.1 * times.draft_ms)
-            if taken < _FAR_BELOW * expected:
+            if 0.0 < taken < _FAR_BELOW * expected:
                 # Noise only adds: this was timed on a machine that was busy then.
                 self._step, self._start = (
                     ms * taken / expected for ms in (self._step, self._start)

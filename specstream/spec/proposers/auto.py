@@ -74,6 +74,7 @@ class AutoProposer:
         self._planning = self._learning = 0.0  # s, of this step, and of the one before
         self._rounds: dict[int, _Round] = {}
         self._drafting = False
+        self._asked = False  # for proposals, since the last step was told of
         self._passes = 0
         self._read = 0
         self._outcomes: list[Outcome] = []
@@ -82,6 +83,7 @@ class AutoProposer:
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
         """What the controller planned for each."""
         began = self._now()
+        self._asked = True
         self._rounds, self._drafting, self._passes, self._read = {}, False, 0, 0
         lookups = [self._lookup.look_up(r, b) for r, b in zip(requests, budget, strict=True)]
         outlooks = [self._outlook(*item) for item in zip(requests, budget, lookups, strict=True)]
@@ -153,13 +155,14 @@ class AutoProposer:
             other_ms=max(0.0, times.total_ms - planning_ms - draft_ms - times.verify_ms),
             plan_ms=planning_ms + learning_ms,
         )
-        outcomes, over = self._outcomes, self._over
-        self._outcomes, self._over = [], []
+        outcomes, over, asked = self._outcomes, self._over, self._asked
+        self._outcomes, self._over, self._asked = [], [], False
         self._drafting, self._passes, self._read = False, 0, 0
         try:
             if outcomes:
                 self._controller.observe(measured, outcomes)
-            elif 0 < times.rows == times.tokens:
+            elif not asked and 0 < times.rows == times.tokens:
+                # Asked and yet no outcome: something broke, in this step or in one before it.
                 self._controller.observe_aside(measured)
         finally:
             for request_id in over:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from specstream.spec.control import Controller, RoundTimes
@@ -55,4 +57,33 @@ def test_the_price_of_a_plain_round_is_learned(believed_ms: float) -> None:
     )
     for _ in range(160):
         control.observe_aside(plain)
+        assert len(control._aside) < 9  # learned from and gone
     assert costs.plain() == pytest.approx(2.3, rel=0.03)
+
+
+def test_a_step_that_failed_is_not_taken_for_anybody_elses() -> None:
+    """The draft's passes of a step whose target broke must not be told with the next plain one."""
+    core, dice = diced(1, eos_ids=frozenset(), max_running=3)
+    dice.kinds = ["draft"]
+    bystander, _ = ask(core, "the cat", greedy(40), proposer="off")
+    core.step()
+    core.step()
+    assert len(dice.aside) == 1
+    failing, _ = ask(core, "abab", greedy(40))
+    core.step()
+    forward = core.target.forward
+
+    def break_down(inputs: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    bystander.delivery.limit = 0  # parked meanwhile
+    core.target.forward = break_down  # type: ignore[method-assign]
+    core.step()
+    assert failing.error is not None
+    core.target.forward = forward  # type: ignore[method-assign]
+    bystander.delivery.limit = 2**62
+    core.step()
+    assert len(dice.aside) == 1  # of the first one, it isn't known what it was
+    core.step()
+    assert len(dice.aside) == 2
+    assert all(times.draft_forwards == 0 for times in dice.aside)
