@@ -56,7 +56,7 @@ CELLS = [
 
 @pytest.fixture(autouse=True)
 def steady(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who reads beside whom follows the machine's pace, and the dice who asks: both the same each time."""
+    """Who reads when follows the machine's pace, and the dice who asks: here always the same."""
     monkeypatch.setattr(Pace, "budget", lambda self, most, proposed: min(most, 64))
 
 
