@@ -17,7 +17,7 @@ from specstream.bench.records import Run
 
 __all__ = ["Crowd", "Way", "measure_crowd", "mix_domains"]
 
-_EACH = 16  # requests a round for each place: at its end places stay empty, 3 % of it here
+_EACH = 16  # requests a round for each place: at its end places stay empty
 _LEAST = 2  # rounds: each way goes first once
 
 

@@ -53,7 +53,7 @@ def share_out(batch: Sequence[Request], chunk: int, budget: int) -> Step:
 class Pace:
     """Learns how many prompt tokens can be read in the time of a usual decoding pass.
 
-    Reading them along with a round makes it twice as long at most, which a listener can't hear. More at
+    Reading them along with a round makes it about twice as long, which a listener can't hear. More at
     once makes longer gaps and the whole no quicker; less, and places stand waiting for their prompts,
     which are read in smaller and dearer parts. What is proposed takes as long, so a round of long
     proposals leaves less for reading: all steps come out about equally long.

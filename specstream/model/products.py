@@ -5,7 +5,7 @@ pass of a few rows that costs more than the product. Besides, with the layout fi
 not depend on how many rows were multiplied along with it.
 
 It also prepares a kernel for every number of rows that it meets, which takes longer than a product of
-few rows; so wider ones are rounded up to a handful of sizes.
+few rows; so wider ones are rounded up to a few sizes.
 """
 
 from __future__ import annotations

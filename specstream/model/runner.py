@@ -139,7 +139,7 @@ class ModelRunner:
     def warm_up(self) -> None:
         """Run the shapes of a prompt and of a round once, so that no request pays for the first.
 
-        Of the many numbers of rows that kernels are prepared for, as many as half a second allows.
+        Of the many numbers of rows that kernels are prepared for, as many as a second allows.
         """
         began, cache = time.perf_counter(), self.new_cache()
         needed = [self.fixed_width] if self.fixed_width else [16, 5, 1]

@@ -41,7 +41,7 @@ def test_a_step_with_others_in_it_or_with_a_prompt_to_read_tells_nothing_of_the_
 
 @pytest.mark.parametrize("believed_ms", [2.0, 1.0, 3.0])
 def test_the_price_of_a_plain_round_is_learned(believed_ms: float) -> None:
-    """Of a calibration that was half or twice as dear: the prediction would be, too."""
+    """Whatever a calibration said: a prediction would be as far off as that."""
     costs = Costs()
     costs.seed(0.4, {1: believed_ms, 9: believed_ms + 0.5}, other_ms=0.4, other_plain_ms=0.3)
     control = Controller(kinds=frozenset({"draft"}), max_tokens=8, interactive=True, costs=costs)
