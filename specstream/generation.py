@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from specstream.errors import EngineError, SpecstreamError
+from specstream.handover import Handover
 from specstream.metrics import Report
 from specstream.types import Chunk
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from specstream.engine.worker import EngineWorker
 
 __all__ = ["Generation"]
+
+_Item: TypeAlias = Chunk | SpecstreamError
 
 
 class Generation:
@@ -26,26 +29,26 @@ class Generation:
     no further than ``max_unread_chunks`` ahead of it.
     """
 
-    def __init__(self, worker: EngineWorker, loop: asyncio.AbstractEventLoop, limit: int) -> None:
+    def __init__(self, worker: EngineWorker, handover: Handover[_Item], limit: int) -> None:
         from specstream.engine.request import Delivery
 
         self._worker = worker
-        self._loop = loop
-        self._arrived: deque[Chunk | SpecstreamError] = deque()
+        self._handover = handover
+        self._arrived: deque[_Item] = deque()
         self._news = asyncio.Event()
         self._ended = False
         self._delivery = Delivery(self._put, limit)
         self._request: Request | None = None
         self._heard: list[str] = []
 
-    def _put(self, item: Chunk | SpecstreamError) -> None:
+    def _put(self, item: _Item) -> None:
         """Called on the engine thread."""
         try:
-            self._loop.call_soon_threadsafe(self._arrive, item)
+            self._handover.put(self._arrive, item)
         except RuntimeError:
             self._delivery.cancelled = True  # the loop is closed: nobody will ever read this
 
-    def _arrive(self, item: Chunk | SpecstreamError) -> None:
+    def _arrive(self, item: _Item) -> None:
         self._arrived.append(item)
         self._news.set()
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from specstream.config import EngineConfig, parse_config
-from specstream.errors import ConfigError, EngineClosed, RequestError, SpecstreamError
+from specstream.errors import ConfigError, EngineClosed, EngineError, RequestError, SpecstreamError
 from specstream.generation import Generation
-from specstream.types import Message, SamplingParams
+from specstream.handover import Handover
+from specstream.types import Chunk, Message, SamplingParams
 
 if TYPE_CHECKING:
     from specstream.engine.worker import EngineWorker
@@ -41,6 +42,7 @@ class Engine:
         self.config = config
         self._worker: EngineWorker | None = None
         self._closed = anyio.Event()
+        self._handover: Handover[Chunk | SpecstreamError] | None = None
 
     @classmethod
     def load(
@@ -89,6 +91,7 @@ class Engine:
         module = await asyncio.to_thread(importlib.import_module, "specstream.engine.worker")
         if self._worker is not None:
             raise ConfigError("this engine was entered before; make a new one")
+        self._handover = Handover(loop)
         ready: asyncio.Future[None] = loop.create_future()
 
         def settle(error: SpecstreamError | None) -> None:
@@ -127,6 +130,8 @@ class Engine:
                 await asyncio.shield(ended)
             except asyncio.CancelledError as error:
                 cancelled = error
+        if self._handover is not None:
+            self._handover.close()
         if cancelled is not None:
             raise cancelled
 
@@ -139,6 +144,12 @@ class Engine:
         if self._worker is None:
             raise EngineClosed("the engine is not running: use it inside its `async with` block")
         return self._worker
+
+    def _own_loop(self) -> Handover[Chunk | SpecstreamError]:
+        assert self._handover is not None
+        if asyncio.get_running_loop() is not self._handover.loop:
+            raise EngineError("this engine belongs to the event loop that entered it; ask it there")
+        return self._handover
 
     @asynccontextmanager
     async def generate(
@@ -160,6 +171,7 @@ class Engine:
         Raises:
             PromptError: the prompt is empty.
             EngineClosed: the engine is not running.
+            EngineError: another event loop has entered it.
 
         Further errors (too long a prompt, a full waiting line) are raised by the iteration.
         """
@@ -169,7 +181,7 @@ class Engine:
         worker = self._running()
         checked = check_messages(messages)
         limit = self.config.max_unread_chunks
-        generation = Generation(worker, asyncio.get_running_loop(), limit)
+        generation = Generation(worker, self._own_loop(), limit)
         request = Request(
             checked,
             params or SamplingParams(),
@@ -193,15 +205,16 @@ class Engine:
 
         Raises:
             EngineClosed: the engine is not running, or ended meanwhile.
+            EngineError: another event loop has entered it.
         """
-        loop = asyncio.get_running_loop()
+        worker, loop = self._running(), self._own_loop().loop
         answer: asyncio.Future[Explanation | None] = loop.create_future()
 
         def settle(found: Explanation | None) -> None:
             if not answer.done():
                 answer.set_result(found)
 
-        self._running().post(lambda core: _call_in(loop, settle, core.explain()))
+        worker.post(lambda core: _call_in(loop, settle, core.explain()))
         closed = asyncio.ensure_future(self._closed.wait())
         either: set[asyncio.Future[Any]] = {answer, closed}
         try:

@@ -12,6 +12,7 @@ from specstream import Engine, SamplingParams
 from specstream.errors import (
     ConfigError,
     EngineClosed,
+    EngineError,
     ModelNotFound,
     PromptError,
     RequestError,
@@ -296,3 +297,14 @@ async def test_a_prompt_of_the_wrong_kind_is_named(engine: Engine, prompt: objec
         with pytest.raises(PromptError):
             async with engine.generate(prompt):  # type: ignore[arg-type]
                 pass
+
+
+async def test_another_event_loop_is_told_to_ask_where_the_engine_belongs(engine: Engine) -> None:
+    async def ask() -> None:
+        async with engine.generate("hello"):
+            raise AssertionError("never entered")
+
+    async with engine:
+        for question in (ask(), engine.explain()):
+            with pytest.raises(EngineError, match="belongs to the event loop"):
+                await asyncio.to_thread(asyncio.run, question)

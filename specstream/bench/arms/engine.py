@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from specstream.bench.arms.base import Ask
@@ -11,6 +12,7 @@ from specstream.bench.records import Emission, Run
 from specstream.engine.loop import EngineCore
 from specstream.engine.request import Delivery, Request
 from specstream.errors import SpecstreamError
+from specstream.handover import Handover
 from specstream.session import Engine
 from specstream.types import Chunk, SamplingParams
 
@@ -36,17 +38,18 @@ class CoreArm:
 
     async def run(self, ask: Ask) -> Run:
         """Write one reply; the times are those of the engine's own clock."""
-        loop = asyncio.get_running_loop()
         arrived: list[Chunk | SpecstreamError] = []
-
-        def put(item: Chunk | SpecstreamError) -> None:
-            loop.call_soon_threadsafe(arrived.append, item)
-
+        handover: Handover[Chunk | SpecstreamError] = Handover(asyncio.get_running_loop())
         request = Request(
-            list(ask.messages), _params(ask), Delivery(put, limit=2**62), proposer=self._proposer
+            list(ask.messages),
+            _params(ask),
+            Delivery(partial(handover.put, arrived.append), limit=2**62),
+            proposer=self._proposer,
         )
-        await self._thread.call(lambda: self._serve(request))
-        await asyncio.sleep(0)  # what was put last has been scheduled, but not yet taken in
+        try:
+            await self._thread.call(lambda: self._serve(request))
+        finally:
+            handover.close()
         if request.error is not None:
             raise request.error
         chunks = [item for item in arrived if isinstance(item, Chunk)]
