@@ -20,10 +20,8 @@ from specstream.spec.control.rounds import Place, Round, Rules, cap
 __all__ = ["Controller"]
 
 _TOGETHER = 8  # plain rounds that are learned from at once
-_REST, _RECOVERY = (
-    16,
-    4,
-)  # rounds between two looks at a draft that was given up, or can't be afforded
+_REST = 16  # rounds between two looks at a draft that was given up
+_RECOVERY = 4  # and at one that can't be afforded
 _NOBODY = Plan("off", 0)
 _FAR = 1.5  # a round counts as at most so many times dearer, or cheaper, than was expected
 
@@ -53,9 +51,8 @@ class Controller:
         self._reply = Average(48.0, 1.0, 30.0)
         self._unevenness = Average(1.3, 2.0, 60.0)
         self._digest = Digest(256.0)
-        # Rounds still to be learned from.
-        self._plain: list[tuple[History, RoundTimes, Outcome]] = []
-        self._aside: list[RoundTimes] = []
+        # Plain rounds still to be learned from; with whose they were, where that counts.
+        self._later: list[tuple[RoundTimes, tuple[History, Outcome] | None]] = []
 
     # Before a step.
 
@@ -144,7 +141,7 @@ class Controller:
     def observe(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> None:
         """Learn from the step that was made of the latest plans."""
         rows = len(outcomes)
-        if not rows or self._put_off(times, outcomes):
+        if not rows or self._plain(times, outcomes):
             return
         self._settle()
         drafting = sum(o.plan.proposer == "draft" and o.drafted > 0 for o in outcomes)
@@ -190,18 +187,12 @@ class Controller:
         It is the best there is to tell what speculation is worth: rounds in a row, as they would be
         without it.
         """
-        self._aside.append(times)
-        if len(self._aside) >= _TOGETHER:
-            for seen in self._aside:
-                self.costs.observe(seen, 0, 0)
-            self._aside.clear()
+        self._put_off(times, None)
 
-    def _put_off(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> bool:
-        """Whether the step was a plain one, of which most can be learned later, with others like it.
+    def _plain(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> bool:
+        """Whether the step was a plain one of a request that is alone, which can be learned later.
 
-        Code that runs once between two passes finds its memory gone from the caches, which makes it
-        several times dearer than code that runs eight times in a row. What such a round says of lookup
-        is learned at once, since the next choice may hang on it.
+        What such a round says of lookup is learned at once, since the next choice may hang on it.
         """
         outcome = outcomes[0]
         if len(outcomes) > 1 or times.rows != 1 or times.tokens != 1 or outcome.plan != _NOBODY:
@@ -211,16 +202,27 @@ class Controller:
             return False
         if outcome.offered > 0:
             history.observe_lookup(outcome)
-        self._plain.append((history, times, outcome))
-        if len(self._plain) >= _TOGETHER:
-            self._settle()
+        self._put_off(times, (history, outcome))
         return True
+
+    def _put_off(self, times: RoundTimes, own: tuple[History, Outcome] | None) -> None:
+        """Learn from a plain round later, with others like it.
+
+        Code that runs once between two passes finds its memory gone from the caches, which makes it
+        several times dearer than code that runs eight times in a row.
+        """
+        self._later.append((times, own))
+        if len(self._later) >= _TOGETHER:
+            self._settle()
 
     def _settle(self) -> None:
         """Learn from the plain rounds that were put off."""
-        costs, account = self.costs, self._account
-        for history, times, outcome in self._plain:
+        costs = self.costs
+        for times, own in self._later:
             costs.observe(times, 0, 0)
+            if own is None:
+                continue
+            history, outcome = own
             plain_ms = costs.plain()
             choosing = min(times.plan_ms / plain_ms, 1.0)
             history.committed += 1
@@ -230,8 +232,8 @@ class Controller:
             spent = _near(1.0 + choosing, times, plain_ms)
             history.digest.learn(outcome, spent, 1, False)
             self._digest.learn(outcome, spent, 1, False)
-            account.enter(0.0)
-        self._plain.clear()
+            self._account.enter(0.0)
+        self._later.clear()
 
     def forget(self, request_id: int) -> None:
         """The request is over. What it taught about all requests stays. Idempotent."""
