@@ -9,8 +9,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 __all__ = ["Decoder", "Detokenizer", "decoder_of"]
 
 _REPLACEMENT = "\ufffd"
-_CONTEXT = 6  # tokens decoded along with a new one, so that joining rules see their left neighbour
-_LONGEST_CONTEXT = 12  # until which it may grow: cutting it off means decoding it once more
+_LONGEST_CONTEXT = 4  # tokens decoded along with a new one; cutting them off is a decoding more
 _LONGEST_CHARACTER = 4  # bytes, so at most as many byte-level tokens
 
 
@@ -43,13 +42,16 @@ class Detokenizer:
 
     A character whose bytes are spread over several tokens comes out with the last of them. Bytes
     that can't become a character come out as U+FFFD as soon as that is certain. The texts of all
-    calls, laid end to end, are the decoding of all ids. Each call decodes a bounded window.
+    calls, laid end to end, are the decoding of all ids. Each call decodes a bounded window: what is new
+    and its left neighbour, which joining rules look at. A neighbour is all that came out with one token,
+    for half a character would be taken for broken bytes, and the whole ones beside it, too.
     """
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._context: list[int] = []  # already given out; decoded again only as left neighbours
-        self._before = ""  # their text
+        self._before = ""  # their text, as it is without anything before them
+        self._begun = False  # whether anything was shown
         self._pending: list[int] = []  # not given out yet: half a character
 
     def add(self, token_id: int) -> str:
@@ -86,9 +88,13 @@ class Detokenizer:
 
     def _settle(self, count: int, text: str) -> None:
         """The first pending tokens were given out as ``text``."""
-        self._context += self._pending[:count]
-        self._before += text
+        settled = self._pending[:count]
         del self._pending[:count]
+        if self._begun and not text:
+            return  # a token that isn't shown is nobody's neighbour
+        self._begun = self._begun or bool(text)
+        self._context += settled
+        self._before += text
         if len(self._context) > _LONGEST_CONTEXT:
-            self._context = self._context[-_CONTEXT:]
+            self._context = settled if text else self._context[-_LONGEST_CONTEXT:]
             self._before = self._decode(self._context)

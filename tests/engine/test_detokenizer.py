@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
+from tokenizers import Tokenizer, decoders, models, normalizers
 
 from specstream.config import DEFAULT_TARGET
 from specstream.engine.detokenizer import Detokenizer, decoder_of
@@ -10,6 +12,9 @@ from specstream.model.load import load_tokenizer
 from tests.tiny import byte_tokenizer
 
 PIECES = [
+    " fox",
+    "a",
+    " a",
     "fox ",
     "naïve",
     "日本語",
@@ -27,8 +32,42 @@ PIECES = [
 ]
 
 
-def fuzz_text(rng: random.Random) -> str:
-    return "".join(rng.choice(PIECES) for _ in range(rng.randint(1, 12)))
+SPACES = [
+    (
+        decoders.Replace("▁", " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+        decoders.Strip(" ", 1, 0),
+    ),
+    (decoders.ByteFallback(), decoders.Metaspace("▁", "always")),
+]
+"""The two ways in which spaces come back: by the text's first character, or by its first token."""
+
+
+def fuzz_text(rng: random.Random, pieces: Sequence[str] = PIECES) -> str:
+    return "".join(rng.choice(pieces) for _ in range(rng.randint(1, 12)))
+
+
+def falling_back(spaces: tuple[decoders.Decoder, ...]) -> Tokenizer:
+    """Words with their space before them, and bytes for whatever is no word, as SentencePiece has it."""
+    tokens = [
+        "<unk>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        "▁",
+        "▁fox",
+        "a",
+        "▁a",
+        "<mark>",
+    ]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    model = models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True)
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    tokenizer.decoder = decoders.Sequence(list(spaces))
+    tokenizer.add_special_tokens(["<mark>"])
+    return tokenizer
 
 
 def test_pieces_laid_end_to_end_are_the_decoding() -> None:
@@ -43,6 +82,22 @@ def test_pieces_laid_end_to_end_are_the_decoding() -> None:
         assert "".join([*pieces, detokenizer.finish()]) == text
         if "\ufffd" not in text:
             assert not any("\ufffd" in piece for piece in pieces)
+
+
+@pytest.mark.parametrize("spaces", SPACES, ids=["strip", "metaspace"])
+def test_pieces_of_a_vocabulary_that_falls_back_to_bytes(
+    spaces: tuple[decoders.Decoder, ...],
+) -> None:
+    """1,000 texts. There one half character, seen without its other half, spoils all beside it."""
+    tokenizer = falling_back(spaces)
+    rng = random.Random(3)
+    sound = [piece for piece in PIECES if piece != "\ufffd"]  # which looks like half of one
+    for _ in range(1000):
+        marks = "<mark>" * rng.choice([0, 1, 9])  # special tokens, which aren't shown
+        ids = tokenizer.encode(marks.join(fuzz_text(rng, sound) for _ in range(3))).ids
+        detokenizer = Detokenizer(tokenizer)
+        text = "".join([detokenizer.add(i) for i in ids] + [detokenizer.finish()])
+        assert text == tokenizer.decode(ids)
 
 
 def test_random_ids_of_a_real_vocabulary_decode_as_a_whole() -> None:
