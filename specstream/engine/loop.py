@@ -50,14 +50,19 @@ class EngineCore:
         """The target's caches."""
         return self.admission.slots
 
-    @torch.inference_mode()
     def step(self) -> bool:
         """Advance every request that can use it by one round; False when none could.
 
         One pass of the target serves them all: those that are being answered, and the next part of
         prompts that are still being read. An exception ends the requests of this step with a typed
         error and leaves the others, and the engine, as they were.
+
+        A thread that makes many steps does well to be in `torch.inference_mode` for all of them:
+        entering it takes as long as many a part of a round.
         """
+        if not torch.is_inference_mode_enabled():
+            with torch.inference_mode():
+                return self.step()
         self._drop_cancelled()
         admitted = self.scheduler.admit()
         for request in admitted:

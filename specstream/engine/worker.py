@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import torch
+
 from specstream.engine.request import Request
 from specstream.errors import EngineBusy, EngineClosed, EngineFailed, SpecstreamError
 
@@ -107,8 +109,9 @@ class EngineWorker:
         self._on_ready(None)
         try:
             progressing = False
-            while self._read_mail(core, wait=not progressing):
-                progressing = core.step()
+            with torch.inference_mode():
+                while self._read_mail(core, wait=not progressing):
+                    progressing = core.step()
         except BaseException:
             _log.exception("the engine thread ends")
         finally:

@@ -6,6 +6,8 @@ import asyncio
 from functools import partial
 from typing import Any
 
+import torch
+
 from specstream.bench.arms.base import Ask
 from specstream.bench.arms.thread import BenchThread
 from specstream.bench.records import Emission, Run
@@ -57,9 +59,10 @@ class CoreArm:
 
     def _serve(self, request: Request) -> None:
         self._core.submit(request)
-        while request.finish_reason is None and request.error is None:
-            request.delivery.cancelled = self._thread.stopping
-            self._core.step()
+        with torch.inference_mode():  # as the engine's own thread is all the time
+            while request.finish_reason is None and request.error is None:
+                request.delivery.cancelled = self._thread.stopping
+                self._core.step()
 
 
 class EngineArm:

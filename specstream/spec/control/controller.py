@@ -19,7 +19,7 @@ from specstream.spec.control.rounds import Place, Round, Rules, cap
 
 __all__ = ["Controller"]
 
-_TOGETHER = 8  # plain rounds that are learned from at once
+_TOGETHER = 8  # rounds that are learned from at once, where nothing hangs on the latest
 _REST = 16  # rounds between two looks at a draft that was given up
 _RECOVERY = 4  # and at one that can't be afforded
 _NOBODY = Plan("off", 0)
@@ -53,6 +53,8 @@ class Controller:
         self._digest = Digest(256.0)
         # Plain rounds still to be learned from; with whose they were, where that counts.
         self._later: list[tuple[RoundTimes, tuple[History, Outcome] | None]] = []
+        # Rounds still to be summed up.
+        self._told: list[tuple[Digest, Outcome, float, int, bool]] = []
 
     # Before a step.
 
@@ -176,8 +178,7 @@ class Controller:
                     history.learn_rate(outcome.accepted + 1.0, cost + choosing)
                     self._tokens.learn(outcome.accepted + 1.0)
                     self._cost.learn(cost + choosing)
-                for digest in (history.digest, self._digest):
-                    digest.learn(outcome, spent, rows, history.probing)
+                self._tell(history, outcome, spent, rows)
         tokens = (sum(o.accepted for o in outcomes) + rows) / rows
         self._account.enter(cost + owed - tokens if drafting else 0.0)
 
@@ -230,10 +231,21 @@ class Controller:
             self._tokens.learn(1.0)
             self._cost.learn(1.0 + choosing)
             spent = _near(1.0 + choosing, times, plain_ms)
-            history.digest.learn(outcome, spent, 1, False)
-            self._digest.learn(outcome, spent, 1, False)
+            self._tell(history, outcome, spent, 1)
             self._account.enter(0.0)
         self._later.clear()
+
+    def _tell(self, history: History, outcome: Outcome, spent: float, rows: int) -> None:
+        """Put down what a round came to. No choice hangs on it, so it is summed up later."""
+        self._told.append((history.digest, outcome, spent, rows, history.probing))
+        if len(self._told) >= _TOGETHER:
+            self._sum_up()
+
+    def _sum_up(self) -> None:
+        for own, outcome, spent, rows, probing in self._told:
+            own.learn(outcome, spent, rows, probing)
+            self._digest.learn(outcome, spent, rows, probing)
+        self._told.clear()
 
     def forget(self, request_id: int) -> None:
         """The request is over. What it taught about all requests stays. Idempotent."""
@@ -247,6 +259,7 @@ class Controller:
     def explain(self, request_id: int | None = None) -> Explanation:
         """Why it does what it does, for one request or for all of late."""
         self._settle()
+        self._sum_up()
         history = self._histories.get(request_id) if request_id is not None else None
         digest = history.digest if history is not None else self._digest
         return explain(digest, self.costs, self._rules.kinds)

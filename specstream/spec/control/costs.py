@@ -17,6 +17,7 @@ _KNOTS = (1, 2, 3, 5, 9, 17, 33, 65, 129)
 _MEASURED, _SHAPE, _GUESSED = 8, 4, 1  # observations that a start is worth
 _OTHER_MS, _AROUND = 0.4, 1.25  # of a round with a proposal; and by how much that is dearer
 _PLAIN = 2.0  # what a plain pass says of the pace, by what a wider one does
+_NEW, _TOGETHER = 64, 4  # passes until they are well known; steps then learned from at once
 _FIRM, _PACE = 0.01, 30  # gain of a well-known shape; observations that the first pace is worth
 
 
@@ -109,6 +110,7 @@ class Costs:
         self._row = row_ms if row_ms is not None else target_ms[1]
         self._rows_seen = _GUESSED if row_ms is None else _MEASURED
         self._passed, self._moved = 0, False
+        self._seen: list[tuple[RoundTimes, int, int]] = []  # steps still to be learned from
         self._shape = _table(self._curve)
 
     def _seed_other(self, other_ms: float | None, plain_ms: float | None) -> None:
@@ -189,6 +191,15 @@ class Costs:
         """
         if times.rows < 1:
             return
+        self._seen.append((times, drafting, proposed))
+        # What is well known moves slowly, so a few rounds may wait to be learned from together: done
+        # between two passes, for one, it finds nothing in the CPU's caches.
+        if self._passed < _NEW or len(self._seen) >= _TOGETHER:
+            for seen in self._seen:
+                self._learn(*seen)
+            self._seen.clear()
+
+    def _learn(self, times: RoundTimes, drafting: int, proposed: int) -> None:
         self._observe_draft(times, drafting)
         if times.tokens == times.rows + proposed:  # else prompts were read along, which is no round
             self._observe_other(times.other_ms / times.rows, proposed > 0)
