@@ -6,44 +6,18 @@ from bisect import bisect_left
 from collections.abc import Mapping
 
 from specstream.spec.control.records import RoundTimes
+from specstream.spec.control.tracked import CLIP, GAIN, GUESSED, MEASURED, Tracked
 
-__all__ = ["Costs", "Tracked"]
+__all__ = ["Costs"]
 
-_CLIP = 0.2  # an observation counts as at most this much above or below what was expected
-_GAIN = 0.05
 _FAR_BELOW = 0.6  # of what a calibration says: no noise makes the first round's draft as quick
 _LITTLE = 16  # tokens to read besides, with which such a round can still be told
 _KNOTS = (1, 2, 3, 5, 9, 17, 33, 65, 129)
-_MEASURED, _SHAPE, _GUESSED = 8, 4, 1  # observations that a start is worth
+_SHAPE = 4  # observations that the start of a curve's shape is worth
 _OTHER_MS, _AROUND = 0.4, 1.25  # of a round with a proposal; and by how much that is dearer
 _PLAIN = 2.0  # what a plain pass says of the pace, by what a wider one does
 _NEW, _TOGETHER = 64, 4  # passes until they are well known; steps then learned from at once
 _FIRM, _PACE = 0.01, 30  # gain of a well-known shape; observations that the first pace is worth
-
-
-class Tracked:
-    """A positive quantity, followed by its relative error; outliers count as mild ones.
-
-    Errors are cut off at a fifth and the gain is a twentieth, so a stall of any length moves it by
-    1 %, and a lasting change is followed at 1 % an observation. With few observations behind it
-    (``seen``) it is quicker, and bolder where it was a guess. ``gain`` is the least it gets to.
-    """
-
-    __slots__ = ("_gain", "_guessed", "_seen", "value")
-
-    def __init__(self, value: float, seen: int = _MEASURED, gain: float = _GAIN) -> None:
-        self.value = value
-        self._seen = seen
-        self._gain = gain
-        self._guessed = seen <= _GUESSED
-
-    def learn(self, value: float, weight: float = 1.0) -> None:
-        """Count one observation."""
-        self._seen += 1
-        error = value / self.value - 1.0
-        clip = max(_CLIP, 4.0 / self._seen) if self._guessed else _CLIP
-        gain = weight * max(self._gain, 1.0 / self._seen)
-        self.value = max(self.value * (1.0 + gain * min(max(error, -clip), clip)), 1e-6)
 
 
 class Costs:
@@ -94,27 +68,27 @@ class Costs:
         self._step = step
         self._step_row = 0.0
         self._start = draft_start_ms
-        self._drafts_seen = _MEASURED
+        self._drafts_seen = MEASURED
         self._drafted = False
         self._passes = 3.0  # in a round that drafts, on average
         guessed = draft_read_ms is None
-        self._read = Tracked(draft_read_ms or step / 16, seen=_GUESSED if guessed else _MEASURED)
+        self._read = Tracked(draft_read_ms or step / 16, seen=GUESSED if guessed else MEASURED)
         self._seed_other(other_ms, other_plain_ms)
         self._level = Tracked(1.0, _PACE)
         self._widest = max(target_ms)
         self._curve = {
-            width: Tracked(ms, _SHAPE if width <= self._widest else _GUESSED, _FIRM)
+            width: Tracked(ms, _SHAPE if width <= self._widest else GUESSED, _FIRM)
             for width, ms in _between(target_ms).items()
         }
         self._knots = list(self._curve)
         self._row = row_ms if row_ms is not None else target_ms[1]
-        self._rows_seen = _GUESSED if row_ms is None else _MEASURED
+        self._rows_seen = GUESSED if row_ms is None else MEASURED
         self._passed, self._moved = 0, False
         self._seen: list[tuple[RoundTimes, int, int]] = []  # steps still to be learned from
         self._shape = _table(self._curve)
 
     def _seed_other(self, other_ms: float | None, plain_ms: float | None) -> None:
-        seen = _GUESSED if other_ms is None else _MEASURED
+        seen = GUESSED if other_ms is None else MEASURED
         if other_ms is None:
             other_ms = _OTHER_MS
         elif plain_ms is None:
@@ -122,7 +96,7 @@ class Costs:
         if plain_ms is None:
             plain_ms = other_ms / _AROUND
         self._other_plain = Tracked(plain_ms, seen)
-        self._around = Tracked(other_ms / plain_ms, _MEASURED, _FIRM)  # with a proposal, by without
+        self._around = Tracked(other_ms / plain_ms, MEASURED, _FIRM)  # with a proposal, by without
 
     # What things cost.
 
@@ -235,9 +209,9 @@ class Costs:
             self._read.learn(max(times.draft_ms - expected, 0.0) / times.draft_read)
             return
         self._drafts_seen += 1
-        clip = expected * max(_CLIP, 4.0 / self._drafts_seen)
+        clip = expected * max(CLIP, 4.0 / self._drafts_seen)
         error = min(max(times.draft_ms - expected, -clip), clip)
-        error *= max(_GAIN, 1.0 / self._drafts_seen)
+        error *= max(GAIN, 1.0 / self._drafts_seen)
         if drafting > 1:
             self._step_row = max(self._step_row + 2.0 * error / passes / (drafting - 1), 0.0)
             return
@@ -259,9 +233,9 @@ class Costs:
         if times.rows > 1:
             # With several requests the rows' own part is the one that was least well known.
             self._rows_seen += 1
-            clip = expected * max(_CLIP, 4.0 / self._rows_seen)
+            clip = expected * max(CLIP, 4.0 / self._rows_seen)
             rest = min(max(times.verify_ms - expected, -clip), clip) / level / (times.rows - 1)
-            self._row = max(self._row + rest * max(_GAIN, 1.0 / self._rows_seen), 0.0)
+            self._row = max(self._row + rest * max(GAIN, 1.0 / self._rows_seen), 0.0)
         else:
             self._bend(times, level, expected)
         # Plain passes are rare where speculation pays, and the only ones that no shape comes between.

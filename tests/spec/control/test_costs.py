@@ -6,7 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from specstream.spec.control import Costs, RoundTimes
-from specstream.spec.control.costs import Tracked
+from specstream.spec.control import costs as costs_module
+from specstream.spec.control.tracked import Tracked
 
 
 def seeded(row_ms: float = 0.0) -> Costs:
@@ -91,7 +92,7 @@ def test_a_stall_moves_nothing_by_more_than_three_percent() -> None:
 
 def test_following_the_mean_would_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault that the test above is for: no limit to what an outlier says."""
-    monkeypatch.setattr("specstream.spec.control.costs._CLIP", 1e9)
+    monkeypatch.setattr("specstream.spec.control.tracked.CLIP", 1e9)
     costs = seeded()
     costs.observe(step(5, 52.9, other_ms=50.4), 0, 4)
     assert costs.verify(5) > 1.2 * seeded().verify(5)
@@ -174,3 +175,32 @@ def test_a_tracked_value_starts_quickly_where_it_was_guessed() -> None:
         guessed.learn(2.0)
         measured.learn(2.0)
     assert guessed.value > 1.6 > 1.3 > measured.value
+
+
+def test_what_is_well_known_may_wait_but_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Learned from four at a time, each step counts once, and as it would at once."""
+    rng = random.Random(4)
+    steps = [
+        step(
+            tokens,
+            2.8 + 0.05 * tokens + rng.gauss(0, 0.1),
+            passes=tokens % 3,
+            draft_ms=rng.random(),
+        )
+        for tokens in (rng.randint(1, 9) for _ in range(400))
+    ]
+    patient, hasty = seeded(), seeded()
+    together, waited = costs_module._TOGETHER, 0
+    for number, times in enumerate(steps):
+        before = patient.plain()
+        patient.observe(times, int(times.draft_forwards > 0), times.tokens - 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(costs_module, "_TOGETHER", 1)
+            hasty.observe(times, int(times.draft_forwards > 0), times.tokens - 1)
+        waited = waited + 1 if patient.plain() == before else 0
+        assert waited < together if number < 64 else waited <= together
+        if not patient._seen:
+            assert patient.plain() == hasty.plain()
+            assert patient.verify(7) == hasty.verify(7)
+            assert patient.draft(3) == hasty.draft(3)
+    assert len(patient._seen) < together
