@@ -73,10 +73,11 @@ class Handover(Generic[T]):
 
 
 def _watched(loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> int | None:
-    """A bell that the loop answers with ``ring()``; None where there are none."""
-    if not hasattr(os, "eventfd"):
+    """A bell that the loop answers with ``ring()``; None where there is none to be had."""
+    try:
+        bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    except (AttributeError, OSError):  # another kernel, or no file descriptor is left
         return None
-    bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     try:
         loop.add_reader(bell, ring)
     except NotImplementedError:

@@ -13,7 +13,7 @@ import pytest
 from specstream.handover import Handover
 
 
-@pytest.fixture(params=["bell", "no such kernel", "no such loop"])
+@pytest.fixture(params=["bell", "no such kernel", "no descriptor left", "no such loop"])
 def make(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[], Handover[int]]:
@@ -22,6 +22,12 @@ def make(
         monkeypatch.delattr(os, "eventfd", raising=False)
     elif not hasattr(os, "eventfd"):
         pytest.skip("this kernel has no eventfd")
+    elif request.param == "no descriptor left":
+
+        def exhausted(*_: Any) -> int:
+            raise OSError(24, "Too many open files")
+
+        monkeypatch.setattr(os, "eventfd", exhausted)
 
     def build() -> Handover[int]:
         loop = asyncio.get_running_loop()
