@@ -130,7 +130,9 @@ class Engine:
                 await asyncio.shield(ended)
             except asyncio.CancelledError as error:
                 cancelled = error
-        if self._handover is not None:
+        # A second interrupt cancels the waiting itself; the thread may still ring then, and the
+        # descriptor that it writes to must not become somebody else's.
+        if self._handover is not None and not ended.cancelled():
             self._handover.close()
         if cancelled is not None:
             raise cancelled
@@ -141,7 +143,7 @@ class Engine:
         await asyncio.to_thread(worker.join)
 
     def _running(self) -> EngineWorker:
-        if self._worker is None:
+        if self._worker is None or self._closed.is_set():
             raise EngineClosed("the engine is not running: use it inside its `async with` block")
         return self._worker
 

@@ -308,3 +308,41 @@ async def test_another_event_loop_is_told_to_ask_where_the_engine_belongs(engine
         for question in (ask(), engine.explain()):
             with pytest.raises(EngineError, match="belongs to the event loop"):
                 await asyncio.to_thread(asyncio.run, question)
+
+
+async def test_whoever_gives_up_waiting_for_the_thread_leaves_it_its_bell(engine: Engine) -> None:
+    """As a second interrupt does, which cancels every task there is."""
+    stuck, go_on = threading.Event(), threading.Event()
+
+    def hold(ids: object, text: object) -> bool:
+        stuck.set()
+        return go_on.wait(60)
+
+    async def talk() -> None:
+        params = SamplingParams(max_tokens=4, stop_when=(hold,))
+        async with engine, engine.generate("hello", params) as generation:
+            await read(generation)
+
+    talking = asyncio.create_task(talk())
+    await asyncio.to_thread(stuck.wait, 60)
+    here = asyncio.current_task()
+    for _ in range(2):
+        for task in asyncio.all_tasks() - {here}:
+            task.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert talking.cancelled()
+    handover, worker = engine._handover, engine._worker
+    assert handover is not None and worker is not None
+    bell = handover._bell
+    go_on.set()
+    await asyncio.to_thread(worker.join)
+    assert bell is not None
+    handover.close()
+
+
+async def test_a_closed_engine_is_closed_wherever_it_is_asked(engine: Engine) -> None:
+    async with engine:
+        pass
+    with pytest.raises(EngineClosed):
+        await asyncio.to_thread(asyncio.run, engine.explain())

@@ -10,6 +10,7 @@ __all__ = ["Decoder", "Detokenizer", "decoder_of"]
 
 _REPLACEMENT = "\ufffd"
 _LONGEST_CONTEXT = 4  # tokens decoded along with a new one; cutting them off is a decoding more
+_LONGEST_WINDOW = 8  # the same, where some of them aren't shown
 _LONGEST_CHARACTER = 4  # bytes, so at most as many byte-level tokens
 
 
@@ -51,7 +52,6 @@ class Detokenizer:
         self._decoder = decoder
         self._context: list[int] = []  # already given out; decoded again only as left neighbours
         self._before = ""  # their text, as it is without anything before them
-        self._begun = False  # whether anything was shown
         self._pending: list[int] = []  # not given out yet: half a character
 
     def add(self, token_id: int) -> str:
@@ -62,6 +62,8 @@ class Detokenizer:
             self._settle(len(self._pending), text)
             return text
         # A replacement character at the very end may be the first half of a real one.
+        if len(self._pending) >= _LONGEST_CHARACTER:  # special tokens are no part of it
+            self._pending = [token for token in self._pending if self._decode([token])]
         if len(self._pending) < _LONGEST_CHARACTER:
             return ""
         # Too many tokens for one character: what stands before the half one can go.
@@ -90,11 +92,10 @@ class Detokenizer:
         """The first pending tokens were given out as ``text``."""
         settled = self._pending[:count]
         del self._pending[:count]
-        if self._begun and not text:
-            return  # a token that isn't shown is nobody's neighbour
-        self._begun = self._begun or bool(text)
+        if not text and len(self._context) + count > _LONGEST_WINDOW:
+            return  # what isn't shown may tell its neighbours apart, but not crowd them out
         self._context += settled
         self._before += text
-        if len(self._context) > _LONGEST_CONTEXT:
-            self._context = settled if text else self._context[-_LONGEST_CONTEXT:]
-            self._before = self._decode(self._context)
+        if text and len(self._context) > _LONGEST_CONTEXT:
+            self._context = settled
+            self._before = self._decode(settled)

@@ -100,6 +100,56 @@ def test_pieces_of_a_vocabulary_that_falls_back_to_bytes(
         assert text == tokenizer.decode(ids)
 
 
+UNSHOWN = [
+    (decoders.BPEDecoder("</w>"), ["lo", "w</w>", "</w>", "b", "</w>", "a</w>", "b"]),
+    (
+        decoders.CTC("<pad>", "|", cleanup=False),
+        ["b", "<pad>", "<pad>", "b", "b", "<pad>", "|", "b"],
+    ),
+    (decoders.Metaspace("▁", "always"), ["▁", *["<mark>"] * 5, "▁a", "<mark>", "▁", "▁a"]),
+    (decoders.ByteLevel(), ["â", "<mark>", "Ĥ", "<mark>", "<mark>", "¬", "a"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("decoder", "tokens"), UNSHOWN, ids=["suffix", "ctc", "metaspace", "bytes"]
+)
+def test_tokens_that_are_not_shown_may_tell_others_apart(
+    decoder: decoders.Decoder, tokens: list[str]
+) -> None:
+    """Each of these tokens has no text of its own, and changes what the others come to."""
+    vocabulary = {token: number for number, token in enumerate(dict.fromkeys(["<mark>", *tokens]))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, "<mark>"))
+    tokenizer.decoder = decoder
+    tokenizer.add_special_tokens(["<mark>"])
+    ids = [vocabulary[token] for token in tokens]
+    for shift in range(len(ids)):  # wherever the reply begins and the window is cut
+        part = ids[shift:] + 3 * ids
+        detokenizer = Detokenizer(tokenizer)
+        text = "".join([detokenizer.add(i) for i in part] + [detokenizer.finish()])
+        if "\ufffd" not in tokenizer.decode(part):
+            assert text == tokenizer.decode(part)
+
+
+def test_the_window_stays_short_whatever_comes() -> None:
+    """Calls of the decoder with more than a dozen tokens would grow with the reply."""
+    tokenizer = falling_back(SPACES[0])
+    longest = 0
+
+    class Watched:
+        def decode(self, token_ids: list[int], skip_special_tokens: bool = False) -> str:
+            nonlocal longest
+            longest = max(longest, len(token_ids))
+            return str(tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens))
+
+    detokenizer = Detokenizer(Watched())
+    rng = random.Random(8)
+    for _ in range(300):
+        for _ in range(rng.choice([1, 3, 40])):
+            detokenizer.add(rng.choice([tokenizer.token_to_id("<mark>"), rng.randrange(1, 261)]))
+    assert longest <= 12
+
+
 def test_random_ids_of_a_real_vocabulary_decode_as_a_whole() -> None:
     tokenizer = load_tokenizer(DEFAULT_TARGET)
     rng = random.Random(2)

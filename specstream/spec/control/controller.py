@@ -219,7 +219,8 @@ class Controller:
     def _settle(self) -> None:
         """Learn from the plain rounds that were put off."""
         costs = self.costs
-        for times, own in self._later:
+        later, self._later = self._later, []
+        for times, own in later:
             costs.observe(times, 0, 0)
             if own is None:
                 continue
@@ -233,7 +234,6 @@ class Controller:
             spent = _near(1.0 + choosing, times, plain_ms)
             self._tell(history, outcome, spent, 1)
             self._account.enter(0.0)
-        self._later.clear()
 
     def _tell(self, history: History, outcome: Outcome, spent: float, rows: int) -> None:
         """Put down what a round came to. No choice hangs on it, so it is summed up later."""
@@ -242,10 +242,10 @@ class Controller:
             self._sum_up()
 
     def _sum_up(self) -> None:
-        for own, outcome, spent, rows, probing in self._told:
+        told, self._told = self._told, []
+        for own, outcome, spent, rows, probing in told:
             own.learn(outcome, spent, rows, probing)
             self._digest.learn(outcome, spent, rows, probing)
-        self._told.clear()
 
     def forget(self, request_id: int) -> None:
         """The request is over. What it taught about all requests stays. Idempotent."""

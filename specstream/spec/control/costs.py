@@ -168,10 +168,11 @@ class Costs:
         self._seen.append((times, drafting, proposed))
         # What is well known moves slowly, so a few rounds may wait to be learned from together: done
         # between two passes, for one, it finds nothing in the CPU's caches.
-        if self._passed < _NEW or len(self._seen) >= _TOGETHER:
-            for seen in self._seen:
+        first = times.draft_forwards > 0 and not self._drafted
+        if times.rows > 1 or first or self._passed < _NEW or len(self._seen) >= _TOGETHER:
+            steps, self._seen = self._seen, []
+            for seen in steps:
                 self._learn(*seen)
-            self._seen.clear()
 
     def _learn(self, times: RoundTimes, drafting: int, proposed: int) -> None:
         self._observe_draft(times, drafting)

@@ -204,3 +204,33 @@ def test_what_is_well_known_may_wait_but_nothing_is_lost(monkeypatch: pytest.Mon
             assert patient.verify(7) == hasty.verify(7)
             assert patient.draft(3) == hasty.draft(3)
     assert len(patient._seen) < together
+
+
+def test_the_first_word_of_a_draft_is_heard_at_once() -> None:
+    """However long plain rounds were all there was: tries of a draft not yet timed are rationed."""
+    costs = seeded()
+    for _ in range(100):
+        costs.observe(step(1, 2.8), 0, 0)
+    costs.observe(step(5, 2.9, passes=4, draft_ms=0.4), 1, 4)
+    assert costs.drafted
+    assert costs.draft(4) == pytest.approx(0.4)
+
+
+def test_a_step_that_can_not_be_learned_from_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = seeded()
+    for _ in range(64):
+        costs.observe(step(5, 2.9), 0, 4)
+
+    def refuse(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(costs, "_observe_verify", refuse)
+        for _ in range(3):
+            costs.observe(step(5, 2.9), 0, 4)
+        with pytest.raises(ZeroDivisionError):
+            costs.observe(step(5, 2.9), 0, 4)
+    before = costs.verify(5)
+    for _ in range(40):  # those to come are learned from as ever
+        costs.observe(step(5, 5.8), 0, 4)
+    assert costs.verify(5) > 1.2 * before
