@@ -80,7 +80,7 @@ def _watched(loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> int |
         return None
     try:
         loop.add_reader(bell, ring)
-    except (NotImplementedError, OSError):
+    except (NotImplementedError, OSError):  # what asyncio's loops raise that can't watch it
         os.close(bell)
         return None
     return bell

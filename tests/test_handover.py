@@ -34,7 +34,7 @@ def make(
         if request.param == "no such loop":
 
             def refuse(*_: Any) -> None:
-                raise NotImplementedError
+                raise NotImplementedError  # as asyncio's proactor loop does
 
             monkeypatch.setattr(loop, "add_reader", refuse)
         return Handover(loop)
