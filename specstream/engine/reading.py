@@ -12,6 +12,7 @@ __all__ = ["Pace", "Step", "share_out"]
 _LEAST = 16  # tokens; fewer would spend the step on the weights alone
 _FIRST_GUESS = 64
 _WEIGHT = 0.2
+_SHARE = 1.25  # of a usual pass's time: what may be read and proposed beside it
 
 
 @dataclass(slots=True)
@@ -51,12 +52,12 @@ def share_out(batch: Sequence[Request], chunk: int, budget: int) -> Step:
 
 
 class Pace:
-    """Learns how many prompt tokens can be read in the time of a usual decoding pass.
+    """Learns how many prompt tokens can be read in a quarter more than the time of a decoding pass.
 
-    Reading them along with a round makes it about twice as long, which a listener can't hear. More at
-    once makes longer gaps and the whole no quicker; less, and places stand waiting for their prompts,
-    which are read in smaller and dearer parts. What is proposed takes as long, so a round of long
-    proposals leaves less for reading: all steps come out about equally long.
+    Reading them along with a round makes it a little more than twice as long, which a listener can't
+    hear. More at once makes longer gaps and the whole hardly quicker; less, and places stand waiting
+    for their prompts, which are read in smaller and dearer parts. What is proposed takes as long, so a
+    round of long proposals leaves less for reading: all steps come out about equally long.
     """
 
     def __init__(self) -> None:
@@ -86,9 +87,10 @@ class Pace:
         """Tokens to read beside a round in which so many are ``proposed``; at most ``most``."""
         if self._round_ms is None or self._token_ms is None:
             return min(most, _FIRST_GUESS)
-        if (most + proposed) * self._token_ms <= self._round_ms:
+        ms = _SHARE * self._round_ms
+        if (most + proposed) * self._token_ms <= ms:
             return most
-        return min(most, max(_LEAST, int(self._round_ms / self._token_ms) - proposed))
+        return min(most, max(_LEAST, int(ms / self._token_ms) - proposed))
 
 
 def _moved(old: float | None, new: float) -> float:

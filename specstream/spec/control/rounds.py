@@ -23,6 +23,7 @@ from specstream.spec.control.stopping import Confidence, Lockstep
 __all__ = ["Place", "Round", "Rules", "cap"]
 
 _CLEARLY = 0.1  # tokens: a draft that would lose less may pay in the next round
+_RETURN = 1.3  # times what it takes that a draft must bring where others wait for it
 _CHEAP = 0.5  # plain rounds that a try of two tokens may cost, else it is one of one
 
 
@@ -123,6 +124,9 @@ class Round:
             start = self._costs.draft_start() / sharers
             if sharers > 1:
                 step *= self._unevenness
+            if self._rows > 1:
+                # Of drafts at par nothing is left, where several wait for them, but longer gaps.
+                step, start = _RETURN * step, _RETURN * start
         if self._rows == 1:
             verify = self._costs.widening(1, self._entries)
             self._choose_for(self._places[0], self._prices(step, start, verify), sharers > 0)

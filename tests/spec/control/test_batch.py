@@ -80,7 +80,7 @@ def test_a_saturated_batch_decodes_plainly_and_says_so() -> None:
 
 
 def test_each_request_is_treated_as_it_deserves() -> None:
-    machine = gpu(roomy)
+    machine = Machine(target=roomy, step=0.5, row=0.05, other=0.1, other_plain=0.08)
     result = serve(controller(machine), mixed(4), machine, batch=4)
 
     def drafts(request: int) -> float:
