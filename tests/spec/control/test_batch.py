@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from specstream.spec.control import Outlook
-from tests.spec.control.simulator import Fixed, Machine, Text, serve, text
+from tests.spec.control.simulator import Fixed, Machine, Result, Text, serve, text
 from tests.spec.control.test_controller import FIXED, controller, texts
 
 
@@ -79,16 +79,25 @@ def test_a_saturated_batch_decodes_plainly_and_says_so() -> None:
     assert "saturated" in control.explain().words
 
 
+def drafted(result: Result, request: int) -> float:
+    """The share of its rounds, but the first, in which a draft was tried."""
+    rounds = [t for t in result.rounds if t.request == request][8:]
+    return sum(t.plan.proposer == "draft" for t in rounds) / len(rounds)
+
+
 def test_each_request_is_treated_as_it_deserves() -> None:
     machine = Machine(target=roomy, step=0.5, row=0.05, other=0.1, other_plain=0.08)
     result = serve(controller(machine), mixed(4), machine, batch=4)
+    assert drafted(result, 0) > 0.9
+    assert drafted(result, 2) < 0.3
 
-    def drafts(request: int) -> float:
-        rounds = [t for t in result.rounds if t.request == request][8:]
-        return sum(t.plan.proposer == "draft" for t in rounds) / len(rounds)
 
-    assert drafts(0) > 0.9
-    assert drafts(2) < 0.3
+def test_a_draft_that_just_about_pays_is_left_where_others_wait_for_it() -> None:
+    """Nobody is the quicker for it, and every step the longer."""
+    alone = serve(controller(gpu(roomy)), mixed(1), gpu(roomy), batch=1)
+    assert drafted(alone, 0) > 0.9
+    crowd = serve(controller(gpu(roomy)), mixed(4), gpu(roomy), batch=4)
+    assert drafted(crowd, 0) < 0.6
 
 
 def test_passes_are_shared_so_lengths_agree() -> None:
