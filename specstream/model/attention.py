@@ -89,6 +89,14 @@ class Heads:
         unfolded = mixed.view(batch, self.keys, group, count, dim).permute(0, 3, 1, 2, 4)
         return unfolded.reshape(batch * count, self.queries * dim)
 
+    def read_one(
+        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """The same for one query of one sequence, whose heads lie as they are needed."""
+        folded = queries.view(1, self.keys, self.group, self.dim)
+        mixed = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
+        return mixed.view(1, self.queries * self.dim)
+
     def read_long(
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
     ) -> Tensor:
@@ -180,7 +188,8 @@ class Alone:
         (keep,) = keeps
         self.kept = slice(self._stop - keep, self._stop)
         self._mask = self._masks.of(keep, self._end - keep, self._fixed)
-        self._read = self._heads.read if keep <= _SHORT else self._heads.read_long
+        few = self._heads.read_one if keep == 1 else self._heads.read
+        self._read = few if keep <= _SHORT else self._heads.read_long
 
     def attend(self, index: int, queries: Tensor, written: Tensor) -> Tensor:
         """See `Reader.attend`."""

@@ -104,15 +104,14 @@ class LeanDecoder:
         x = F.embedding(tokens, w.embedding)
         for index, layer in enumerate(self._layers):
             asked, written = self._turn(layer, layer.qkv(layer.norm(x)), cos, sin)
-            queries = torch.split(asked, sizes)
+            queries = asked.split_with_sizes(sizes)
             if index == last and keeps is not None:
                 _ask(readers, keeps)
                 queries = tuple(asked[reader.kept] for reader in readers)
                 x = _joined([x[reader.kept] for reader in readers])
-            each = zip(readers, queries, torch.split(written, sizes, 2), strict=True)
+            each = zip(readers, queries, written.split_with_sizes(sizes, 2), strict=True)
             x = x + layer.out(_joined([r.attend(index, asks, new) for r, asks, new in each]))
-            gate_up = layer.gate_up(layer.mlp_norm(x))
-            gate, up = torch.split(gate_up, w.intermediate, -1)
+            gate, up = layer.gate_up(layer.mlp_norm(x)).chunk(2, -1)
             x = x + layer.down(w.activation(gate).mul_(up))
         for cache, count in zip(caches, counts, strict=True):
             cache.extend(count)

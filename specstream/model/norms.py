@@ -32,8 +32,8 @@ def rms_norm(weight: Tensor, eps: float) -> Norm:
     floor = torch.tensor(math.sqrt(size * eps))
 
     def run(x: Tensor) -> Tensor:
-        wide = x.to(torch.float32, copy=True)
+        wide = x.float() if x.dtype != torch.float32 else x.clone()
         length = torch.linalg.vector_norm(wide, 2, -1, True)
-        return wide.div_(length.hypot_(floor)).mul_(scaled).to(x.dtype)
+        return wide.div_(length.hypot_(floor)).mul_(scaled).type_as(x)
 
     return run
