@@ -27,26 +27,25 @@ class Reader(Protocol):
         ...
 
     @property
+    def rows(self) -> int:
+        """How many of the pass are its own, behind those of the reader before it."""
+        ...
+
+    @property
     def kept(self) -> slice | Tensor:
-        """Where in the pass its queries are."""
+        """Which of its rows are queries."""
         ...
 
     def ask(self, keeps: Sequence[int]) -> None:
         """Have only the last rows of each sequence as queries from now on."""
         ...
 
-    @property
-    def rows(self) -> int:
-        """How many of the pass are its own, behind those of the reader before it."""
-        ...
-
-    def attend(self, index: int, queries: Tensor, written: Tensor) -> Tensor:
+    def attend(self, index: int, joint: Tensor) -> Tensor:
         """Write the rows of layer ``index`` and read all rows there are.
 
         Args:
             index: Which layer.
-            queries: ``[kept, heads, head_dim]``, rotated.
-            written: ``[2, kv_heads, rows, head_dim]``: rotated keys, then values.
+            joint: ``[rows, heads + 2 * kv_heads, head_dim]``: queries and keys, rotated, and values.
 
         Returns:
             ``[kept, heads * head_dim]``.
@@ -66,6 +65,11 @@ class Heads:
     def group(self) -> int:
         """Query heads that share a key head."""
         return self.queries // self.keys
+
+    @property
+    def parts(self) -> tuple[int, int]:
+        """Of a row as it is computed: query heads first, then those of keys and values."""
+        return self.queries, 2 * self.keys
 
     def read(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Attention of few queries, those of one key head folded into one matrix.
@@ -167,18 +171,16 @@ class Masks:
 
 
 class Alone:
-    """One sequence, whose rows stand in the pass from ``start`` on.
+    """One sequence.
 
     Keys and values are written for all its rows; queries are all, or the last that are asked for.
     """
 
     count = 1
 
-    def __init__(
-        self, heads: Heads, masks: Masks, start: int, cache: SlabCache, count: int
-    ) -> None:
-        self._heads, self._masks = heads, masks
-        self.rows, self._stop = count, start + count
+    def __init__(self, heads: Heads, masks: Masks, cache: SlabCache, count: int) -> None:
+        self._heads, self._masks, self._parts = heads, masks, heads.parts
+        self.rows = count
         self._end, self._fixed = cache.length + count, cache.fixed_capacity
         self._fresh, self._shown = cache.views(count)
         self.ask([count])
@@ -186,13 +188,18 @@ class Alone:
     def ask(self, keeps: Sequence[int]) -> None:
         """See `Reader.ask`."""
         (keep,) = keeps
-        self.kept = slice(self._stop - keep, self._stop)
+        self.kept = slice(self.rows - keep, None)
+        self._all = keep == self.rows
         self._mask = self._masks.of(keep, self._end - keep, self._fixed)
         few = self._heads.read_one if keep == 1 else self._heads.read
         self._read = few if keep <= _SHORT else self._heads.read_long
 
-    def attend(self, index: int, queries: Tensor, written: Tensor) -> Tensor:
+    def attend(self, index: int, joint: Tensor) -> Tensor:
         """See `Reader.attend`."""
-        self._fresh[index].copy_(written)
+        queries, written = joint.split_with_sizes(self._parts, 1)
+        fresh = self._fresh[index]
+        fresh.copy_(written.view(fresh.shape))
+        if not self._all:
+            queries = queries[self.kept]
         keys, values = self._shown[2 * index], self._shown[2 * index + 1]
         return self._read(queries, keys, values, self._mask)

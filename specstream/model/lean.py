@@ -103,16 +103,15 @@ class LeanDecoder:
         w = self.weights
         x = F.embedding(tokens, w.embedding)
         for index, layer in enumerate(self._layers):
-            asked, written = self._turn(layer, layer.qkv(layer.norm(x)), cos, sin)
-            queries = asked.split_with_sizes(sizes)
+            joint = self._turned(layer, layer.qkv(layer.norm(x)), cos, sin).split_with_sizes(sizes)
             if index == last and keeps is not None:
                 _ask(readers, keeps)
-                queries = tuple(asked[reader.kept] for reader in readers)
-                x = _joined([x[reader.kept] for reader in readers])
-            each = zip(readers, queries, written.split_with_sizes(sizes, 2), strict=True)
-            x = x + layer.out(_joined([r.attend(index, asks, new) for r, asks, new in each]))
+                rows = x.split_with_sizes(sizes)
+                x = _joined([part[r.kept] for r, part in zip(readers, rows, strict=True)])
+            read = [r.attend(index, part) for r, part in zip(readers, joint, strict=True)]
+            x += layer.out(_joined(read))
             gate, up = layer.gate_up(layer.mlp_norm(x)).chunk(2, -1)
-            x = x + layer.down(w.activation(gate).mul_(up))
+            x += layer.down(w.activation(gate).mul_(up))
         for cache, count in zip(caches, counts, strict=True):
             cache.extend(count)
         return self._norm(x)
@@ -124,21 +123,18 @@ class LeanDecoder:
     def _readers(self, caches: Sequence[SlabCache], counts: Sequence[int]) -> list[Reader]:
         """Who reads what: the first sequences together if they are short, the others one by one."""
         readers: list[Reader] = []
-        alone, start = 0, 0
+        alone = 0
         if len(caches) > 1:
             together = Together.of(self._heads, self._masks, self._lanes, caches, counts)
             if together is not None:
                 readers.append(together)
-                alone, start = together.count, together.rows
+                alone = together.count
         for cache, count in zip(caches[alone:], counts[alone:], strict=True):
-            readers.append(Alone(self._heads, self._masks, start, cache, count))
-            start += count
+            readers.append(Alone(self._heads, self._masks, cache, count))
         return readers
 
-    def _turn(
-        self, layer: _Layer, joint: Tensor, cos: Tensor, sin: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Rotate, in place: ``[N, heads, head_dim]``, and keys and values as caches have them."""
+    def _turned(self, layer: _Layer, joint: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Queries and keys rotated in place: ``[N, heads + 2 * kv_heads, head_dim]``."""
         heads, keys, dim = self._heads.queries, self._heads.keys, self._heads.dim
         joint = joint.view(-1, heads + 2 * keys, dim)
         turned = joint[:, : heads + keys]
@@ -147,7 +143,7 @@ class LeanDecoder:
             turned[:, heads:] = layer.key_norm(turned[:, heads:])
         swapped = turned.roll(dim // 2, -1)
         turned.mul_(cos).addcmul_(swapped, sin)
-        return joint[:, :heads], joint[:, heads:].view(-1, 2, keys, dim).permute(1, 2, 0, 3)
+        return joint
 
     def _rope(self, caches: Sequence[SlabCache], counts: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines of every token's position, ``[N, 1, head_dim]`` each."""

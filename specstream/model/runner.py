@@ -172,7 +172,7 @@ class ModelRunner:
         keeps = [item.keep for item in inputs]
         hidden = self._lean(tokens, cast("list[SlabCache]", caches), counts, keeps)
         logits = self._fit(self._lean.logits(hidden))
-        return [logits] if len(keeps) == 1 else list(torch.split(logits, keeps))
+        return [logits] if len(keeps) == 1 else list(logits.split_with_sizes(keeps))
 
     def _stock(self, item: ForwardInput) -> Tensor:
         cache = cast(TransformersCache, item.cache)

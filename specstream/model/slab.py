@@ -57,15 +57,15 @@ class SlabCache(KVCache):
     def views(self, count: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """For each layer: where to write ``count`` more rows, and what attention then reads.
 
-        The first are ``[2, kv_heads, count, head_dim]``. The second are two a layer, its keys and its
-        values, ``[1, kv_heads, shown, head_dim]``, with all rows in use (with a fixed capacity: all
-        there are). `extend` makes the rows count.
+        The first are ``[count, 2, kv_heads, head_dim]``: keys, then values. The second are two a
+        layer, its keys and its values, ``[1, kv_heads, shown, head_dim]``, with all rows in use (with
+        a fixed capacity: all there are). `extend` makes the rows count.
         """
         at, end = self._length, self._length + count
         self.reserve(end)
         shown = self.fixed_capacity or end
         return (
-            self._slab[:, :, :, at:end].unbind(),
+            self._slab[:, :, :, at:end].permute(0, 3, 1, 2, 4).unbind(),
             self._slab[:, :, :, :shown].flatten(0, 1).unsqueeze(1).unbind(),
         )
 

@@ -32,7 +32,8 @@ class Together:
     def __init__(
         self, heads: Heads, masks: Masks, seats: Seats, ats: Sequence[int], counts: Sequence[int]
     ) -> None:
-        self._heads, self._masks, self._seats = heads, masks, seats
+        self._heads, self._masks, self._parts = heads, masks, heads.parts
+        self._seats = seats
         self._ats, self._counts = ats, counts
         self.count, self.rows = len(counts), sum(counts)
         self._shown_rows = max(at + count for at, count in zip(ats, counts, strict=True))
@@ -82,13 +83,14 @@ class Together:
             laid += range((lane - low) * most, (lane - low) * most + keep)
         self.kept = slice(0, stop) if len(kept) == stop else self._tensor(kept)
         self._mask = self._masks.upto(self._tensor(seen), self._shown_rows)
-        wanted = [place for row in places for place in row]
-        self._places = self._tensor(wanted) if wanted != list(range(len(kept))) else None
+        wanted = [kept[place] for row in places for place in row]
+        self._places = self._tensor(wanted) if wanted != list(range(stop)) else None
         self._laid = self._tensor(laid) if laid != list(range(len(wanted))) else None
 
-    def attend(self, index: int, queries: Tensor, written: Tensor) -> Tensor:
+    def attend(self, index: int, joint: Tensor) -> Tensor:
         """See `Reader.attend`."""
-        flat = written.permute(2, 0, 1, 3).reshape(-1, self._heads.dim)
+        queries, written = joint.split_with_sizes(self._parts, 1)
+        flat = written.reshape(-1, self._heads.dim)
         self._seats.flat[index].index_copy_(0, self._written, flat)
         if self._places is not None:
             queries = queries.index_select(0, self._places)

@@ -159,7 +159,7 @@ def test_a_sequence_in_a_lane_can_do_all_that_it_could_before() -> None:
         assert cache.rows(8)[0].data_ptr() != old[0].data_ptr()
     middle = caches[1]
     middle.rows(5)[1][:, 4] = 7.0  # the values of the first layer
-    assert bool((middle.views(1)[0][0][1] == 7.0).all())
+    assert bool((middle.views(1)[0][0][:, 1] == 7.0).all())
     middle.views(2000)
     assert torch.equal(contents(middle), before[1])
     caches[0].move_out()
