@@ -8,16 +8,18 @@ doesn't change is computed once. The model's own modules keep working: their wei
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specstream.model.attention import Alone, Heads, Masks, Reader
+from specstream.model.attention import SHORT, Alone, Heads, InTurn, Masks, Reader
 from specstream.model.lanes import Lanes
 from specstream.model.norms import Norm, rms_norm
 from specstream.model.products import Product, can_pack, product
@@ -121,16 +123,19 @@ class LeanDecoder:
         return self._head(hidden)
 
     def _readers(self, caches: Sequence[SlabCache], counts: Sequence[int]) -> list[Reader]:
-        """Who reads what: the first sequences together if they are short, the others one by one."""
+        """Who reads what: some sequences together, short ones in turn, long ones alone."""
+        if len(caches) == 1:
+            return [Alone(self._heads, self._masks, caches[0], counts[0])]
         readers: list[Reader] = []
-        alone = 0
-        if len(caches) > 1:
-            together = Together.of(self._heads, self._masks, self._lanes, caches, counts)
-            if together is not None:
-                readers.append(together)
-                alone = together.count
-        for cache, count in zip(caches[alone:], counts[alone:], strict=True):
-            readers.append(Alone(self._heads, self._masks, cache, count))
+        together = Together.of(self._heads, self._masks, self._lanes, caches, counts)
+        if together is not None:
+            readers.append(together)
+            caches, counts = caches[together.count :], counts[together.count :]
+        short = sum(1 for _ in itertools.takewhile(lambda count: count <= SHORT, counts))
+        if short > 1:
+            readers.append(InTurn(self._heads, self._masks, caches[:short], counts[:short]))
+            caches, counts = caches[short:], counts[short:]
+        readers += map(partial(Alone, self._heads, self._masks), caches, counts)
         return readers
 
     def _turned(self, layer: _Layer, joint: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

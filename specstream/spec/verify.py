@@ -64,22 +64,26 @@ def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict
     ``rule`` is for drafts that come with probabilities: ``"ratio"`` tests token by token, ``"block"``
     the block as a whole, which never accepts fewer on average. Deterministic drafts and greedy
     requests need no choice. One transfer from the device for the whole batch. On a CPU, where looking
-    is free, cases are judged one by one.
+    is free, sampled cases are judged one by one.
 
     Raises:
         ValueError: the shapes of a case don't fit together.
     """
     verdicts: dict[int, Verdict] = {}
     noise: dict[int, Tensor] = {}
+    greedy = list[int]()
     for index, case in enumerate(cases):
         _check(case)
-        greedy, free = case.params.greedy, free_to_look(case.logits)
-        if not greedy:
-            noise[index] = uniforms(2, case.generator)
-        if free:
-            verdict = _looked(case) if greedy else _walked(case, rule, noise[index])
-            if verdict is not None:
-                verdicts[index] = verdict
+        free = free_to_look(case.logits)
+        if case.params.greedy:
+            greedy += [index] * free
+            continue
+        noise[index] = uniforms(2, case.generator)
+        verdict = _walked(case, rule, noise[index]) if free else None
+        if verdict is not None:
+            verdicts[index] = verdict
+    if greedy:
+        verdicts.update(zip(greedy, _looked([cases[i] for i in greedy]), strict=True))
     rest = [index for index in range(len(cases)) if index not in verdicts]
     if rest:
         made = _at_once([cases[i] for i in rest], rule, [noise.get(i) for i in rest])
@@ -87,12 +91,17 @@ def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict
     return [verdicts[index] for index in range(len(cases))]
 
 
-def _looked(case: Case) -> Verdict:
-    """The verdict on a greedy case that may be looked at."""
-    top = case.logits.max(-1)
-    highest = top.values.tolist()
-    broken = tuple(row for row, value in enumerate(highest) if not math.isfinite(value))
-    return match(case.proposal.tokens.tolist(), top.indices.tolist(), broken)
+def _looked(cases: Sequence[Case]) -> Iterator[Verdict]:
+    """The verdicts on greedy cases that may be looked at."""
+    rows = [case.logits for case in cases]
+    top = (rows[0] if len(rows) == 1 else torch.cat(rows)).max(-1)
+    highest, choices = iter(top.values.tolist()), iter(top.indices.tolist())
+    for case in cases:
+        tokens = case.proposal.tokens.tolist()
+        count = len(tokens) + 1
+        values = enumerate(itertools.islice(highest, count))
+        broken = tuple(row for row, value in values if not math.isfinite(value))
+        yield match(tokens, list(itertools.islice(choices, count)), broken)
 
 
 def _walked(case: Case, rule: Rule, noise: Tensor) -> Verdict | None:
