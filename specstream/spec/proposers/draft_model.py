@@ -94,7 +94,7 @@ class DraftModelProposer:
         choices, confidences = found
         looked = self._looks or chain.go_on is not None
         told = zip(choices.tolist(), confidences.tolist(), strict=True) if looked else None
-        for token in torch.split(choices[:room], 1):
+        for token in choices[:room].unsqueeze(1).unbind():
             drawn, confidence = next(told) if told is not None else (None, None)
             if not self._take(chain, token, drawn, confidence):
                 break
@@ -142,7 +142,8 @@ class DraftModelProposer:
         if sum(easy) > 1:
             chosen = torch.cat([row for row, one in zip(rows, easy, strict=True) if one])
             tops, tokens = chosen.float().softmax(-1).max(-1)
-            told = zip(torch.split(tokens, 1), tokens.tolist(), tops.tolist(), strict=True)
+            each = tokens.unsqueeze(1).unbind()
+            told = zip(each, tokens.tolist(), tops.tolist(), strict=True)
         for chain, row, one in zip(chains, rows, easy, strict=True):
             if one and sum(easy) > 1:
                 self._take(chain, *next(told))
