@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from specstream.errors import ConfigError
 
@@ -160,14 +162,17 @@ def parse_config(values: dict[str, Any]) -> EngineConfig:
         return EngineConfig.model_validate(values)
     except ValidationError as error:
         parts = [
-            f"{'.'.join(str(p) for p in e['loc']) or 'config'}: {_said(e['msg'])}"
-            for e in error.errors()
+            f"{'.'.join(str(p) for p in e['loc']) or 'config'}: {_said(e)}" for e in error.errors()
         ]
         raise ConfigError("; ".join(parts)) from None
 
 
-def _said(message: str) -> str:
-    return message.removeprefix("Value error, ")
+def _said(error: ErrorDetails) -> str:
+    if error["type"] != "extra_forbidden":
+        return error["msg"].removeprefix("Value error, ")
+    known = {name for kind in _Strict.__subclasses__() for name in kind.model_fields}
+    near = difflib.get_close_matches(str(error["loc"][-1]), known, 1)
+    return "there is no such key" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def read_config(path: str | Path) -> dict[str, Any]:

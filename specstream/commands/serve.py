@@ -10,6 +10,7 @@ from specstream.commands.chain import stage_or_adapter
 from specstream.commands.common import engine_of, note, params_of
 from specstream.errors import ConfigError
 from specstream.ws.adapter_server import serve_adapter
+from specstream.ws.listen import check_address
 from specstream.ws.server import RealtimeServer
 
 __all__ = ["run_adapter", "run_server"]
@@ -20,6 +21,7 @@ _DEFAULTS = {"voice": "auto", "avatar": "viseme", "prompt": "template"}
 async def run_server(args: argparse.Namespace) -> None:
     """Serve the Realtime protocol and the demo page until interrupted."""
     tls = _tls(args)
+    await check_address(args.host, args.port)
     async with engine_of(args) as engine:
         server = RealtimeServer(
             engine,
@@ -55,6 +57,7 @@ async def run_adapter(args: argparse.Namespace) -> None:
         )
 
     if (args.kind, name) == ("prompt", "model"):
+        await check_address(args.host, args.port)
         async with engine_of(args) as engine:
             await serve(partial(stage_or_adapter, args.kind, name, engine))
     else:

@@ -14,7 +14,7 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from specstream.errors import PortUnavailable
 
-__all__ = ["CLOSE_TIMEOUT", "is_loopback", "listen"]
+__all__ = ["CLOSE_TIMEOUT", "check_address", "is_loopback", "listen"]
 
 CLOSE_TIMEOUT = 2.0
 """Seconds that a closing handshake may take before the connection is dropped."""
@@ -60,6 +60,20 @@ async def listen(
         server.close()
         with anyio.move_on_after(5 * CLOSE_TIMEOUT, shield=True):
             await server.wait_closed()
+
+
+async def check_address(host: str, port: int) -> None:
+    """Listen for a moment: what would fail after minutes of loading is told before.
+
+    Raises:
+        PortUnavailable: see `listen`.
+    """
+
+    async def refuse(socket: ServerConnection) -> None:
+        await socket.close(1013, "not ready yet; try again")
+
+    async with listen(refuse, host, port):
+        pass
 
 
 def _reason(error: OSError | OverflowError) -> str:

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from specstream.config import parse_config
+from specstream.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"thread": 2}, "thread: there is no such key; did you mean threads?"),
+        ({"colour": 2}, "colour: there is no such key"),
+        (
+            {"proposer": {"kind": "draft", "num_token": 3}},
+            "proposer.draft.num_token: there is no such key; did you mean num_tokens?",
+        ),
+        (
+            {"compile": True, "mode": "reproducible"},
+            "config: compile captures passes of several widths, and mode='reproducible' has one width "
+            "for all; choose one of them",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_to_do(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(values)
+    assert str(caught.value) == said
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"threads: .*; windows: .*did you mean window"):
+        parse_config({"threads": 0, "windows": 9})
