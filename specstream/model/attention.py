@@ -1,4 +1,4 @@
-"""Attention of a flat pass: each sequence's rows over its own cache, one by one or side by side."""
+"""Attention of a flat pass: each sequence's rows over its own cache, alone or in turn."""
 
 from __future__ import annotations
 
