@@ -106,7 +106,9 @@ class Heads:
         """The same for one query of one sequence, whose heads lie as they are needed."""
         folded = queries.view(1, self.keys, self.group, self.dim)
         mixed = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
-        return mixed.view(1, self.queries * self.dim)
+        return mixed.reshape(
+            1, self.queries * self.dim
+        )  # not every kernel's result is in one piece
 
     def read_long(
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
@@ -234,7 +236,7 @@ class InTurn:
     def ask(self, keeps: Sequence[int]) -> None:
         """See `Reader.ask`."""
         each = zip(keeps, self._ends, self._fixed, strict=True)
-        self._shapes = [self._masks.of(keep, end - keep, fixed) for keep, end, fixed in each]
+        self._seen = [self._masks.of(keep, end - keep, fixed) for keep, end, fixed in each]
         self._asked = [keep * self._heads.group for keep in keeps]
         self.kept: slice | Tensor = slice(None)
         if sum(keeps) < self.rows:
@@ -253,6 +255,6 @@ class InTurn:
             queries = queries.index_select(0, self.kept)
         folded = heads.fold(queries).split_with_sizes(self._asked, 2)
         keys, values = self._shown[2 * index], self._shown[2 * index + 1]
-        each = zip(folded, keys, values, self._shapes, strict=True)
+        each = zip(folded, keys, values, self._seen, strict=True)
         mixed = [F.scaled_dot_product_attention(q, k, v, attn_mask=mask) for q, k, v, mask in each]
         return heads.unfold(torch.cat(mixed, 2))
