@@ -106,9 +106,8 @@ class Heads:
         """The same for one query of one sequence, whose heads lie as they are needed."""
         folded = queries.view(1, self.keys, self.group, self.dim)
         mixed = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
-        return mixed.reshape(
-            1, self.queries * self.dim
-        )  # not every kernel's result is in one piece
+        # Not every device's kernel leaves its result in one piece.
+        return mixed.reshape(1, self.queries * self.dim)
 
     def read_long(
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+import torch.nn.functional as functional
 
 from specstream.model.attention import Alone, Heads, InTurn, Masks
 from specstream.model.slab import SlabCache
@@ -63,3 +66,28 @@ def test_in_turn_is_what_each_would_be_alone(
         their.extend(count)
         for mine, other in zip(our.views(1)[1], their.views(1)[1], strict=True):
             assert torch.equal(mine[:, :, : our.length], other[:, :, : our.length])
+
+
+@pytest.mark.parametrize("counts", [[1], [3], [70], [1, 3, 2]])
+@torch.inference_mode()
+def test_a_kernels_result_may_lie_in_any_order(
+    counts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some devices' kernels write queries before heads."""
+    heads = Heads(6, 2, _DIM)
+    masks = Masks(heads.group, torch.float32, _CPU)
+    joint = torch.randn(sum(counts), 10, _DIM, generator=torch.Generator().manual_seed(3))
+    real = functional.scaled_dot_product_attention
+
+    def attend() -> torch.Tensor:
+        caches = _caches(heads, [9] * len(counts), [None] * len(counts))
+        if len(counts) == 1:
+            return Alone(heads, masks, caches[0], counts[0]).attend(0, joint)
+        return InTurn(heads, masks, caches, counts).attend(0, joint)
+
+    def queries_first(*args: Any, **options: Any) -> torch.Tensor:
+        return real(*args, **options).transpose(1, 2).contiguous().transpose(1, 2)
+
+    wanted = attend()
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", queries_first)
+    assert torch.equal(attend(), wanted)
