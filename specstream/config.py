@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,6 +22,7 @@ __all__ = [
     "NgramProposerConfig",
     "OffProposerConfig",
     "ProposerConfig",
+    "meant",
     "parse_config",
     "read_config",
 ]
@@ -93,6 +95,7 @@ ProposerConfig = Annotated[
     AutoProposerConfig | DraftProposerConfig | NgramProposerConfig | OffProposerConfig,
     Field(discriminator="kind"),
 ]
+_PROPOSERS = (AutoProposerConfig, DraftProposerConfig, NgramProposerConfig, OffProposerConfig)
 
 
 class EngineConfig(_Strict):
@@ -170,9 +173,16 @@ def parse_config(values: dict[str, Any]) -> EngineConfig:
 def _said(error: ErrorDetails) -> str:
     if error["type"] != "extra_forbidden":
         return error["msg"].removeprefix("Value error, ")
-    known = {name for kind in _Strict.__subclasses__() for name in kind.model_fields}
-    near = difflib.get_close_matches(str(error["loc"][-1]), known, 1)
-    return "there is no such key" + (f"; did you mean {near[0]}?" if near else "")
+    *place, key = error["loc"]
+    kinds = {kind.model_fields["kind"].default: kind for kind in _PROPOSERS}
+    table = kinds[place[-1]] if place else EngineConfig
+    return "there is no such key" + meant(str(key), table.model_fields)
+
+
+def meant(key: str, known: Iterable[str]) -> str:
+    """What may have been meant by an unknown ``key``, as the end of a sentence."""
+    near = difflib.get_close_matches(key, known, 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def read_config(path: str | Path) -> dict[str, Any]:

@@ -17,6 +17,11 @@ from specstream.errors import ConfigError
             {"proposer": {"kind": "draft", "num_token": 3}},
             "proposer.draft.num_token: there is no such key; did you mean num_tokens?",
         ),
+        ({"num_tokens": 3}, "num_tokens: there is no such key"),
+        (
+            {"proposer": {"kind": "ngram", "max_tokens": 3}},
+            "proposer.ngram.max_tokens: there is no such key; did you mean num_tokens?",
+        ),
         (
             {"compile": True, "mode": "reproducible"},
             "config: compile captures passes of several widths, and mode='reproducible' has one width "
@@ -31,5 +36,5 @@ def test_what_is_wrong_is_said_with_what_to_do(values: dict[str, Any], said: str
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
-    with pytest.raises(ConfigError, match=r"threads: .*; windows: .*did you mean window"):
-        parse_config({"threads": 0, "windows": 9})
+    with pytest.raises(ConfigError, match=r"threads: .*; mod: .*did you mean mode"):
+        parse_config({"threads": 0, "mod": 9})

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields
 from typing import Any
 
-from specstream.config import parse_config, read_config
+from specstream.config import meant, parse_config, read_config
 from specstream.errors import ConfigError, OutputError
 from specstream.session import Engine
 from specstream.spec.proposers import KINDS
@@ -105,7 +105,8 @@ def params_of(args: argparse.Namespace) -> SamplingParams:
     names = {field.name for field in fields(SamplingParams)}
     unknown = values.keys() - names
     if unknown:
-        raise ConfigError(f"{args.config}: unknown key sampling.{sorted(unknown)[0]}")
+        key = sorted(unknown)[0]
+        raise ConfigError(f"{args.config}: unknown key sampling.{key}{meant(key, names)}")
     for key in names:
         if getattr(args, key, None) is not None:
             values[key] = getattr(args, key)

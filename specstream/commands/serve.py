@@ -21,7 +21,7 @@ _DEFAULTS = {"voice": "auto", "avatar": "viseme", "prompt": "template"}
 async def run_server(args: argparse.Namespace) -> None:
     """Serve the Realtime protocol and the demo page until interrupted."""
     tls = _tls(args)
-    await check_address(args.host, args.port)
+    await check_address(args.host, args.port, args.api_key)
     async with engine_of(args) as engine:
         server = RealtimeServer(
             engine,
@@ -57,7 +57,7 @@ async def run_adapter(args: argparse.Namespace) -> None:
         )
 
     if (args.kind, name) == ("prompt", "model"):
-        await check_address(args.host, args.port)
+        await check_address(args.host, args.port, args.api_key)
         async with engine_of(args) as engine:
             await serve(partial(stage_or_adapter, args.kind, name, engine))
     else:

@@ -34,7 +34,7 @@ class Case:
     Attributes:
         proposal: A chain of K tokens.
         logits: ``[K + 1, V]`` of the target, processors applied; row j was computed with the first
-            j proposed tokens in place.
+            j proposed tokens in place. V is one for all cases of a batch.
         params: How a distribution is made from the logits.
         generator: The judge's noise, independent of the draft's, on the logits' device. Two uniforms
             are taken for a sampled case, none for a greedy one.

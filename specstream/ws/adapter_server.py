@@ -29,7 +29,7 @@ from specstream.pipeline.link import Inlet, Link
 from specstream.pipeline.stage import Stage, as_failure
 from specstream.pipeline.stages import AvatarStage, PromptStage, VoiceStage
 from specstream.types import AvatarCue, Cancel
-from specstream.ws.listen import is_loopback, listen
+from specstream.ws.listen import check_key, listen
 from specstream.ws.stage_channel import MAX_SIZE, Channel
 from specstream.ws.stage_codec import Violation
 from specstream.ws.stage_frames import (
@@ -111,8 +111,7 @@ async def adapter_server(
     """
     if kind not in _STAGES:
         raise ConfigError(f"there is no {kind!r} adapter; there are: {', '.join(_STAGES)}")
-    if not api_key and (api_key is not None or not is_loopback(host)):
-        raise ConfigError(f"to listen on {host}, set an api key; without one, only on 127.0.0.1")
+    check_key(host, api_key)
     if not 1 <= window <= MAX_WINDOW or max_connections < 1:
         raise ConfigError(f"window must be from 1 to {MAX_WINDOW}, max_connections at least 1")
     service = _Service(kind, make_adapter, window, max_connections)

@@ -12,9 +12,9 @@ from typing import Any
 import anyio
 from websockets.asyncio.server import ServerConnection, serve
 
-from specstream.errors import PortUnavailable
+from specstream.errors import ConfigError, PortUnavailable
 
-__all__ = ["CLOSE_TIMEOUT", "check_address", "is_loopback", "listen"]
+__all__ = ["CLOSE_TIMEOUT", "check_address", "check_key", "listen"]
 
 CLOSE_TIMEOUT = 2.0
 """Seconds that a closing handshake may take before the connection is dropped."""
@@ -49,7 +49,7 @@ async def listen(
     """
     try:
         server = await serve(handler, host, port, **{**_DEFAULTS, **options})
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         raise PortUnavailable(
             f"can't listen on {host}:{port}: {_reason(error)}; "
             "choose another port (0 takes a free one) or an address of this machine"
@@ -62,12 +62,14 @@ async def listen(
             await server.wait_closed()
 
 
-async def check_address(host: str, port: int) -> None:
-    """Listen for a moment: what would fail after minutes of loading is told before.
+async def check_address(host: str, port: int, api_key: str | None) -> None:
+    """Listen for a moment: what would fail after the models are loaded is told before.
 
     Raises:
+        ConfigError: see `check_key`.
         PortUnavailable: see `listen`.
     """
+    check_key(host, api_key)
 
     async def refuse(socket: ServerConnection) -> None:
         await socket.close(1013, "not ready yet; try again")
@@ -76,13 +78,27 @@ async def check_address(host: str, port: int) -> None:
         pass
 
 
-def _reason(error: OSError | OverflowError) -> str:
+def _reason(error: OSError | OverflowError | UnicodeError) -> str:
     number = getattr(error, "errno", None) or 0
     # asyncio puts the address into strerror as well; name resolution has negative numbers.
     return os.strerror(number) if number > 0 else getattr(error, "strerror", None) or str(error)
 
 
-def is_loopback(host: str) -> bool:
+def check_key(host: str, api_key: str | None) -> None:
+    """Whoever can be reached from other machines asks for a key.
+
+    Raises:
+        ConfigError: there is none, or it is empty.
+    """
+    if api_key is not None and not api_key:
+        raise ConfigError("the api key is empty; leave it out, or give one")
+    if api_key is None and not _is_loopback(host):
+        raise ConfigError(
+            f"{host} can be reached from other machines: set an api key, or listen on 127.0.0.1"
+        )
+
+
+def _is_loopback(host: str) -> bool:
     """Whether only programs on this machine can reach ``host``; of names, only localhost is known."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

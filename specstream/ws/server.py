@@ -18,7 +18,7 @@ from specstream.ws.connection import Connection, Service
 from specstream.ws.counters import Counters
 from specstream.ws.http import Door, query_of, select_subprotocol
 from specstream.ws.kit import Kit, Maker, Makers
-from specstream.ws.listen import is_loopback, listen
+from specstream.ws.listen import check_key, listen
 from specstream.ws.order import Replies
 from specstream.ws.settings import SessionSettings
 
@@ -169,12 +169,7 @@ def _check(
     lead_s: float,
     buffer_s: float,
 ) -> None:
-    if api_key is not None and not api_key:
-        raise ConfigError("the api key is empty; leave it out, or give one")
-    if api_key is None and not is_loopback(host):
-        raise ConfigError(
-            f"{host} can be reached from other machines: set an api key, or listen on 127.0.0.1"
-        )
+    check_key(host, api_key)
     if max_sessions < 1 or max_size < 1024:
         raise ConfigError("max_sessions must be at least 1 and max_size at least 1024")
     if lead_s < 0.2 or buffer_s < 0.2:
