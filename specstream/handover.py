@@ -80,7 +80,8 @@ def _watched(loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> int |
         return None
     try:
         loop.add_reader(bell, ring)
-    except (NotImplementedError, OSError):  # what asyncio's loops raise that can't watch it
+    except (NotImplementedError, OSError):
+        # The base class's own `add_reader`: a loop that watches no descriptors. Or too many of them.
         os.close(bell)
         return None
     return bell

@@ -65,6 +65,8 @@ async def listen(
 async def check_address(host: str, port: int, api_key: str | None) -> None:
     """Listen for a moment: what would fail after the models are loaded is told before.
 
+    Cancelling it closes what was opened.
+
     Raises:
         ConfigError: see `check_key`.
         PortUnavailable: see `listen`.

@@ -72,3 +72,10 @@ def test_options_win(tmp_path: Path) -> None:
     args = options(tmp_path, "[sampling]\ntop_k = 3\nseed = 1", "--top-k", "5", "--stop", "x")
     params = params_of(args)
     assert (params.top_k, params.seed, params.stop) == (5, 1, ("x",))
+
+
+def test_a_misspelt_parameter_is_told_with_the_one_that_was_meant(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match="unknown key sampling.temperatur; did you mean temperature"
+    ):
+        params_of(options(tmp_path, "[sampling]\ntemperatur = 0.5"))
