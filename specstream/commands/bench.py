@@ -171,7 +171,7 @@ def _publish(
         with writing(files.folder / "bench.png"):
             draw_plots(results, files.folder / "bench.png", heading_of(origin, outcome)[0])
     else:
-        note("no plots: matplotlib isn't installed (pip install 'specstream[bench]')")
+        note("no plots: matplotlib isn't installed (pip install matplotlib)")
     print("\n".join(lines), flush=True)
     note(f"written to {files.folder}/: {', '.join(sorted(p.name for p in files.folder.iterdir()))}")
     if args.json:

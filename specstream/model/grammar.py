@@ -146,7 +146,7 @@ def _vocabulary(tokenizer: Any, vocab_size: int, end_id: int) -> LLTokenizer:
     try:
         from llguidance.hf import from_tokenizer
     except ImportError:
-        raise SamplingError('grammars need llguidance: pip install "specstream[grammar]"') from None
+        raise SamplingError('grammars need llguidance: pip install "llguidance>=1.3,<2"') from None
     width = max(vocab_size, len(tokenizer))
     try:
         return from_tokenizer(tokenizer, n_vocab=width, eos_token=end_id)

@@ -124,7 +124,7 @@ def test_without_matplotlib_there_is_one_line_instead_of_pictures(
     argv = ["--arms", "own,auto", "--limit", "1", "--domains", "chat", "--out", str(tmp_path)]
     assert bench(*pair, *argv) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("no plots")]
-    assert lines == ["no plots: matplotlib isn't installed (pip install 'specstream[bench]')"]
+    assert lines == ["no plots: matplotlib isn't installed (pip install matplotlib)"]
     assert not (tmp_path / "bench.png").exists()
 
 
