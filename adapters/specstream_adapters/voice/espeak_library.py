@@ -197,7 +197,7 @@ def _open() -> tuple[c.CDLL, int]:
             return lib, rate
         reasons.append(f"{path}: its data files can't be read")
     raise AdapterUnavailable(
-        'the espeak voice needs espeak-ng: pip install espeakng-loader, or choose the voice '
+        "the espeak voice needs espeak-ng: pip install espeakng-loader, or choose the voice "
         f"'reference', which needs nothing ({'; '.join(reasons) or 'no library found'})"
     )
 
