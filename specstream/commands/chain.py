@@ -43,7 +43,7 @@ class Turn:
 
 
 def load_voice(name: str) -> SpeechSynthesizer:
-    """A voice by adapter name; ``auto`` is espeak where it can be had, else the reference voice."""
+    """A voice by adapter name; ``auto`` is espeak where it can be had, else the test voice."""
     voice: SpeechSynthesizer
     if name != "auto":
         voice = load_adapter("voice", name)
@@ -51,7 +51,7 @@ def load_voice(name: str) -> SpeechSynthesizer:
     try:
         voice = load_adapter("voice", "espeak")
     except AdapterUnavailable as error:
-        note(f"{error}; speaking with the reference voice instead")
+        note(f"{error}; a test voice babbles instead (one sound a letter)")
         voice = load_adapter("voice", "reference")
     return voice
 
