@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from specstream.bench.costs import Ceiling, Costs, ceiling_of, costs_of
 from specstream.bench.records import Record
@@ -18,6 +19,7 @@ from specstream.errors import OutputError
 
 __all__ = ["Files", "analyse", "document_of"]
 
+_NAMES = ("runs.jsonl", "bench.json", "bench.txt", "bench.png")
 _ROUNDING = (
     "in bfloat16 and float16 a pass over several tokens rounds differently from a pass over one, so "
     "greedy texts may part where two tokens are nearly tied; in float32 on a CPU they don't"
@@ -92,19 +94,29 @@ def _expected(results: Results, domain: str) -> float | None:
 class Files:
     """The folder that results go to: ``runs.jsonl`` as they come, the rest at the end.
 
+    It is made, and tried, at once; what an earlier run left there stays until this one has something
+    to put in its place.
+
     Raises:
         OutputError: the folder or a file in it can't be written.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._runs: TextIO | None = None
         with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            self._runs = open(folder / "runs.jsonl", "w", encoding="utf-8")
+            tempfile.TemporaryFile(dir=folder).close()
+        for path in (folder / name for name in _NAMES):
+            if path.exists():
+                with _writing(path), open(path, "r+b"):
+                    pass
 
     def keep(self, record: Record) -> None:
         """Write one run down at once."""
         with _writing(self.folder / "runs.jsonl"):
+            if self._runs is None:
+                self._runs = open(self.folder / "runs.jsonl", "w", encoding="utf-8")
             self._runs.write(json.dumps(record.to_dict()) + "\n")
             self._runs.flush()
 
@@ -117,8 +129,9 @@ class Files:
 
     def close(self) -> None:
         """Close the open file."""
-        with _writing(self.folder / "runs.jsonl"):
-            self._runs.close()
+        if self._runs is not None:
+            with _writing(self.folder / "runs.jsonl"):
+                self._runs.close()
 
 
 @contextmanager

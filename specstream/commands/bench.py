@@ -5,27 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specstream.commands.common import engine_of, note, params_of, print_json, writing
-from specstream.config import EngineConfig, parse_config
-from specstream.errors import ConfigError
+from specstream.commands.common import note, print_json, writing
+from specstream.config import EngineConfig
 from specstream.session import Engine
-from specstream.types import SamplingParams
 
 if TYPE_CHECKING:
-    from specstream.bench.arms.base import Ask
     from specstream.bench.document import Files
-    from specstream.bench.prompts import PromptSet
     from specstream.bench.run import Outcome
+    from specstream.commands.bench_plan import Plan
 
 __all__ = ["add_bench_options", "run"]
-
-QUICK_SECONDS = 210.0  # of five minutes: the last cell and the pictures need some, too
-QUICK_TOKENS, TOKENS = 64, 128
-_COMPARABLE = {"temperature", "top_p", "top_k", "seed", "max_tokens"}
 
 
 def add_bench_options(parser: argparse.ArgumentParser) -> None:
@@ -57,19 +49,6 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     add("--out", default="bench-out", metavar="DIR", help="where results go (default: bench-out)")
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What is to be done, checked."""
-
-    config: EngineConfig
-    prompts: PromptSet
-    ask: Ask
-    arms: list[str]
-    repeats: int
-    budget: float | None
-    at_once: int
-
-
 async def run(args: argparse.Namespace) -> None:
     """Measure, write the results to ``--out``, print the table and the verdict.
 
@@ -80,11 +59,13 @@ async def run(args: argparse.Namespace) -> None:
         ModelError: the pair can't be loaded.
         OutputError: the results can't be written.
     """
-    plan = _plan(args)
     from specstream.bench.document import Files
-    from specstream.bench.prepare import padded_target, settle_threads
+    from specstream.commands.bench_plan import plan_of
 
+    plan = plan_of(args)
     files = Files(Path(args.out))
+    from specstream.bench.prepare import padded_target, settle_threads  # imports torch
+
     try:
         config, notes = await settle_threads(plan.config)
         if args.padded:
@@ -97,7 +78,7 @@ async def run(args: argparse.Namespace) -> None:
 
 async def _measure(
     args: argparse.Namespace,
-    plan: _Plan,
+    plan: Plan,
     config: EngineConfig,
     padded: str,
     notes: list[str],
@@ -178,62 +159,7 @@ def _publish(
         print_json(document)
 
 
-def _plan(args: argparse.Namespace) -> _Plan:
-    from specstream.bench.arms.base import DEFAULT_ARMS, Ask, parse_arms
-    from specstream.bench.prompts import choose, read_prompts
-
-    for name in ("limit", "repeats", "threads", "concurrency"):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"--{name} must be at least 1")
-    if args.budget is not None and not args.budget > 0:
-        raise ConfigError("--budget must be above 0 seconds")
-    arms = parse_arms(args.arms) if args.arms else list(DEFAULT_ARMS)
-    if args.llama_cpp and "llama.cpp" not in arms:
-        arms.append("llama.cpp")
-    at_once = args.concurrency or 1
-    params = _params(args)
-    domains = [name.strip() for name in args.domains.split(",") if name.strip()]
-    prompts = choose(
-        read_prompts(args.prompts), domains=domains, limit=args.limit, system=args.system or ""
-    )
-    ask = Ask(
-        (), params.max_tokens, params.temperature, params.top_p, params.top_k, params.seed or 0
-    )
-    budget = args.budget or (QUICK_SECONDS if args.quick else None)
-    return _Plan(_config(args, at_once), prompts, ask, arms, args.repeats, budget, at_once)
-
-
-def _params(args: argparse.Namespace) -> SamplingParams:
-    """The sampling that is asked for, if all the arms can do the same."""
-    params = params_of(args)
-    plain = SamplingParams()
-    for field in fields(SamplingParams):
-        given = getattr(params, field.name)
-        if field.name not in _COMPARABLE and given != getattr(plain, field.name):
-            raise ConfigError(
-                f"bench can't use {field.name}: only {', '.join(sorted(_COMPARABLE))} mean the same "
-                "to every arm"
-            )
-    if params.max_tokens == plain.max_tokens and args.max_tokens is None:
-        tokens = QUICK_TOKENS if args.quick else TOKENS
-        params = SamplingParams(
-            params.temperature, params.top_p, params.top_k, params.seed, max_tokens=tokens
-        )
-    return params
-
-
-def _config(args: argparse.Namespace, at_once: int) -> EngineConfig:
-    config = engine_of(args).config
-    changed: dict[str, Any] = config.model_dump()
-    changed["threads"] = args.threads or config.threads
-    changed["max_running"] = max(config.max_running, at_once)
-    if args.dtype is None and config.dtype == "auto":
-        changed["dtype"] = "bfloat16"  # what is served fast, on a CPU too
-    return parse_config(changed)
-
-
-def _options(args: argparse.Namespace, plan: _Plan) -> dict[str, Any]:
+def _options(args: argparse.Namespace, plan: Plan) -> dict[str, Any]:
     given = {k: v for k, v in vars(args).items() if k not in ("run", "command", "json", "out")}
     given["prompts"] = {
         "file": plan.prompts.name,
