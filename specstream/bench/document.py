@@ -21,12 +21,17 @@ __all__ = ["Files", "analyse", "document_of"]
 
 _NAMES = ("runs.jsonl", "bench.json", "bench.txt", "bench.png")
 _ROUNDING = (
-    "in bfloat16 and float16 a pass over several tokens rounds differently from a pass over one, so "
-    "greedy texts may part where two tokens are nearly tied; in float32 on a CPU they don't"
+    "greedy texts in {dtype} may differ from transformers', and with speculation from those without: a "
+    "pass over several tokens rounds differently from a pass over one, so where two tokens are nearly "
+    "tied the choice falls either way; --dtype float32 shows how they compare without that"
 )
 _PHASES = (
-    "decode-phase speed is the tokens after a reply's first emission over the time from its first "
-    "emission to its last; our draft reads the prompt within that phase, transformers' before it"
+    "speeds are of decoding: a reply's tokens after its first emission over the time from the first "
+    "emission to the last; our draft reads the prompt within that time, transformers' before it"
+)
+_GGUF = (
+    "llama.cpp decodes the GGUF file at that file's own precision: weights that are quantised, or of "
+    "another type than the target's here, are not like for like"
 )
 
 
@@ -61,8 +66,10 @@ def document_of(
     said = [domains_note(results), _PHASES]
     if results.sampled:
         said.append("replies were sampled, each arm with noise of its own: tokens aren't compared")
-    elif provenance.get("dtype") != "float32":
-        said.append(_ROUNDING)
+    elif provenance["dtype"] in ("bfloat16", "float16"):
+        said.append(_ROUNDING.format(dtype=provenance["dtype"]))
+    if results.settings("llama.cpp"):
+        said.append(_GGUF)
     if outcome.cut_short:
         said.append(f"cut short after {outcome.cells} cells: {outcome.cut_short}")
     said += outcome.broken_lines()

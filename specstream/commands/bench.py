@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,7 @@ async def _measure(
     from specstream.bench.arms.open import Wanted, open_arms
     from specstream.bench.concurrency import measure_crowd
     from specstream.bench.prepare import Faults
+    from specstream.bench.progress import Progress
     from specstream.bench.provenance import load_average, provenance_of
     from specstream.bench.run import Outcome, run_cells, warm_up
     from specstream.bench.schedule import Budget, cells
@@ -96,7 +98,7 @@ async def _measure(
     outcome, crowd = Outcome(), None
     origin: dict[str, Any] = {"load_average_before": load_average()}
     wanted = Wanted(plan.arms, args.quick, args.llama_cpp, notes)
-    faults = Faults()
+    faults, progress = Faults(), Progress(sys.stderr)
     note(f"loading the models ({config.dtype}; CPU threads: {config.threads})")
     try:
         async with open_arms(wanted, config) as arms:
@@ -104,19 +106,24 @@ async def _measure(
             for line in notes:
                 note(line)
             note(f"{origin['dtype']} on {origin['device']}; warming up {len(arms)} arms")
-            await warm_up(arms, plan.prompts, plan.ask, outcome, thorough=config.compile)
-            todo = cells(plan.prompts, plan.repeats)
-            await run_cells(arms, todo, plan.ask, budget, outcome, tell=note, keep=files.keep)
+            compiled, tell = config.compile, progress.phase("warm-up reply")
+            await warm_up(arms, plan.prompts, plan.ask, outcome, thorough=compiled, tell=tell)
+            todo = list(cells(plan.prompts, plan.repeats))
+            tell = progress.phase("prompt", lambda: budget.left)
+            await run_cells(arms, todo, plan.ask, budget, outcome, tell=tell, keep=files.keep)
+            progress.clear()
         if plan.at_once > 1:
             note(f"{plan.at_once} requests at once")
             async with Engine(config) as engine:
-                prompts = plan.prompts.prompts
-                found = await measure_crowd(EngineArm(engine), prompts, plan.ask, plan.at_once)
+                arm, prompts = EngineArm(engine), plan.prompts.prompts
+                tell = progress.phase("round of many at once")
+                found = await measure_crowd(arm, prompts, plan.ask, plan.at_once, tell=tell)
             crowd = found.to_dict()
     except BaseException as error:
         outcome.cut_short = outcome.cut_short or f"ended early ({type(error).__name__})"
         raise
     finally:
+        progress.clear()
         notes += faults.end()
         if outcome.records:
             origin["load_average_after"] = load_average()
@@ -134,19 +141,13 @@ def _publish(
     from specstream.bench.document import document_of
     from specstream.bench.plots import can_plot, draw_plots
     from specstream.bench.results import Results
-    from specstream.bench.table import heading_of, table_of
+    from specstream.bench.table import crowd_lines, heading_of, table_of
 
     results = Results(outcome.records, sampled=origin["options"]["temperature"] > 0)
     document = document_of(results, outcome, origin, concurrency=crowd, notes=tuple(notes))
     lines = [*heading_of(origin, outcome), *table_of(results, document["summary"]), ""]
-    lines += document["verdict"]
-    lines += [f"note: {said}" for said in (*notes, *outcome.broken_lines())]
-    if crowd is not None:
-        lines.append(
-            f"{crowd['at_once']} requests at once: {crowd['throughput_ratio']:.2f}x the throughput of "
-            f"one after another; p95 gap {crowd['gap_ms_p95_together']:.0f} ms instead of "
-            f"{crowd['gap_ms_p95_alone']:.0f}"
-        )
+    lines += [*document["verdict"], *crowd_lines(crowd), ""]
+    lines += [f"note: {said}" for said in document["notes"]]
     files.write(document, lines)
     if can_plot():
         with writing(files.folder / "bench.png"):

@@ -1,4 +1,4 @@
-"""Bad input of ``specstream bench``: one line that says what to do, before anything heavy is imported."""
+"""Bad input of ``specstream bench``: one line about what to do, before anything heavy is imported."""
 
 from __future__ import annotations
 
