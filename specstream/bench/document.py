@@ -71,7 +71,8 @@ def document_of(
     if results.settings("llama.cpp"):
         said.append(_GGUF)
     if outcome.cut_short:
-        said.append(f"cut short after {outcome.cells} cells: {outcome.cut_short}")
+        times = "once" if outcome.cells == 1 else f"{outcome.cells} times"
+        said.append(f"cut short when each arm had answered {times}: {outcome.cut_short}")
     said += outcome.broken_lines()
     if provenance.get("target_padded"):
         said.append(f"the target is padded: {provenance['target_padded']}")

@@ -84,7 +84,7 @@ def _draw_speed(axes: Any, results: Results) -> None:
         at = [i + (place - (len(arms) - 1) / 2) * width for i in range(len(domains))]
         name = _NAMES.get(arm, arm) + (", best" if len(results.settings(arm)) > 1 else "")
         bars = axes.bar(at, heights, width * 0.92, label=name, color=_colour(arm, arms))
-        _draw_halves(axes, results, arm, at)
+        _draw_halves(axes, results, arm, [x + 0.3 * width for x in at])  # beside the ratio
         if arm == "auto":
             ratios = [results.ratio(domain, "auto", "own") for domain in domains]
             texts = [f"{ratio:.2f}x" if ratio else "" for ratio in ratios]
@@ -98,7 +98,9 @@ def _draw_speed(axes: Any, results: Results) -> None:
     axes.set_xticks(range(len(domains)), names)
     axes.set_ylabel("tokens a second, after a reply's first")
     axes.set_title(
-        "Speed; n prompts, lines: their middle half; on auto: times own", loc="left", fontsize=10
+        "Speed (n: prompts; thin lines: the middle half of them; on auto: times own)",
+        loc="left",
+        fontsize=10,
     )
     axes.margins(y=0.25)  # room for the legend
     axes.legend(fontsize=8, ncols=3, frameon=False, loc="upper left")
@@ -119,11 +121,12 @@ def _draw_acceptance(axes: Any, results: Results) -> None:
         if figures and figures.acceptance_by_position:
             pairs = zip(figures.acceptance_by_position, figures.reached_by_position, strict=True)
             rates = [rate for rate, reached in pairs if reached >= _FEW]
-            axes.plot(range(1, len(rates) + 1), rates, marker="o", markersize=4, label=domain)
+            if rates:
+                axes.plot(range(1, len(rates) + 1), rates, marker="o", markersize=4, label=domain)
     axes.set_ylim(0, 1.02)
     axes.set_xlabel("place of the drafted token in its round")
-    axes.set_ylabel("share that stood, where all before it had")
-    axes.set_title("Drafted tokens that stood (auto)", loc="left", fontsize=10)
+    axes.set_ylabel("share accepted, where all before it were")
+    axes.set_title("Drafted tokens accepted (auto)", loc="left", fontsize=10)
     if axes.lines:
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(fontsize=8, frameon=False)

@@ -65,8 +65,8 @@ def read_prompts(path: str | Path | None = None) -> PromptSet:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{name}, line {line}: not UTF-8 text: {error.reason}") from None
+        at = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{name}, line {at}: not UTF-8 text: {error.reason}") from None
     prompts: list[Prompt] = []
     seen: set[str] = set()
     for number, line in enumerate(text.split("\n"), 1):  # texts may hold other separators

@@ -62,7 +62,8 @@ def table_of(results: Results, summary: Mapping[str, float | None]) -> list[str]
         mean = summary["speculation_vs_own_end_to_end"]
         rows.append(["  auto / own, whole requests", *map(_ratio, ends), _ratio(mean)])
     rows += _auto_rows(results)
-    return [*_aligned(rows), "", *_legend(results), *_equal_lines(results)]
+    equal = _equal_lines(results)
+    return [*_aligned(rows), "", *_legend(results), *([""] if equal else []), *equal]
 
 
 _RATIOS = (
@@ -80,14 +81,14 @@ _RATIOS = (
 
 def _legend(results: Results) -> list[str]:
     """Who the arms are, as far as they are there."""
-    said = [
+    lines = [
         f"{arm}: {words}"
         for arm, words in MEANINGS.items()
         if any(name.startswith(arm) for name, _ in results.arms)
     ]
     if any(len(results.settings(arm)) > 1 for arm, _ in results.arms):
-        said.append("*: the arm's fastest setting in the domain")
-    return ["; ".join(said)]
+        lines.append("*: the fastest of its settings in the domain")
+    return lines
 
 
 def _speeds(results: Results, arm: str, setting: str) -> list[str]:
@@ -111,7 +112,7 @@ def _auto_rows(results: Results) -> list[list[str]]:
             continue
         rows.append([arm, *[""] * (len(found) + 1)])
         rates = [f.acceptance_rate if f else None for f in found]
-        rows.append(["  drafted tokens that stood", *[_share(rate) for rate in rates], ""])
+        rows.append(["  accepted of all drafted tokens", *[_share(rate) for rate in rates], ""])
         expected = [f.predicted_speedup if f else None for f in found]
         if any(expected):
             rows.append(["  speedup that it expected", *map(_ratio, expected), ""])
@@ -190,10 +191,10 @@ def crowd_lines(found: Mapping[str, Any] | None) -> list[str]:
     """Several requests at once (`Crowd.to_dict`) in one sentence; nothing if that wasn't measured."""
     if found is None:
         return []
-    rounds = found["throughput_ratio_rounds"]
+    ratios, rounds = found["throughput_ratio_rounds"], found["rounds"]
     return [
         f"{found['at_once']} requests at once: {found['throughput_ratio']:.2f} times as many tokens a "
-        f"second as one after another (n = {found['rounds']} rounds of {found['requests'] // found['rounds']} "
-        f"requests, from {min(rounds):.2f} to {max(rounds):.2f}); one wait for tokens in twenty takes "
+        f"second as one after another (n = {rounds} rounds of {found['requests'] // rounds} requests, "
+        f"from {min(ratios):.2f} to {max(ratios):.2f}); one wait for tokens in twenty takes "
         f"{found['gap_ms_p95_together']:.0f} ms or more instead of {found['gap_ms_p95_alone']:.0f}"
     ]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from specstream.bench.costs import Ceiling, Costs
 from specstream.bench.results import Results
+from specstream.bench.summary import faster_peer
 
 __all__ = ["verdict_of"]
 
@@ -14,13 +15,12 @@ LOSS = 0.95
 FEW = 10  # prompts: fewer are a hint
 
 _OTHERS = (
-    ("transformers' generate", "speculation_vs_generate", "ar_vs_generate"),
-    ("transformers' assisted generation (best setting by domain)", "speculation_vs_assisted", ""),
-    ("transformers' prompt lookup (best setting by domain)", "speculation_vs_lookup", ""),
-    ("the better of those two in each domain", "speculation_vs_best_peer", ""),
-    ("llama.cpp's plain decoding", "speculation_vs_llama_cpp", "ar_vs_llama_cpp"),
+    ("transformers' generate", "generate", "speculation_vs_generate", "ar_vs_generate"),
+    ("transformers' assisted generation", "assisted", "speculation_vs_assisted", ""),
+    ("transformers' prompt lookup", "lookup", "speculation_vs_lookup", ""),
+    ("llama.cpp's plain decoding", "llama.cpp", "speculation_vs_llama_cpp", "ar_vs_llama_cpp"),
 )
-"""Who is compared with, and the summary's keys for our loop with and without speculation."""
+"""Who is compared with, the arm, and the summary's keys for our loop with and without speculation."""
 _PARTS = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth", 6: "a sixth", 7: "a seventh",
           8: "an eighth", 9: "a ninth", 10: "a tenth"}  # fmt: skip
 
@@ -39,9 +39,9 @@ def verdict_of(
         worst = summary["worst_domain_vs_own"]
         lines = [_headline(over_own) + _sureness(results) + _loss(over_own, worst)]
         lines += _where(results)
-    lines += [
-        line for name, fast, plain in _OTHERS if (line := _against(name, summary, fast, plain))
-    ]
+    for name, arm, fast, plain in _OTHERS:
+        lines += _against(name, summary.get(fast), summary.get(plain), _domains(results, arm))
+    lines += _against_best(results, summary["speculation_vs_best_peer"])
     lines += [
         _ceiling(domain, costs[domain], ceiling)
         for domain, ceiling in ceilings.items()
@@ -95,39 +95,60 @@ def _where(results: Results) -> list[str]:
     return [f"it {'; '.join(parts)}"] if parts else []
 
 
-def _against(name: str, summary: Mapping[str, float | None], fast: str, plain: str) -> str:
-    """One other way to decode: gains and losses in the same words. Empty if it wasn't measured."""
-    with_it, without = summary.get(fast), summary.get(plain)
-    if with_it is None and without is None:
-        return ""
-    if with_it is None or without is None:
-        ratio = with_it if without is None else without
-        how = "with" if without is None else "without"
-        return f"{how} speculation {_times(ratio or 0.0)} {name}"
-    return f"with speculation {_times(with_it)} {name}; without, {without:.2f} times"
+def _domains(results: Results, peer: str) -> dict[str, float]:
+    ratios = {d: results.ratio(d, "auto", peer) for d in results.domains}
+    return {d: ratio for d, ratio in ratios.items() if ratio is not None}
 
 
-def _times(ratio: float) -> str:
-    if ratio >= WORTH:
-        return f"faster: {ratio:.2f} times"
-    return f"{'slower' if ratio <= LOSS else 'about as fast'}: {ratio:.2f} times"
+def _against(
+    name: str, fast: float | None, plain: float | None, domains: Mapping[str, float]
+) -> list[str]:
+    """One other way to decode: gains and losses in the same words, and where it is the other way."""
+    if fast is None:
+        return [] if plain is None else [f"without speculation it is {_compared(plain, name)}"]
+    also = "" if plain is None else f"; without speculation, {plain:.2f} times"
+    return [f"with speculation it is {_compared(fast, name)}{also}{_but(fast, domains)}"]
+
+
+def _against_best(results: Results, ratio: float | None) -> list[str]:
+    peers = {d: faster_peer(results, d) for d in results.domains}
+    if ratio is None or len(set(peers.values()) - {None}) < 2:
+        return []  # then it has been said
+    ratios = {d: results.ratio(d, "auto", peer) for d, peer in peers.items() if peer}
+    known = {d: r for d, r in ratios.items() if r is not None}
+    name = "the better of assisted generation and lookup in each domain"
+    return [f"with speculation it is {_compared(ratio, name)}{_but(ratio, known)}"]
+
+
+def _compared(ratio: float, name: str) -> str:
+    if LOSS < ratio < WORTH:
+        return f"about as fast as {name}: {ratio:.2f} times its speed"
+    return f"{'faster' if ratio >= WORTH else 'slower'} than {name}: {ratio:.2f} times its speed"
+
+
+def _but(ratio: float, domains: Mapping[str, float]) -> str:
+    slower = [f"{d} ({r:.2f})" for d, r in domains.items() if r <= LOSS]
+    faster = [f"{d} ({r:.2f})" for d, r in domains.items() if r >= WORTH]
+    if ratio > LOSS and slower:
+        return f"; but slower on {', '.join(slower)}"
+    if ratio < WORTH and faster:
+        return f"; but faster on {', '.join(faster)}"
+    return ""
 
 
 def _ceiling(domain: str, costs: Costs, ceiling: Ceiling) -> str:
     best = ceiling.best
-    width = max(best.drafts, 1) + 1
     text = (
-        f"{domain}: a drafted token costs {_part(costs.c)} of a plainly decoded one, the target's pass "
-        f"over {width} tokens {costs.v_at(width):.2f} of one, the rest of a round {costs.o:.2f}; "
-        f"{ceiling.acceptance:.0%} of the judged drafts stood. "
+        f"{domain}: a drafted token costs {_part(costs.c)} of a plainly decoded one, and is accepted "
+        f"{ceiling.acceptance:.0%} of the time where those before it were; "
     )
     if best.drafts == 0:
-        return text + "At these costs no number of drafts beats plain decoding"
-    measured = "" if ceiling.measured is None else f"; measured: {ceiling.measured:.2f}"
-    drafts = "1 draft" if best.drafts == 1 else f"{best.drafts} drafts"
+        return text + "at that rate no number of drafts beats plain decoding"
+    measured = "" if ceiling.measured is None else f" (measured: {ceiling.measured:.2f})"
+    tokens = "1 token" if best.drafts == 1 else f"{best.drafts} tokens"
     return (
-        text
-        + f"Were every round like that, {drafts} each would bring {best.speedup:.2f} times{measured}"
+        f"{text}were every round like that, drafting {tokens} in each would bring "
+        f"{best.speedup:.2f} times{measured}"
     )
 
 

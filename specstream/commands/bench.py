@@ -45,7 +45,11 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--padded", metavar="SIZE[:LAYERS]", help="pad the target to this cost, such as 100M, 8B:32"
     )
-    add("--llama-cpp", metavar="FILE", help="also run this GGUF file through llama-cpp-python")
+    add(
+        "--llama-cpp",
+        metavar="FILE",
+        help="also compare with llama.cpp on this GGUF file of the target (needs llama-cpp-python)",
+    )
     add("--budget", type=float, metavar="SECONDS", help="stop adding cells after this time")
     add("--out", default="bench-out", metavar="DIR", help="where results go (default: bench-out)")
 
@@ -116,7 +120,7 @@ async def _measure(
             note(f"{plan.at_once} requests at once")
             async with Engine(config) as engine:
                 arm, prompts = EngineArm(engine), plan.prompts.prompts
-                tell = progress.phase("round of many at once")
+                tell = progress.phase("round")
                 found = await measure_crowd(arm, prompts, plan.ask, plan.at_once, tell=tell)
             crowd = found.to_dict()
     except BaseException as error:

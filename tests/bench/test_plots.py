@@ -38,6 +38,7 @@ def test_it_draws_what_little_there_is(tmp_path: Path) -> None:
 
 def test_the_number_of_prompts_and_their_spread_are_in_the_picture() -> None:
     from matplotlib import pyplot
+    from matplotlib.collections import LineCollection
 
     from specstream.bench.plots import _draw_speed
 
@@ -48,7 +49,8 @@ def test_the_number_of_prompts_and_their_spread_are_in_the_picture() -> None:
     figure, axes = pyplot.subplots()
     try:
         _draw_speed(axes, Results(records))
-        (line,) = [c for c in axes.collections if c.get_label() != "legend"]
+        (line,) = axes.collections
+        assert isinstance(line, LineCollection)
         (ends,) = line.get_segments()
         assert [round(float(y)) for _, y in ends] == [200, 400]
         assert [text.get_text() for text in axes.get_xticklabels()] == ["chat, n = 5"]
