@@ -54,9 +54,12 @@ def table_of(results: Results, summary: Mapping[str, float | None]) -> list[str]
         mean = geometric_mean(results.ratio(d, arm, other) for d in means)
         if mean is not None:
             rows.append([f"  {name}", *cells, _ratio(mean)])
-    halves = [results.middle_half(of, "auto", "own") for of in (*([d] for d in domains), means)]
-    if any(halves):
-        rows.append(["  auto / own, middle half of prompts", *map(_range, halves)])
+        if (arm, other) == ("auto", "own"):
+            halves = [
+                results.middle_half(of, arm, other) for of in (*([d] for d in domains), means)
+            ]
+            if any(halves):
+                rows.append([f"  {name}, middle half of prompts", *map(_range, halves)])
     ends = [results.end_to_end_ratio(domain, "auto", "own") for domain in domains]
     if any(ends):
         mean = summary["speculation_vs_own_end_to_end"]
