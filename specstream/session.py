@@ -289,7 +289,8 @@ class Session:
     ) -> AsyncGenerator[Generation, None]:
         """Say ``text`` as the user. Both turns enter the history, the reply as far as it was read.
 
-        Reasoning is not remembered. Ends as `Engine.generate` does. If nothing was read, neither turn is remembered.
+        Reasoning is not remembered. Ends as `Engine.generate` does. If nothing was read, neither turn
+        is remembered.
 
         Raises:
             RequestError: another turn of this conversation is under way.

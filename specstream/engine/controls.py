@@ -65,9 +65,11 @@ class ControlTokens:
         return re.sub(f"[{begin}{end}]", "", text), [*ids, *self._encode(clean)]
 
     def _stretches(self, text: str, begin: str, end: str) -> Iterator[tuple[str, bool, str]]:
-        """What lies between the template's own tokens, whether it spells one, and the token behind it."""
+        """What lies between the template's tokens, whether it spells one, and the token behind it."""
         token = self._spelled.pattern
-        marked = f"{begin}({token}){end}?|({token}){end}|[{begin}{end}]"  # a template may cut marks off
+        marked = (
+            f"{begin}({token}){end}?|({token}){end}|[{begin}{end}]"  # a template may cut marks off
+        )
         stretch, spells, at = "", False, 0
         for found in re.finditer(f"{marked}|({self._own})", text):
             spelled = found[1] or found[2] or ""

@@ -96,7 +96,8 @@ def test_it_can_be_left_in_the_reply() -> None:
 def special(*names: str, hidden: bool = True) -> tuple[dict[int, str], dict[str, int]]:
     tokenizer = byte_tokenizer()
     tokenizer.add_tokens([AddedToken(n, special=hidden) for n in names], special_tokens=hidden)
-    return markers_of(tokenizer), {n: tokenizer.convert_tokens_to_ids(n) for n in names}
+    vocabulary = tokenizer.get_vocab()
+    return markers_of(tokenizer), {name: vocabulary[name] for name in names}
 
 
 def play(markers: dict[int, str], ids: dict[str, int], *tokens: str) -> tuple[str, str, list[bool]]:
