@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypedDict
 
-from specstream.params import Grammar, SamplingParams
+from specstream.params import Grammar, SamplingParams, template_kwargs
 
 __all__ = [
     "PAUSE",
@@ -32,6 +32,7 @@ __all__ = [
     "Speech",
     "SpeechBuffer",
     "Tag",
+    "template_kwargs",
 ]
 
 FinishReason = Literal["stop", "length", "cancelled"]

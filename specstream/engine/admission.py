@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from transformers import PreTrainedTokenizerBase
 
 from specstream.config import AutoProposerConfig, EngineConfig
 from specstream.engine.detokenizer import decoder_of
 from specstream.engine.phrase import FirstPhrase, PhraseLengths
-from specstream.engine.prompt import PromptEncoder
+from specstream.engine.prompt import Prompt, PromptEncoder
 from specstream.engine.reasoning import Reasoning, markers_of
 from specstream.engine.request import Request
 from specstream.engine.slots import Slots
@@ -15,6 +18,7 @@ from specstream.errors import SamplingError
 from specstream.model.processors import LogitsPipeline
 from specstream.model.runner import ModelRunner
 from specstream.spec.proposal import Proposer
+from specstream.types import Message
 
 __all__ = ["Admission"]
 
@@ -50,8 +54,7 @@ class Admission:
             SamplingError: a parameter can't be honoured with this model.
         """
         target, params = self._target, request.params
-        options = self._template_kwargs | request.template_kwargs
-        prompt, opened = self._prompts.encode(request.messages, target.context_length, options)
+        prompt, opened = self.encode(request.messages, request.template_kwargs)
         wrong = [i for i in params.stop_token_ids if not 0 <= i < target.vocab_size]
         if wrong:
             raise SamplingError(f"stop_token_ids names {wrong[0]}; there are {target.vocab_size}")
@@ -69,6 +72,17 @@ class Admission:
         request.reasoning = Reasoning(self._markers, opened, params.stop)
         slot, request.reused = self.slots.take(request.session, prompt)
         request.admit(slot, prompt, self._decoder, target.device, processors, coupled=self._coupled)
+
+    def encode(
+        self, messages: list[Message], template_kwargs: Mapping[str, Any] | None = None
+    ) -> Prompt:
+        """What the model reads before it replies to ``messages``.
+
+        Raises:
+            PromptError: see `PromptEncoder.encode`.
+        """
+        options = {**self._template_kwargs, **(template_kwargs or {})}
+        return self._prompts.encode(messages, self._target.context_length, options)
 
     def leave(self, request: Request) -> None:
         """A request is over: keep its conversation's cache, drop any other. Idempotent."""

@@ -6,7 +6,6 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from specstream.config import meant
@@ -15,7 +14,7 @@ from specstream.engine.reasoning import Tag, opened_by
 from specstream.errors import PromptError
 from specstream.types import Message
 
-__all__ = ["Prompt", "PromptEncoder", "check_messages", "encode_messages"]
+__all__ = ["Prompt", "PromptEncoder", "check_messages"]
 
 _log = logging.getLogger("specstream.engine")
 _ROLES = ("system", "user", "assistant", "tool")
@@ -162,15 +161,3 @@ class PromptEncoder:
             template = getattr(self._tokenizer, "chat_template", None) or ""
             self._controls = ControlTokens(self._tokenizer, str(template))
         return self._controls
-
-
-def encode_messages(tokenizer: Any, messages: list[Message], context_length: int) -> list[int]:
-    """As `PromptEncoder.encode`, once: the ids alone.
-
-    Raises:
-        PromptError: see there.
-    """
-    return _encoder_of(tokenizer).encode(messages, context_length).ids
-
-
-_encoder_of = lru_cache(maxsize=2)(PromptEncoder)

@@ -109,6 +109,10 @@ class VoiceStage:
         self._readout = readout
         self._rate = voice.capabilities.sample_rate
 
+    async def aclose(self) -> None:
+        """Release what the voice holds; idempotent."""
+        await self._voice.aclose()
+
     async def run(self, items: Inlet[Phrase]) -> AsyncGenerator[Speech | Control, None]:
         """One turn; the sample clock starts at 0. A cancel stops a voice within a buffer."""
         clock, place = 0, LINE_START

@@ -31,8 +31,7 @@ from specstream.errors import (
     RequestError,
     SamplingError,
 )
-from specstream.params import template_kwargs
-from specstream.types import SamplingParams
+from specstream.types import SamplingParams, template_kwargs
 from specstream.ws.client_events import (
     AudioDelta,
     AvatarDelta,

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
 from specstream.errors import PromptError, SamplingError
-from specstream.params import template_kwargs
-from specstream.types import SamplingParams
+from specstream.types import SamplingParams, template_kwargs
 from specstream.ws.wire import Refused, Strict, unused, validate
 
 __all__ = [

@@ -11,7 +11,7 @@ from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
 from specstream.config import DEFAULT_TARGET
-from specstream.engine.prompt import PromptEncoder, encode_messages
+from specstream.engine.prompt import PromptEncoder
 from specstream.engine.reasoning import Tag
 from specstream.errors import PromptError
 from specstream.types import Message
@@ -171,7 +171,3 @@ def test_a_template_that_raises_on_a_variable_is_told_in_clear_words() -> None:
     made = tokenizer("{% if mode != 'a' %}{{ raise_exception('mode must be a') }}{% endif %}")
     with pytest.raises(PromptError, match=r'refuses these messages with {"mode": "b"}: mode must'):
         encode(made, user("a"), mode="b")
-
-
-def test_one_call_gives_the_same_ids() -> None:
-    assert encode_messages(BUNDLED, [user("a")], 100) == encode(BUNDLED, user("a"))
