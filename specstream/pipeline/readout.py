@@ -156,6 +156,8 @@ class Readout:
         return Place(row=row and not fresh, fresh=fresh)
 
     def _inline(self, text: str, start: int, end: int, *, row: bool) -> Iterator[_Edit]:
+        first = end - len(text[start:end].lstrip(" \t|"))
+        last = start + len(text[start:end].rstrip(" \t|\n"))
         at = start
         for found in _INLINE.finditer(text, start, end):
             yield from self._pictures(text, at, found.start())
@@ -167,7 +169,7 @@ class Readout:
                     yield from self._inline(text, *inner, row=False)
                 yield _Edit(inner[1], at)
             elif found["bar"]:
-                between = row and text[start : at - 1].strip(" |") and text[at:end].strip(" |\n")
+                between = row and first < found.start() and at < last  # two cells
                 yield _Edit(at - 1, at, ", " if between else " ")
             else:
                 yield _Edit(found.start(), at)
