@@ -68,9 +68,9 @@ def test_an_option_that_is_none_is_named(option: dict[str, object]) -> None:
         Readout(**option)  # type: ignore[arg-type]
 
 
-def test_hostile_markup_takes_linear_time() -> None:
+def test_hostile_markup_is_read_in_linear_time() -> None:
     for bad in ("*", "[", "`", "[a](", "| ", "a*", "\U0001f44d\u200d", "> "):
-        said(bad * 5_000)
+        said(bad * 100_000)
 
 
 def test_a_phrase_without_markup_is_given_as_it_is() -> None:
