@@ -8,10 +8,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
-from specstream.errors import ConfigError
+from specstream.errors import ConfigError, PromptError
+from specstream.params import template_kwargs
 
 __all__ = [
     "DEFAULT_DRAFT",
@@ -115,6 +123,11 @@ class EngineConfig(_Strict):
     a CPU (it takes a C++ compiler and, the first time, minutes; the code is kept in
     ``$SPECSTREAM_CACHE``, else the user's cache folder, for later starts), CUDA graphs on a GPU. For
     plain models of the Llama family.
+
+    ``chat_template_kwargs`` are variables for the model's chat template, such as
+    ``{"enable_thinking": False}``; a request's own win over them. ``reasoning="apart"`` tells what a
+    model writes for itself (``<think>…</think>`` and its like) from its reply; with ``"text"`` it is
+    reply text like any other.
     """
 
     target: str = DEFAULT_TARGET
@@ -144,6 +157,18 @@ class EngineConfig(_Strict):
     rule: Literal["ratio", "block"] = "block"
     mode: Literal["default", "reproducible"] = "default"
     compile: bool = Field(default=False, description="capture the draft's and the target's passes")
+    chat_template_kwargs: dict[str, Any] = Field(
+        default={}, description="variables for the chat template"
+    )
+    reasoning: Literal["apart", "text"] = "apart"
+
+    @field_validator("chat_template_kwargs", mode="before")
+    @classmethod
+    def _template_kwargs(cls, value: object) -> dict[str, Any]:
+        try:
+            return template_kwargs(value)
+        except PromptError as error:
+            raise ValueError(str(error).removeprefix("chat_template_kwargs: ")) from None
 
     @model_validator(mode="after")
     def _one_width_or_captured(self) -> EngineConfig:

@@ -85,7 +85,7 @@ class Generation:
 
     @property
     def text(self) -> str:
-        """The text so far, as the engine has it."""
+        """The reply's text so far, as the engine has it; its reasoning is in the report."""
         return self._request.text if self._request is not None else ""
 
     @property

@@ -55,7 +55,9 @@ class Report:
     tokens per target pass, bonus included. ``target_forwards`` counts every pass of the target.
     ``tokens_per_second`` is over the whole request, prompt included. ``ttft_ms`` runs from the
     request's arrival at the engine to its first committed token. ``reused_tokens`` of the prompt
-    were still cached from an earlier turn.
+    were still cached from an earlier turn. ``token_ids`` are all that were written; ``text`` is the
+    reply, ``reasoning`` what the model wrote for itself before it, in ``reasoning_tokens`` (tags
+    included).
     """
 
     text: str
@@ -79,6 +81,8 @@ class Report:
     proposer_rounds: dict[str, int] = field(default_factory=dict)
     predicted_speedup: float | None = None
     explanation: str = ""
+    reasoning: str = ""
+    reasoning_tokens: int = 0
 
     @property
     def acceptance_rate(self) -> float:
@@ -99,6 +103,8 @@ class Report:
         """Plain data under the names that the command line and the wire use."""
         return {
             "text": self.text,
+            "reasoning": self.reasoning,
+            "reasoning_tokens": self.reasoning_tokens,
             "token_ids": list(self.token_ids),
             "finish_reason": self.finish_reason,
             "prompt_tokens": self.prompt_tokens,

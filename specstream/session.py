@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +16,7 @@ from specstream.config import EngineConfig, parse_config
 from specstream.errors import ConfigError, EngineClosed, EngineError, RequestError, SpecstreamError
 from specstream.generation import Generation
 from specstream.handover import Handover
+from specstream.params import template_kwargs
 from specstream.types import Chunk, Message, SamplingParams
 
 if TYPE_CHECKING:
@@ -162,6 +163,7 @@ class Engine:
         reference: str = "",
         session: str | None = None,
         speculate: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[Generation, None]:
         """Write one reply.
 
@@ -169,13 +171,16 @@ class Engine:
         is text that the reply is expected to repeat: prompt lookup may draft from it; it never
         changes what is written. Requests that name the same ``session`` share a cache.
         ``speculate=False`` decodes this request plainly, whatever the engine's proposer.
+        ``chat_template_kwargs`` are variables for the model's chat template, such as
+        ``{"enable_thinking": False}``; they win over the engine's own.
 
         Raises:
-            PromptError: the prompt is empty.
+            PromptError: the prompt is empty, or a variable's name or value can't be one.
             EngineClosed: the engine is not running.
             EngineError: another event loop has entered it.
 
-        Further errors (too long a prompt, a full waiting line) are raised by the iteration.
+        Further errors (too long a prompt, a variable that the template doesn't know, a full waiting
+        line) are raised by the iteration.
         """
         from specstream.engine.prompt import check_messages
         from specstream.engine.request import Request
@@ -191,6 +196,7 @@ class Engine:
             session=session,
             reference=reference,
             proposer=self.config.proposer.kind if speculate else "off",
+            template_kwargs=template_kwargs(chat_template_kwargs or {}),
         )
         generation._request = request
         worker.submit(request)
@@ -261,20 +267,30 @@ class Session:
         params: SamplingParams | None = None,
         *,
         reference: str = "",
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[Generation, None]:
         """A reply to any messages; the history is left alone. Ends as `Engine.generate` does."""
         async with self._engine.generate(
-            messages, params, reference=reference, session=self._key
+            messages,
+            params,
+            reference=reference,
+            session=self._key,
+            chat_template_kwargs=chat_template_kwargs,
         ) as generation:
             yield generation
 
     @asynccontextmanager
     async def generate(
-        self, text: str, params: SamplingParams | None = None
+        self,
+        text: str,
+        params: SamplingParams | None = None,
+        *,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[Generation, None]:
         """Say ``text`` as the user. Both turns enter the history, the reply as far as it was read.
 
-        Ends as `Engine.generate` does. If nothing was read, neither turn is remembered.
+        Reasoning is not remembered. Ends as `Engine.generate` does. If nothing was read, neither turn
+        is remembered.
 
         Raises:
             RequestError: another turn of this conversation is under way.
@@ -286,7 +302,9 @@ class Session:
         self.messages.append(said)
         heard = ""
         try:
-            async with self.reply(self.messages, params) as generation:
+            async with self.reply(
+                self.messages, params, chat_template_kwargs=chat_template_kwargs
+            ) as generation:
                 try:
                     yield generation
                 finally:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 
@@ -112,6 +113,7 @@ class ScriptedGeneration:
             draft_ms=0.0,
             verify_ms=0.0,
             proposer="scripted",
+            reasoning="".join(chunk.reasoning for chunk in self._sent),
         )
 
 
@@ -119,7 +121,8 @@ class ScriptedEngine:
     """Has the face of `specstream.Engine` and answers with prepared texts, in turn.
 
     The last reply repeats for ever. ``gate``, when given, returns an event that each chunk waits for
-    (or None), so a test decides when the "model" writes. ``requests`` records what was asked.
+    (or None), so a test decides when the "model" writes. ``requests`` records what was asked,
+    ``template_kwargs`` with which variables for the chat template.
     """
 
     def __init__(
@@ -131,6 +134,7 @@ class ScriptedEngine:
         self._replies = list(replies)
         self._gate = gate
         self.requests: list[tuple[list[Message], SamplingParams]] = []
+        self.template_kwargs: list[dict[str, Any]] = []
         self.generations: list[ScriptedGeneration] = []
 
     async def __aenter__(self) -> ScriptedEngine:
@@ -146,8 +150,10 @@ class ScriptedEngine:
         params: SamplingParams | None = None,
         *,
         reference: str = "",
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[ScriptedGeneration, None]:
         """One scripted reply."""
+        self.template_kwargs.append(dict(chat_template_kwargs or {}))
         asked: list[Message] = (
             [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         )
@@ -193,18 +199,27 @@ class ScriptedSession:
         params: SamplingParams | None = None,
         *,
         reference: str = "",
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[ScriptedGeneration, None]:
         """A reply to ``messages``."""
-        async with self._engine.generate(messages, params, reference=reference) as generation:
+        async with self._engine.generate(
+            messages, params, reference=reference, chat_template_kwargs=chat_template_kwargs
+        ) as generation:
             yield generation
 
     @asynccontextmanager
     async def generate(
-        self, text: str, params: SamplingParams | None = None
+        self,
+        text: str,
+        params: SamplingParams | None = None,
+        *,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[ScriptedGeneration, None]:
         """Say ``text`` as the user; both turns are remembered."""
         self.messages.append({"role": "user", "content": text})
-        async with self.reply(self.messages, params) as generation:
+        async with self.reply(
+            self.messages, params, chat_template_kwargs=chat_template_kwargs
+        ) as generation:
             try:
                 yield generation
             finally:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -346,3 +348,37 @@ async def test_a_closed_engine_is_closed_wherever_it_is_asked(engine: Engine) ->
         pass
     with pytest.raises(EngineClosed):
         await asyncio.to_thread(asyncio.run, engine.explain())
+
+
+async def test_reasoning_is_reported_and_not_remembered(tmp_path: Path) -> None:
+    """The template opens a span and the model never closes it: nothing of it is reply."""
+    pair = save_pair(tmp_path, eos=False)
+    template = "{{ messages[-1].content }}{% if thinking %}<think>\n{% endif %}"
+    for folder in pair:
+        (folder / "chat_template.jinja").write_text(template)
+    engine = Engine.load(*pair, proposer="draft", dtype="float32")
+    few, on = SamplingParams(max_tokens=20), {"thinking": True}
+    async with engine, engine.session() as talk:
+        async with talk.generate("hello", few, chat_template_kwargs=on) as generation:
+            assert await read(generation) == generation.text == ""
+        report = generation.report
+        assert report.reasoning and report.reasoning_tokens == 20 == len(report.token_ids)
+        assert talk.messages == []
+        async with talk.generate("hello", few, chat_template_kwargs={"thinking": False}) as plain:
+            assert await read(plain)
+        assert not plain.report.reasoning and len(talk.messages) == 2
+        with pytest.raises(PromptError, match="no variable 'thinkin'"):
+            async with engine.generate("a", chat_template_kwargs={"thinkin": 1}) as refused:
+                await read(refused)
+        with pytest.raises(PromptError, match="can't be a template's variable"):
+            async with engine.generate("a", chat_template_kwargs={"tokenize": True}):
+                pass
+
+
+def test_a_base_models_warning_reaches_the_command_line(
+    pair: tuple[Path, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["generate", "a", "--target", str(pair[0]), "--proposer", "off", "--max-tokens", "1"]
+    program = "import sys; from specstream.cli import main; sys.exit(main(sys.argv[1:]))"
+    assert subprocess.run([sys.executable, "-c", program, *argv], check=False).returncode == 0
+    assert capfd.readouterr().err.count("the target has no chat template") == 1

@@ -12,7 +12,8 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from specstream.config import meant, parse_config, read_config
-from specstream.errors import ConfigError, OutputError
+from specstream.errors import ConfigError, OutputError, PromptError
+from specstream.params import template_kwargs
 from specstream.session import Engine
 from specstream.spec.proposers import KINDS
 from specstream.types import Grammar, Message, SamplingParams
@@ -45,6 +46,12 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--stop", action="append", metavar="TEXT", help="end the reply before this text; repeatable"
     )
     add("--system", metavar="TEXT", help="system message")
+    add(
+        "--chat-template-kwargs",
+        metavar="JSON",
+        type=_template_kwargs,
+        help="""variables for the model's chat template, such as '{"enable_thinking": false}'""",
+    )
     add("--device", help="auto, cpu, cuda, cuda:1 …")
     add("--dtype", choices=["auto", "float32", "bfloat16", "float16"])
     add(
@@ -54,6 +61,15 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--config", metavar="FILE", help="TOML file with [engine] and [sampling] tables")
     add("--json", action="store_true", help="one JSON object as the last line of stdout")
+
+
+def _template_kwargs(text: str) -> dict[str, Any]:
+    try:
+        return template_kwargs(json.loads(text))
+    except (ValueError, RecursionError):
+        raise argparse.ArgumentTypeError(f"not JSON: {text!r:.80}") from None
+    except PromptError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _tables(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -75,6 +91,12 @@ def engine_of(args: argparse.Namespace) -> Engine:
     for key in ("target", "draft", "device", "dtype"):
         if getattr(args, key) is not None:
             engine[key] = getattr(args, key)
+    if args.chat_template_kwargs:
+        given = engine.get("chat_template_kwargs", {})
+        engine["chat_template_kwargs"] = {
+            **(given if isinstance(given, dict) else {}),
+            **args.chat_template_kwargs,
+        }
     if args.compile:
         engine["compile"] = True
     if args.reproducible:

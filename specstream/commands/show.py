@@ -68,6 +68,10 @@ def tell_report(report: Report) -> list[str]:
         f"{tokens} tokens in {report.total_ms / 1e3:.2f} s ({report.tokens_per_second:.0f} a second), "
         f"first token after {report.ttft_ms:.0f} ms"
     ]
+    if report.reasoning_tokens:
+        lines.append(f"of these {report.reasoning_tokens} tokens of reasoning, not shown")
+        if not report.text.strip() and report.finish_reason == "length":
+            lines.append("the reply ended inside its reasoning: raise --max-tokens")
     if report.drafted:
         lines.append(
             f"acceptance: {report.accepted} of {report.drafted} drafted tokens "

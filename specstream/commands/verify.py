@@ -69,8 +69,8 @@ def _findings(config: EngineConfig, args: argparse.Namespace) -> Iterator[Findin
     note(f"loading {config.target}")
     core = build_engine(config.model_copy(update={"mode": "default"}))
     tokenizer = load_tokenizer(config.target)
-    yield check_rules(core, tokenizer, chosen)
-    yield check_samples(core, tokenizer, chosen, args.runs)
+    yield check_rules(core, chosen)
+    yield check_samples(core, chosen, args.runs)
     count = max(1, args.tokens // 40)
     step = max(1, len(prompts) // count)
     texts = [(p["id"], p["messages"], p["reference"]) for p in prompts[::step][:count]]

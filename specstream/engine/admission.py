@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from transformers import PreTrainedTokenizerBase
 
 from specstream.config import AutoProposerConfig, EngineConfig
 from specstream.engine.detokenizer import decoder_of
 from specstream.engine.phrase import FirstPhrase, PhraseLengths
-from specstream.engine.prompt import encode_messages
+from specstream.engine.prompt import Prompt, PromptEncoder
+from specstream.engine.reasoning import Reasoning, markers_of
 from specstream.engine.request import Request
 from specstream.engine.slots import Slots
 from specstream.errors import SamplingError
 from specstream.model.processors import LogitsPipeline
 from specstream.model.runner import ModelRunner
 from specstream.spec.proposal import Proposer
+from specstream.types import Message
 
 __all__ = ["Admission"]
 
@@ -31,6 +36,9 @@ class Admission:
     ) -> None:
         self._target = target
         self._tokenizer, self._decoder = tokenizer, decoder_of(tokenizer)
+        self._prompts = PromptEncoder(tokenizer)
+        self._template_kwargs = config.chat_template_kwargs
+        self._markers = markers_of(tokenizer) if config.reasoning == "apart" else None
         self._eos_ids = eos_ids
         self._coupled = config.mode == "reproducible"
         wanted = config.proposer
@@ -46,7 +54,7 @@ class Admission:
             SamplingError: a parameter can't be honoured with this model.
         """
         target, params = self._target, request.params
-        prompt = encode_messages(self._tokenizer, request.messages, target.context_length)
+        prompt, opened = self.encode(request.messages, request.template_kwargs)
         wrong = [i for i in params.stop_token_ids if not 0 <= i < target.vocab_size]
         if wrong:
             raise SamplingError(f"stop_token_ids names {wrong[0]}; there are {target.vocab_size}")
@@ -56,13 +64,25 @@ class Admission:
                 params, self._tokenizer, prompt, target.vocab_size, self._eos_ids, target.device
             )
         if request.reference:
-            reference = self._tokenizer.encode(request.reference, add_special_tokens=False)
-            request.reference_ids = [int(i) for i in reference][: target.context_length]
+            reference = self._prompts.encode_text(request.reference)
+            request.reference_ids = reference[: target.context_length]
         request.context_length, request.eos_ids = target.context_length, self._eos_ids
         if self._phrases is not None:
             request.first_phrase = FirstPhrase(self._phrases)
+        request.reasoning = Reasoning(self._markers, opened, params.stop)
         slot, request.reused = self.slots.take(request.session, prompt)
         request.admit(slot, prompt, self._decoder, target.device, processors, coupled=self._coupled)
+
+    def encode(
+        self, messages: list[Message], template_kwargs: Mapping[str, Any] | None = None
+    ) -> Prompt:
+        """What the model reads before it replies to ``messages``.
+
+        Raises:
+            PromptError: see `PromptEncoder.encode`.
+        """
+        options = {**self._template_kwargs, **(template_kwargs or {})}
+        return self._prompts.encode(messages, self._target.context_length, options)
 
     def leave(self, request: Request) -> None:
         """A request is over: keep its conversation's cache, drop any other. Idempotent."""

@@ -95,6 +95,7 @@ class EngineCore:
 
     def _finish(self, request: Request, reason: FinishReason) -> None:
         """End a request between rounds, giving out the text that was held back."""
+        thought = len(request.reasoning.text)
         text = request.flush_text() if request.slot_state is not None else ""
         request.finish_reason = reason
         at, chars = request.generated, len(request.text)
@@ -109,6 +110,8 @@ class EngineCore:
                 round=request.stats.rounds,
                 t_ms=request.elapsed_ms(),
                 finish_reason=reason,
+                reasoning=request.reasoning.text[thought:],
+                reasoning_end=request.reasoning.end,
             ),
         )
 

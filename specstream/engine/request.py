@@ -8,12 +8,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from specstream.engine.detokenizer import Decoder, Detokenizer
 from specstream.engine.phrase import FirstPhrase
+from specstream.engine.reasoning import Reasoning
 from specstream.engine.stops import StopMatcher
 from specstream.errors import RequestError, SpecstreamError
 from specstream.metrics import Report, SpecStats
@@ -69,6 +71,7 @@ class Request:
     session: str | None = None
     reference: str = ""
     proposer: str = ""
+    template_kwargs: dict[str, Any] = field(default_factory=dict)
     id: int = field(default_factory=lambda: next(_ids))
     arrived: float = field(default_factory=time.perf_counter)
     # Set at admission.
@@ -82,13 +85,15 @@ class Request:
     reused: int = 0
     # Set as it runs.
     text: str = ""
-    decoded: str = ""
+    decoded: str = ""  # all that was written, reasoning and its tags included
+    replied: str = ""  # of that, the reply's; its end may be held back yet
     ttft_ms: float = 0.0
     ended_ms: float = 0.0
     finish_reason: FinishReason | None = None
     error: SpecstreamError | None = None
     explanation: Explanation | None = None
     first_phrase: FirstPhrase | None = None
+    reasoning: Reasoning = field(default_factory=lambda: Reasoning(None))
     _detokenizer: Detokenizer | None = None
     _stops: StopMatcher | None = None
     seed: int = 0
@@ -166,7 +171,9 @@ class Request:
     @property
     def phrase_left(self) -> int | None:
         """About how many tokens the first speakable phrase still lacks (see `FirstPhrase`)."""
-        return self.first_phrase.left(self.generated) if self.first_phrase is not None else None
+        if self.first_phrase is None:
+            return None
+        return self.first_phrase.left(self.generated - self.reasoning.end)
 
     @property
     def unread(self) -> int:
@@ -201,9 +208,11 @@ class Request:
         ended = token in self.eos_ids
         decoded = "" if ended else self._detokenizer.add(token)
         self.decoded += decoded
+        reply = self.reasoning.add(decoded, token)
+        self.replied += reply
         if self.first_phrase is not None:
-            self.first_phrase.read(self.decoded, self.generated)
-        text = self._stops.add(decoded, searching=self.generated >= self.params.min_tokens)
+            self.first_phrase.read(self.replied, self.generated - self.reasoning.end)
+        text = self._stops.add(reply, searching=self.generated >= self.params.min_tokens)
         wanted = self._user_stop()
         if self._stops.stopped:
             self.finish_reason = "stop"
@@ -232,7 +241,9 @@ class Request:
         assert self._detokenizer is not None and self._stops is not None
         rest = self._detokenizer.finish()
         self.decoded += rest
-        text = self._stops.add(rest)
+        reply = self.reasoning.finish(rest)
+        self.replied += reply
+        text = self._stops.add(reply)
         if self._stops.stopped:
             self.finish_reason = "stop"
         return text + self._stops.finish()
@@ -273,4 +284,6 @@ class Request:
             proposer_rounds=dict(stats.proposer_rounds),
             predicted_speedup=why.predicted_speedup if why is not None else None,
             explanation=why.words if why is not None else "",
+            reasoning=self.reasoning.text,
+            reasoning_tokens=self.reasoning.tokens,
         )

@@ -177,6 +177,7 @@ class Rounds:
         assert request.slot_state is not None
         began = time.perf_counter()
         first, before, chars = request.generated, len(request.token_ids), len(request.text)
+        thought = len(request.reasoning.text)
         stats = request.stats
         with request.lock:
             text, ends, broken = self._take(request, verdict)
@@ -205,6 +206,8 @@ class Rounds:
                 draft_ms=times[0],
                 verify_ms=times[1],
                 finish_reason=request.finish_reason,
+                reasoning=request.reasoning.text[thought:],
+                reasoning_end=request.reasoning.end,
             )
             self._emit(request, chunk)
             stats.emit_ms += (time.perf_counter() - done) * 1e3
@@ -215,7 +218,7 @@ class Rounds:
     def _take(request: Request, verdict: Verdict) -> tuple[str, list[int], Exception | None]:
         """Tokens one by one, so that a stop or a fault inside the block ends it there.
 
-        Returns the text that became certain, the decoded length after each token, and the fault.
+        Returns the text that became certain, the reply's length after each token, and the fault.
         """
         text, ends = "", list[int]()
         rows = (0, *(node + 1 for node in verdict.path))
@@ -224,7 +227,7 @@ class Rounds:
                 if row in request.faults:
                     raise request.faults[row]
                 text += request.take(token)
-                ends.append(len(request.decoded))
+                ends.append(len(request.replied))
                 if request.finish_reason is not None:
                     break
         except Exception as error:

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import fields
 from typing import Any, Self
@@ -31,7 +31,7 @@ from specstream.errors import (
     RequestError,
     SamplingError,
 )
-from specstream.types import SamplingParams
+from specstream.types import SamplingParams, template_kwargs
 from specstream.ws.client_events import (
     AudioDelta,
     AvatarDelta,
@@ -39,6 +39,7 @@ from specstream.ws.client_events import (
     Problem,
     PromptDelta,
     RealtimeEvent,
+    ReasoningDelta,
     Report,
     Revoked,
     TextDelta,
@@ -55,13 +56,14 @@ __all__ = [
     "PromptDelta",
     "RealtimeClient",
     "RealtimeEvent",
+    "ReasoningDelta",
     "Reply",
     "Report",
     "Revoked",
     "TextDelta",
 ]
 
-ALL_EVENTS: tuple[OwnEvent, ...] = ("avatar", "prompt", "revoke", "report")
+ALL_EVENTS: tuple[OwnEvent, ...] = ("avatar", "prompt", "reasoning", "revoke", "report")
 _MAX_FRAME = 4 << 20
 
 
@@ -151,20 +153,26 @@ class RealtimeClient:
         instructions: str | None = None,
         max_tokens: int | None = None,
         sampling: SamplingParams | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> Reply:
         """Say ``text`` as the user; the reply is an async iterator of events, ending after `Done`.
 
         Asking again ends a reply that was left unfinished. ``sampling`` is for this reply only;
-        its ``max_tokens`` counts unless ``max_tokens`` is given.
+        its ``max_tokens`` counts unless ``max_tokens`` is given. So are ``chat_template_kwargs``,
+        variables for the model's chat template.
 
         Raises:
             SamplingError: ``sampling`` holds code, which can't be sent.
+            PromptError: a variable's name or value can't be one.
         """
         asked: dict[str, Any] = {"output_modalities": ["audio" if audio else "text"]}
         if instructions is not None:
             asked["instructions"] = instructions
+        own: dict[str, Any] = asked.setdefault("specstream", {})
+        if chat_template_kwargs is not None:
+            own["chat_template_kwargs"] = template_kwargs(chat_template_kwargs)
         if sampling is not None:
-            asked["specstream"] = {"sampling": _sampling(sampling)}
+            own["sampling"] = _sampling(sampling)
             asked["max_output_tokens"] = sampling.max_tokens
         if max_tokens is not None:
             asked["max_output_tokens"] = max_tokens

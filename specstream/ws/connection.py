@@ -237,6 +237,8 @@ class Connection:
             max_output_tokens=limit,
             voice=voice or session.audio.output.voice,
             metadata=asked.metadata,
+            template_kwargs=session.specstream.chat_template_kwargs
+            | asked.specstream.chat_template_kwargs,
         )
 
     def _speaking(self) -> Turn | None:

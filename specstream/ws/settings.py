@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
-from specstream.errors import SamplingError
-from specstream.types import SamplingParams
+from specstream.errors import PromptError, SamplingError
+from specstream.types import SamplingParams, template_kwargs
 from specstream.ws.wire import Refused, Strict, unused, validate
 
 __all__ = [
@@ -21,7 +21,7 @@ __all__ = [
     "sampling_params",
 ]
 
-OwnEvent = Literal["avatar", "prompt", "revoke", "report"]
+OwnEvent = Literal["avatar", "prompt", "reasoning", "revoke", "report"]
 
 
 def _token_limit(value: Any) -> Any:
@@ -43,6 +43,13 @@ def _as_spoken(value: float) -> float:
     return value
 
 
+def _variables(value: Any) -> dict[str, Any]:
+    try:
+        return template_kwargs(value)
+    except PromptError as error:
+        raise ValueError(str(error).removeprefix("chat_template_kwargs: ")) from None
+
+
 TokenLimit = Annotated[Any, BeforeValidator(_token_limit)]
 Modalities = Annotated[list[Literal["text", "audio"]], AfterValidator(_one_modality)]
 NoTools = Annotated[
@@ -50,6 +57,7 @@ NoTools = Annotated[
 ]
 NoPrompt = Annotated[Any, BeforeValidator(unused("this server stores no prompt templates"))]
 Texts = Annotated[tuple[str, ...], Field(max_length=64)]
+TemplateKwargs = Annotated[dict[str, Any], BeforeValidator(_variables)]
 Speed = Annotated[float, AfterValidator(_as_spoken)]
 
 
@@ -104,10 +112,11 @@ class Sampling(Strict):
 
 
 class SessionOwn(Strict):
-    """``session.specstream``: our own event types that the client wants, and the sampling."""
+    """``session.specstream``: our own event types that the client wants, and how replies are made."""
 
     events: list[OwnEvent] = []
     sampling: Sampling = Sampling()
+    chat_template_kwargs: TemplateKwargs = {}
 
 
 class SessionSettings(Strict):
@@ -163,9 +172,10 @@ class ResponseAudio(Strict):
 
 
 class ResponseOwn(Strict):
-    """``response.specstream``: sampling for this response only."""
+    """``response.specstream``: for this response only; its variables win over the session's."""
 
     sampling: Sampling = Sampling()
+    chat_template_kwargs: TemplateKwargs = {}
 
 
 class ResponseSettings(Strict):

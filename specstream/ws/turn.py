@@ -112,7 +112,9 @@ class Turn:
 
     async def _perform(self) -> None:
         order = self._order
-        async with self._tools.replies.reply(order.messages, order.params) as generation:
+        async with self._tools.replies.reply(
+            order.messages, order.params, chat_template_kwargs=order.template_kwargs
+        ) as generation:
             self._generation = generation
             async with self._tools.pipeline.run(generation) as run:
                 self._run = run
@@ -162,6 +164,17 @@ class Turn:
         assert self.entry is not None
         self._tools.counters.count_chunk(chunk)
         self.entry.text += chunk.text
+        if chunk.reasoning and "reasoning" in self._order.wants:
+            where = Extra(tokens=chunk.tokens, round=chunk.round)
+            await self._put(
+                ev.ReasoningDelta(
+                    response_id=self.id,
+                    item_id=self.item_id,
+                    delta=chunk.reasoning,
+                    specstream=where,
+                )
+            )
+        self._tokens_from = max(self._tokens_from, chunk.reasoning_end)
         if not chunk.text:
             return
         extra = Extra(

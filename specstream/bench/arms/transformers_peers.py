@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,8 +15,9 @@ from specstream.bench.arms.base import Ask
 from specstream.bench.arms.thread import BenchThread
 from specstream.bench.records import Emission, Run
 from specstream.config import EngineConfig
-from specstream.engine.prompt import encode_messages
+from specstream.engine.prompt import PromptEncoder
 from specstream.model.load import check_vocabulary, load_model, load_tokenizer
+from specstream.types import Message
 
 __all__ = [
     "ASSISTED",
@@ -89,6 +90,7 @@ class PeerModels:
         self._config = config
         self.thread = thread
         self.tokenizer: Any = None
+        self._prompts: PromptEncoder | None = None
         self.target: Any = None
         self.draft: Any = None
 
@@ -117,6 +119,12 @@ class PeerModels:
             return load_model(config.draft, config)
 
         self.draft = await self.thread.call(read)
+
+    def encode(self, messages: Sequence[Message]) -> list[int]:
+        """The prompt, as the engine encodes it."""
+        context: int = self.target.config.max_position_embeddings
+        self._prompts = self._prompts or PromptEncoder(self.tokenizer)
+        return self._prompts.encode(list(messages), context, self._config.chat_template_kwargs).ids
 
     @property
     def eos_ids(self) -> list[int]:
@@ -159,7 +167,7 @@ class PeerArm:
         started = time.perf_counter()
         watch = _Watch(lambda: (time.perf_counter() - started) * 1e3, models.thread.check)
         context = models.target.config.max_position_embeddings
-        ids = encode_messages(models.tokenizer, list(ask.messages), context)
+        ids = models.encode(ask.messages)
         prompt = torch.tensor([ids], device=models.target.device)
         models.target.generate(
             prompt,
