@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from specstream.errors import ConfigError
@@ -30,6 +31,10 @@ __all__ = [
 _BUNDLED = Path(__file__).parent / "data" / "models"
 DEFAULT_TARGET = str(_BUNDLED / "target")
 DEFAULT_DRAFT = str(_BUNDLED / "draft")
+
+
+# Whether the device is there only torch can tell.
+_DEVICE = re.compile(r"auto|(cpu|cuda|mps|xpu|hpu|mtia|npu|xla)(:\d+)?")
 
 
 class _Strict(BaseModel):
@@ -144,6 +149,20 @@ class EngineConfig(_Strict):
     rule: Literal["ratio", "block"] = "block"
     mode: Literal["default", "reproducible"] = "default"
     compile: bool = Field(default=False, description="capture the draft's and the target's passes")
+
+    @field_validator("device")
+    @classmethod
+    def _of_a_known_kind(cls, device: str) -> str:
+        if not _DEVICE.fullmatch(device):
+            raise ValueError(f"{device!r} is none; say auto, cpu, cuda, cuda:1, mps or xpu")
+        return device
+
+    @property
+    def wants_draft(self) -> bool:
+        """Whether the draft model is loaded."""
+        if isinstance(self.proposer, AutoProposerConfig):
+            return self.proposer.draft
+        return isinstance(self.proposer, DraftProposerConfig)
 
     @model_validator(mode="after")
     def _one_width_or_captured(self) -> EngineConfig:
