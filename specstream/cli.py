@@ -137,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"specstream: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        return tell_interrupted()
+        return tell_interrupted(last=argv is None)
     except OSError as error:
         print(f"specstream: can't write: {error.strerror or error}", file=sys.stderr)
         return 1

@@ -37,13 +37,14 @@ def ends_at_once() -> Iterator[None]:
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
-def tell_interrupted() -> int:
-    """Say that the program was interrupted; gives the exit code. Another interrupt ends it at once.
+def tell_interrupted(*, last: bool) -> int:
+    """Say that the command was interrupted; gives the exit code.
 
-    Without that, an impatient second Ctrl-C would meet the interpreter's own exit and print its
-    tracebacks.
+    ``last``: the program ends now, and another interrupt ends it at once. An impatient second Ctrl-C
+    would otherwise meet the interpreter's own exit, which prints a traceback.
     """
-    signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
+    if last:
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
     _tell(signal.SIGINT)
     return 128 + signal.SIGINT
 

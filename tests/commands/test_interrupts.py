@@ -98,7 +98,7 @@ def test_a_second_interrupt_ends_the_interpreters_own_exit() -> None:
         f"{STUCK}\nimport atexit, signal\nimport specstream.commands.generate as command\n"
         "async def run(args):\n    signal.raise_signal(signal.SIGINT)\n    await anyio.sleep(60)\n"
         "import anyio\ncommand.run = run\natexit.register(stuck)\n"
-        "from specstream.cli import main\nsys.exit(main(['generate', 'x']))"
+        "from specstream.cli import main\nsys.argv[1:] = ['generate', 'x']\nsys.exit(main())"
     )
     assert ended(f"wanted = ''\n{code}", signal.SIGINT) == (130, "specstream: interrupted\n")
 
