@@ -29,6 +29,7 @@ async def loaded(engine: Engine) -> AsyncGenerator[Engine, None]:
     """
     async with AsyncExitStack() as stack:
         with ends_at_once():
+            await asyncio.sleep(0)  # an interrupt from before ends it here, with nothing begun
             async with _shown("loading the models"):
                 await stack.enter_async_context(engine)
         yield engine

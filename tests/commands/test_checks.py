@@ -15,7 +15,9 @@ WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = sys.modules["transformers"] = None
 """
-CHILD = WITHOUT_TORCH + """
+CHILD = (
+    WITHOUT_TORCH
+    + """
 import contextlib, io, json
 from specstream.cli import main
 told = {}
@@ -25,6 +27,7 @@ for name, argv in json.load(sys.stdin).items():
     told[name] = code, stderr.getvalue()
 json.dump(told, sys.stdout)
 """
+)
 
 CASES = {  # name: arguments, exit code, part of what is said
     "no target": (["generate", "x", "--target", "{tmp}/none"], 1, "no such model folder"),
@@ -72,7 +75,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, 
     with socket.socket() as bound:  # but nobody listens
         bound.bind(("127.0.0.1", 0))
         places = {"tmp": str(tmp), "nobody": f"ws://127.0.0.1:{bound.getsockname()[1]}"}
-        argvs = {name: [word.format(**places) for word in argv] for name, (argv, *_) in CASES.items()}
+        argvs = {
+            name: [word.format(**places) for word in argv] for name, (argv, *_) in CASES.items()
+        }
         done = subprocess.run(
             [sys.executable, "-c", CHILD],
             input=json.dumps(argvs),

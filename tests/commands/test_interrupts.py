@@ -50,7 +50,7 @@ def ended(code: str, *signals: int, ignores: bool = False) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=ignore if ignores else None,  # noqa: PLW1509
+        preexec_fn=ignore if ignores else None,
     ) as child:
         try:
             assert child.stdout is not None
@@ -64,7 +64,9 @@ def ended(code: str, *signals: int, ignores: bool = False) -> tuple[int, str]:
 
 
 def command(argv: list[str], wanted: str = "") -> str:
-    return f"wanted = {wanted!r}\n{STUCK}\nfrom specstream.cli import main\nsys.exit(main({argv!r}))"
+    return (
+        f"wanted = {wanted!r}\n{STUCK}\nfrom specstream.cli import main\nsys.exit(main({argv!r}))"
+    )
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -106,10 +108,12 @@ def test_a_second_interrupt_ends_the_interpreters_own_exit() -> None:
 def test_the_block_leaves_the_handlers_as_they_were() -> None:
     numbers = signal.SIGINT, signal.SIGTERM
     before = [signal.getsignal(number) for number in numbers]
-    with pytest.raises(ValueError, match="x"), ends_at_once():
+    with ends_at_once():
         inside = [signal.getsignal(number) for number in numbers]
-        raise ValueError("x")
     assert inside != before == [signal.getsignal(number) for number in numbers]
+    with pytest.raises(ValueError, match="x"), ends_at_once():
+        raise ValueError("x")
+    assert before == [signal.getsignal(number) for number in numbers]
 
 
 def test_a_thread_may_enter_the_block_and_changes_nothing() -> None:

@@ -28,9 +28,10 @@ class Slow(Engine):
     def __init__(self, error: ModelError | None = None) -> None:
         super().__init__(EngineConfig())
         self.error = error
-        self.left = False
+        self.begun = self.left = False
 
     async def __aenter__(self) -> Self:
+        self.begun = True
         await asyncio.sleep(3.1)
         if self.error is not None:
             raise self.error
@@ -74,6 +75,18 @@ async def test_what_fails_clears_its_line_and_is_raised_as_it_is(
         async with loaded(Slow(ModelNotFound("nowhere"))):
             pass
     assert shown.getvalue().endswith(" s\r\033[K")
+
+
+async def test_an_interrupt_just_before_it_begins_is_not_forgotten() -> None:
+    """Delivered where the engine waits for its first import, it would wait for that, too."""
+    engine = Slow()
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await loaded(engine).__aenter__()
+    task.uncancel()
+    assert not engine.begun
 
 
 @pytest.fixture
