@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -40,12 +41,14 @@ def ends_at_once() -> Iterator[None]:
 def tell_interrupted(*, last: bool) -> int:
     """Say that the command was interrupted; gives the exit code.
 
-    ``last``: the program ends now, and another interrupt ends it at once. An impatient second Ctrl-C
-    would otherwise meet the interpreter's own exit, which prints a traceback.
+    ``last``: nothing of the program is left to do, and it ends here. The interpreter's own exit takes
+    seconds once torch is loaded, and answers an impatient second Ctrl-C with a traceback.
     """
-    if last:
-        signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
     _tell(signal.SIGINT)
+    if last:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(128 + signal.SIGINT)
     return 128 + signal.SIGINT
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -39,8 +40,8 @@ PLACES = {
 }
 
 
-def ended(code: str, *signals: int, ignores: bool = False) -> tuple[int, str]:
-    """Exit code and stderr of a process that gets ``signals`` once it says "here"."""
+def ended(code: str, *signals: int, ignores: bool = False) -> tuple[int, str, str]:
+    """Exit code, stderr and later stdout of a process that gets ``signals`` once it says "here"."""
 
     def ignore() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -51,16 +52,17 @@ def ended(code: str, *signals: int, ignores: bool = False) -> tuple[int, str]:
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=ignore if ignores else None,
+        env={key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"},
     ) as child:
         try:
             assert child.stdout is not None
             assert child.stdout.readline() == "here\n"
             for number in signals:
                 child.send_signal(number)
-            _, said = child.communicate(timeout=60)
+            more, said = child.communicate(timeout=60)
         finally:
             child.kill()
-    return child.returncode, said
+    return child.returncode, said, more
 
 
 def command(argv: list[str], wanted: str = "") -> str:
@@ -72,7 +74,7 @@ def command(argv: list[str], wanted: str = "") -> str:
 @pytest.mark.parametrize("place", PLACES)
 def test_an_import_that_takes_long_is_not_waited_for(place: str) -> None:
     code = command(PLACES[place][1], PLACES[place][0])
-    assert ended(code, signal.SIGINT) == (130, "specstream: interrupted\n")
+    assert ended(code, signal.SIGINT) == (130, "specstream: interrupted\n", "")
 
 
 def test_nor_is_a_model_that_takes_long_to_read() -> None:
@@ -88,21 +90,34 @@ class EngineWorker:
 sys.modules["specstream.engine.worker"] = types.SimpleNamespace(EngineWorker=EngineWorker)
 from specstream.cli""",
     )
-    assert ended(code, signal.SIGINT) == (130, "specstream: interrupted\n")
-    assert ended(code, signal.SIGTERM) == (143, "specstream: terminated\n")
+    assert ended(code, signal.SIGINT) == (130, "specstream: interrupted\n", "")
+    assert ended(code, signal.SIGTERM) == (143, "specstream: terminated\n", "")
     # A shell script's background job: interrupts pass it by, a stop doesn't.
     both = signal.SIGINT, signal.SIGTERM
-    assert ended(code, *both, ignores=True) == (143, "specstream: terminated\n")
+    assert ended(code, *both, ignores=True) == (143, "specstream: terminated\n", "")
 
 
-def test_a_second_interrupt_ends_the_interpreters_own_exit() -> None:
-    code = (
-        f"{STUCK}\nimport atexit, signal\nimport specstream.commands.generate as command\n"
-        "async def run(args):\n    signal.raise_signal(signal.SIGINT)\n    await anyio.sleep(60)\n"
-        "import anyio\ncommand.run = run\natexit.register(stuck)\n"
-        "from specstream.cli import main\nsys.argv[1:] = ['generate', 'x']\nsys.exit(main())"
-    )
-    assert ended(f"wanted = ''\n{code}", signal.SIGINT) == (130, "specstream: interrupted\n")
+def test_after_an_interrupt_everything_is_unwound_but_not_the_interpreter() -> None:
+    code = """
+import atexit, anyio
+import specstream.commands.generate as command
+
+async def run(args):
+    print("here", flush=True)
+    try:
+        await anyio.sleep(60)
+    finally:
+        print("unwound", file=sys.stderr)
+        print("kept")
+
+command.run = run
+atexit.register(stuck)
+sys.argv[1:] = ["generate", "x"]
+from specstream.cli import main
+sys.exit(main())
+"""
+    done = ended(f"wanted = ''\n{STUCK}{code}", signal.SIGINT)
+    assert done == (130, "unwound\nspecstream: interrupted\n", "kept\n")
 
 
 def test_the_block_leaves_the_handlers_as_they_were() -> None:
