@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import io
 import os
 import signal
 import sys
 from collections.abc import Sequence
-
-import anyio
+from typing import TYPE_CHECKING
 
 from specstream import __version__
-from specstream.commands.bench import add_bench_options
-from specstream.commands.common import add_engine_options
+from specstream.commands.interrupts import ends_at_once, tell_interrupted
 from specstream.errors import SpecstreamError
+
+if TYPE_CHECKING:
+    import argparse
 
 __all__ = ["main"]
 
+# Whatever takes a while to import is imported in functions, where an interrupt is caught.
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    from specstream.commands.bench import add_bench_options
+    from specstream.commands.common import add_engine_options
+    from specstream.commands.usage import Parser, read_arguments
+
+    parser = Parser(
         prog="specstream",
         description="A speculative token stream that feeds speech, avatar and picture stages.",
     )
@@ -86,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="what was found, what is missing, how to fix it")
     doctor.add_argument("--json", action="store_true", help="one JSON object")
     doctor.set_defaults(run="doctor:run")
-    return parser
+    return read_arguments(parser, commands.choices, argv)
 
 
 def _add_adapter_options(parser: argparse.ArgumentParser) -> None:
@@ -107,7 +113,9 @@ def _add_adapter_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _port(text: str) -> int:
-    port = int(text)
+    import argparse
+
+    port = int(text) if text.isascii() and text.isdigit() else -1
     if not 0 <= port <= 65535:
         raise argparse.ArgumentTypeError("a port is a number from 0 to 65535")
     return port
@@ -122,26 +130,32 @@ def _add_address_options(parser: argparse.ArgumentParser, port: int) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code (0 done, 1 failed, 2 bad usage)."""
-    _mend_streams()
-    args = _parser().parse_args(argv)
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    signal.signal(signal.SIGTERM, _stop)
-    module, function = args.run.split(":")
+    """Run one command; returns the exit code (0 done, 1 failed, 2 bad usage, 130 interrupted)."""
     try:
-        command = getattr(importlib.import_module(f"specstream.commands.{module}"), function)
-        return anyio.run(command, args) or 0
+        return _run(argv)
     except SpecstreamError as error:
         print(f"specstream: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        return 130
+        return tell_interrupted(last=argv is None)
     except OSError as error:
         print(f"specstream: can't write: {error.strerror or error}", file=sys.stderr)
         return 1
     finally:
         _let_go_of_stdout()
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    signal.signal(signal.SIGTERM, _stop)
+    with ends_at_once():
+        _mend_streams()
+        args = _arguments(argv)
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        module, function = args.run.split(":")
+        command = getattr(importlib.import_module(f"specstream.commands.{module}"), function)
+        import anyio
+    return anyio.run(command, args) or 0
 
 
 def _stop(*_: object) -> None:

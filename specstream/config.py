@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -38,6 +39,10 @@ __all__ = [
 _BUNDLED = Path(__file__).parent / "data" / "models"
 DEFAULT_TARGET = str(_BUNDLED / "target")
 DEFAULT_DRAFT = str(_BUNDLED / "draft")
+
+
+# Whether the device is there only torch can tell.
+_DEVICE = re.compile(r"auto|(cpu|cuda|mps|xpu|hpu|mtia|npu|xla)(:\d+)?")
 
 
 class _Strict(BaseModel):
@@ -169,6 +174,20 @@ class EngineConfig(_Strict):
             return template_kwargs(value)
         except PromptError as error:
             raise ValueError(str(error).removeprefix("chat_template_kwargs: ")) from None
+
+    @field_validator("device")
+    @classmethod
+    def _of_a_known_kind(cls, device: str) -> str:
+        if not _DEVICE.fullmatch(device):
+            raise ValueError(f"{device!r} is none; say auto, cpu, cuda, cuda:1, mps or xpu")
+        return device
+
+    @property
+    def wants_draft(self) -> bool:
+        """Whether the draft model is loaded."""
+        if isinstance(self.proposer, AutoProposerConfig):
+            return self.proposer.draft
+        return isinstance(self.proposer, DraftProposerConfig)
 
     @model_validator(mode="after")
     def _one_width_or_captured(self) -> EngineConfig:

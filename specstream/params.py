@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -176,9 +177,11 @@ def _is_whole(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
+    """Half a surrogate is none: that is how bytes which are no UTF-8 come from a command line."""
+    return isinstance(value, str) and bool(value) and not _HALVES.search(value)
 
 
+_HALVES = re.compile("[\ud800-\udfff]")
 _RANGES = (
     ("temperature", 0.0, 100.0),
     ("top_p", 0.0, 1.0),
@@ -192,8 +195,8 @@ _RANGES = (
     ("min_tokens", 0, 2**31),
 )
 _TUPLES: tuple[tuple[str, Callable[[object], bool], str], ...] = (
-    ("stop", _is_text, "non-empty strings"),
-    ("bad_words", _is_text, "non-empty strings"),
+    ("stop", _is_text, "non-empty strings of valid Unicode"),
+    ("bad_words", _is_text, "non-empty strings of valid Unicode"),
     ("stop_token_ids", _is_whole, "token ids"),
     ("stop_when", callable, "functions"),
     ("processors", callable, "functions"),

@@ -75,14 +75,20 @@ async def open_pipeline(
 ) -> AsyncGenerator[Pipeline, None]:
     """The chain of a voice turn, each part by its name or by the address where it is served.
 
-    Leaving the block releases the voice and closes the connections.
+    The engine need not run yet. Leaving the block releases the voice and closes the connections.
+
+    Raises:
+        AdapterUnavailable: an adapter's name is unknown, or what it needs is missing.
+        ConnectionFailed, ProtocolError, ConfigError: see `RemoteStage.connect`.
     """
     async with AsyncExitStack() as stack:
 
         async def stage(kind: AdapterKind, name: str, wrap: Callable[[Any], Any]) -> Any:
             made = stage_or_adapter(kind, name, engine)
             if isinstance(made, RemoteStage):
-                return await stack.enter_async_context(made)
+                await stack.enter_async_context(made)
+                await made.connect()
+                return made
             if kind == "voice":
                 stack.push_async_callback(made.aclose)
             return wrap(made)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from typing import Any
 
+from specstream.commands.interrupts import ends_at_once
+from specstream.commands.loading import tell_of_compiling
 from specstream.config import meant, parse_config, read_config
+from specstream.engine.prompt import check_messages
 from specstream.errors import ConfigError, OutputError, PromptError
+from specstream.model.places import check_models
 from specstream.params import template_kwargs
 from specstream.session import Engine
 from specstream.spec.proposers import KINDS
@@ -86,7 +89,14 @@ def _tables(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def engine_of(args: argparse.Namespace) -> Engine:
-    """The engine that the options and the config file describe; options win."""
+    """The engine that the options and the config file describe; options win.
+
+    Asks the Hub, for seconds at most, where a model is named that isn't a folder.
+
+    Raises:
+        ConfigError: an option or the file is wrong.
+        ModelNotFound, ModelBroken: there is no such model; see `check_models`.
+    """
     engine, _ = _tables(args)
     for key in ("target", "draft", "device", "dtype"):
         if getattr(args, key) is not None:
@@ -106,19 +116,11 @@ def engine_of(args: argparse.Namespace) -> Engine:
         same = isinstance(given, dict) and given.get("kind") == args.proposer
         engine["proposer"] = given if same else {"kind": args.proposer}
     config = parse_config(engine)
+    with ends_at_once():
+        check_models(config)
     if config.compile:
-        _tell_of_compiling()
+        tell_of_compiling()
     return Engine(config)
-
-
-def _tell_of_compiling() -> None:
-    """What takes minutes isn't done in silence."""
-    log = logging.getLogger("specstream.model")
-    if not log.isEnabledFor(logging.INFO):
-        handler = logging.StreamHandler()  # stderr
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        log.addHandler(handler)
-        log.setLevel(logging.INFO)
 
 
 def params_of(args: argparse.Namespace) -> SamplingParams:
@@ -138,17 +140,30 @@ def params_of(args: argparse.Namespace) -> SamplingParams:
             values["grammar"] = Grammar(**values["grammar"])
         if isinstance(values.get("logit_bias"), dict):  # TOML's keys are always texts
             values["logit_bias"] = {int(token): b for token, b in values["logit_bias"].items()}
-        return SamplingParams(**values)
+        params = SamplingParams(**values)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"a sampling value has the wrong type: {error}") from None
+    if params.grammar is not None:
+        from specstream.model.grammar import check_grammar
+
+        check_grammar(params.grammar)
+    return params
 
 
 def messages_of(args: argparse.Namespace) -> list[Message]:
-    """The prompt, with its system message."""
+    """The prompt, with its system message.
+
+    Raises:
+        PromptError: nothing is said, or something that is no text.
+    """
     messages: list[Message] = [{"role": "user", "content": args.text}]
     if args.system:
         messages.insert(0, {"role": "system", "content": args.system})
-    return messages
+    for message in messages:
+        # Bytes that are no UTF-8 come as halves of surrogates.
+        if any(char == "\0" or "\ud800" <= char <= "\udfff" for char in message["content"]):
+            raise PromptError("the prompt is binary data; it must be text in UTF-8")
+    return check_messages(messages)
 
 
 def note(text: str = "") -> None:

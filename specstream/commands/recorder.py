@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Self, TextIO
 
 import numpy as np
@@ -38,6 +39,7 @@ class Recorder:
         self._lines: dict[str, TextIO] = {}
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
+            TemporaryFile(dir=out).close()  # not to find out after the reply is written
 
     @property
     def written(self) -> list[str]:

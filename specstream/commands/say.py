@@ -18,6 +18,7 @@ from specstream.commands.common import (
     params_of,
     print_json,
 )
+from specstream.commands.loading import loaded
 from specstream.commands.recorder import Recorder
 from specstream.commands.show import RunPrinter, tell_report
 
@@ -35,7 +36,7 @@ async def run(args: argparse.Namespace) -> None:
     printer = RunPrinter(sys.stdout, show_runs=True)
     chain = open_pipeline(engine, args.voice, args.avatar, args.prompts)
     with Recorder(out, printer) as recorder:
-        async with engine, chain as pipeline:
+        async with chain as pipeline, loaded(engine):
             try:
                 turn = await run_turn(engine, pipeline, messages, params, recorder.add)
             finally:

@@ -6,8 +6,9 @@ import argparse
 import ssl
 from functools import partial
 
-from specstream.commands.chain import stage_or_adapter
+from specstream.commands.chain import open_pipeline, stage_or_adapter
 from specstream.commands.common import engine_of, note, params_of
+from specstream.commands.loading import loaded
 from specstream.errors import ConfigError
 from specstream.ws.adapter_server import serve_adapter
 from specstream.ws.listen import check_address
@@ -22,13 +23,16 @@ async def run_server(args: argparse.Namespace) -> None:
     """Serve the Realtime protocol and the demo page until interrupted."""
     tls = _tls(args)
     await check_address(args.host, args.port, args.api_key)
-    async with engine_of(args) as engine:
+    engine, params = engine_of(args), params_of(args)
+    async with open_pipeline(engine, args.voice, args.avatar, args.prompts):
+        pass  # tried, so that what is wrong with one is told before the models are loaded
+    async with loaded(engine):
         server = RealtimeServer(
             engine,
             voice=partial(stage_or_adapter, "voice", args.voice),
             avatar=partial(stage_or_adapter, "avatar", args.avatar),
             prompt=partial(stage_or_adapter, "prompt", args.prompts, engine),
-            params=params_of(args),
+            params=params,
             system=args.system,
             host=args.host,
             port=args.port,
@@ -38,7 +42,7 @@ async def run_server(args: argparse.Namespace) -> None:
         async with server.start() as port:
             s = "s" if tls else ""
             place = f"{args.host}:{port}"
-            note(f"page: http{s}://{place}/   realtime: ws{s}://{place}/v1/realtime")
+            note(f"ready – page: http{s}://{place}/   realtime: ws{s}://{place}/v1/realtime")
             await server.serve_forever()
 
 
@@ -53,12 +57,12 @@ async def run_adapter(args: argparse.Namespace) -> None:
             host=args.host,
             port=args.port,
             api_key=args.api_key,
-            ready=lambda port: note(f"{args.kind} adapter: ws://{args.host}:{port}"),
+            ready=lambda port: note(f"ready – {args.kind} adapter: ws://{args.host}:{port}"),
         )
 
     if (args.kind, name) == ("prompt", "model"):
         await check_address(args.host, args.port, args.api_key)
-        async with engine_of(args) as engine:
+        async with loaded(engine_of(args)) as engine:
             await serve(partial(stage_or_adapter, args.kind, name, engine))
     else:
         await serve(partial(stage_or_adapter, args.kind, name))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from specstream.commands.common import engine_of, note, print_json
+from specstream.commands.interrupts import ends_at_once
 from specstream.config import AutoProposerConfig, DraftProposerConfig, EngineConfig
 from specstream.errors import ConfigError
 from specstream.types import Message
@@ -23,7 +24,7 @@ __all__ = ["run"]
 async def run(args: argparse.Namespace) -> int:
     """Print a verdict for every claim; 0 if all of them hold here, else 1.
 
-    Cancelling ends it after the check under way.
+    Cancelling ends it after the check under way, an interrupt at once.
 
     Raises:
         ConfigError: ``--runs`` or ``--tokens`` is below 1.
@@ -32,9 +33,11 @@ async def run(args: argparse.Namespace) -> int:
     if args.runs < 1 or args.tokens < 1:
         raise ConfigError("--runs and --tokens must be at least 1")
     started = time.perf_counter()
-    from specstream.bench.exactness.harness import AT_ONCE
+    config = engine_of(args).config
+    with ends_at_once():
+        from specstream.bench.exactness.harness import AT_ONCE
 
-    config = engine_of(args).config.model_copy(update={"max_waiting": AT_ONCE})
+    config = config.model_copy(update={"max_waiting": AT_ONCE})
     if args.proposer is None and isinstance(config.proposer, AutoProposerConfig):
         # Drafts of a fixed length put every rule to work; a controller may choose not to draft.
         config = config.model_copy(update={"proposer": DraftProposerConfig()})
@@ -47,7 +50,8 @@ async def run(args: argparse.Namespace) -> int:
                 f"{'yes' if finding.holds else 'NO ':4}{finding.claim}: {finding.says}", flush=True
             )
 
-    await anyio.to_thread.run_sync(check_all)
+    with ends_at_once():
+        await anyio.to_thread.run_sync(check_all)
     seconds = time.perf_counter() - started
     note(f"{len(findings)} claims checked in {seconds:.0f} s")
     if args.json:

@@ -17,7 +17,7 @@ from specstream.config import (
 )
 from specstream.engine.loop import EngineCore
 from specstream.errors import VocabularyMismatch
-from specstream.model.compiled import DRAFT, TARGET
+from specstream.model.compiled import DRAFT, TARGET, Progress
 from specstream.model.invariance import find_fixed_width
 from specstream.model.load import check_vocabulary, load_model, load_tokenizer
 from specstream.model.runner import ModelRunner
@@ -41,12 +41,13 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     torch.set_num_threads(config.threads or _default_threads())
     tokenizer = load_tokenizer(config.target)
     target = _load_target(config)
-    draft = _load_draft(config, target, tokenizer) if _wants_draft(config) else None
-    for runner in (target, draft):
-        if runner is not None:
-            check()
-            runner.compile(check)
-            runner.warm_up()
+    draft = _load_draft(config, target, tokenizer) if config.wants_draft else None
+    runners = [target] if draft is None else [target, draft]
+    progress = Progress(sum(runner.packages for runner in runners), check)
+    for runner in runners:
+        check()
+        runner.compile(progress)
+        runner.warm_up()
     eos_ids = _eos_ids(target.model, tokenizer)
     proposer = _build_proposer(config, target, draft, eos_ids)
     return EngineCore(config, target, tokenizer, proposer, eos_ids)
@@ -63,13 +64,6 @@ def _load_target(config: EngineConfig) -> ModelRunner:
         context_length=config.context_length,
         captured=TARGET if config.compile else None,
     )
-
-
-def _wants_draft(config: EngineConfig) -> bool:
-    wanted = config.proposer
-    if isinstance(wanted, AutoProposerConfig):
-        return wanted.draft
-    return isinstance(wanted, DraftProposerConfig)
 
 
 def _load_draft(

@@ -20,7 +20,7 @@ from specstream.types import Grammar
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-__all__ = ["GrammarState"]
+__all__ = ["GrammarState", "check_grammar"]
 
 # Free white space would let a model that likes it write it for ever. The separators are patterns.
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
@@ -127,6 +127,25 @@ class GrammarState:
         raise SamplingError(f"{what}: {reason}")
 
 
+def check_grammar(grammar: Grammar) -> None:
+    """Refuse what is wrong for any model: neither a model nor torch is needed.
+
+    Raises:
+        SamplingError: llguidance is missing, or the grammar isn't one.
+    """
+    try:
+        from llguidance import LLMatcher
+    except ImportError:
+        raise _missing() from None
+    reason = LLMatcher.validate_grammar(_compiled(grammar))
+    if reason:
+        raise SamplingError(f"the {grammar.kind} grammar can't be used: {_first_line(reason)}")
+
+
+def _missing() -> SamplingError:
+    return SamplingError('grammars need llguidance: pip install "llguidance>=1.3,<2"')
+
+
 def _compiled(grammar: Grammar) -> str:
     from llguidance import LLMatcher
 
@@ -146,7 +165,7 @@ def _vocabulary(tokenizer: Any, vocab_size: int, end_id: int) -> LLTokenizer:
     try:
         from llguidance.hf import from_tokenizer
     except ImportError:
-        raise SamplingError('grammars need llguidance: pip install "llguidance>=1.3,<2"') from None
+        raise _missing() from None
     width = max(vocab_size, len(tokenizer))
     try:
         return from_tokenizer(tokenizer, n_vocab=width, eos_token=end_id)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import huggingface_hub
 import torch
 from transformers import (
     AutoConfig,
@@ -27,10 +22,10 @@ from specstream.errors import (
     ConfigError,
     ModelBroken,
     ModelError,
-    ModelNotFound,
     SpecstreamError,
     VocabularyMismatch,
 )
+from specstream.model.places import check_folder, first_line, hub_options, not_found
 
 __all__ = ["check_vocabulary", "choose_device", "choose_dtype", "load_model", "load_tokenizer"]
 
@@ -47,7 +42,7 @@ def choose_device(wanted: str) -> torch.device:
         device = torch.device(wanted)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device {wanted!r} can't be used here: {_first_line(error)}") from None
+        raise ConfigError(f"device {wanted!r} can't be used here: {first_line(error)}") from None
     return device
 
 
@@ -71,10 +66,10 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
         ModelNotFound: nothing there, or the Hub can't be reached.
         ModelBroken: the files can't be read.
     """
-    _check_folder(name)
+    check_folder(name)
     with _translated(name, "tokenizer"):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            name, **_hub_options(name)
+            name, **hub_options(name)
         )
     return tokenizer
 
@@ -89,11 +84,11 @@ def load_model(name: str, config: EngineConfig, dtype: str = "auto") -> PreTrain
         ModelBroken: files damaged, or weights missing or of the wrong shape.
         ConfigError: the device is not there.
     """
-    _check_folder(name)
+    check_folder(name)
     device = choose_device(config.device)
     wanted = choose_dtype(config.dtype if dtype == "auto" else dtype, device)
     with _translated(name, "model"):
-        options = _hub_options(name)
+        options = hub_options(name)
         AutoConfig.from_pretrained(name, **options)  # first: its error names the right file
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             name, dtype=wanted, output_loading_info=True, **options
@@ -130,38 +125,6 @@ def check_vocabulary(
     )
 
 
-def _check_folder(name: str) -> None:
-    path = Path(name)
-    if path.is_dir():
-        config = path / "config.json"
-        if not config.is_file():
-            raise ModelNotFound(f"{name} is a folder without a config.json: not a model folder")
-        try:
-            json.loads(config.read_text(encoding="utf-8"))
-        except (ValueError, OSError) as error:
-            raise ModelBroken(f"{config} can't be read: {_first_line(error)}") from None
-    elif path.is_absolute() or name.startswith(("./", "../", "~")) or name.count("/") > 1:
-        raise ModelNotFound(f"no such model folder: {name}")
-    elif not name.strip() or path.is_file():
-        raise ModelNotFound(f"{name!r} is neither a model folder nor a Hub id")
-
-
-def _hub_options(name: str) -> dict[str, bool]:
-    """Not to wait through a minute of retries where the Hub is plainly out of reach.
-
-    Where a proxy is set, only the real request can tell.
-    """
-    if Path(name).is_dir() or any(key.lower().endswith("_proxy") for key in os.environ):
-        return {}
-    address = urlsplit(huggingface_hub.constants.ENDPOINT)
-    port = address.port or (80 if address.scheme == "http" else 443)
-    try:
-        socket.create_connection((address.hostname or "", port), timeout=3).close()
-    except OSError:
-        return {"local_files_only": True}  # what an earlier run has fetched is still there
-    return {}
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
     """No progress bars: a library has no business on its user's terminal."""
@@ -185,13 +148,5 @@ def _translated(name: str, what: str) -> Iterator[None]:
         raise ModelError(f"{name} doesn't fit into the device's memory") from error
     except Exception as error:
         if Path(name).is_dir():
-            raise ModelBroken(f"{name}: the {what} can't be read: {_first_line(error)}") from error
-        raise ModelNotFound(
-            f"{name} is no folder here and can't be had from the Hub ({_first_line(error)}); "
-            "check the name and the network, or give a local folder"
-        ) from error
-
-
-def _first_line(error: Any) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:200] if text else type(error).__name__
+            raise ModelBroken(f"{name}: the {what} can't be read: {first_line(error)}") from error
+        raise not_found(name, error) from error

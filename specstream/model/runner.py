@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -13,7 +13,13 @@ from transformers import PreTrainedModel
 
 from specstream.errors import ModelUnsupported
 from specstream.model.cache import KVCache, TransformersCache, check_supported
-from specstream.model.compiled import CapturePlan, CompiledPasses, compile_passes
+from specstream.model.compiled import (
+    CapturePlan,
+    CompiledPasses,
+    Progress,
+    compile_passes,
+    count_packages,
+)
 from specstream.model.lean import LeanDecoder
 from specstream.model.products import ROUNDED
 from specstream.model.slab import SlabCache
@@ -91,11 +97,18 @@ class ModelRunner:
                 f"{type(model).__name__} here is none; leave compile off"
             )
 
-    def compile(self, check: Callable[[], None] = lambda: None) -> None:
+    @property
+    def packages(self) -> int:
+        """How many packages `compile` will tell of."""
+        if self._captured is None or self._lean is None:
+            return 0
+        return count_packages(self._lean, self._captured)
+
+    def compile(self, progress: Progress | None = None) -> None:
         """Capture the passes that were asked for; see `compile_passes`. Minutes the first time."""
         if self._captured is not None and self._lean is not None:
             self._compiled = compile_passes(
-                self._lean, self._captured, self.vocab_size, check=check
+                self._lean, self._captured, self.vocab_size, progress=progress
             )
 
     @property

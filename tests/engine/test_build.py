@@ -45,10 +45,12 @@ def test_compiling_is_told_package_by_package_and_the_next_start_has_nothing_to_
     build.build_engine(config_of(*pair))
     told = [record.getMessage() for record in caplog.records]
     wanted = [("pass", 1), ("pass", 2), ("pass", 5), ("pass", 3), ("chain", 1)]
-    assert len(told) == 2 * len(wanted) == 2 * len(compiler.made) == 2 * PACKAGES
-    for (kind, width), before, after in zip(wanted, told[::2], told[1::2]):
-        assert before.startswith(f"compiling a {kind} from {width} tokens, layers 1 to 2")
-        assert after.startswith("compiled in ")
+    assert len(told) == len(wanted) == len(compiler.made) == PACKAGES
+    for number, ((kind, width), said) in enumerate(zip(wanted, told), start=1):
+        what = f"a {kind} from {width} tokens, layers 1 to 2"
+        assert said.startswith(f"compiling {number} of {PACKAGES} ({what}); ")
+    assert told[0].endswith("; kept for later starts")
+    assert all(said.endswith(" s left") for said in told[1:])
     caplog.clear()
     build.build_engine(config_of(*pair))
     assert caplog.messages == [] and len(compiler.made) == PACKAGES
