@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,14 +22,19 @@ from specstream.ws.counters import Counters
 from specstream.ws.kit import Kit, Makers
 from specstream.ws.order import Order, Replies, TurnTools
 from specstream.ws.outbox import Outbox
+from specstream.ws.resources import Extra
 from specstream.ws.settings import ResponseSettings, SessionSettings, sampling_params
 from specstream.ws.turn import Turn
-from specstream.ws.wire import Refused, new_id
+from specstream.ws.wire import Ignored, Refused, new_id
 
 __all__ = ["Connection", "Service"]
 
+_log = logging.getLogger("specstream.realtime")
+
 MAX_TURNS = 4
 """Responses of one session that may run at once: one of the conversation, the rest out of band."""
+
+_NOT_ACTIVE = "Cancellation failed: no active response found"  # clients know it by these words
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,9 @@ class Connection:
             pr.ItemTruncate: self._on_item_truncate,
             pr.ResponseCreate: self._on_response_create,
             pr.ResponseCancel: self._on_response_cancel,
+            pr.InputAudio: self._on_input_audio,
         }
+        self._told_of_audio = False
 
     async def serve(self) -> None:
         """Serve until the client goes. Then, or when cancelled, every turn is stopped at once."""
@@ -136,7 +144,21 @@ class Connection:
         session, nothing = settings.specstream.sampling, ResponseSettings().specstream.sampling
         sampling_params(self._service.params, session, nothing, "inf")
         self._settings = settings
-        await self._outbox.put(ev.SessionUpdated(session=self._session()))
+        await self._tell_session(event.ignored)
+
+    async def _on_input_audio(self, event: pr.InputAudio) -> None:
+        """Said once: a microphone sends fifty frames a second."""
+        if not self._told_of_audio:
+            self._told_of_audio = True
+            _log.warning("a client sends microphone audio; this server hears none and ignores it")
+            message = "Audio is ignored: this server hears none; send text as an item."
+            code: Any = "input_audio_not_supported"
+            await self._tell_session([Ignored(code=code, param="type", message=message)])
+
+    async def _tell_session(self, ignored: list[Ignored]) -> None:
+        """All settings, and what was ignored. An ``error`` is the end of the session to pipecat."""
+        extra = Extra(ignored=ignored or None)
+        await self._outbox.put(ev.SessionUpdated(session=self._session(), specstream=extra))
 
     def _check_modality(self, modalities: list[Any]) -> bool:
         audio = modalities == ["audio"]
@@ -156,7 +178,7 @@ class Connection:
         await self._outbox.put(ev.ItemDeleted(item_id=event.item_id))
 
     async def _on_item_retrieve(self, event: pr.ItemRetrieve) -> None:
-        item = self._conversation.get(event.item_id).wire()
+        item = self._conversation.get(event.item_id, "retrieve").wire()
         await self._outbox.put(ev.ItemRetrieved(item=item))
 
     async def _on_item_truncate(self, event: pr.ItemTruncate) -> None:
@@ -176,8 +198,9 @@ class Connection:
 
     async def _on_response_create(self, event: pr.ResponseCreate) -> None:
         order = self._order(event.response or ResponseSettings())
-        if order.conversation is not None and self._speaking() is not None:
-            message = "The conversation already has an active response; cancel it, or wait for it."
+        if order.conversation is not None and (active := self._speaking()) is not None:
+            message = f"Conversation already has an active response in progress: {active.id}."
+            message += " Cancel it, or wait for it."
             raise Refused("conversation_already_has_active_response", message)
         if len(self._turns) >= MAX_TURNS:
             message = f"{MAX_TURNS} responses are under way already; wait for one to end."
@@ -246,5 +269,5 @@ class Connection:
     async def _on_response_cancel(self, event: pr.ResponseCancel) -> None:
         turn = self._speaking() if event.response_id is None else self._turns.get(event.response_id)
         if turn is None or not turn.cancel():
-            raise Refused("response_cancel_not_active", "There is no active response to cancel.")
+            raise Refused("response_cancel_not_active", _NOT_ACTIVE)
         await turn.finished.wait()

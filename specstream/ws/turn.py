@@ -305,7 +305,7 @@ class Turn:
             output_modalities=["audio" if order.audio else "text"],
             max_output_tokens=order.max_output_tokens,
             audio={"output": output} if order.audio else None,
-            usage=Usage.of(self._generation.report) if ended and self._generation else None,
+            usage=Usage.of(self._generation and self._generation.report) if ended else None,
             metadata=order.metadata,
         )
 
