@@ -20,11 +20,12 @@ from specstream.ws.audio import Clock
 from specstream.ws.conversation import Conversation
 from specstream.ws.counters import Counters
 from specstream.ws.kit import Kit, Makers
+from specstream.ws.listen import CLOSE_TIMEOUT
 from specstream.ws.order import Order, Replies, TurnTools
 from specstream.ws.outbox import Outbox
 from specstream.ws.resources import Extra
 from specstream.ws.settings import ResponseSettings, SessionSettings, sampling_params
-from specstream.ws.turn import Turn
+from specstream.ws.turn import CANCEL_GRACE_S, Turn
 from specstream.ws.wire import Ignored, Refused, new_id
 
 __all__ = ["Connection", "Service"]
@@ -35,6 +36,11 @@ MAX_TURNS = 4
 """Responses of one session that may run at once: one of the conversation, the rest out of band."""
 
 _NOT_ACTIVE = "Cancellation failed: no active response found"  # clients know it by these words
+
+
+def _stopping() -> Refused:
+    message = "The server is stopping; connect again in a moment."
+    return Refused("server_stopping", message, type="server_error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,7 @@ class Service:
     counters: Counters
     lead_s: float
     buffer_s: float
+    idle_s: float
 
 
 class Connection:
@@ -65,6 +72,8 @@ class Connection:
         self._kits: list[Kit] = []
         self._turns: dict[str, Turn] = {}
         self._group: TaskGroup | None = None
+        self._stopping = False
+        self._ended = anyio.Event()
         self._handlers: dict[type[pr.ClientEvent], Callable[[Any], Any]] = {
             pr.SessionUpdate: self._on_session_update,
             pr.ItemCreate: self._on_item_create,
@@ -91,23 +100,53 @@ class Connection:
                 await self._replies.aclose()
                 for kit in self._kits:
                     await kit.aclose()
+            self._ended.set()
+
+    async def drain(self, seconds: float) -> None:
+        """Start no more responses, end those that run within ``seconds``, then close (1001).
+
+        Whoever doesn't read to the end in time is left to the caller.
+        """
+        self._stopping = True
+        with anyio.move_on_after(seconds):
+            await self._turns_end()
+        for turn in self._turns.values():
+            turn.cancel(_stopping())
+        with anyio.move_on_after(CANCEL_GRACE_S + CLOSE_TIMEOUT):
+            await self._turns_end()
+            self._outbox.finish()
+            await self._ended.wait()
+
+    async def _turns_end(self) -> None:
+        while self._turns:
+            await next(iter(self._turns.values())).finished.wait()
+            await anyio.lowlevel.checkpoint()  # `_perform` takes it out
 
     async def _write(self) -> None:
         """The only task that writes to the socket."""
         try:
-            while True:
-                await self._socket.send(await self._outbox.take())
+            while (frame := await self._outbox.take()) is not None:
+                await self._socket.send(frame)
+            await self._socket.close(1001, "the server is stopping")
         except ConnectionClosed:
             assert self._group is not None
             self._group.cancel_scope.cancel()
 
     async def _read(self) -> None:
+        idle_s = self._service.idle_s
         try:
-            async for frame in self._socket:
+            while True:
+                frame: str | bytes | None = None
+                with anyio.move_on_after(idle_s):
+                    frame = await self._socket.recv()
                 if isinstance(frame, bytes):
                     await self._socket.close(1003, "frames are JSON text")
                     return
-                await self._take(frame)
+                if frame is not None:
+                    await self._take(frame)
+                elif not self._turns:
+                    await self._socket.close(1008, f"idle_timeout: no frame for {idle_s:g} s")
+                    return
         except ConnectionClosed:
             return
 
@@ -197,6 +236,8 @@ class Connection:
         )
 
     async def _on_response_create(self, event: pr.ResponseCreate) -> None:
+        if self._stopping:
+            raise _stopping()
         order = self._order(event.response or ResponseSettings())
         if order.conversation is not None and (active := self._speaking()) is not None:
             message = f"Conversation already has an active response in progress: {active.id}."

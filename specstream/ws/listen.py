@@ -14,7 +14,7 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from specstream.errors import ConfigError, PortUnavailable
 
-__all__ = ["CLOSE_TIMEOUT", "check_address", "check_key", "listen"]
+__all__ = ["CLOSE_TIMEOUT", "check_address", "check_key", "is_loopback", "listen"]
 
 CLOSE_TIMEOUT = 2.0
 """Seconds that a closing handshake may take before the connection is dropped."""
@@ -94,13 +94,13 @@ def check_key(host: str, api_key: str | None) -> None:
     """
     if api_key is not None and not api_key:
         raise ConfigError("the api key is empty; leave it out, or give one")
-    if api_key is None and not _is_loopback(host):
+    if api_key is None and not is_loopback(host):
         raise ConfigError(
             f"{host} can be reached from other machines: set an api key, or listen on 127.0.0.1"
         )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Whether only programs on this machine can reach ``host``; of names, only localhost is known."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

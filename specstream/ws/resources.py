@@ -95,9 +95,13 @@ class StatusDetails(Sparse):
 
     @classmethod
     def of(cls, status: EndStatus, error: BaseException | None) -> StatusDetails:
-        """Only what was raised on purpose is told to the client; the rest is for the log."""
+        """Only what was raised on purpose is told to the client; the rest is for the log.
+
+        A cancelled response has an error only when the server cancelled it.
+        """
         failure = None
-        if status == "failed":
+        cancelled_here = status == "cancelled" and error is not None
+        if status == "failed" or cancelled_here:
             failure = Failure(
                 type="server_error",
                 code="server_error",
@@ -105,7 +109,7 @@ class StatusDetails(Sparse):
             )
             if isinstance(error, SpecstreamError):
                 failure.code, failure.message = error.code, str(error)
-        return cls(type=status, reason=_REASONS.get(status), error=failure)
+        return cls(type=status, reason=None if cancelled_here else _REASONS.get(status), error=failure)
 
 
 class CachedTokens(BaseModel):

@@ -66,6 +66,7 @@ class Turn:
         self._scope = anyio.CancelScope()
         self._playing = anyio.CancelScope()
         self._cancelled = False
+        self._why: SpecstreamError | None = None
         self._closing = False
         self._error: BaseException | None = None
         self._times: dict[str, float] = {}
@@ -75,21 +76,22 @@ class Turn:
         """Whether the response stays out of the conversation."""
         return self._order.conversation is None
 
-    def cancel(self) -> bool:
+    def cancel(self, why: SpecstreamError | None = None) -> bool:
         """Stop the reply and its audio; returns whether there was something left to stop.
 
-        Returns at once. `finished` is set after ``response.done``, and nothing is sent after that.
+        ``why`` is told in ``response.done`` when it is not the client who stops it. Returns at once.
+        `finished` is set after ``response.done``, and nothing is sent after that.
         """
         if self._cancelled or self._closing:
             return False
-        self._cancelled = True
+        self._cancelled, self._why = True, why
         self._outflow.drop()
         self._playing.cancel()
         if self._run is None:
             self._scope.cancel()
         else:
             self._generation.cancel()
-            self._run.cancel("client_cancelled")
+            self._run.cancel(why.code if why else "client_cancelled")
             self._scope.deadline = anyio.current_time() + CANCEL_GRACE_S
         return True
 
@@ -294,7 +296,7 @@ class Turn:
 
     def _response(self, status: Status) -> Response:
         order, ended = self._order, status != "in_progress"
-        details = None if status == "in_progress" else StatusDetails.of(status, self._error)
+        details = None if status == "in_progress" else self._details(status)
         output = {"format": {"type": "audio/pcm", "rate": SAMPLE_RATE}, "voice": order.voice}
         return Response(
             id=self.id,
@@ -308,6 +310,9 @@ class Turn:
             usage=Usage.of(self._generation and self._generation.report) if ended else None,
             metadata=order.metadata,
         )
+
+    def _details(self, status: EndStatus) -> StatusDetails:
+        return StatusDetails.of(status, self._why if self._cancelled else self._error)
 
     def _report(self) -> dict[str, Any]:
         report: dict[str, Any] = self._generation.report.to_dict()
