@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,21 +12,19 @@ import anyio
 from websockets.asyncio.server import ServerConnection, serve
 
 from specstream.errors import ConfigError, PortUnavailable
+from specstream.ws.log import LOG
 
 __all__ = ["CLOSE_TIMEOUT", "check_address", "check_key", "is_loopback", "listen"]
 
 CLOSE_TIMEOUT = 2.0
 """Seconds that a closing handshake may take before the connection is dropped."""
 
-_log = logging.getLogger("specstream.ws")
-_log.addHandler(logging.NullHandler())  # a refused handshake is for the log, not for the terminal
-
 _DEFAULTS: dict[str, Any] = {
     "compression": None,  # PCM doesn't shrink, and deflate doubles the latency of small frames
     "max_size": 1 << 20,
     "write_limit": 16 << 10,
     "close_timeout": CLOSE_TIMEOUT,
-    "logger": _log,
+    "logger": LOG,
 }
 
 
