@@ -99,8 +99,8 @@ class RealtimeClient:
             events: Which of the server's own event types are wanted besides text and audio.
             instructions: What the model is told before everything else.
             open_timeout: Seconds to wait for the handshake.
-            tls: Whom to trust behind ``wss://``; None: this machine's authorities (``SSL_CERT_FILE``
-                adds to them).
+            tls: Whom to trust behind ``wss://``; None: the authorities of this machine, or those in
+                the file that ``SSL_CERT_FILE`` names.
 
         Raises:
             ConnectionFailed: nobody answers, or the server refuses the connection.

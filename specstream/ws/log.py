@@ -9,6 +9,8 @@ __all__ = ["LOG", "hide_keys", "shown"]
 
 _SECRETS = (
     (re.compile(r"(?im)^(.*\b(?:authorization|cookie)\b['\"]?\s*[:=]\s*).*$"), r"\1…"),
+    (re.compile(r"(?i)(\b(?:bearer|basic) )\S+"), r"\1…"),
+    (re.compile(r"(invalid HTTP [a-z ]+: ).*"), r"\1…"),  # an error that quotes what it can't read
     (re.compile(r"(?i)(api-key\.)[^\s,;'\"]+"), r"\1…"),  # as a subprotocol
     (re.compile(r"(\b(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH) [^\s?]*\?)\S*"), r"\1…"),
     (re.compile(r"(?i)(\btoken=)[^\s&#'\"]+"), r"\1…"),

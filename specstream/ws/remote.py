@@ -63,7 +63,7 @@ class RemoteStage:
             the turn ends here and the connection is dropped.
         api_key: For an adapter that asks for one (``?token=`` in the address does as well).
         tls: Whom to trust behind ``wss://``, such as ``ssl.create_default_context(cafile="ca.pem")``.
-            None: the authorities of this machine, and those in the file that ``SSL_CERT_FILE`` names.
+            None: the authorities of this machine, or those in the file that ``SSL_CERT_FILE`` names.
 
     Raises:
         ConfigError: ``url`` is no WebSocket address, or ``window`` is out of range.
@@ -180,7 +180,7 @@ class RemoteStage:
                     additional_headers=self._headers,
                     compression=None,
                     proxy=None,
-                    ssl=self._tls,
+                    **({"ssl": self._tls} if self._tls is not None else {}),
                     logger=LOG,
                     max_size=MAX_SIZE,
                     # A reader that stops for long must not stop the pongs: the windows bound this.
