@@ -53,7 +53,11 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compile the models' short passes; the first time this takes minutes",
     )
-    add("--config", metavar="FILE", help="TOML file with tables [engine], [sampling] and, for serve, [server]")
+    add(
+        "--config",
+        metavar="FILE",
+        help="TOML file with tables [engine], [sampling] and, for serve, [server]",
+    )
     add("--json", action="store_true", help="one JSON object as the last line of stdout")
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import Any
 
 from specstream.commands.chain import stage_or_adapter
 from specstream.commands.common import engine_of, note, params_of
@@ -58,7 +59,7 @@ async def run_adapter(args: argparse.Namespace) -> int:
     name = args.name or _DEFAULTS[args.kind]
     code = 0
 
-    async def until(drain: Callable[[float], Awaitable[None]]) -> None:
+    async def until(drain: Callable[[float], Coroutine[Any, Any, None]]) -> None:
         nonlocal code
         code = await until_stopped(drain, config.drain)
 

@@ -6,7 +6,7 @@ import argparse
 import os
 import signal
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import anyio
@@ -74,7 +74,7 @@ def add_server_options(parser: argparse.ArgumentParser, port: int, *, clients: b
         "--drain",
         type=float,
         metavar="SECONDS",
-        help="after SIGTERM, how long what runs may take to end (default: 10); a second one stops at once",
+        help="after SIGTERM, how long what runs may take to end (default: 10)",
     )
     if not clients:
         return
@@ -142,7 +142,7 @@ def _read(path: str) -> str:
         raise ConfigError(f"can't read the key file {path}: {why}") from None
 
 
-async def until_stopped(drain: Callable[[float], Awaitable[None]], seconds: float) -> int:
+async def until_stopped(drain: Callable[[float], Coroutine[Any, Any, None]], seconds: float) -> int:
     """Wait for SIGTERM, then drain; returns the exit code: 0, or 130 if a second one cut it short."""
     with anyio.open_signal_receiver(signal.SIGTERM) as signals:
         await anext(signals)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import ssl
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from http import HTTPStatus
@@ -60,7 +60,6 @@ MAX_CONNECTIONS = 64
 """Clients that are served at once, unless something else is said."""
 
 
-
 async def serve_adapter(
     kind: Kind,
     make_adapter: Callable[[], Any],
@@ -70,7 +69,7 @@ async def serve_adapter(
     api_key: str | None = None,
     tls: ssl.SSLContext | None = None,
     ready: Callable[[int], None] | None = None,
-    until: Callable[[Callable[[float], Awaitable[None]]], Awaitable[None]] | None = None,
+    until: Callable[[Callable[[float], Coroutine[Any, Any, None]]], Awaitable[None]] | None = None,
 ) -> None:
     """Serve until ``until`` returns, or for good; ``ready`` is called with the port once it listens.
 

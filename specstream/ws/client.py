@@ -118,7 +118,9 @@ class RealtimeClient:
         except InvalidURI as error:
             raise ConfigError(f"{shown(url)} is not a WebSocket address") from error
         except (OSError, TimeoutError, InvalidHandshake) as error:
-            raise ConnectionFailed(f"no Realtime server answers at {shown(url)}: {error}") from error
+            raise ConnectionFailed(
+                f"no Realtime server answers at {shown(url)}: {error}"
+            ) from error
         async with socket:
             client = cls(socket)
             await client._greet()

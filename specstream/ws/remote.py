@@ -90,7 +90,7 @@ class RemoteStage:
         if tls is not None and not secure:
             raise ConfigError(f"tls is for a wss:// address, and {shown(url)!r} is none")
         self.name = name or kind
-        self._tls = tls
+        self._tls: dict[str, Any] = {} if tls is None else {"ssl": tls}
         self._url = url
         self._shown = shown(url)
         self._kind: Kind = kind
@@ -180,7 +180,7 @@ class RemoteStage:
                     additional_headers=self._headers,
                     compression=None,
                     proxy=None,
-                    **({"ssl": self._tls} if self._tls is not None else {}),
+                    **self._tls,
                     logger=LOG,
                     max_size=MAX_SIZE,
                     # A reader that stops for long must not stop the pongs: the windows bound this.

@@ -109,7 +109,9 @@ class StatusDetails(Sparse):
             )
             if isinstance(error, SpecstreamError):
                 failure.code, failure.message = error.code, str(error)
-        return cls(type=status, reason=None if cancelled_here else _REASONS.get(status), error=failure)
+        return cls(
+            type=status, reason=None if cancelled_here else _REASONS.get(status), error=failure
+        )
 
 
 class CachedTokens(BaseModel):

@@ -45,7 +45,7 @@ _UNSERVED: dict[str, Any] = {
         "output": {"speed": "this server speaks at speed 1.0 only"},
     },
 }
-_NOTHING = (None, "", [], {}, "auto", "none", 1)
+_NOTHING: tuple[Any, ...] = (None, "", [], {}, "auto", "none", 1)
 
 OwnEvent = Literal["avatar", "prompt", "revoke", "report"]
 

@@ -17,7 +17,17 @@ from pydantic_core import ErrorDetails
 
 from specstream.errors import ProtocolError
 
-__all__ = ["PATH", "SAMPLE_RATE", "Ignored", "Refused", "Sparse", "Strict", "new_id", "unused", "validate"]
+__all__ = [
+    "PATH",
+    "SAMPLE_RATE",
+    "Ignored",
+    "Refused",
+    "Sparse",
+    "Strict",
+    "new_id",
+    "unused",
+    "validate",
+]
 
 PATH = "/v1/realtime"
 SAMPLE_RATE = 24000

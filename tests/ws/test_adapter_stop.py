@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -54,7 +55,7 @@ class Stop:
         self.port = port
         self.listening.set()
 
-    async def until(self, drain: Callable[[float], Awaitable[None]]) -> None:
+    async def until(self, drain: Callable[[float], Coroutine[Any, Any, None]]) -> None:
         await self.said.wait()
         async with anyio.create_task_group() as group:
             group.start_soon(drain, self.seconds)
@@ -75,7 +76,7 @@ async def last_word(port: int) -> tuple[str, int]:
 
 @asynccontextmanager
 async def a_turn(
-    stop: Stop, gate: anyio.Event, perform: Callable[[RemoteStage], Awaitable[None]]
+    stop: Stop, gate: anyio.Event, perform: Callable[[RemoteStage], Coroutine[Any, Any, None]]
 ) -> AsyncGenerator[None, None]:
     """A server that was told to stop, in the middle of a turn; leaving the block waits for both."""
     begun = anyio.Event()

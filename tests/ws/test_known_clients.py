@@ -93,9 +93,7 @@ async def test_refusals_have_the_words_that_clients_match() -> None:
             error = await wire.refused(f"conversation.item.{verb}", item_id="b", event_id="rci_b")
             assert error["code"] == f"item_{verb}_invalid_item_id"
             assert error["event_id"] == "rci_b"
-            assert error["message"] == (
-                f"Error {doing} item: the item with id 'b' does not exist."
-            )
+            assert error["message"] == (f"Error {doing} item: the item with id 'b' does not exist.")
         await wire.ask("Hi", output_modalities=["text"])
         active = (await wire.until("response.created"))["response"]["id"]
         error = await wire.refused("response.create")
