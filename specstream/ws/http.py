@@ -14,7 +14,7 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from specstream import __version__
-from specstream.ws.counters import Counters
+from specstream.ws.counters import Counters, format_for
 from specstream.ws.page import CONTENT_POLICY, page
 from specstream.ws.places import Places, is_address
 from specstream.ws.wire import PATH
@@ -100,8 +100,8 @@ class Door:
         if path == "/metrics":
             if not self._has_key(request):
                 return self._unauthorized()
-            text = self._counters.prometheus()
-            return _answer(HTTPStatus.OK, text, "text/plain; version=0.0.4; charset=utf-8")
+            kind = format_for(", ".join(request.headers.get_all("Accept")))
+            return _answer(HTTPStatus.OK, self._counters.text(kind), kind, vary="Accept")
         if path == "/favicon.ico":
             return _answer(HTTPStatus.NO_CONTENT, "")
         return _answer(HTTPStatus.NOT_FOUND, f"nothing here; the protocol is at {PATH}\n")

@@ -70,6 +70,7 @@ class Turn:
         self._closing = False
         self._error: BaseException | None = None
         self._times: dict[str, float] = {}
+        self._chunk_ms: float | None = None
 
     @property
     def out_of_band(self) -> bool:
@@ -162,7 +163,7 @@ class Turn:
         if self.entry is None:
             await self._open()
         assert self.entry is not None
-        self._tools.counters.count_chunk(chunk)
+        self._count(chunk)
         self.entry.text += chunk.text
         if not chunk.text:
             return
@@ -178,6 +179,14 @@ class Turn:
             await self._say([(chunk.text, chunk.chars, extra)])
         else:
             await self._say(self._speaker.add(chunk.text, extra))
+
+    def _count(self, chunk: Chunk) -> None:
+        if not chunk.token_ids:
+            return
+        now, before = self._tools.outbox.t_ms, self._chunk_ms
+        gap_s = None if before is None else (now - before) / 1e3
+        self._tools.counters.count_chunk(chunk, (now - self._begun_ms) / 1e3, gap_s)
+        self._chunk_ms = now
 
     async def _say(self, pieces: list[tuple[str, Span, Extra]]) -> None:
         kind = ev.TextDelta if self._track is None else ev.TranscriptDelta
@@ -225,6 +234,7 @@ class Turn:
         if audible is not None:
             at = (start + audible) / SAMPLE_RATE * 1e3
             self._times["ttfa_ms"] = round(max(first + at, now), 3)
+            self._tools.counters.first_audio.observe(self._times["ttfa_ms"] / 1e3)
 
     async def _on_cue(self, cue: AvatarCue) -> None:
         data = {**asdict(cue), "samples": self._outflow.at_24k(cue.samples)}

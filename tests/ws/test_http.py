@@ -248,7 +248,8 @@ async def test_the_plain_pages() -> None:
             await wire.until("response.done")
             code, _, body = await get(server.port, "/metrics")
         assert code == 200
-        assert "specstream_sessions 1\n" in body
+        assert "specstream_open_sessions 1\n" in body
+        assert "specstream_sessions_total 1\n" in body
         assert 'specstream_responses_total{status="completed"} 1\n' in body
         assert "specstream_audio_seconds_total 0.2\n" in body
         assert (await get(server.port, "/nothing"))[0] == 404
