@@ -10,6 +10,7 @@ from typing import Any
 from specstream.commands.chain import stage_or_adapter
 from specstream.commands.common import engine_of, note, params_of
 from specstream.commands.serving import api_key_of, server_config, until_stopped
+from specstream.config import DEFAULT_TARGET
 from specstream.ws.adapter_server import serve_adapter
 from specstream.ws.listen import check_address
 from specstream.ws.server import RealtimeServer
@@ -44,6 +45,7 @@ async def run_server(args: argparse.Namespace) -> int:
             idle_s=config.idle,
             lead_s=config.lead,
             tls=tls,
+            bundled=engine.config.target == DEFAULT_TARGET,
         )
         async with server.start() as port:
             s = "s" if tls else ""

@@ -102,7 +102,9 @@ class Counters:
 
         yield "open_sessions", "gauge", "Sessions that are open now.", [("", self.sessions)]
         yield total("sessions", "Sessions opened.", self.sessions_total)
-        yield total("refused", "Connections refused: key, name, origin, places.", self.refused_total)
+        yield total(
+            "refused", "Connections refused: key, name, origin, places.", self.refused_total
+        )
         by_status = [(f'_total{{status="{s}"}}', self.responses[s]) for s in _STATUSES]
         yield "responses", "counter", "Responses ended, by status.", by_status
         yield total("tokens", "Tokens committed.", self.tokens)

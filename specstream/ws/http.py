@@ -63,6 +63,7 @@ class Door:
         any_host: bool,
         counters: Counters,
         places: Places,
+        bundled: bool = False,
     ) -> None:
         self._key = api_key
         self._origins = set(allowed_origins)
@@ -70,6 +71,7 @@ class Door:
         self._any_host = any_host or "*" in self._hosts
         self._counters = counters
         self._places = places
+        self._bundled = bundled
 
     def __call__(self, connection: ServerConnection, request: Request) -> Response | None:
         """See `websockets.asyncio.server.serve`, ``process_request``."""
@@ -94,7 +96,9 @@ class Door:
             return self._admit(connection, request)
         if path == "/":
             policy = {"Content_Security_Policy": CONTENT_POLICY}
-            return _answer(HTTPStatus.OK, page(), "text/html; charset=utf-8", **policy)
+            return _answer(
+                HTTPStatus.OK, page(bundled=self._bundled), "text/html; charset=utf-8", **policy
+            )
         if path == "/healthz":
             return self._health()
         if path == "/metrics":

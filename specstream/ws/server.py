@@ -69,6 +69,7 @@ class RealtimeServer:
         buffer_s: Audio that may wait for that; then the reply waits, too.
         clock: What the pacing goes by.
         tls: Serve ``wss://`` and ``https://`` with this context.
+        bundled: The package's own pair answers; the page then says what to ask it.
 
     Raises:
         ConfigError: a value out of range, or a public address without a key.
@@ -97,6 +98,7 @@ class RealtimeServer:
         buffer_s: float = 30.0,
         clock: Clock | None = None,
         tls: ssl.SSLContext | None = None,
+        bundled: bool = False,
     ) -> None:
         for name, maker in (("voice", voice), ("avatar", avatar), ("prompt", prompt)):
             if maker is not None and not callable(maker):
@@ -129,6 +131,7 @@ class RealtimeServer:
             any_host=not allowed_hosts and not is_loopback(host),
             counters=self.counters,
             places=self._places,
+            bundled=bundled,
         )
         self._options: dict[str, Any] = {
             "process_request": door,

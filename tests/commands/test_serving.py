@@ -15,6 +15,7 @@ import pytest
 from specstream import cli
 from specstream.commands import serve
 from specstream.commands.serving import ServerConfig, api_key_of, server_config, until_stopped
+from specstream.config import EngineConfig
 from specstream.errors import ConfigError
 from specstream.testing import ScriptedEngine
 from specstream.ws.client import Done, RealtimeClient
@@ -137,6 +138,7 @@ async def serving(
 
     @asynccontextmanager
     async def scripted(args: object) -> AsyncGenerator[ScriptedEngine, None]:
+        engine.config = EngineConfig()  # type: ignore[attr-defined]
         yield engine
 
     async def run() -> None:
