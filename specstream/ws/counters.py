@@ -63,7 +63,7 @@ class Counters:
     chunk_gap: Histogram = field(default_factory=lambda: Histogram(_GAPS))
 
     def count_chunk(self, chunk: Chunk, since_start_s: float, gap_s: float | None) -> None:
-        """Enter what one round committed (some tokens); ``gap_s`` is the time since the reply's chunk before."""
+        """Enter what one round committed; ``gap_s``: since the chunk before, if there was one."""
         self.rounds += 1
         self.tokens += len(chunk.token_ids)
         self.drafted += chunk.drafted
@@ -125,8 +125,7 @@ _Family = tuple[str, Literal["counter", "gauge", "histogram"], str, list[tuple[s
 
 
 def format_for(accept: str) -> str:
-    """The content type that an ``Accept`` header asks for; plain text unless OpenMetrics is liked
-    at least as well."""
+    """The content type for an ``Accept`` header: OpenMetrics if it is liked at least as well."""
     liked = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
     for entry in accept.split(","):
         kind, *parameters = (part.strip() for part in entry.split(";"))

@@ -23,8 +23,8 @@ SUGGESTIONS = (
 """What the bundled pair answers well, as the first words of a conversation."""
 
 _NEUTRAL = "<p>Say something to the model that this server runs.</p>"
-_BUNDLED = """<p>A small test pair answers here (14 and 1.6 million parameters). It tells scenes and books tables,
-      taxis and the like, and knows nothing else. Try:</p>"""
+_BUNDLED = """<p>A small test pair answers here (14 and 1.6 million parameters). It tells scenes
+      and books tables, taxis and the like, and knows nothing else. Try:</p>"""
 
 
 @cache
