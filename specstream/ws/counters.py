@@ -105,7 +105,9 @@ class Counters:
         yield total(
             "refused", "Connections refused: key, name, origin, places.", self.refused_total
         )
-        by_status = [(f'_total{{status="{s}"}}', self.responses[s]) for s in _STATUSES]
+        by_status: list[tuple[str, float]] = [
+            (f'_total{{status="{status}"}}', self.responses[status]) for status in _STATUSES
+        ]
         yield "responses", "counter", "Responses ended, by status.", by_status
         yield total("tokens", "Tokens committed.", self.tokens)
         yield total("rounds", "Rounds of propose and verify.", self.rounds)
