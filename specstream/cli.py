@@ -25,6 +25,7 @@ __all__ = ["main"]
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     from specstream.commands.bench import add_bench_options
     from specstream.commands.common import add_engine_options
+    from specstream.commands.serving import add_server_options
     from specstream.commands.usage import Parser, read_arguments
 
     parser = Parser(
@@ -50,11 +51,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     generate.set_defaults(run="generate:run")
 
     serve = commands.add_parser("serve", help="the WebSocket server and the demo page")
-    _add_address_options(serve, port=8765)
-    serve.add_argument("--tls-cert", metavar="FILE", help="serve TLS with this certificate (PEM)")
-    serve.add_argument(
-        "--tls-key", metavar="FILE", help="the certificate's key, if not in its file"
-    )
+    add_server_options(serve, port=8765, clients=True)
     _add_adapter_options(serve)
     add_engine_options(serve)
     serve.set_defaults(run="serve:run_server")
@@ -62,7 +59,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     adapter = commands.add_parser("adapter", help="one adapter behind its own WebSocket")
     adapter.add_argument("kind", choices=["voice", "avatar", "prompt"])
     adapter.add_argument("--name", help="which adapter of that kind")
-    _add_address_options(adapter, port=0)
+    add_server_options(adapter, port=0, clients=False)
     add_engine_options(adapter)
     adapter.set_defaults(run="serve:run_adapter")
 
@@ -109,23 +106,6 @@ def _add_adapter_options(parser: argparse.ArgumentParser) -> None:
         default="template",
         metavar="NAME_OR_URL",
         help="prompt adapter, or its address",
-    )
-
-
-def _port(text: str) -> int:
-    import argparse
-
-    port = int(text) if text.isascii() and text.isdigit() else -1
-    if not 0 <= port <= 65535:
-        raise argparse.ArgumentTypeError("a port is a number from 0 to 65535")
-    return port
-
-
-def _add_address_options(parser: argparse.ArgumentParser, port: int) -> None:
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    parser.add_argument("--api-key", help="ask clients for this key; needed off this machine")
-    parser.add_argument(
-        "--port", type=_port, default=port, help=f"default: {port or 'any free one'}"
     )
 
 

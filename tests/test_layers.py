@@ -35,7 +35,7 @@ LAYERS = [
 # The Realtime protocol without sockets: all that the client needs of the server's side.
 WIRE = {
     f"specstream.ws.{name}"
-    for name in ("wire", "settings", "protocol", "resources", "events", "client_events")
+    for name in ("wire", "settings", "protocol", "resources", "events", "client_events", "log")
 }
 
 

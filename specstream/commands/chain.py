@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -59,10 +60,11 @@ def load_voice(name: str) -> SpeechSynthesizer:
 def stage_or_adapter(kind: AdapterKind, name: str, engine: Engine | None = None) -> Any:
     """An adapter by its name, or the remote stage at a ``ws://`` address.
 
-    ``engine`` is what a prompt adapter that asks a language model is given.
+    ``engine`` is what a prompt adapter that asks a language model is given. A remote adapter's key
+    is in ``$SPECSTREAM_ADAPTER_KEY``, where no list of processes shows it.
     """
     if name.startswith(("ws://", "wss://")):
-        return RemoteStage(name, kind=kind)
+        return RemoteStage(name, kind=kind, api_key=os.environ.get("SPECSTREAM_ADAPTER_KEY"))
     if kind == "voice":
         return load_voice(name)
     options = {"generator": engine} if (kind, name) == ("prompt", "model") else {}

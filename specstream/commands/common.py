@@ -28,6 +28,7 @@ __all__ = [
     "note",
     "params_of",
     "print_json",
+    "tables_of",
     "writing",
 ]
 
@@ -62,7 +63,11 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compile the models' short passes; the first time this takes minutes",
     )
-    add("--config", metavar="FILE", help="TOML file with [engine] and [sampling] tables")
+    add(
+        "--config",
+        metavar="FILE",
+        help="TOML file with tables [engine], [sampling] and, for serve, [server]",
+    )
     add("--json", action="store_true", help="one JSON object as the last line of stdout")
 
 
@@ -75,17 +80,24 @@ def _template_kwargs(text: str) -> dict[str, Any]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _tables(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+_TABLES = ("engine", "sampling", "server")
+
+
+def tables_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """The config file's tables by name; what it doesn't have is empty.
+
+    Raises:
+        ConfigError: it can't be read, or holds something else.
+    """
     values = read_config(args.config) if args.config else {}
-    unknown = values.keys() - {"engine", "sampling"}
+    unknown = sorted(values.keys() - set(_TABLES))
     if unknown:
-        raise ConfigError(
-            f"{args.config}: unknown table {sorted(unknown)[0]!r}; known: engine, sampling"
-        )
-    for name in ("engine", "sampling"):
-        if not isinstance(values.get(name, {}), dict):
+        known = ", ".join(_TABLES)
+        raise ConfigError(f"{args.config}: unknown table {unknown[0]!r}; known: {known}")
+    for name in _TABLES:
+        if not isinstance(values.setdefault(name, {}), dict):
             raise ConfigError(f"{args.config}: {name} must be a table")
-    return values.get("engine", {}), values.get("sampling", {})
+    return values
 
 
 def engine_of(args: argparse.Namespace) -> Engine:
@@ -97,7 +109,7 @@ def engine_of(args: argparse.Namespace) -> Engine:
         ConfigError: an option or the file is wrong.
         ModelNotFound, ModelBroken: there is no such model; see `check_models`.
     """
-    engine, _ = _tables(args)
+    engine = tables_of(args)["engine"]
     for key in ("target", "draft", "device", "dtype"):
         if getattr(args, key) is not None:
             engine[key] = getattr(args, key)
@@ -125,7 +137,7 @@ def engine_of(args: argparse.Namespace) -> Engine:
 
 def params_of(args: argparse.Namespace) -> SamplingParams:
     """The sampling parameters that the options and the config file describe; options win."""
-    _, values = _tables(args)
+    values = tables_of(args)["sampling"]
     names = {field.name for field in fields(SamplingParams)}
     unknown = values.keys() - names
     if unknown:

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import fields
@@ -45,6 +46,7 @@ from specstream.ws.client_events import (
     TextDelta,
     translate,
 )
+from specstream.ws.log import LOG, shown
 from specstream.ws.settings import OwnEvent, Sampling
 from specstream.ws.wire import PATH, new_id
 
@@ -89,6 +91,7 @@ class RealtimeClient:
         events: Sequence[OwnEvent] = ALL_EVENTS,
         instructions: str | None = None,
         open_timeout: float = 10.0,
+        tls: ssl.SSLContext | None = None,
     ) -> AsyncGenerator[Self, None]:
         """Open a conversation; leaving the block ends it, and with it whatever is under way.
 
@@ -98,6 +101,8 @@ class RealtimeClient:
             events: Which of the server's own event types are wanted besides text and audio.
             instructions: What the model is told before everything else.
             open_timeout: Seconds to wait for the handshake.
+            tls: Whom to trust behind ``wss://``; None: the authorities of this machine, or those in
+                the file that ``SSL_CERT_FILE`` names.
 
         Raises:
             ConnectionFailed: nobody answers, or the server refuses the connection.
@@ -106,15 +111,18 @@ class RealtimeClient:
         """
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         options: dict[str, Any] = {"open_timeout": open_timeout, "max_size": _MAX_FRAME}
+        options |= {"logger": LOG} | ({"ssl": tls} if tls is not None else {})
         opening = connect(_address(url), additional_headers=headers, compression=None, **options)
         try:
             socket = await opening
         except InvalidStatus as error:
-            raise ConnectionFailed(_refusal(url, error.response.status_code)) from error
+            raise ConnectionFailed(_refusal(shown(url), error.response.status_code)) from error
         except InvalidURI as error:
-            raise ConfigError(f"{url} is not a WebSocket address") from error
+            raise ConfigError(f"{shown(url)} is not a WebSocket address") from error
         except (OSError, TimeoutError, InvalidHandshake) as error:
-            raise ConnectionFailed(f"no Realtime server answers at {url}: {error}") from error
+            raise ConnectionFailed(
+                f"no Realtime server answers at {shown(url)}: {error}"
+            ) from error
         async with socket:
             client = cls(socket)
             await client._greet()
@@ -136,13 +144,17 @@ class RealtimeClient:
         Only between replies.
 
         Raises:
-            RequestError: the server refuses a value.
+            RequestError: the server refuses a value, or can't serve a setting; the others are set.
         """
         await self._settle()
         event_id = await self._send("session.update", session={"type": "realtime", **session})
         while not isinstance(event := await self._receive(), ev.SessionUpdated):
             _raise_if_about(event, event_id)
         self.session = event.session
+        if event.specstream.ignored:
+            raise RequestError(
+                "; ".join(f"{what.param}: {what.message}" for what in event.specstream.ignored)
+            )
         return event.session
 
     def respond(
@@ -325,6 +337,7 @@ def _refusal(url: str, status: int) -> str:
         401: "it wants a key; pass api_key",
         403: "it does not allow this origin",
         404: "there is no Realtime endpoint at that path",
-        503: "all its sessions are taken; try again later",
+        421: "it isn't known by that name; its owner can allow it",
+        503: "all its sessions are taken, or it is stopping; try again later",
     }
     return f"{url} refused the connection: {reasons.get(status, 'see its log')} (HTTP {status})"
