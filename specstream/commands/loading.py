@@ -31,8 +31,8 @@ async def loaded(engine: Engine) -> AsyncGenerator[Engine, None]:
         with ends_at_once():
             await asyncio.sleep(0)  # an interrupt from before ends it here, with nothing begun
             async with _shown("loading the models"):
-                await stack.enter_async_context(engine)
-        yield engine
+                running = await stack.enter_async_context(engine)
+        yield running
 
 
 @asynccontextmanager

@@ -28,10 +28,10 @@ async def run_server(args: argparse.Namespace) -> int:
     tls, key = config.tls(), api_key_of(args, config)
     port = PORT if config.port is None else config.port
     await check_address(config.host, port, key)
-    engine, params = engine_of(args), params_of(args)
-    async with open_pipeline(engine, args.voice, args.avatar, args.prompts):
+    described, params = engine_of(args), params_of(args)
+    async with open_pipeline(described, args.voice, args.avatar, args.prompts):
         pass  # tried, so that what is wrong with one is told before the models are loaded
-    async with loaded(engine):
+    async with loaded(described) as engine:
         server = RealtimeServer(
             engine,
             voice=partial(stage_or_adapter, "voice", args.voice),
