@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from specstream.errors import SamplingError
 
-__all__ = ["Grammar", "SamplingParams"]
+__all__ = ["Grammar", "SamplingParams", "checked_params"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +134,29 @@ class SamplingParams:
             and self.grammar is None
             and not self.processors
         )
+
+
+def checked_params(params: object, wrong: Mapping[str, object]) -> SamplingParams:
+    """The parameters of a request (None: the defaults); ``wrong`` are arguments that nobody knows.
+
+    Raises:
+        SamplingError: there are such arguments, or ``params`` is something else.
+    """
+    known = {field.name for field in fields(SamplingParams)}
+    for name in wrong.keys() - known:
+        raise SamplingError(
+            f"there is no parameter {name}; how to sample is said by params=SamplingParams(...)"
+        )
+    if wrong:
+        given = ", ".join(f"{name}={value!r}" for name, value in wrong.items())
+        raise SamplingError(f"sampling parameters go together: pass params=SamplingParams({given})")
+    if params is None:
+        return SamplingParams()
+    if not isinstance(params, SamplingParams):
+        raise SamplingError(
+            f"params must be SamplingParams, as in params=SamplingParams(max_tokens=4), not {params!r}"
+        )
+    return params
 
 
 def _is_number(value: object) -> bool:

@@ -99,7 +99,7 @@ class ScriptedGeneration:
         return Report(
             text=self.text,
             token_ids=ids,
-            finish_reason=self._finish or "cancelled",
+            finish_reason=self._finish,
             prompt_tokens=1,
             reused_tokens=0,
             rounds=rounds,
@@ -202,13 +202,14 @@ class ScriptedSession:
     async def generate(
         self, text: str, params: SamplingParams | None = None
     ) -> AsyncGenerator[ScriptedGeneration, None]:
-        """Say ``text`` as the user; both turns are remembered."""
+        """Say ``text`` as the user; both turns are remembered, the reply as far as it was read."""
         self.messages.append({"role": "user", "content": text})
         async with self.reply(self.messages, params) as generation:
             try:
                 yield generation
             finally:
-                self.messages.append({"role": "assistant", "content": generation.text})
+                if generation.text:
+                    self.messages.append({"role": "assistant", "content": generation.text})
 
     async def aclose(self) -> None:
         """End the conversation."""

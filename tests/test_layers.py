@@ -24,7 +24,7 @@ LAYERS = [
     {"specstream.model"},
     {"specstream.spec"},
     {"specstream.engine"},
-    {"specstream.generation"},
+    {"specstream.generation", "specstream.conversation"},
     {"specstream.session"},
     {"specstream.testing"},
     {"specstream.ws.server"},
