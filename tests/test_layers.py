@@ -99,8 +99,14 @@ def test_nothing_imports_upwards() -> None:
         ),
         ({"specstream.pipeline"}, {"specstream.pipeline", "specstream.types", "specstream.errors"}),
         (
-            {"specstream.ws.client", *WIRE},
-            {*WIRE, "specstream.metrics", "specstream.types", "specstream.errors"},
+            {"specstream.ws.client", "specstream.ws.dial", *WIRE},
+            {
+                "specstream.ws.dial",
+                *WIRE,
+                "specstream.metrics",
+                "specstream.types",
+                "specstream.errors",
+            },
         ),
         (
             {"specstream.errors", "specstream.params", "specstream.types"},

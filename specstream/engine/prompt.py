@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from specstream.engine.turns import render_turns
 from specstream.errors import PromptError
 from specstream.types import Message
 
@@ -51,8 +52,11 @@ def encode_messages(tokenizer: Any, messages: list[Message], context_length: int
     """
     try:
         if getattr(tokenizer, "chat_template", None):
-            text = tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=False
+            text = render_turns(
+                lambda said: tokenizer.apply_chat_template(
+                    said, add_generation_prompt=True, tokenize=False
+                ),
+                messages,
             )
             ids = tokenizer.encode(text, add_special_tokens=False)
         else:
