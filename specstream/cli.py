@@ -29,7 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     say = commands.add_parser("say", help="speak a reply, with avatar cues and scene prompts")
-    say.add_argument("text", help="what the user says")
+    _add_prompt(say)
     say.add_argument(
         "--out", default="out", metavar="DIR", help="where the files go (default: out)"
     )
@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     say.set_defaults(run="say:run")
 
     generate = commands.add_parser("generate", help="write a reply, text only")
-    generate.add_argument("text", help="what the user says")
+    _add_prompt(generate)
     add_engine_options(generate)
     generate.set_defaults(run="generate:run")
 
@@ -89,6 +89,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_prompt(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("text", help="what the user says; - reads it from stdin")
+    parser.add_argument(
+        "--show-runs",
+        action="store_true",
+        help="divide what each pass committed by bars, where there is no terminal to shade it",
+    )
+
+
 def _add_adapter_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
@@ -122,7 +131,7 @@ def _add_address_options(parser: argparse.ArgumentParser, port: int) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code (0 done, 1 failed, 2 bad usage)."""
+    """Run one command; returns the exit code (0 done, 1 failed, 2 bad usage, 141 nobody reads on)."""
     _mend_streams()
     args = _parser().parse_args(argv)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -137,6 +146,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        return 141  # 128 + SIGPIPE, as any filter whose reader has had enough
     except OSError as error:
         print(f"specstream: can't write: {error.strerror or error}", file=sys.stderr)
         return 1

@@ -146,6 +146,8 @@ class ScriptedEngine:
         params: SamplingParams | None = None,
         *,
         reference: str = "",
+        session: str | None = None,
+        speculate: bool = True,
     ) -> AsyncGenerator[ScriptedGeneration, None]:
         """One scripted reply."""
         asked: list[Message] = (

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields
 from typing import Any
 
+from specstream.commands.stdin import read_prompt
 from specstream.config import meant, parse_config, read_config
 from specstream.errors import ConfigError, OutputError
 from specstream.session import Engine
@@ -122,8 +123,9 @@ def params_of(args: argparse.Namespace) -> SamplingParams:
 
 
 def messages_of(args: argparse.Namespace) -> list[Message]:
-    """The prompt, with its system message."""
-    messages: list[Message] = [{"role": "user", "content": args.text}]
+    """The prompt, with its system message; ``-`` is whatever comes in on stdin."""
+    text = read_prompt() if args.text == "-" else args.text
+    messages: list[Message] = [{"role": "user", "content": text}]
     if args.system:
         messages.insert(0, {"role": "system", "content": args.system})
     return messages

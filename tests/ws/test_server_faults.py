@@ -116,6 +116,7 @@ class _FailingEngine(ScriptedEngine):
         params: SamplingParams | None = None,
         *,
         reference: str = "",
+        **options: Any,
     ) -> AsyncGenerator[Any, None]:
         if self._after == 0:
             raise self._error
