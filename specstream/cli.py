@@ -43,6 +43,10 @@ def _parser() -> argparse.ArgumentParser:
     add_engine_options(generate)
     generate.set_defaults(run="generate:run")
 
+    chat = commands.add_parser("chat", help="a conversation, in the terminal or line by line")
+    add_engine_options(chat)
+    chat.set_defaults(run="chat:run")
+
     serve = commands.add_parser("serve", help="the WebSocket server and the demo page")
     _add_address_options(serve, port=8765)
     serve.add_argument("--tls-cert", metavar="FILE", help="serve TLS with this certificate (PEM)")

@@ -64,14 +64,16 @@ class ScriptedGeneration:
         self._gate = gate
         self._sent: list[Chunk] = []
         self._finish: FinishReason | None = None
+        self._waiting = anyio.CancelScope()
 
     def __aiter__(self) -> ScriptedGeneration:
         return self
 
     async def __anext__(self) -> Chunk:
         gate = self._gate()
-        if gate is not None:
-            await gate.wait()
+        if gate is not None and self._finish is None:
+            with anyio.CancelScope() as self._waiting:
+                await gate.wait()
         await anyio.lowlevel.checkpoint()
         if self._finish is not None or not self._chunks:
             raise StopAsyncIteration
@@ -83,6 +85,7 @@ class ScriptedGeneration:
     def cancel(self) -> None:
         """End the stream; the report then says ``cancelled``."""
         self._finish = self._finish or "cancelled"
+        self._waiting.cancel()
 
     @property
     def text(self) -> str:
@@ -204,15 +207,28 @@ class ScriptedSession:
     async def generate(
         self, text: str, params: SamplingParams | None = None
     ) -> AsyncGenerator[ScriptedGeneration, None]:
-        """Say ``text`` as the user; both turns are remembered, the reply as far as it was read."""
-        self.messages.append({"role": "user", "content": text})
-        async with self.reply(self.messages, params) as generation:
-            try:
+        """Say ``text`` as the user; both turns are remembered, the reply as far as it was read.
+
+        A turn that is refused is not.
+        """
+        said: Message = {"role": "user", "content": text}
+        self.messages.append(said)
+        generation: ScriptedGeneration | None = None
+        try:
+            async with self.reply(self.messages, params) as generation:
                 yield generation
-            finally:
-                if generation.text:
-                    self.messages.append({"role": "assistant", "content": generation.text})
+        finally:
+            if generation is None:
+                self.messages.remove(said)
+            elif generation.text:
+                self.messages.append({"role": "assistant", "content": generation.text})
 
     async def aclose(self) -> None:
         """End the conversation."""
         self.closed = True
+
+    async def __aenter__(self) -> ScriptedSession:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()

@@ -14,7 +14,7 @@ __all__ = ["run"]
 async def run(args: argparse.Namespace) -> None:
     """Write one reply to stdout as it comes."""
     engine, params, messages = engine_of(args), params_of(args), messages_of(args)
-    printer = RunPrinter(sys.stdout, show_runs=args.show_runs)
+    printer = RunPrinter(sys.stdout, show_runs=args.show_runs or sys.stdout.isatty())
     async with engine, engine.generate(messages, params) as chunks:
         try:
             async for chunk in chunks:

@@ -32,7 +32,7 @@ async def run(args: argparse.Namespace) -> None:
     if args.compare and params.seed is None:
         params = replace(params, seed=secrets.randbits(32))  # both arms write with one seed
     out = Path(args.out)
-    printer = RunPrinter(sys.stdout, show_runs=args.show_runs)
+    printer = RunPrinter(sys.stdout, show_runs=args.show_runs or sys.stdout.isatty())
     chain = open_pipeline(engine, args.voice, args.avatar, args.prompts)
     with Recorder(out, printer) as recorder:
         async with engine, chain as pipeline:

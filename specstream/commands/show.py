@@ -17,14 +17,14 @@ _RESET = "\033[0m"
 class RunPrinter:
     """Prints chunks as they come, so that one sees what each pass of the target committed.
 
-    On a terminal, runs alternate between two backgrounds. Elsewhere the text is printed as it is, for
-    whoever reads it there; with ``show_runs`` a thin bar divides the runs.
+    On a terminal, runs alternate between two backgrounds; elsewhere a thin bar divides them. With
+    ``show_runs=False`` the text is printed as it is.
     """
 
     def __init__(self, out: TextIO, *, show_runs: bool) -> None:
         self._out = out
         self._show = show_runs
-        self._colour = out.isatty()
+        self._colour = show_runs and out.isatty()
         self._runs = 0
         self._error: OSError | None = None
 
