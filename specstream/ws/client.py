@@ -81,7 +81,7 @@ class RealtimeClient:
         events: Sequence[OwnEvent] = ALL_EVENTS,
         instructions: str | None = None,
         open_timeout: float = 10.0,
-        ready_timeout: float = 20.0,
+        ready_timeout: float = 30.0,
     ) -> AsyncGenerator[Self, None]:
         """Open a conversation; leaving the block ends it, and with it whatever is under way.
 
