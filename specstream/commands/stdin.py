@@ -38,7 +38,7 @@ def read_lines() -> Iterator[str]:
     number = 0
     while True:
         number += 1
-        with _readable() as stdin:
+        with _readable() as stdin, interruptible():
             line = stdin.readline(MAX_BYTES + 1)
         if not line:
             return

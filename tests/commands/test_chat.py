@@ -165,6 +165,13 @@ sys.exit(code)
 """
 
 
+def interrupt(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    stat = Path(f"/proc/{process.pid}/stat")
+    while stat.read_text().rpartition(")")[2].split()[0] != "S":
+        os.sched_yield()
+    process.send_signal(number)
+
+
 class Terminal:
     """A person's end of a pseudo-terminal."""
 
@@ -196,10 +203,7 @@ class Terminal:
 
     def interrupt(self, number: signal.Signals = signal.SIGINT) -> None:
         """Once it waits for something: `input` misses what comes right after it has shown its prompt."""
-        stat = Path(f"/proc/{self.process.pid}/stat")
-        while stat.read_text().rpartition(")")[2].split()[0] != "S":
-            os.sched_yield()
-        self.process.send_signal(number)
+        interrupt(self.process, number)
 
     def say(self, text: str) -> None:
         os.write(self._end, text.encode())
@@ -261,3 +265,21 @@ def test_a_stop_ends_it_in_the_middle_of_a_reply(terminal: Terminal) -> None:
     shown = terminal.until("HISTORY ['hello']")
     assert "Traceback" not in shown
     assert terminal.process.wait() == 130
+
+
+def test_an_interrupt_ends_the_wait_for_a_line_that_is_piped_in() -> None:
+    argv = [sys.executable, "-c", SCRIPTED]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"go on\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"one two three four\n"
+        interrupt(process, signal.SIGINT)
+        assert process.stderr is not None
+        try:
+            assert process.wait(timeout=60) == 130
+        finally:
+            process.kill()
+        assert b"Traceback" not in process.stderr.read()
