@@ -36,7 +36,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     say = commands.add_parser("say", help="speak a reply, with avatar cues and scene prompts")
-    say.add_argument("text", help="what the user says")
+    _add_prompt(say)
     say.add_argument(
         "--out", default="out", metavar="DIR", help="where the files go (default: out)"
     )
@@ -46,9 +46,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     say.set_defaults(run="say:run")
 
     generate = commands.add_parser("generate", help="write a reply, text only")
-    generate.add_argument("text", help="what the user says")
+    _add_prompt(generate)
     add_engine_options(generate)
     generate.set_defaults(run="generate:run")
+
+    chat = commands.add_parser("chat", help="a conversation, in the terminal or line by line")
+    add_engine_options(chat)
+    chat.set_defaults(run="chat:run")
 
     serve = commands.add_parser("serve", help="the WebSocket server and the demo page")
     add_server_options(serve, port=8765, clients=True)
@@ -92,6 +96,15 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return read_arguments(parser, commands.choices, argv)
 
 
+def _add_prompt(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("text", help="what the user says; - reads it from stdin")
+    parser.add_argument(
+        "--show-runs",
+        action="store_true",
+        help="divide what each pass committed by bars, where there is no terminal to shade it",
+    )
+
+
 def _add_adapter_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
@@ -110,7 +123,10 @@ def _add_adapter_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code (0 done, 1 failed, 2 bad usage, 130 interrupted)."""
+    """Run one command and return the exit code.
+
+    0 done, 1 failed, 2 bad usage, 130 interrupted, 141 nobody reads what it writes.
+    """
     try:
         return _run(argv)
     except SpecstreamError as error:
@@ -118,6 +134,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return tell_interrupted(last=argv is None)
+    except BrokenPipeError:
+        return 141  # 128 + SIGPIPE, as any filter whose reader has had enough
     except OSError as error:
         print(f"specstream: can't write: {error.strerror or error}", file=sys.stderr)
         return 1

@@ -51,6 +51,8 @@ class SpecStats:
 class Report:
     """How a request went.
 
+    ``finish_reason`` is None while the reply is under way, and if it failed (reading it then raises
+    the error); leaving the reply makes it ``cancelled``. The figures are those up to now.
     ``acceptance_rate`` is accepted ÷ drafted. ``mean_acceptance_length`` is 1 + accepted ÷ rounds:
     tokens per target pass, bonus included. ``target_forwards`` counts every pass of the target.
     ``tokens_per_second`` is over the whole request, prompt included. ``ttft_ms`` runs from the
@@ -62,7 +64,7 @@ class Report:
 
     text: str
     token_ids: tuple[int, ...]
-    finish_reason: FinishReason
+    finish_reason: FinishReason | None
     prompt_tokens: int
     reused_tokens: int
     rounds: int

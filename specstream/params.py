@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from specstream.errors import PromptError, SamplingError
 
-__all__ = ["Grammar", "SamplingParams", "template_kwargs"]
+__all__ = ["Grammar", "SamplingParams", "checked_params", "template_kwargs"]
 
 _LONGEST_KWARGS = 65_536  # characters of JSON
 # What would change how a prompt is made, not what the template writes.
@@ -166,6 +166,29 @@ def template_kwargs(value: object) -> dict[str, Any]:
         raise PromptError(f"chat_template_kwargs may have {_LONGEST_KWARGS} characters of JSON")
     copied: dict[str, Any] = json.loads(text)
     return copied
+
+
+def checked_params(params: object, wrong: Mapping[str, object]) -> SamplingParams:
+    """The parameters of a request (None: the defaults); ``wrong`` are arguments that nobody knows.
+
+    Raises:
+        SamplingError: there are such arguments, or ``params`` is something else.
+    """
+    known = {field.name for field in fields(SamplingParams)}
+    for name in wrong.keys() - known:
+        raise SamplingError(
+            f"there is no parameter {name}; how to sample is said by params=SamplingParams(...)"
+        )
+    if wrong:
+        given = ", ".join(f"{name}={value!r}" for name, value in wrong.items())
+        raise SamplingError(f"sampling parameters go together: pass params=SamplingParams({given})")
+    if params is None:
+        return SamplingParams()
+    if not isinstance(params, SamplingParams):
+        raise SamplingError(
+            f"params must be SamplingParams, as in params=SamplingParams(max_tokens=4), not {params!r}"
+        )
+    return params
 
 
 def _is_number(value: object) -> bool:

@@ -1,22 +1,22 @@
-"""The async face: an engine, its generations, and conversations. Loads no torch until it is entered."""
+"""The async face: an engine and its generations. Loads no torch until it is entered."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
-import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Never, Self
 
 import anyio
 
 from specstream.config import EngineConfig, parse_config
-from specstream.errors import ConfigError, EngineClosed, EngineError, RequestError, SpecstreamError
+from specstream.conversation import Session
+from specstream.errors import ConfigError, EngineClosed, EngineError, SpecstreamError
 from specstream.generation import Generation
 from specstream.handover import Handover
-from specstream.params import template_kwargs
+from specstream.params import checked_params, template_kwargs
 from specstream.types import Chunk, Message, SamplingParams
 
 if TYPE_CHECKING:
@@ -164,6 +164,7 @@ class Engine:
         session: str | None = None,
         speculate: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        **wrong: Never,
     ) -> AsyncGenerator[Generation, None]:
         """Write one reply.
 
@@ -176,6 +177,7 @@ class Engine:
 
         Raises:
             PromptError: the prompt is empty, or a variable's name or value can't be one.
+            SamplingError: a sampling parameter was passed by itself, not in ``params``.
             EngineClosed: the engine is not running.
             EngineError: another event loop has entered it.
 
@@ -186,12 +188,13 @@ class Engine:
         from specstream.engine.request import Request
 
         worker = self._running()
+        params = checked_params(params, wrong)
         checked = check_messages(messages)
         limit = self.config.max_unread_chunks
         generation = Generation(worker, self._own_loop(), limit)
         request = Request(
             checked,
-            params or SamplingParams(),
+            params,
             generation._delivery,
             session=session,
             reference=reference,
@@ -245,88 +248,10 @@ class Engine:
         """Begin a conversation, whose cache is kept from turn to turn."""
         return Session(self, system)
 
-
-class Session:
-    """A conversation. ``messages`` is its history and may be edited between turns.
-
-    What a reply shares with the turns before it is not read again by the models.
-    """
-
-    def __init__(self, engine: Engine, system: str | None = None) -> None:
-        self._engine = engine
-        self._key = uuid.uuid4().hex
-        self._talking = False
-        self.messages: list[Message] = []
-        if system:
-            self.messages.append({"role": "system", "content": system})
-
-    @asynccontextmanager
-    async def reply(
-        self,
-        messages: Sequence[Message],
-        params: SamplingParams | None = None,
-        *,
-        reference: str = "",
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-    ) -> AsyncGenerator[Generation, None]:
-        """A reply to any messages; the history is left alone. Ends as `Engine.generate` does."""
-        async with self._engine.generate(
-            messages,
-            params,
-            reference=reference,
-            session=self._key,
-            chat_template_kwargs=chat_template_kwargs,
-        ) as generation:
-            yield generation
-
-    @asynccontextmanager
-    async def generate(
-        self,
-        text: str,
-        params: SamplingParams | None = None,
-        *,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-    ) -> AsyncGenerator[Generation, None]:
-        """Say ``text`` as the user. Both turns enter the history, the reply as far as it was read.
-
-        Reasoning is not remembered. Ends as `Engine.generate` does. If nothing was read, neither turn
-        is remembered.
-
-        Raises:
-            RequestError: another turn of this conversation is under way.
-        """
-        if self._talking:
-            raise RequestError("this conversation is in the middle of a turn; end it first")
-        self._talking = True
-        said: Message = {"role": "user", "content": text}
-        self.messages.append(said)
-        heard = ""
-        try:
-            async with self.reply(
-                self.messages, params, chat_template_kwargs=chat_template_kwargs
-            ) as generation:
-                try:
-                    yield generation
-                finally:
-                    heard = "".join(generation._heard)
-        finally:
-            self._talking = False
-            if heard:
-                self.messages.append({"role": "assistant", "content": heard})
-            else:
-                self.messages[:] = [m for m in self.messages if m is not said]
-
-    async def aclose(self) -> None:
-        """Forget the conversation's cache. Idempotent."""
-        worker = self._engine._worker
-        if worker is not None:
-            worker.post(lambda core: core.slots.forget(self._key))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.aclose()
+    def forget(self, session: str) -> None:
+        """Drop the cache that is kept for ``session``; nothing if there is none. Returns at once."""
+        if self._worker is not None:
+            self._worker.post(lambda core: core.slots.forget(session))
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, call: Any, *args: Any) -> None:

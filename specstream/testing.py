@@ -65,14 +65,16 @@ class ScriptedGeneration:
         self._gate = gate
         self._sent: list[Chunk] = []
         self._finish: FinishReason | None = None
+        self._waiting = anyio.CancelScope()
 
     def __aiter__(self) -> ScriptedGeneration:
         return self
 
     async def __anext__(self) -> Chunk:
         gate = self._gate()
-        if gate is not None:
-            await gate.wait()
+        if gate is not None and self._finish is None:
+            with anyio.CancelScope() as self._waiting:
+                await gate.wait()
         await anyio.lowlevel.checkpoint()
         if self._finish is not None or not self._chunks:
             raise StopAsyncIteration
@@ -84,6 +86,7 @@ class ScriptedGeneration:
     def cancel(self) -> None:
         """End the stream; the report then says ``cancelled``."""
         self._finish = self._finish or "cancelled"
+        self._waiting.cancel()
 
     @property
     def text(self) -> str:
@@ -100,7 +103,7 @@ class ScriptedGeneration:
         return Report(
             text=self.text,
             token_ids=ids,
-            finish_reason=self._finish or "cancelled",
+            finish_reason=self._finish,
             prompt_tokens=1,
             reused_tokens=0,
             rounds=rounds,
@@ -151,6 +154,8 @@ class ScriptedEngine:
         *,
         reference: str = "",
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        session: str | None = None,
+        speculate: bool = True,
     ) -> AsyncGenerator[ScriptedGeneration, None]:
         """One scripted reply."""
         self.template_kwargs.append(dict(chat_template_kwargs or {}))
@@ -215,16 +220,30 @@ class ScriptedSession:
         *,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[ScriptedGeneration, None]:
-        """Say ``text`` as the user; both turns are remembered."""
-        self.messages.append({"role": "user", "content": text})
-        async with self.reply(
-            self.messages, params, chat_template_kwargs=chat_template_kwargs
-        ) as generation:
-            try:
+        """Say ``text`` as the user; both turns are remembered, the reply as far as it was read.
+
+        A turn that is refused is not.
+        """
+        said: Message = {"role": "user", "content": text}
+        self.messages.append(said)
+        generation: ScriptedGeneration | None = None
+        try:
+            async with self.reply(
+                self.messages, params, chat_template_kwargs=chat_template_kwargs
+            ) as generation:
                 yield generation
-            finally:
+        finally:
+            if generation is None:
+                self.messages.remove(said)
+            elif generation.text:
                 self.messages.append({"role": "assistant", "content": generation.text})
 
     async def aclose(self) -> None:
         """End the conversation."""
         self.closed = True
+
+    async def __aenter__(self) -> ScriptedSession:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()

@@ -24,7 +24,7 @@ LAYERS = [
     {"specstream.model"},
     {"specstream.spec"},
     {"specstream.engine"},
-    {"specstream.generation"},
+    {"specstream.generation", "specstream.conversation"},
     {"specstream.session"},
     {"specstream.testing"},
     {"specstream.ws.server"},
@@ -99,8 +99,14 @@ def test_nothing_imports_upwards() -> None:
         ),
         ({"specstream.pipeline"}, {"specstream.pipeline", "specstream.types", "specstream.errors"}),
         (
-            {"specstream.ws.client", *WIRE},
-            {*WIRE, "specstream.metrics", "specstream.types", "specstream.errors"},
+            {"specstream.ws.client", "specstream.ws.dial", *WIRE},
+            {
+                "specstream.ws.dial",
+                *WIRE,
+                "specstream.metrics",
+                "specstream.types",
+                "specstream.errors",
+            },
         ),
         (
             {"specstream.errors", "specstream.params", "specstream.types"},

@@ -137,8 +137,8 @@ async def test_a_conversation_remembers_and_reuses(engine: Engine) -> None:
         ]
         assert session.messages[2]["content"] == reply
         async with session.generate("three", params):
-            pass  # nothing was read: nothing is remembered
-        assert len(session.messages) == 5
+            pass  # nothing was read: what was said stays
+        assert len(session.messages) == 6
 
 
 async def test_errors_before_and_after_submission(engine: Engine) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from specstream.commands.interrupts import ends_at_once
 from specstream.commands.loading import tell_of_compiling
+from specstream.commands.stdin import read_prompt
 from specstream.config import meant, parse_config, read_config
 from specstream.engine.prompt import check_messages
 from specstream.errors import ConfigError, OutputError, PromptError
@@ -163,12 +164,13 @@ def params_of(args: argparse.Namespace) -> SamplingParams:
 
 
 def messages_of(args: argparse.Namespace) -> list[Message]:
-    """The prompt, with its system message.
+    """The prompt, with its system message; ``-`` is whatever comes in on stdin.
 
     Raises:
         PromptError: nothing is said, or something that is no text.
     """
-    messages: list[Message] = [{"role": "user", "content": args.text}]
+    text = read_prompt() if args.text == "-" else args.text
+    messages: list[Message] = [{"role": "user", "content": text}]
     if args.system:
         messages.insert(0, {"role": "system", "content": args.system})
     for message in messages:

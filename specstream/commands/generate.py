@@ -15,7 +15,7 @@ __all__ = ["run"]
 async def run(args: argparse.Namespace) -> None:
     """Write one reply to stdout as it comes."""
     engine, params, messages = engine_of(args), params_of(args), messages_of(args)
-    printer = RunPrinter(sys.stdout, show_runs=sys.stdout.isatty())
+    printer = RunPrinter(sys.stdout, show_runs=args.show_runs or sys.stdout.isatty())
     async with loaded(engine), engine.generate(messages, params) as chunks:
         try:
             async for chunk in chunks:
@@ -24,7 +24,7 @@ async def run(args: argparse.Namespace) -> None:
         finally:
             printer.end()
         report = chunks.report
-    for line in tell_report(report):
+    for line in tell_report(report, params.max_tokens):
         note(line)
     if args.json:
         print_json(report.to_dict())

@@ -57,11 +57,18 @@ class ServerConfig(BaseModel):
         return context
 
 
+def _port(text: str) -> int:
+    port = int(text) if text.isascii() and text.isdigit() else -1
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError("a port is a number from 0 to 65535")
+    return port
+
+
 def add_server_options(parser: argparse.ArgumentParser, port: int, *, clients: bool) -> None:
     """The options of a command that listens; ``clients`` adds those for many foreign clients."""
     add = parser.add_argument_group("address and clients").add_argument
     add("--host", help="address to listen on (default: 127.0.0.1)")
-    add("--port", type=int, help=f"default: {port or 'any free one'}")
+    add("--port", type=_port, help=f"default: {port or 'any free one'}")
     add(
         "--api-key-file",
         metavar="FILE",

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from specstream.config import meant
 from specstream.engine.controls import ControlTokens
 from specstream.engine.reasoning import Tag, opened_by
+from specstream.engine.turns import render_turns
 from specstream.errors import PromptError
 from specstream.types import Message
 
@@ -90,7 +91,9 @@ class PromptEncoder:
         try:
             if templated:
                 self._check(options)
-                text, ids = self._render({"messages": messages, "options": options})
+                text, ids = render_turns(
+                    lambda said: self._render({"messages": said, "options": options}), messages
+                )
             else:
                 ids = self._join(messages, options)
         except PromptError:

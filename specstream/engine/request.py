@@ -252,6 +252,11 @@ class Request:
         """Milliseconds since the request arrived."""
         return (time.perf_counter() - self.arrived) * 1e3
 
+    @property
+    def _left(self) -> FinishReason | None:
+        """Nobody reads on: the engine will say so after the round under way."""
+        return "cancelled" if self.delivery.cancelled and self.error is None else None
+
     def report(self) -> Report:
         """The report; final once ``finish_reason`` is set. May be called from any thread."""
         with self.lock:
@@ -265,7 +270,7 @@ class Request:
         return Report(
             text=self.text,
             token_ids=tuple(self.token_ids[self.prompt_length :]),
-            finish_reason=self.finish_reason or "cancelled",
+            finish_reason=self.finish_reason or self._left,
             prompt_tokens=self.prompt_length,
             reused_tokens=self.reused,
             rounds=stats.rounds,

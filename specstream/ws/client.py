@@ -19,14 +19,12 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import fields
 from typing import Any, Self
-from urllib.parse import urlsplit
 
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
 
 import specstream.ws.events as ev
 from specstream.errors import (
-    ConfigError,
     ConnectionFailed,
     ProtocolError,
     RequestError,
@@ -46,9 +44,9 @@ from specstream.ws.client_events import (
     TextDelta,
     translate,
 )
-from specstream.ws.log import LOG, shown
+from specstream.ws.dial import dial
 from specstream.ws.settings import OwnEvent, Sampling
-from specstream.ws.wire import PATH, new_id
+from specstream.ws.wire import new_id
 
 __all__ = [
     "AudioDelta",
@@ -66,7 +64,6 @@ __all__ = [
 ]
 
 ALL_EVENTS: tuple[OwnEvent, ...] = ("avatar", "prompt", "reasoning", "revoke", "report")
-_MAX_FRAME = 4 << 20
 
 
 class RealtimeClient:
@@ -79,6 +76,7 @@ class RealtimeClient:
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
         self._reply: Reply | None = None
+        self._unanswered: list[str] = []  # items that the model refused: the next words go without
         self.session: dict[str, Any] = {}
 
     @classmethod
@@ -92,15 +90,20 @@ class RealtimeClient:
         instructions: str | None = None,
         open_timeout: float = 10.0,
         tls: ssl.SSLContext | None = None,
+        ready_timeout: float = 30.0,
     ) -> AsyncGenerator[Self, None]:
         """Open a conversation; leaving the block ends it, and with it whatever is under way.
+
+        A server that was just started refuses connections until its models are loaded; so a refused
+        connection is tried again.
 
         Args:
             url: ``ws://host:port``; the protocol's path is added if there is none.
             api_key: Sent as a bearer token.
             events: Which of the server's own event types are wanted besides text and audio.
             instructions: What the model is told before everything else.
-            open_timeout: Seconds to wait for the handshake.
+            open_timeout: Seconds to wait for the handshake, and for the server's first event.
+            ready_timeout: Seconds to try again while the connection is refused; 0 tries once.
             tls: Whom to trust behind ``wss://``; None: the authorities of this machine, or those in
                 the file that ``SSL_CERT_FILE`` names.
 
@@ -109,31 +112,20 @@ class RealtimeClient:
             ProtocolError: what answers does not speak the protocol.
             ConfigError: the address is not a WebSocket address.
         """
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        options: dict[str, Any] = {"open_timeout": open_timeout, "max_size": _MAX_FRAME}
-        options |= {"logger": LOG} | ({"ssl": tls} if tls is not None else {})
-        opening = connect(_address(url), additional_headers=headers, compression=None, **options)
-        try:
-            socket = await opening
-        except InvalidStatus as error:
-            raise ConnectionFailed(_refusal(shown(url), error.response.status_code)) from error
-        except InvalidURI as error:
-            raise ConfigError(f"{shown(url)} is not a WebSocket address") from error
-        except (OSError, TimeoutError, InvalidHandshake) as error:
-            raise ConnectionFailed(
-                f"no Realtime server answers at {shown(url)}: {error}"
-            ) from error
+        socket, greeting = await dial(
+            url, api_key=api_key, open_timeout=open_timeout, ready_timeout=ready_timeout, tls=tls
+        )
         async with socket:
             client = cls(socket)
-            await client._greet()
+            client._greet(greeting)
             await client.update(
                 **({"instructions": instructions} if instructions is not None else {}),
                 specstream={"events": list(events)},
             )
             yield client
 
-    async def _greet(self) -> None:
-        first = await self._receive()
+    def _greet(self, frame: str | bytes) -> None:
+        first = ev.parse_server_event(frame)
         if not isinstance(first, ev.SessionCreated):
             raise ProtocolError(f"a server begins with session.created, not {first.type}")
         self.session = first.session
@@ -168,6 +160,9 @@ class RealtimeClient:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> Reply:
         """Say ``text`` as the user; the reply is an async iterator of events, ending after `Done`.
+
+        What was said stays in the conversation if the reply is cancelled, but not if it was refused or
+        failed before its first word: then the next request begins by taking it back.
 
         Asking again ends a reply that was left unfinished. ``sampling`` is for this reply only;
         its ``max_tokens`` counts unless ``max_tokens`` is given. So are ``chat_template_kwargs``,
@@ -253,6 +248,7 @@ class Reply:
         self._client = client
         self._text = text
         self._asked = asked
+        self._item_id = new_id("item")
         self._event_ids: tuple[str, ...] = ()
         self._cancelled = False
         self._ended = False
@@ -279,17 +275,26 @@ class Reply:
             while True:
                 event = self._take(await self._client._receive())
                 if event is not None:
-                    self._ended = isinstance(event, Done)
+                    if isinstance(event, Done):
+                        self._end(event)
                     return event
         except (ConnectionFailed, ProtocolError):
             self._ended = True
             raise
 
+    def _end(self, done: Done) -> None:
+        self._ended = True
+        if done.status == "failed" and done.item_id is None:
+            self._client._unanswered.append(self._item_id)
+
     async def _ask(self) -> None:
         client = self._client
         await client._settle()
+        while client._unanswered:
+            await client._send("conversation.item.delete", item_id=client._unanswered[-1])
+            client._unanswered.pop()
         content = [{"type": "input_text", "text": self._text}]
-        item = {"type": "message", "role": "user", "content": content}
+        item = {"type": "message", "role": "user", "id": self._item_id, "content": content}
         client._reply = self
         said = await client._send("conversation.item.create", item=item)
         asked = await client._send("response.create", response=self._asked)
@@ -302,6 +307,7 @@ class Reply:
         if isinstance(event, ev.ErrorEvent) and self._event_ids:
             if event.error.event_id == self._event_ids[-1]:
                 self._ended = True  # without its message the reply goes on; without itself, not
+                self._client._unanswered.append(self._item_id)
             for event_id in self._event_ids:
                 _raise_if_about(event, event_id)
         return translate(event)
@@ -323,21 +329,3 @@ def _sampling(params: SamplingParams) -> dict[str, Any]:
         if field.name not in names | {"max_tokens"} and getattr(params, field.name):
             raise SamplingError(f"{field.name} can't be sent to a server")
     return {name: value for name in names if (value := getattr(params, name)) is not None}
-
-
-def _address(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("ws", "wss") or not parts.netloc:
-        raise ConfigError(f"{url} is not a WebSocket address; it begins with ws:// or wss://")
-    return parts._replace(path=PATH).geturl() if parts.path in ("", "/") else url
-
-
-def _refusal(url: str, status: int) -> str:
-    reasons = {
-        401: "it wants a key; pass api_key",
-        403: "it does not allow this origin",
-        404: "there is no Realtime endpoint at that path",
-        421: "it isn't known by that name; its owner can allow it",
-        503: "all its sessions are taken, or it is stopping; try again later",
-    }
-    return f"{url} refused the connection: {reasons.get(status, 'see its log')} (HTTP {status})"
