@@ -84,10 +84,10 @@ class Session:
 
         Reasoning is not remembered. Ends as `Engine.generate` does.
 
-        Words that were interrupted before the first chunk stay in the history: the next prompt has two turns of the user in a row (joined by a newline where the
-        model's chat template refuses that). A turn that ends with an error before its first chunk is
-        forgotten, so that the next one can be served; so are, if that was a PromptError, interrupted
-        words that the models had not read.
+        Words that were interrupted before the first chunk stay in the history: the next prompt has two
+        turns of the user in a row (joined by a newline where the model's chat template refuses that).
+        A turn that ends with an error before its first chunk is forgotten, so that the next one can be
+        served; so are, if that was a PromptError, interrupted words that the models had not read.
 
         Raises:
             RequestError: another turn of this conversation is under way.

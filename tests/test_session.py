@@ -363,10 +363,10 @@ async def test_reasoning_is_reported_and_not_remembered(tmp_path: Path) -> None:
             assert await read(generation) == generation.text == ""
         report = generation.report
         assert report.reasoning and report.reasoning_tokens == 20 == len(report.token_ids)
-        assert talk.messages == []
+        assert talk.messages == [{"role": "user", "content": "hello"}]
         async with talk.generate("hello", few, chat_template_kwargs={"thinking": False}) as plain:
             assert await read(plain)
-        assert not plain.report.reasoning and len(talk.messages) == 2
+        assert not plain.report.reasoning and len(talk.messages) == 3
         with pytest.raises(PromptError, match="no variable 'thinkin'"):
             async with engine.generate("a", chat_template_kwargs={"thinkin": 1}) as refused:
                 await read(refused)

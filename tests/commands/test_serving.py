@@ -76,7 +76,6 @@ def test_the_table_sets_what_the_options_leave_open(tmp_path: Path) -> None:
         ("[servers]\n", [], "unknown table 'servers'"),
         ("server = 3\n", [], "server must be a table"),
         ("", ["--max-sessions", "0"], "--max-sessions"),
-        ("", ["--port", "70000"], "--port"),
         ("", ["--drain", "nan"], "--drain"),
         ("", ["--idle", "0"], "--idle"),
     ],

@@ -6,7 +6,7 @@ from specstream.commands.show import tell_report
 from specstream.testing import ScriptedGeneration, chunks_of
 
 
-def test_reasoning_is_counted_and_a_reply_that_never_came_is_explained() -> None:
+async def test_reasoning_is_counted_and_a_reply_that_never_came_is_explained() -> None:
     report = ScriptedGeneration(chunks_of("Yes."), lambda: None).report
     assert "reasoning" not in " ".join(tell_report(report, 9))
     thinking = replace(report, text="", reasoning="Hm", reasoning_tokens=3, finish_reason="length")
