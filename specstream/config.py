@@ -118,7 +118,9 @@ class EngineConfig(_Strict):
     """
 
     target: str = DEFAULT_TARGET
-    draft: str = DEFAULT_DRAFT
+    draft: str | None = Field(
+        default=None, description="default: the bundled draft if it has the target's tokenizer"
+    )
     proposer: ProposerConfig = AutoProposerConfig()
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     draft_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"

@@ -33,7 +33,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model pair and sampling")
     add = group.add_argument
     add("--target", metavar="ID_OR_PATH", help="target model (default: the bundled one)")
-    add("--draft", metavar="ID_OR_PATH", help="draft model (default: the bundled one)")
+    add("--draft", metavar="ID_OR_PATH", help="draft model (default: the bundled one, if it fits)")
     add("--proposer", choices=sorted(KINDS), help="who drafts (default: auto, chosen each round)")
     add("--temperature", type=float, help="0 is greedy, and the default")
     add("--top-p", type=float, help="nucleus sampling")
@@ -84,19 +84,25 @@ def engine_of(args: argparse.Namespace) -> Engine:
         same = isinstance(given, dict) and given.get("kind") == args.proposer
         engine["proposer"] = given if same else {"kind": args.proposer}
     config = parse_config(engine)
-    if config.compile:
-        _tell_of_compiling()
+    _show_log(info=config.compile)  # compiling takes minutes
     return Engine(config)
 
 
-def _tell_of_compiling() -> None:
-    """What takes minutes isn't done in silence."""
-    log = logging.getLogger("specstream.model")
-    if not log.isEnabledFor(logging.INFO):
-        handler = logging.StreamHandler()  # stderr
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        log.addHandler(handler)
-        log.setLevel(logging.INFO)
+class _Lines(logging.Handler):
+    """What is logged, line by line on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called by the logger."""
+        note(f"specstream: {self.format(record)}")
+
+
+def _show_log(*, info: bool) -> None:
+    for name in ("specstream.engine", "specstream.model"):
+        log = logging.getLogger(name)
+        if not any(isinstance(handler, _Lines) for handler in log.handlers):
+            log.addHandler(_Lines(logging.INFO))
+        if info:
+            log.setLevel(logging.INFO)
 
 
 def params_of(args: argparse.Namespace) -> SamplingParams:

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from specstream.commands.common import engine_of, note, print_json
-from specstream.config import AutoProposerConfig, DraftProposerConfig, EngineConfig
+from specstream.config import (
+    AutoProposerConfig,
+    DraftProposerConfig,
+    EngineConfig,
+    NgramProposerConfig,
+)
 from specstream.errors import ConfigError
 from specstream.types import Message
 
@@ -35,9 +40,7 @@ async def run(args: argparse.Namespace) -> int:
     from specstream.bench.exactness.harness import AT_ONCE
 
     config = engine_of(args).config.model_copy(update={"max_waiting": AT_ONCE})
-    if args.proposer is None and isinstance(config.proposer, AutoProposerConfig):
-        # Drafts of a fixed length put every rule to work; a controller may choose not to draft.
-        config = config.model_copy(update={"proposer": DraftProposerConfig()})
+    config = await anyio.to_thread.run_sync(_settled, config, args.proposer is None)
     findings: list[Finding] = []
 
     def check_all() -> None:
@@ -53,6 +56,23 @@ async def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(_as_json(config, findings, seconds))
     return 0 if all(finding.holds for finding in findings) else 1
+
+
+def _settled(config: EngineConfig, may_choose: bool) -> EngineConfig:
+    """The config with the draft's name in it, and drafts of a fixed length where that is left open.
+
+    They put every rule to work; a controller may choose not to draft.
+    """
+    from specstream.model.load import load_tokenizer
+    from specstream.model.vocabulary import find_draft
+
+    proposer = config.proposer
+    if not isinstance(proposer, AutoProposerConfig | DraftProposerConfig):
+        return config
+    draft = find_draft(config, load_tokenizer(config.target))
+    if may_choose and isinstance(proposer, AutoProposerConfig):
+        proposer = NgramProposerConfig() if draft is None else DraftProposerConfig()
+    return config.model_copy(update={"draft": draft, "proposer": proposer})
 
 
 def _findings(config: EngineConfig, args: argparse.Namespace) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from typing import Any
@@ -19,12 +20,15 @@ from specstream.engine.loop import EngineCore
 from specstream.errors import VocabularyMismatch
 from specstream.model.compiled import DRAFT, TARGET
 from specstream.model.invariance import find_fixed_width
-from specstream.model.load import check_vocabulary, load_model, load_tokenizer
+from specstream.model.load import load_model, load_tokenizer
 from specstream.model.runner import ModelRunner
+from specstream.model.vocabulary import check_rows, find_draft
 from specstream.spec.proposal import Proposer
 from specstream.spec.proposers import proposer_class
 
 __all__ = ["build_engine"]
+
+_log = logging.getLogger("specstream.engine")
 
 
 def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None) -> EngineCore:
@@ -74,18 +78,22 @@ def _wants_draft(config: EngineConfig) -> bool:
 
 def _load_draft(
     config: EngineConfig, target: ModelRunner, tokenizer: PreTrainedTokenizerBase
-) -> ModelRunner:
-    names = (config.target, config.draft)
-    check_vocabulary(tokenizer, load_tokenizer(config.draft), names)
-    model = load_model(config.draft, config, config.draft_dtype)
+) -> ModelRunner | None:
+    name = find_draft(config, tokenizer)
+    if name is None:
+        why = f"no draft was named, and the bundled one has another tokenizer than {config.target}"
+        if isinstance(config.proposer, DraftProposerConfig):
+            raise VocabularyMismatch(f"{why}; name one of the same family, or --proposer ngram")
+        _log.warning("%s: drafting by prompt lookup only (--draft names one)", why)
+        return None
     draft = ModelRunner(
-        model,
+        load_model(name, config, config.draft_dtype),
         vocab_size=target.vocab_size,
         captured=DRAFT if config.compile else None,
     )
-    if draft.model_vocab_size < len(tokenizer):
+    if draft.model_vocab_size < min(len(tokenizer), target.vocab_size):
         raise VocabularyMismatch(
-            f"draft {config.draft} has {draft.model_vocab_size} output rows for a "
+            f"draft {name} has {draft.model_vocab_size} output rows for a "
             f"tokenizer of {len(tokenizer)} tokens"
         )
     return draft

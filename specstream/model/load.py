@@ -29,10 +29,9 @@ from specstream.errors import (
     ModelError,
     ModelNotFound,
     SpecstreamError,
-    VocabularyMismatch,
 )
 
-__all__ = ["check_vocabulary", "choose_device", "choose_dtype", "load_model", "load_tokenizer"]
+__all__ = ["choose_device", "choose_dtype", "load_model", "load_tokenizer"]
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -106,28 +105,6 @@ def load_model(name: str, config: EngineConfig, dtype: str = "auto") -> PreTrain
             raise ModelBroken(f"{name}: {len(lost)} weights are missing or misshapen ({some} …)")
         ready: PreTrainedModel = model.to(device).eval()
     return ready
-
-
-def check_vocabulary(
-    target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase, names: tuple[str, str]
-) -> None:
-    """Token ids are compared one by one, so both sides must mean the same by each.
-
-    Raises:
-        VocabularyMismatch: says how many entries differ and shows one.
-    """
-    ours, theirs = target.get_vocab(), draft.get_vocab()
-    if ours == theirs:
-        return
-    differ = [
-        token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token)
-    ]
-    example = min(differ)
-    raise VocabularyMismatch(
-        f"draft {names[1]} and target {names[0]} don't share a tokenizer: {len(differ)} tokens differ "
-        f"(for example {example!r}: {ours.get(example)} and {theirs.get(example)}); "
-        "choose a draft of the same family, or --proposer ngram"
-    )
 
 
 def _check_folder(name: str) -> None:
