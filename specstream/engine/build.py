@@ -22,6 +22,7 @@ from specstream.model.compiled import DRAFT, TARGET
 from specstream.model.invariance import find_fixed_width
 from specstream.model.load import load_model, load_tokenizer
 from specstream.model.runner import ModelRunner
+from specstream.model.selfcheck import check_decoding
 from specstream.model.vocabulary import check_rows, find_draft
 from specstream.spec.proposal import Proposer
 from specstream.spec.proposers import proposer_class
@@ -44,7 +45,7 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     """
     torch.set_num_threads(config.threads or _default_threads())
     tokenizer = load_tokenizer(config.target)
-    target = _load_target(config)
+    target = _load_target(config, tokenizer)
     draft = _load_draft(config, target, tokenizer) if _wants_draft(config) else None
     for runner in (target, draft):
         if runner is not None:
@@ -56,17 +57,21 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     return EngineCore(config, target, tokenizer, proposer, eos_ids)
 
 
-def _load_target(config: EngineConfig) -> ModelRunner:
+def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> ModelRunner:
     model = load_model(config.target, config)
     if model.device.type == "cuda":
         torch.cuda.set_device(model.device)  # of this thread: streams and graphs are made for it
-    width = find_fixed_width(model, config) if config.mode == "reproducible" else None
-    return ModelRunner(
+    target = ModelRunner(
         model,
-        fixed_width=width,
         context_length=config.context_length,
         captured=TARGET if config.compile else None,
     )
+    check_rows(config.target, tokenizer, target.model_vocab_size)
+    check_decoding(config.target, target, tokenizer)
+    if config.mode != "reproducible":
+        return target
+    width = find_fixed_width(model, config)
+    return ModelRunner(model, fixed_width=width, context_length=config.context_length)
 
 
 def _wants_draft(config: EngineConfig) -> bool:
@@ -94,8 +99,9 @@ def _load_draft(
     if draft.model_vocab_size < min(len(tokenizer), target.vocab_size):
         raise VocabularyMismatch(
             f"draft {name} has {draft.model_vocab_size} output rows for a "
-            f"tokenizer of {len(tokenizer)} tokens"
+            f"tokenizer of {len(tokenizer)} tokens; choose one whose weights were saved with it"
         )
+    check_decoding(name, draft, tokenizer)
     return draft
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,14 @@ from urllib.parse import urlsplit
 
 import huggingface_hub
 import torch
+import transformers
 from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -28,8 +33,10 @@ from specstream.errors import (
     ModelBroken,
     ModelError,
     ModelNotFound,
+    ModelUnsupported,
     SpecstreamError,
 )
+from specstream.model.cache import check_supported
 
 __all__ = ["choose_device", "choose_dtype", "load_model", "load_tokenizer"]
 
@@ -86,6 +93,7 @@ def load_model(name: str, config: EngineConfig, dtype: str = "auto") -> PreTrain
     Raises:
         ModelNotFound: nothing there, or the Hub can't be reached.
         ModelBroken: files damaged, or weights missing or of the wrong shape.
+        ModelUnsupported: no decoder, or one whose state can't be rolled back.
         ConfigError: the device is not there.
     """
     _check_folder(name)
@@ -93,18 +101,56 @@ def load_model(name: str, config: EngineConfig, dtype: str = "auto") -> PreTrain
     wanted = choose_dtype(config.dtype if dtype == "auto" else dtype, device)
     with _translated(name, "model"):
         options = _hub_options(name)
-        AutoConfig.from_pretrained(name, **options)  # first: its error names the right file
+        _check_kind(name, options)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            name, dtype=wanted, output_loading_info=True, **options
+            name,
+            dtype=wanted,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # told below, with their shapes
+            **options,
         )
         model, info = loaded
-        # transformers fills a missing weight with random numbers and only warns.
-        lost = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
-        if lost:
-            some = ", ".join(lost[:3])
-            raise ModelBroken(f"{name}: {len(lost)} weights are missing or misshapen ({some} …)")
+        _check_weights(name, info)
         ready: PreTrainedModel = model.to(device).eval()
     return ready
+
+
+def _check_kind(name: str, options: Mapping[str, bool]) -> None:
+    """Refuse what can't be served from its config, before any weight is read."""
+    values, _ = PreTrainedConfig.get_config_dict(name, **options)
+    kind = values.get("model_type")
+    if kind not in CONFIG_MAPPING:
+        own = "its files bring code of their own, which is not run" if "auto_map" in values else ""
+        raise ModelBroken(
+            f"{name}: transformers {transformers.__version__} knows no model type {kind!r} "
+            f"({own or 'a newer transformers may; or its config.json is wrong'})"
+        )
+    config = AutoConfig.from_pretrained(name, **options)
+    check_supported(config)
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ModelUnsupported(
+            f"{name}: transformers has no causal language model of type {kind!r}; choose a "
+            "decoder-only model"
+        )
+
+
+def _check_weights(name: str, info: Mapping[str, Any]) -> None:
+    """transformers fills missing and misshapen weights with random numbers and only warns."""
+    wrong = [
+        f"{key} has shape {list(found)} and should have {list(meant)}"
+        for key, found, meant in sorted(info["mismatched_keys"])
+    ]
+    if wrong:
+        raise ModelBroken(
+            f"{name}: {len(wrong)} weights don't have the shape that config.json says: {_some(wrong)}"
+        )
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ModelBroken(f"{name}: {len(missing)} weights are missing: {_some(missing)}")
+
+
+def _some(words: Sequence[str]) -> str:
+    return ", ".join(words[:3]) + (f", and {len(words) - 3} more" if len(words) > 3 else "")
 
 
 def _check_folder(name: str) -> None:
@@ -171,4 +217,6 @@ def _translated(name: str, what: str) -> Iterator[None]:
 
 def _first_line(error: Any) -> str:
     text = str(error).strip()
-    return text.splitlines()[0][:200] if text else type(error).__name__
+    if not text:
+        return type(error).__name__
+    return textwrap.shorten(text.splitlines()[0], 300, placeholder=" …")
