@@ -10,7 +10,7 @@ from specstream.engine.phrase import FirstPhrase, PhraseLengths
 from specstream.engine.prompt import encode_messages
 from specstream.engine.request import Request
 from specstream.engine.slots import Slots
-from specstream.errors import SamplingError
+from specstream.errors import PromptError, SamplingError
 from specstream.model.processors import LogitsPipeline
 from specstream.model.runner import ModelRunner
 from specstream.spec.proposal import Proposer
@@ -47,6 +47,12 @@ class Admission:
         """
         target, params = self._target, request.params
         prompt = encode_messages(self._tokenizer, request.messages, target.context_length)
+        unread = [i for i in prompt if i >= target.model_vocab_size]
+        if unread:
+            raise PromptError(
+                f"the prompt has {self._tokenizer.convert_ids_to_tokens(unread[0])!r}, for which the "
+                f"model has no row ({target.model_vocab_size} rows); leave that out"
+            )
         wrong = [i for i in params.stop_token_ids if not 0 <= i < target.vocab_size]
         if wrong:
             raise SamplingError(f"stop_token_ids names {wrong[0]}; there are {target.vocab_size}")
@@ -57,7 +63,8 @@ class Admission:
             )
         if request.reference:
             reference = self._tokenizer.encode(request.reference, add_special_tokens=False)
-            request.reference_ids = [int(i) for i in reference][: target.context_length]
+            known = [int(i) for i in reference if i < target.vocab_size]
+            request.reference_ids = known[: target.context_length]
         request.context_length, request.eos_ids = target.context_length, self._eos_ids
         if self._phrases is not None:
             request.first_phrase = FirstPhrase(self._phrases)

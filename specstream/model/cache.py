@@ -32,7 +32,7 @@ def check_supported(config: PretrainedConfig) -> None:
             f"{config.model_type}: encoder-decoder models are not supported; choose a decoder-only model"
         )
     if config.model_type == "moshi":
-        raise ModelUnsupported("moshi: its text is only half of what it says; audio is not read here")
+        raise ModelUnsupported("moshi: it reads audio along with text, which is not done here")
     # transformers itself says which state each layer keeps; asking it covers every architecture.
     probe = DynamicCache(config=text)
     kinds = {type(layer).__name__ for layer in probe.layers}

@@ -126,7 +126,10 @@ def _check_kind(name: str, options: Mapping[str, bool]) -> None:
             f"({own or 'a newer transformers may; or its config.json is wrong'})"
         )
     config = AutoConfig.from_pretrained(name, **options)
-    check_supported(config)
+    try:
+        check_supported(config)
+    except ModelUnsupported as error:
+        raise ModelUnsupported(f"{name}: {error}") from None
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelUnsupported(
             f"{name}: transformers has no causal language model of type {kind!r}; choose a "

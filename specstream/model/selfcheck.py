@@ -64,7 +64,7 @@ def _find_trouble(name: str, runner: ModelRunner, ids: Tensor) -> str:
     if runner.lean:
         return ""
     exact = runner.dtype == torch.float32
-    changed = torch.cat([ids[:_FIRST], ids[_FIRST:].flip(0)])
+    changed = torch.cat([ids[:_FIRST], ids[0].expand(_ALL - _FIRST)])
     off = _distance(_whole(runner, changed)[:_FIRST], whole[:_FIRST], exact=exact)
     if off > (_EXACT if exact else _SAME_SHAPE):
         return f"later tokens change the logits of earlier ones, by {off:.2g} of their size"
