@@ -21,6 +21,7 @@ from specstream.errors import VocabularyMismatch
 from specstream.model.compiled import DRAFT, TARGET
 from specstream.model.invariance import find_fixed_width
 from specstream.model.load import load_model, load_tokenizer
+from specstream.model.positions import declared_positions, steady_positions
 from specstream.model.runner import ModelRunner
 from specstream.model.selfcheck import check_decoding
 from specstream.model.vocabulary import check_rows, find_draft
@@ -66,6 +67,14 @@ def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> Mo
         context_length=config.context_length,
         captured=TARGET if config.compile else None,
     )
+    steady = steady_positions(model.config)
+    if steady < min(declared_positions(model.config), config.context_length or steady + 1):
+        _log.warning(
+            "%s: the context ends at %d tokens; past them its rotary factors (longrope) change for "
+            "those that were read before",
+            config.target,
+            steady,
+        )
     check_rows(config.target, tokenizer, target.model_vocab_size)
     check_decoding(config.target, target, tokenizer)
     if config.mode != "reproducible":
