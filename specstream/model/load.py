@@ -138,7 +138,7 @@ def _check_kind(name: str, options: Mapping[str, bool]) -> None:
 
 
 def _check_weights(name: str, info: Mapping[str, Any]) -> None:
-    """transformers fills missing and misshapen weights with random numbers and only warns."""
+    """Missing and misshapen weights would be random numbers, and a warning."""
     wrong = [
         f"{key} has shape {list(found)} and should have {list(meant)}"
         for key, found, meant in sorted(info["mismatched_keys"])

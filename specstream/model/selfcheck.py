@@ -1,4 +1,4 @@
-"""Tries a model that has just been read: what can't be decoded with a cache is found here, not in a reply."""
+"""Tries a model that has just been read: what can't be decoded with a cache is found before a reply."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["check_decoding"]
 
 _TEXT = "In 1969 two people walked on the moon, and the others watched."
 _FIRST, _ALL = 6, 11  # tokens of the first part, and of all
-# How far rows may be off, by their size: in float32; in less, from passes of the same shape, and of others.
+# How far rows may be off, by their size: in float32; in less, from passes of one shape, and of several.
 _EXACT, _SAME_SHAPE, _ROUNDED = 1e-3, 0.01, 0.1
 
 

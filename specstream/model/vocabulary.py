@@ -57,9 +57,12 @@ def check_rows(name: str, tokenizer: Any, rows: int) -> None:
         return
     added = tokenizer.added_tokens_decoder
     ordinary = [token for i, token in beyond if i not in added or not added[i].special]
-    (last, _), remedy = beyond[-1], (
-        "take the tokenizer that was saved with the weights, or widen the model with transformers' "
-        f"resize_token_embeddings({beyond[-1][0] + 1}) and save it"
+    (last, _), remedy = (
+        beyond[-1],
+        (
+            "take the tokenizer that was saved with the weights, or widen the model with transformers' "
+            f"resize_token_embeddings({beyond[-1][0] + 1}) and save it"
+        ),
     )
     if ordinary:
         raise ModelBroken(

@@ -157,7 +157,9 @@ def test_a_start_that_nobody_waits_for_ends_behind_the_package_under_way(
             worker.close()
 
     worker = EngineWorker(
-        lambda: build.build_engine(config, worker.check), outcomes.append, lambda: ended.append(True)
+        lambda: build.build_engine(config, worker.check),
+        outcomes.append,
+        lambda: ended.append(True),
     )
     compiler.before_next = leave
     worker.start()

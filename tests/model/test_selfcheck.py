@@ -104,9 +104,7 @@ def test_state_beside_the_cache_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("kind", ["lean", "as it is"])
-def test_weights_that_are_no_numbers_are_named(
-    kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_weights_that_are_no_numbers_are_named(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     model = families.build("llama") if kind == "lean" else made("gpt2", GPT, torch.float32)
     with torch.no_grad():
         for parameter in model.parameters():
