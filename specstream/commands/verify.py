@@ -87,7 +87,9 @@ def _findings(config: EngineConfig, args: argparse.Namespace) -> Iterator[Findin
     # Every 21st: three prompts, of three domains.
     chosen: list[list[Message]] = [prompt["messages"] for prompt in prompts[::21]]
     note(f"loading {config.target}")
-    core = build_engine(config.model_copy(update={"mode": "default"}))
+    # What is sampled is compared with the law of what was asked for, and nothing else.
+    plain = {"mode": "default", "model_defaults": False}
+    core = build_engine(config.model_copy(update=plain))
     tokenizer = load_tokenizer(config.target)
     yield check_rules(core, tokenizer, chosen)
     yield check_samples(core, tokenizer, chosen, args.runs)

@@ -11,6 +11,7 @@ from specstream.engine.prompt import encode_messages
 from specstream.engine.request import Request
 from specstream.engine.slots import Slots
 from specstream.errors import PromptError, SamplingError
+from specstream.model.defaults import ModelDefaults
 from specstream.model.processors import LogitsPipeline
 from specstream.model.runner import ModelRunner
 from specstream.spec.proposal import Proposer
@@ -32,6 +33,8 @@ class Admission:
         self._target = target
         self._tokenizer, self._decoder = tokenizer, decoder_of(tokenizer)
         self._eos_ids = eos_ids
+        own = getattr(target.model, "generation_config", None) if config.model_defaults else None
+        self._defaults = ModelDefaults.of(own)
         self._coupled = config.mode == "reproducible"
         wanted = config.proposer
         eager = isinstance(wanted, AutoProposerConfig) and wanted.objective == "first_phrase"
@@ -56,6 +59,8 @@ class Admission:
         wrong = [i for i in params.stop_token_ids if not 0 <= i < target.vocab_size]
         if wrong:
             raise SamplingError(f"stop_token_ids names {wrong[0]}; there are {target.vocab_size}")
+        params = self._defaults.applied(params, prompt, self._eos_ids, target.device)
+        request.params = params
         processors = None
         if LogitsPipeline.needed(params):
             processors = LogitsPipeline(

@@ -19,6 +19,7 @@ from specstream.config import (
 from specstream.engine.loop import EngineCore
 from specstream.errors import VocabularyMismatch
 from specstream.model.compiled import DRAFT, TARGET
+from specstream.model.defaults import ModelDefaults
 from specstream.model.invariance import find_fixed_width
 from specstream.model.load import load_model, load_tokenizer
 from specstream.model.positions import declared_positions, steady_positions
@@ -53,7 +54,8 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
             check()
             runner.compile(check)
             runner.warm_up()
-    eos_ids = _eos_ids(target.model, tokenizer)
+    # A token that the model has no row for is never drawn.
+    eos_ids = frozenset(i for i in _eos_ids(target.model, tokenizer) if i < target.vocab_size)
     proposer = _build_proposer(config, target, draft, eos_ids)
     return EngineCore(config, target, tokenizer, proposer, eos_ids)
 
@@ -77,6 +79,8 @@ def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> Mo
         )
     check_rows(config.target, tokenizer, target.model_vocab_size)
     check_decoding(config.target, target, tokenizer)
+    if config.model_defaults:
+        ModelDefaults.tell(config.target, model.generation_config)
     if config.mode != "reproducible":
         return target
     width = find_fixed_width(model, config)
