@@ -153,7 +153,9 @@ class ModelDefaults:
         """Log, a line each, what a model asks for in vain, and how it would be sampled."""
         vain = _given(generation_config, _NOT_HONOURED)
         if vain:
-            _log.warning("%s: its generation_config asks for %s; not supported", name, _listed(vain))
+            _log.warning(
+                "%s: its generation_config asks for %s; not supported", name, _listed(vain)
+            )
         sampling = _given(generation_config, _SAMPLING)
         if sampling and getattr(generation_config, "do_sample", False):
             _log.info(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from specstream.model.vocabulary import find_draft
 from specstream.types import SamplingParams
 from tests.model import families
 from tests.model.compiled.uncompiled import Uncompiled
-from tests.tiny import ask, byte_tokenizer, run_until_idle, save_pair, tiny_model
+from tests.tiny import EOS, ask, byte_tokenizer, run_until_idle, save_pair, tiny_model
 
 PACKAGES = 5  # three passes, a pass and a chain
 
@@ -141,6 +142,20 @@ def test_the_bundled_target_gets_the_bundled_draft_under_any_name(tmp_path: Path
     (tmp_path / "here").symlink_to(DEFAULT_TARGET)
     config = parse_config({"target": str(tmp_path / "here")})
     assert find_draft(config, load_tokenizer(config.target)) == DEFAULT_DRAFT
+
+
+def test_an_end_that_the_model_has_no_row_for_is_none(tmp_path: Path) -> None:
+    target, _ = save_pair(tmp_path)
+    config = json.loads((target / "generation_config.json").read_text())
+    (target / "generation_config.json").write_text(
+        json.dumps(config | {"eos_token_id": [EOS, 5, 9999]})
+    )
+    core = build.build_engine(
+        parse_config({"target": str(target), "proposer": {"kind": "off"}, "threads": 1})
+    )
+    request, inbox = ask(core, "hello", SamplingParams(max_tokens=4, min_tokens=4))
+    run_until_idle(core)
+    assert request.eos_ids == {EOS, 5} and len(inbox.token_ids) == 4
 
 
 @pytest.mark.parametrize("stop", [1, 3, 4], ids=["at once", "behind the target", "in the draft"])
