@@ -43,11 +43,11 @@ class _Reply:
     prompt: Sequence[int]
     max_tokens: int
     ends: list[int]
-    device: torch.device
+    device: Any  # of torch; transformers' annotations say otherwise
     forced_bos: bool
 
     @property
-    def read(self) -> Tensor:
+    def read(self) -> Any:
         """``[1, n]``: the prompt."""
         return torch.tensor([list(self.prompt)], device=self.device)
 

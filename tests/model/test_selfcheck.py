@@ -58,13 +58,14 @@ def made(kind: str, options: dict[str, Any], dtype: torch.dtype) -> PreTrainedMo
     torch.manual_seed(0)
     config = CONFIG_MAPPING[kind](**{"vocab_size": VOCAB} | options)
     factory: Any = AutoModelForCausalLM
-    model: PreTrainedModel = factory.from_config(config)
+    model: Any = factory.from_config(config)
     model.train(False)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.mul_(5.0)  # opinions that depend on the context
-    return model.to(dtype)
+    found: PreTrainedModel = model.to(dtype)
+    return found
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
