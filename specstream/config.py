@@ -124,6 +124,12 @@ class EngineConfig(_Strict):
     because every pass of the target then has one fixed width over a cache of full capacity; a
     smaller ``context_length`` makes it cheaper.
 
+    ``model_defaults``: what transformers' ``generate`` applies to every reply because the model's
+    ``generation_config`` asks for it (``repetition_penalty``, ``no_repeat_ngram_size``,
+    ``suppress_tokens``, ``bad_words_ids``, ``min_length``, forced tokens …) is applied here too. A
+    request's own ``repetition_penalty`` takes the place of the model's. Temperature and the like are
+    never taken from there.
+
     ``compile=True`` captures the short passes of both models when the engine starts: compiled code on
     a CPU (it takes a C++ compiler and, the first time, minutes; the code is kept in
     ``$SPECSTREAM_CACHE``, else the user's cache folder, for later starts), CUDA graphs on a GPU. For
@@ -136,7 +142,9 @@ class EngineConfig(_Strict):
     """
 
     target: str = DEFAULT_TARGET
-    draft: str = DEFAULT_DRAFT
+    draft: str | None = Field(
+        default=None, description="default: the bundled draft if it has the target's tokenizer"
+    )
     proposer: ProposerConfig = AutoProposerConfig()
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     draft_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -158,6 +166,9 @@ class EngineConfig(_Strict):
     prefill_chunk: int = Field(default=512, ge=1, description="prompt tokens read in one pass")
     context_length: int | None = Field(
         default=None, ge=2, description="use less context than the model could take"
+    )
+    model_defaults: bool = Field(
+        default=True, description="penalties and bans of the model's generation_config hold"
     )
     rule: Literal["ratio", "block"] = "block"
     mode: Literal["default", "reproducible"] = "default"

@@ -10,7 +10,7 @@
     ├── ModelError
     │   ├── ModelNotFound        no such folder or hub id, or the hub can't be reached
     │   ├── ModelBroken          files are there but can't be read as a model
-    │   ├── ModelUnsupported     an architecture whose cache can't be rolled back
+    │   ├── ModelUnsupported     no decoder, or one whose cache can't be rolled back
     │   └── VocabularyMismatch   draft and target don't share one tokenizer
     ├── EngineError
     │   ├── EngineClosed         the engine is not running (any more)
@@ -108,7 +108,7 @@ class ModelBroken(ModelError):
 
 
 class ModelUnsupported(ModelError):
-    """The model's cache can't be rolled back, so its drafts can't be judged."""
+    """No decoder, or one whose cache can't be rolled back, so that drafts can't be judged."""
 
     code = "model_unsupported"
 

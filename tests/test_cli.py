@@ -15,6 +15,7 @@ import pytest
 import soundfile
 
 from specstream.cli import main
+from tests.tiny import save_pair
 
 STORY = [
     "say",
@@ -53,6 +54,18 @@ def test_generate_gives_the_same_greedy_text_with_and_without(
     assert CONTRACT <= results[0].keys()
     assert results[0]["text"]
     assert results[0]["token_ids"] == results[1]["token_ids"] == results[2]["token_ids"]
+
+
+def test_a_target_alone_is_served_and_one_line_says_what_drafts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, _ = save_pair(tmp_path)
+    capsys.readouterr()
+    assert main(["generate", "hello", "--target", str(target), "--max-tokens", "4", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert len(json.loads(captured.out.splitlines()[-1])["token_ids"]) == 4
+    said = [line for line in captured.err.splitlines() if line.startswith("specstream: ")]
+    assert len(said) == 1 and "prompt lookup only" in said[0]
 
 
 def test_generate_prints_the_text_and_tells_its_figures_on_stderr(

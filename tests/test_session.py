@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from specstream import Engine, SamplingParams
+from specstream.config import DEFAULT_DRAFT
 from specstream.errors import (
     ConfigError,
     EngineClosed,
@@ -167,7 +168,7 @@ async def test_models_that_do_not_load_raise_at_the_door(pair: tuple[Path, Path]
         async with Engine.load("/no/such/model"):
             pass
     with pytest.raises(VocabularyMismatch):
-        async with Engine.load(pair[0]):
+        async with Engine.load(pair[0], DEFAULT_DRAFT):
             pass
     assert all(thread.name != "specstream-engine" for thread in threading.enumerate())
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from specstream.commands.interrupts import ends_at_once
-from specstream.commands.loading import tell_of_compiling
+from specstream.commands.loading import show_log
 from specstream.commands.stdin import read_prompt
 from specstream.config import meant, parse_config, read_config
 from specstream.engine.prompt import check_messages
@@ -39,7 +39,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model pair and sampling")
     add = group.add_argument
     add("--target", metavar="ID_OR_PATH", help="target model (default: the bundled one)")
-    add("--draft", metavar="ID_OR_PATH", help="draft model (default: the bundled one)")
+    add("--draft", metavar="ID_OR_PATH", help="draft model (default: the bundled one, if it fits)")
     add("--proposer", choices=sorted(KINDS), help="who drafts (default: auto, chosen each round)")
     add("--temperature", type=float, help="0 is greedy, and the default")
     add("--top-p", type=float, help="nucleus sampling")
@@ -131,8 +131,7 @@ def engine_of(args: argparse.Namespace) -> Engine:
     config = parse_config(engine)
     with ends_at_once():
         check_models(config)
-    if config.compile:
-        tell_of_compiling()
+    show_log(info=config.compile)  # compiling takes minutes
     return Engine(config)
 
 

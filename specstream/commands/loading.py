@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from specstream.commands.interrupts import ends_at_once
 from specstream.session import Engine
 
-__all__ = ["loaded", "tell_of_compiling"]
+__all__ = ["loaded", "show_log"]
 
 _CLEAR = "\r\033[K"
 _REDRAWN_S = 0.2
@@ -58,12 +58,20 @@ async def _draw(what: str) -> None:
         await asyncio.sleep(_REDRAWN_S)
 
 
-def tell_of_compiling() -> None:
-    """What takes minutes isn't done in silence."""
-    log = logging.getLogger("specstream.model")
-    if not log.isEnabledFor(logging.INFO):
-        handler = logging.StreamHandler()  # stderr
+class _Lines(logging.Handler):
+    """What is logged, line by line on stderr, over what is shown there while models load."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called by the logger."""
         clear = _CLEAR if sys.stderr.isatty() else ""
-        handler.setFormatter(logging.Formatter(f"{clear}%(message)s"))
-        log.addHandler(handler)
-        log.setLevel(logging.INFO)
+        print(f"{clear}specstream: {self.format(record)}", file=sys.stderr, flush=True)
+
+
+def show_log(*, info: bool) -> None:
+    """Show warnings of the engine and the models; with ``info`` also how far compiling has come."""
+    for name in ("specstream.engine", "specstream.model"):
+        log = logging.getLogger(name)
+        if not any(isinstance(handler, _Lines) for handler in log.handlers):
+            log.addHandler(_Lines(logging.INFO))
+        if info:
+            log.setLevel(logging.INFO)

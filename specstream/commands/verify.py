@@ -11,7 +11,12 @@ import anyio
 
 from specstream.commands.common import engine_of, note, print_json
 from specstream.commands.interrupts import ends_at_once
-from specstream.config import AutoProposerConfig, DraftProposerConfig, EngineConfig
+from specstream.config import (
+    AutoProposerConfig,
+    DraftProposerConfig,
+    EngineConfig,
+    NgramProposerConfig,
+)
 from specstream.errors import ConfigError
 from specstream.types import Message
 
@@ -37,10 +42,8 @@ async def run(args: argparse.Namespace) -> int:
     with ends_at_once():
         from specstream.bench.exactness.harness import AT_ONCE
 
-    config = config.model_copy(update={"max_waiting": AT_ONCE})
-    if args.proposer is None and isinstance(config.proposer, AutoProposerConfig):
-        # Drafts of a fixed length put every rule to work; a controller may choose not to draft.
-        config = config.model_copy(update={"proposer": DraftProposerConfig()})
+        config = config.model_copy(update={"max_waiting": AT_ONCE})
+        config = await anyio.to_thread.run_sync(_settled, config, args.proposer is None)
     findings: list[Finding] = []
 
     def check_all() -> None:
@@ -59,6 +62,23 @@ async def run(args: argparse.Namespace) -> int:
     return 0 if all(finding.holds for finding in findings) else 1
 
 
+def _settled(config: EngineConfig, may_choose: bool) -> EngineConfig:
+    """The config with the draft's name in it, and drafts of a fixed length where that is left open.
+
+    They put every rule to work; a controller may choose not to draft.
+    """
+    from specstream.model.load import load_tokenizer
+    from specstream.model.vocabulary import find_draft
+
+    proposer = config.proposer
+    if not isinstance(proposer, AutoProposerConfig | DraftProposerConfig):
+        return config
+    draft = find_draft(config, load_tokenizer(config.target))
+    if may_choose and isinstance(proposer, AutoProposerConfig):
+        proposer = NgramProposerConfig() if draft is None else DraftProposerConfig()
+    return config.model_copy(update={"draft": draft, "proposer": proposer})
+
+
 def _findings(config: EngineConfig, args: argparse.Namespace) -> Iterator[Finding]:
     from specstream.bench.exactness.bits import check_bits
     from specstream.bench.exactness.coverage import check_parameters
@@ -71,7 +91,9 @@ def _findings(config: EngineConfig, args: argparse.Namespace) -> Iterator[Findin
     # Every 21st: three prompts, of three domains.
     chosen: list[list[Message]] = [prompt["messages"] for prompt in prompts[::21]]
     note(f"loading {config.target}")
-    core = build_engine(config.model_copy(update={"mode": "default"}))
+    # What is sampled is compared with the law of what was asked for, and nothing else.
+    plain = {"mode": "default", "model_defaults": False}
+    core = build_engine(config.model_copy(update=plain))
     tokenizer = load_tokenizer(config.target)
     yield check_rules(core, chosen)
     yield check_samples(core, chosen, args.runs)

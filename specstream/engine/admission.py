@@ -14,7 +14,8 @@ from specstream.engine.prompt import Prompt, PromptEncoder
 from specstream.engine.reasoning import Reasoning, markers_of
 from specstream.engine.request import Request
 from specstream.engine.slots import Slots
-from specstream.errors import SamplingError
+from specstream.errors import PromptError, SamplingError
+from specstream.model.defaults import ModelDefaults
 from specstream.model.processors import LogitsPipeline
 from specstream.model.runner import ModelRunner
 from specstream.spec.proposal import Proposer
@@ -40,6 +41,8 @@ class Admission:
         self._template_kwargs = config.chat_template_kwargs
         self._markers = markers_of(tokenizer) if config.reasoning == "apart" else None
         self._eos_ids = eos_ids
+        own = getattr(target.model, "generation_config", None) if config.model_defaults else None
+        self._defaults = ModelDefaults.of(own)
         self._coupled = config.mode == "reproducible"
         wanted = config.proposer
         eager = isinstance(wanted, AutoProposerConfig) and wanted.objective == "first_phrase"
@@ -55,9 +58,17 @@ class Admission:
         """
         target, params = self._target, request.params
         prompt, opened = self.encode(request.messages, request.template_kwargs)
+        unread = [i for i in prompt if i >= target.model_vocab_size]
+        if unread:
+            raise PromptError(
+                f"the prompt has {self._tokenizer.convert_ids_to_tokens(unread[0])!r}, for which the "
+                f"model has no row ({target.model_vocab_size} rows); leave that out"
+            )
         wrong = [i for i in params.stop_token_ids if not 0 <= i < target.vocab_size]
         if wrong:
             raise SamplingError(f"stop_token_ids names {wrong[0]}; there are {target.vocab_size}")
+        params = self._defaults.applied(params, prompt, self._eos_ids, target.device)
+        request.params = params
         processors = None
         if LogitsPipeline.needed(params):
             processors = LogitsPipeline(
@@ -65,7 +76,8 @@ class Admission:
             )
         if request.reference:
             reference = self._prompts.encode_text(request.reference)
-            request.reference_ids = reference[: target.context_length]
+            known = [i for i in reference if i < target.vocab_size]
+            request.reference_ids = known[: target.context_length]
         request.context_length, request.eos_ids = target.context_length, self._eos_ids
         if self._phrases is not None:
             request.first_phrase = FirstPhrase(self._phrases)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GrammarState", "check_grammar"]
 
+_LOOKS = 256  # places in a grammar that are looked at, to see how long a reply can be
+
 # Free white space would let a model that likes it write it for ever. The separators are patterns.
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 
@@ -90,6 +92,35 @@ class GrammarState:
         if path not in self._known:  # the draft has mostly asked before the judge does
             self._known[path] = self._mask() if self._walk(list(path)) else None
         return self._known[path]
+
+    def can_last(self, tokens: int) -> bool:
+        """Whether a reply may have that many tokens before its end; True if that takes long to say.
+
+        Asked at the start. The longest replies are written byte by byte, so where a single byte may
+        follow, longer tokens needn't be tried.
+
+        Raises:
+            SamplingError: the grammar is too complex to be followed.
+        """
+        bytewise = np.zeros(self._vocab_size, dtype=np.bool_)
+        for byte in range(256):
+            ids = self._vocabulary.tokenize_bytes(bytes([byte]))
+            if len(ids) == 1 and ids[0] < self._vocab_size:
+                bytewise[ids[0]] = True
+        paths: list[tuple[int, ...]] = [()]
+        for _ in range(_LOOKS):
+            if not paths:
+                return False
+            path = paths.pop()
+            if len(path) >= tokens:
+                return True
+            if not self._walk(list(path)):
+                continue
+            allowed = self._mask()
+            allowed[self._end_ids] = False
+            short = allowed & bytewise
+            paths += [(*path, int(i)) for i in np.flatnonzero(short if short.any() else allowed)]
+        return True
 
     def _mask(self) -> NDArray[np.bool_]:
         packed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -22,12 +26,13 @@ from specstream.errors import (
     ConfigError,
     ModelBroken,
     ModelError,
+    ModelUnsupported,
     SpecstreamError,
-    VocabularyMismatch,
 )
+from specstream.model.cache import check_supported
 from specstream.model.places import check_folder, first_line, hub_options, not_found
 
-__all__ = ["check_vocabulary", "choose_device", "choose_dtype", "load_model", "load_tokenizer"]
+__all__ = ["choose_device", "choose_dtype", "load_model", "load_tokenizer"]
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -82,6 +87,7 @@ def load_model(name: str, config: EngineConfig, dtype: str = "auto") -> PreTrain
     Raises:
         ModelNotFound: nothing there, or the Hub can't be reached.
         ModelBroken: files damaged, or weights missing or of the wrong shape.
+        ModelUnsupported: no decoder, or one whose state can't be rolled back.
         ConfigError: the device is not there.
     """
     check_folder(name)
@@ -89,40 +95,59 @@ def load_model(name: str, config: EngineConfig, dtype: str = "auto") -> PreTrain
     wanted = choose_dtype(config.dtype if dtype == "auto" else dtype, device)
     with _translated(name, "model"):
         options = hub_options(name)
-        AutoConfig.from_pretrained(name, **options)  # first: its error names the right file
+        _check_kind(name, options)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            name, dtype=wanted, output_loading_info=True, **options
+            name,
+            dtype=wanted,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # told below, with their shapes
+            **options,
         )
         model, info = loaded
-        # transformers fills a missing weight with random numbers and only warns.
-        lost = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
-        if lost:
-            some = ", ".join(lost[:3])
-            raise ModelBroken(f"{name}: {len(lost)} weights are missing or misshapen ({some} …)")
+        _check_weights(name, info)
         ready: PreTrainedModel = model.to(device).eval()
     return ready
 
 
-def check_vocabulary(
-    target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase, names: tuple[str, str]
-) -> None:
-    """Token ids are compared one by one, so both sides must mean the same by each.
+def _check_kind(name: str, options: Mapping[str, bool]) -> None:
+    """Refuse what can't be served from its config, before any weight is read."""
+    values, _ = PreTrainedConfig.get_config_dict(name, **options)
+    kind = values.get("model_type")
+    if kind not in CONFIG_MAPPING:
+        own = "its files bring code of their own, which is not run" if "auto_map" in values else ""
+        raise ModelBroken(
+            f"{name}: transformers {transformers.__version__} knows no model type {kind!r} "
+            f"({own or 'a newer transformers may; or its config.json is wrong'})"
+        )
+    config = AutoConfig.from_pretrained(name, **options)
+    try:
+        check_supported(config)
+    except ModelUnsupported as error:
+        raise ModelUnsupported(f"{name}: {error}") from None
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ModelUnsupported(
+            f"{name}: transformers has no causal language model of type {kind!r}; choose a "
+            "decoder-only model"
+        )
 
-    Raises:
-        VocabularyMismatch: says how many entries differ and shows one.
-    """
-    ours, theirs = target.get_vocab(), draft.get_vocab()
-    if ours == theirs:
-        return
-    differ = [
-        token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token)
+
+def _check_weights(name: str, info: Mapping[str, Any]) -> None:
+    """Missing and misshapen weights would be random numbers, and a warning."""
+    wrong = [
+        f"{key} has shape {list(found)} and should have {list(meant)}"
+        for key, found, meant in sorted(info["mismatched_keys"])
     ]
-    example = min(differ)
-    raise VocabularyMismatch(
-        f"draft {names[1]} and target {names[0]} don't share a tokenizer: {len(differ)} tokens differ "
-        f"(for example {example!r}: {ours.get(example)} and {theirs.get(example)}); "
-        "choose a draft of the same family, or --proposer ngram"
-    )
+    if wrong:
+        raise ModelBroken(
+            f"{name}: {len(wrong)} weights don't have the shape that config.json says: {_some(wrong)}"
+        )
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ModelBroken(f"{name}: {len(missing)} weights are missing: {_some(missing)}")
+
+
+def _some(words: Sequence[str]) -> str:
+    return ", ".join(words[:3]) + (f", and {len(words) - 3} more" if len(words) > 3 else "")
 
 
 @contextmanager

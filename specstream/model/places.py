@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import textwrap
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,7 +23,8 @@ def check_models(config: EngineConfig) -> None:
         ModelNotFound: nothing there, or the Hub can't be reached.
         ModelBroken: a folder whose config can't be read, or that has no weights.
     """
-    for name in [config.target, *([config.draft] if config.wants_draft else [])]:
+    draft = config.draft if config.wants_draft else None
+    for name in [config.target, *([draft] if draft is not None else [])]:
         check_folder(name)
         folder = Path(name)
         if not folder.is_dir():
@@ -92,4 +94,6 @@ def not_found(name: str, why: object) -> ModelNotFound:
 def first_line(error: object) -> str:
     """Of what an exception says, so much as fits into a message."""
     text = str(error).strip()
-    return text.splitlines()[0][:200] if text else type(error).__name__
+    if not text:
+        return type(error).__name__
+    return textwrap.shorten(text.splitlines()[0], 300, placeholder=" …")

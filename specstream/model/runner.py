@@ -21,6 +21,7 @@ from specstream.model.compiled import (
     count_packages,
 )
 from specstream.model.lean import LeanDecoder
+from specstream.model.positions import declared_positions, steady_positions
 from specstream.model.products import ROUNDED
 from specstream.model.slab import SlabCache
 
@@ -83,7 +84,7 @@ class ModelRunner:
         text = model.config.get_text_config()
         self.model_vocab_size = int(text.vocab_size)
         self.vocab_size = vocab_size or self.model_vocab_size
-        own = int(getattr(text, "max_position_embeddings", 0) or 2**31)
+        own = min(declared_positions(text), steady_positions(text))
         # Junk that fills a pass up has positions too, and a model may have no more than its own.
         own -= fixed_width or 0
         self.context_length = min(own, context_length or own)

@@ -11,7 +11,7 @@ from typing import Self
 
 import pytest
 
-from specstream.commands.loading import loaded, tell_of_compiling
+from specstream.commands.loading import loaded, show_log
 from specstream.config import EngineConfig
 from specstream.errors import ModelError, ModelNotFound
 from specstream.session import Engine
@@ -106,6 +106,6 @@ def test_compiling_is_told_on_lines_of_its_own(
 ) -> None:
     monkeypatch.setattr(sys, "stderr", stream)
     quiet.setLevel(logging.WARNING)
-    tell_of_compiling()
+    show_log(info=True)
     quiet.info("one of %s", "two")
     assert stream.getvalue() == line

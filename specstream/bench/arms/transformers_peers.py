@@ -16,7 +16,9 @@ from specstream.bench.arms.thread import BenchThread
 from specstream.bench.records import Emission, Run
 from specstream.config import EngineConfig
 from specstream.engine.prompt import PromptEncoder
-from specstream.model.load import check_vocabulary, load_model, load_tokenizer
+from specstream.errors import VocabularyMismatch
+from specstream.model.load import load_model, load_tokenizer
+from specstream.model.vocabulary import find_draft
 from specstream.types import Message
 
 __all__ = [
@@ -108,15 +110,16 @@ class PeerModels:
         """Read the draft.
 
         Raises:
-            VocabularyMismatch: its tokenizer isn't the target's.
+            VocabularyMismatch: there is none with the target's tokenizer.
             ModelError: any of its other kinds.
         """
         config = self._config
 
         def read() -> Any:
-            theirs = load_tokenizer(config.draft)
-            check_vocabulary(self.tokenizer, theirs, (config.target, config.draft))
-            return load_model(config.draft, config)
+            name = find_draft(config, self.tokenizer)
+            if name is None:
+                raise VocabularyMismatch("no draft was named, and the bundled one doesn't fit")
+            return load_model(name, config)
 
         self.draft = await self.thread.call(read)
 
