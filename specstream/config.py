@@ -131,6 +131,13 @@ class EngineConfig(_Strict):
     max_parked: int = Field(
         default=16, ge=0, description="further requests under way whose consumers don't read"
     )
+    max_parked_s: float = Field(
+        default=30.0,
+        ge=0.0,
+        allow_inf_nan=False,
+        description="a consumer that reads nothing for so long is in the way of those who wait: its "
+        "request ends with ConsumerStalled",
+    )
     max_sessions: int = Field(
         default=16, ge=0, description="idle conversations whose cache is kept"
     )

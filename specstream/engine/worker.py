@@ -108,10 +108,11 @@ class EngineWorker:
             return
         self._on_ready(None)
         try:
-            progressing = False
+            progressing, patience = False, None
             with torch.inference_mode():
-                while self._read_mail(core, wait=not progressing):
+                while self._read_mail(core, wait=not progressing, patience=patience):
                     progressing = core.step()
+                    patience = None if progressing else core.patience()
         except BaseException:
             _log.exception("the engine thread ends")
         finally:
@@ -135,11 +136,21 @@ class EngineWorker:
         self._on_ready(error)
         self._on_closed()
 
-    def _read_mail(self, core: EngineCore, *, wait: bool, to_the_end: bool = False) -> bool:
-        """Act on everything in the mailbox; False when it says to close."""
+    def _read_mail(
+        self,
+        core: EngineCore,
+        *,
+        wait: bool,
+        patience: float | None = None,
+        to_the_end: bool = False,
+    ) -> bool:
+        """Act on everything in the mailbox; False when it says to close.
+
+        Where it is empty and it shall ``wait``, so for ``patience`` seconds at most (None: any time).
+        """
         while True:
             try:
-                mail = self._mail.get(block=wait)
+                mail = self._mail.get(wait, patience)
             except queue.Empty:
                 return True
             if mail is None:
