@@ -105,7 +105,8 @@ class EngineConfig(_Strict):
     choice) and bfloat16 on a GPU that has it. ``draft_dtype="auto"`` is the target's.
     ``device="auto"`` takes the GPU if there is one.
 
-    ``mode="default"`` keeps the target's distribution; ``rule`` says how sampled drafts are judged.
+    ``mode="default"`` keeps the target's distribution; ``rule`` says how sampled drafts are judged,
+    but for requests with a seed, which are judged by exact match (see `SamplingParams.seed`).
     ``mode="reproducible"`` makes a reply a fixed function of prompt, parameters and seed: the same
     tokens whatever drafts, however long the blocks, and whoever else is served. It costs time,
     because every pass of the target then has one fixed width over a cache of full capacity; a

@@ -6,7 +6,9 @@ need a mailbox anyway: so one dedicated thread, not a pool.
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["EngineWorker"]
 
 _MAX_MAIL = 1024
+_PARTING = 10.0  # s that an exit waits for the step under way
 _log = logging.getLogger("specstream.engine")
 
 Mail = Callable[["EngineCore"], None]
@@ -49,10 +52,19 @@ class EngineWorker:
         self._closing = False
         self._gate = threading.Lock()  # nothing may enter the mailbox behind the closing notice
         self._thread = threading.Thread(target=self._run, name="specstream-engine", daemon=True)
+        self._process = os.getpid()
 
     def start(self) -> None:
         """Start the thread and, on it, the loading of the models."""
+        # A program may end without having closed the engine; cut off in torch, a thread can abort it.
+        atexit.register(self._part)
         self._thread.start()
+
+    def _part(self) -> None:
+        """The interpreter exits."""
+        if os.getpid() == self._process:  # a forked one has no such thread
+            self.close()
+            self._thread.join(_PARTING)
 
     def submit(self, request: Request) -> None:
         """Hand a request over.
@@ -96,6 +108,12 @@ class EngineWorker:
         self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        finally:
+            atexit.unregister(self._part)
+
+    def _serve(self) -> None:
         try:
             core = self._build()
         except SpecstreamError as error:
