@@ -42,9 +42,13 @@ class Judge:
         if keyed:
             seeds = [batch[i].seed for i in keyed]
             first = [len(batch[i].token_ids) for i in keyed]
-            made.update(zip(keyed, match_batch([cases[i] for i in keyed], seeds, first), strict=True))
+            made.update(
+                zip(keyed, match_batch([cases[i] for i in keyed], seeds, first), strict=True)
+            )
         if free:
-            made.update(zip(free, verify_batch([cases[i] for i in free], rule=self._rule), strict=True))
+            made.update(
+                zip(free, verify_batch([cases[i] for i in free], rule=self._rule), strict=True)
+            )
         verdicts = [made[index] for index in range(len(batch))]
         for request, verdict in zip(batch, verdicts, strict=True):
             for row in verdict.broken:

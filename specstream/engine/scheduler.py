@@ -110,21 +110,23 @@ class Scheduler(Generic[R]):
                 self._parked[request] = (request.delivery.read, now if fresh else since)
 
     def _blocking(self) -> list[R]:
-        """The parked ones that keep someone from being served, those first that have read least lately."""
+        """The parked ones that keep someone from being served, the longest unread first."""
+        if not self.waiting or not self._parked:
+            return []
         active = len(self.running) - len(self._parked)
         full = self._free() <= 0 and active < self._max_running  # and not because others are served
         busy = {request.session for request in self.running}
         wanted = {request.session for request in self.waiting}
         placeless = full and bool(wanted - busy or None in wanted)
-        found = [
-            r for r in self._parked if placeless or (r.session is not None and r.session in wanted)
-        ]
+        wanted.discard(None)
+        found = [r for r in self._parked if placeless or r.session in wanted]
         return sorted(found, key=lambda request: self._parked[request][1])
 
     def in_the_way(self) -> R | None:
         """One that was parked too long and keeps another from being served; to be ended."""
         for request in self._blocking()[:1]:
-            if self._now() - self._parked[request][1] >= self._max_parked_s:
+            late = self._now() - self._parked[request][1] >= self._max_parked_s
+            if late and request.delivery.read == self._parked[request][0]:
                 return request
         return None
 

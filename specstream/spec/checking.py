@@ -60,7 +60,7 @@ def checked(proposal: object, most: int, vocab_size: int, device: torch.device) 
 
 
 def marked(proposals: Sequence[Proposal], vocab_size: int) -> list[Proposal]:
-    """Proposals whose ids the target can read: where nobody could look, others than tokens' are replaced.
+    """Proposals that the target can read: where ids weren't looked at, those that are none replaced.
 
     They are marked (`Proposal.sound`); the judge ends a drawn chain before the mark.
     """
@@ -69,8 +69,9 @@ def marked(proposals: Sequence[Proposal], vocab_size: int) -> list[Proposal]:
         return list(proposals)
     safe = ids.clamp(0, vocab_size - 1)
     lengths = [proposal.length for proposal in proposals]
-    parts = zip(proposals, safe.split(lengths), (ids == safe).split(lengths), strict=True)
-    return [replace(p, tokens=tokens, sound=sound) for p, tokens, sound in parts]
+    parts, sound = torch.split(safe, lengths), torch.split(ids == safe, lengths)
+    each = zip(proposals, parts, sound, strict=True)
+    return [replace(proposal, tokens=part, sound=mark) for proposal, part, mark in each]
 
 
 def distributions(rows: Tensor) -> Tensor:

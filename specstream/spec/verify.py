@@ -193,7 +193,7 @@ class _Sampled:
 
 
 def _draw(cases: Sequence[_Sampled], law_of: Callable[..., Law] | None) -> Tensor:
-    """``[B, 3]``: for each case accepted count and next token, drawn from its law; and 1 if it is sound."""
+    """``[B, 3]``: accepted count and next token, drawn from each case's law; and 1 if it is sound."""
     count = max(case.proposal.length for case in cases)
     target = _stacked([_pad(case.target, count + 1) for case in cases])
     tokens = _stacked([_pad(case.proposal.tokens, count) for case in cases])

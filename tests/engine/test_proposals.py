@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -66,7 +66,7 @@ VALUES: dict[str, Callable[[Proposal], Any]] = {  # what only a look at the numb
 SHAPES: dict[str, Callable[[Proposal], Any]] = {
     "no proposal": lambda proposal: None,
     "a list": lambda proposal: proposal.tokens.tolist(),
-    "tokens as a list": lambda proposal: replace(proposal, tokens=proposal.tokens.tolist()),
+    "tokens as a list": lambda p: replace(p, tokens=cast(Any, p.tokens.tolist())),
     "tokens of another dtype": lambda p: replace(p, tokens=p.tokens.int()),
     "tokens as floats": lambda p: replace(p, tokens=p.tokens.float()),
     "tokens of two dimensions": lambda p: replace(p, tokens=p.tokens.unsqueeze(0)),
@@ -83,7 +83,7 @@ SHAPES: dict[str, Callable[[Proposal], Any]] = {
     "siblings": lambda p: replace(p, parents=torch.full((p.length,), -1)),
     "a tree": lambda p: replace(p, parents=torch.arange(p.length).clamp_max(1) - 1),
     "parents elsewhere": lambda p: replace(p, parents=torch.arange(p.length + 1)),
-    "parents as text": lambda p: replace(p, parents="chain"),
+    "parents as text": lambda p: replace(p, parents=cast(Any, "chain")),
 }
 
 
@@ -192,7 +192,9 @@ def test_where_looking_is_a_wait_numbers_are_checked_without_one(
         assert inbox.token_ids == plain_greedy("abab", 40, eos=None)
     judged_by_q = temperature > 0.0 and mode == "default"
     if judged_by_q and name.startswith("prob"):
-        assert request.stats.accepted_at[0] <= made.sound  # nothing stands where the first q is none
+        assert (
+            request.stats.accepted_at[0] <= made.sound
+        )  # nothing stands where the first q is none
     if judged_by_q or "id" in name.split():
         assert "out of range" in caplog.text
 

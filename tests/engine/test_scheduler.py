@@ -65,7 +65,7 @@ class Clock:
 
 
 def crowd(clock: Clock, running: int, parked: int, waiting: int) -> Scheduler[FakeRequest]:
-    """Places for two side by side and two more that are parked; nobody waits more than 10 s for those."""
+    """Two places, and two more for parked ones, for which nobody waits longer than 10 s."""
     scheduler: Scheduler[FakeRequest] = Scheduler(2, 8, 2, 10.0, clock)
     for _ in range(parked):
         slow = FakeRequest()

@@ -56,7 +56,6 @@ def test_without_a_seed_each_reply_is_another_and_the_rule_judges(
 ) -> None:
     judged: dict[str, list[int]] = {"match_batch": [], "verify_batch": []}
 
-
     def count(name: str) -> None:
         real = getattr(judge, name)
 

@@ -274,7 +274,9 @@ BUGS: Mapping[str, Bug] = {
     "draft's noise keyed by position alone": Bug(_COINS, KeyedByPosition),
     "auto drops its unsure last token": Bug(
         _AUTO,
-        patch=lambda: _patched("specstream.spec.proposers.drafting.Drafting.proposal", _less_unsure),
+        patch=lambda: _patched(
+            "specstream.spec.proposers.drafting.Drafting.proposal", _less_unsure
+        ),
     ),
 }
 

@@ -18,8 +18,8 @@ from specstream.bench.exactness.toy import EOS, Letters, TableRunner, TinyRunner
 from specstream.config import DraftProposerConfig, NgramProposerConfig
 from specstream.engine.loop import EngineCore
 from specstream.model.runner import ModelRunner
-from specstream.spec.proposal import Proposer
 from specstream.spec.control.records import Explanation, Outcome, Outlook, Plan, RoundTimes
+from specstream.spec.proposal import Proposer
 from specstream.spec.proposers.auto import AutoProposer
 from specstream.spec.proposers.draft_model import DraftModelProposer
 from specstream.spec.proposers.ngram import NgramProposer
