@@ -191,7 +191,8 @@ class Engine:
                 loop that entered it is closed.
             EngineError: another event loop has entered it.
 
-        Further errors (too long a prompt, a full waiting line) are raised by the iteration.
+        Further errors (too long a prompt, a full waiting line; `ConsumerStalled` where nobody read the
+        reply for ``max_parked_s`` while others waited) are raised by the iteration.
         """
         from specstream.engine.prompt import check_messages
         from specstream.engine.request import Request
