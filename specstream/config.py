@@ -118,7 +118,8 @@ class EngineConfig(_Strict):
     choice) and bfloat16 on a GPU that has it. ``draft_dtype="auto"`` is the target's.
     ``device="auto"`` takes the GPU if there is one.
 
-    ``mode="default"`` keeps the target's distribution; ``rule`` says how sampled drafts are judged.
+    ``mode="default"`` keeps the target's distribution; ``rule`` says how sampled drafts are judged,
+    but for requests with a seed, which are judged by exact match (see `SamplingParams.seed`).
     ``mode="reproducible"`` makes a reply a fixed function of prompt, parameters and seed: the same
     tokens whatever drafts, however long the blocks, and whoever else is served. It costs time,
     because every pass of the target then has one fixed width over a cache of full capacity; a
@@ -156,6 +157,13 @@ class EngineConfig(_Strict):
     max_waiting: int = Field(default=64, ge=0, description="requests that may wait for a place")
     max_parked: int = Field(
         default=16, ge=0, description="further requests under way whose consumers don't read"
+    )
+    max_parked_s: float = Field(
+        default=30.0,
+        ge=0.0,
+        allow_inf_nan=False,
+        description="a consumer that reads nothing for so long is in the way of those who wait: its "
+        "request ends with ConsumerStalled",
     )
     max_sessions: int = Field(
         default=16, ge=0, description="idle conversations whose cache is kept"

@@ -15,6 +15,8 @@
     ├── EngineError
     │   ├── EngineClosed         the engine is not running (any more)
     │   ├── EngineBusy           the waiting line is full
+    │   ├── ConsumerStalled      nobody read this reply while others waited for its place
+    │   ├── ProposalError        what a proposer handed over can't be judged; costs its help only
     │   └── EngineFailed         the engine thread met an unexpected exception
     ├── AdapterError
     │   ├── AdapterUnavailable   unknown adapter, or a library it needs is missing
@@ -36,6 +38,7 @@ __all__ = [
     "AdapterUnavailable",
     "ConfigError",
     "ConnectionFailed",
+    "ConsumerStalled",
     "EngineBusy",
     "EngineClosed",
     "EngineError",
@@ -47,6 +50,7 @@ __all__ = [
     "OutputError",
     "PortUnavailable",
     "PromptError",
+    "ProposalError",
     "ProtocolError",
     "RequestError",
     "SamplingError",
@@ -135,6 +139,18 @@ class EngineBusy(EngineError):
     """Too many requests wait already; try again later."""
 
     code = "engine_busy"
+
+
+class ConsumerStalled(EngineError):
+    """Nobody read this reply for too long while others waited; what it wrote before can be read."""
+
+    code = "consumer_stalled"
+
+
+class ProposalError(EngineError):
+    """A proposer handed over what can't be judged. It costs the proposer's help, never a request."""
+
+    code = "bad_proposal"
 
 
 class EngineFailed(EngineError):

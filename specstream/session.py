@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -42,6 +43,7 @@ class Engine:
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self._worker: EngineWorker | None = None
+        self._process = 0
         self._closed = anyio.Event()
         self._handover: Handover[Chunk | SpecstreamError] | None = None
 
@@ -92,7 +94,7 @@ class Engine:
         module = await asyncio.to_thread(importlib.import_module, "specstream.engine.worker")
         if self._worker is not None:
             raise ConfigError("this engine was entered before; make a new one")
-        self._handover = Handover(loop)
+        self._handover, self._process = Handover(loop), os.getpid()
         ready: asyncio.Future[None] = loop.create_future()
 
         def settle(error: SpecstreamError | None) -> None:
@@ -123,6 +125,8 @@ class Engine:
 
     async def _shut(self) -> None:
         assert self._worker is not None
+        if os.getpid() != self._process:
+            return  # after a fork: the thread, and what the loop watches, are the parent's
         self._worker.close()
         ended = asyncio.ensure_future(self._ended(self._worker))
         cancelled: asyncio.CancelledError | None = None
@@ -146,6 +150,17 @@ class Engine:
     def _running(self) -> EngineWorker:
         if self._worker is None or self._closed.is_set():
             raise EngineClosed("the engine is not running: use it inside its `async with` block")
+        if os.getpid() != self._process:
+            raise EngineClosed(
+                "this process was forked from the one that runs the engine, and an engine doesn't "
+                "survive that: load one here, or start processes by 'spawn'"
+            )
+        if self._handover is not None and self._handover.loop.is_closed():
+            self._worker.close()
+            raise EngineClosed(
+                "the event loop that entered this engine is closed, and the engine with it: load "
+                "another, and leave its `async with` block before its loop ends"
+            )
         return self._worker
 
     def _own_loop(self) -> Handover[Chunk | SpecstreamError]:
@@ -178,11 +193,13 @@ class Engine:
         Raises:
             PromptError: the prompt is empty, or a variable's name or value can't be one.
             SamplingError: a sampling parameter was passed by itself, not in ``params``.
-            EngineClosed: the engine is not running.
+            EngineClosed: the engine is not running; nor does it in a forked process, or once the event
+                loop that entered it is closed.
             EngineError: another event loop has entered it.
 
         Further errors (too long a prompt, a variable that the template doesn't know, a full waiting
-        line) are raised by the iteration.
+        line; `ConsumerStalled` where nobody read the reply for ``max_parked_s`` while others waited)
+        are raised by the iteration.
         """
         from specstream.engine.prompt import check_messages
         from specstream.engine.request import Request

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from specstream import Engine, SamplingParams
 from specstream.config import DEFAULT_DRAFT
 from specstream.errors import (
     ConfigError,
+    ConsumerStalled,
     EngineClosed,
     EngineError,
     ModelNotFound,
@@ -342,6 +346,96 @@ async def test_whoever_gives_up_waiting_for_the_thread_leaves_it_its_bell(engine
     await asyncio.to_thread(worker.join)
     assert bell is not None
     handover.close()
+
+
+async def test_a_reply_asked_of_a_forked_engine_is_refused_and_leaves_the_parents_alone(
+    engine: Engine,
+) -> None:
+    async def ask() -> None:
+        async with engine.generate("hello"):
+            raise AssertionError("never entered")
+
+    async with engine:
+        child = os.fork()
+        if child == 0:  # no loop runs here: the coroutines are driven by hand
+            code = 1
+            try:
+                for question in (ask(), engine.explain()):
+                    with pytest.raises(EngineClosed, match="forked"):
+                        question.send(None)
+                with pytest.raises(StopIteration):
+                    engine.__aexit__().send(None)
+                code = 0
+            finally:
+                os._exit(code)
+        _, status = await asyncio.to_thread(os.waitpid, child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        async with engine.generate("hello", SamplingParams(max_tokens=9)) as generation:
+            assert await read(generation) == generation.report.text
+
+
+def test_an_engine_whose_event_loop_was_closed_says_so_and_its_thread_ends(engine: Engine) -> None:
+    async def begin() -> Generation:
+        await engine.__aenter__()
+        context = engine.generate("hello", LONG)
+        generation = await context.__aenter__()
+        contexts.append(context)  # else it would be left
+        await anext(generation)
+        return generation
+
+    async def ask() -> None:
+        async with engine.generate("hello"):
+            raise AssertionError("never entered")
+
+    contexts: list[object] = []
+    loop = asyncio.new_event_loop()
+    generation = loop.run_until_complete(begin())
+    loop.close()
+    worker, handover = engine._worker, engine._handover
+    assert worker is not None and handover is not None
+    for _ in range(2):
+        with pytest.raises(EngineClosed, match="event loop that entered this engine is closed"):
+            asyncio.run(ask())
+    worker.join()
+    assert generation.report.finish_reason == "cancelled"
+    if handover._bell is not None:
+        os.close(handover._bell)
+
+
+@pytest.mark.parametrize("reading", [True, False])
+async def test_a_program_that_ends_without_closing_takes_the_thread_along(
+    engine: Engine, reading: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaving: list[Callable[[], None]] = []
+    monkeypatch.setattr(atexit, "register", leaving.append)
+    async with engine:
+        context = engine.generate("hello", LONG)
+        generation = await context.__aenter__()
+        if reading:
+            await anext(generation)
+        await asyncio.to_thread(leaving[-1])  # as the interpreter does
+        assert all(thread.name != "specstream-engine" for thread in threading.enumerate())
+        await context.__aexit__(None, None, None)
+
+
+async def test_replies_that_nobody_reads_give_way_without_any_news(pair: tuple[Path, Path]) -> None:
+    """The engine thread looks again by itself when the time has come."""
+    engine = Engine.load(
+        *pair,
+        proposer="off",
+        dtype="float32",
+        max_unread_chunks=2,
+        max_running=1,
+        max_parked=1,
+        max_parked_s=0.01,
+    )
+    async with engine, engine.generate("a", LONG) as first, engine.generate("b", LONG) as second:
+        async with engine.generate("c", SamplingParams(max_tokens=3)) as third:
+            assert len([chunk async for chunk in third]) == 3
+        assert (await anext(first)).token_ids  # what came before can be read
+        with pytest.raises(ConsumerStalled, match="leave its block"):
+            await read(first)
+        assert len((await anext(second)).token_ids) == 1
 
 
 async def test_a_closed_engine_is_closed_wherever_it_is_asked(engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""From the target's logits to verdicts, in either mode."""
+"""From the target's logits to verdicts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ _NO_NUMBERS = "the target's logits are not numbers here: damaged weights, or ove
 
 
 class Judge:
-    """Applies each request's processors, then the mode's rule."""
+    """Applies each request's processors, then its rule: exact match where its noise is keyed."""
 
     def __init__(self, config: EngineConfig) -> None:
-        self._coupled = config.mode == "reproducible"
         self._rule = config.rule
 
     def __call__(
@@ -37,13 +36,20 @@ class Judge:
         for request, proposal, rows in zip(batch, proposals, logits, strict=True):
             rows = request.process_rows(rows, proposal)
             cases.append(Case(proposal, rows, request.params, request.generator))
-        if not cases:
-            return []
-        if self._coupled:
-            seeds = [request.seed for request in batch]
-            verdicts = match_batch(cases, seeds, [len(request.token_ids) for request in batch])
-        else:
-            verdicts = verify_batch(cases, rule=self._rule)
+        keyed = [index for index, request in enumerate(batch) if request.keyed]
+        free = [index for index, request in enumerate(batch) if not request.keyed]
+        made = dict[int, Verdict]()
+        if keyed:
+            seeds = [batch[i].seed for i in keyed]
+            first = [len(batch[i].token_ids) for i in keyed]
+            made.update(
+                zip(keyed, match_batch([cases[i] for i in keyed], seeds, first), strict=True)
+            )
+        if free:
+            made.update(
+                zip(free, verify_batch([cases[i] for i in free], rule=self._rule), strict=True)
+            )
+        verdicts = [made[index] for index in range(len(batch))]
         for request, verdict in zip(batch, verdicts, strict=True):
             for row in verdict.broken:
                 request.faults.setdefault(row, ModelBroken(_NO_NUMBERS))

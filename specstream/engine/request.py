@@ -72,6 +72,7 @@ class Request:
     reference: str = ""
     proposer: str = ""
     template_kwargs: dict[str, Any] = field(default_factory=dict)
+    noise: int | None = None  # seeds the noise of a request whose parameters name no seed
     id: int = field(default_factory=lambda: next(_ids))
     arrived: float = field(default_factory=time.perf_counter)
     # Set at admission.
@@ -97,7 +98,7 @@ class Request:
     _detokenizer: Detokenizer | None = None
     _stops: StopMatcher | None = None
     seed: int = 0
-    _coupled: bool = False
+    keyed: bool = False  # the noise belongs to the position: no draft can change the reply
     faults: dict[int, SpecstreamError] = field(default_factory=dict)
     _processors: LogitsPipeline | None = None
     _generators: tuple[torch.Generator, torch.Generator] | None = None
@@ -120,9 +121,10 @@ class Request:
         self._detokenizer = Detokenizer(decoder)
         self._stops = StopMatcher(self.params.stop)
         self._processors = processors
-        seed = self.params.seed
+        given = self.params.seed
+        self.keyed = coupled or (given is not None and not self.params.greedy)
+        seed = self.noise if given is None else given
         self.seed = secrets.randbits(63) if seed is None else seed
-        self._coupled = coupled
         judge = torch.Generator(device).manual_seed(self.seed)
         # Two streams from one seed: an odd multiplier keeps them apart for every seed.
         draft = torch.Generator(device).manual_seed((self.seed * 0x9E3779B97F4A7C15 + 1) % 2**63)
@@ -143,7 +145,7 @@ class Request:
     def draw(self, probs: Tensor, position: int) -> Tensor:
         """The draft's draw for an absolute position (see `SpecRequest`)."""
         assert self._generators is not None
-        if self._coupled:
+        if self.keyed:
             return race(probs, self.seed, position)
         return draw(probs, self._generators[1])
 

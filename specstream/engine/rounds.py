@@ -16,8 +16,10 @@ from specstream.engine.judge import Judge
 from specstream.engine.reading import Pace, Step, share_out
 from specstream.engine.request import Request
 from specstream.engine.stopwatch import Stopwatch
+from specstream.errors import ProposalError
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.model.transfer import sent
+from specstream.spec.checking import checked, marked
 from specstream.spec.proposal import AdaptiveProposer, Proposal, Proposer, StepTimes, Verdict
 from specstream.types import Chunk, Span
 
@@ -99,6 +101,8 @@ class Rounds:
         watch.mark()
         verdicts = self._judge(batch, proposals, logits)
         watch.mark()
+        if any(verdict.malformed for verdict in verdicts):
+            self._complain(ProposalError("token ids or probs are out of range"))
         self.spare(partial(self._proposer.observe, batch, verdicts), None)
         draft_ms, verify_ms, sample_ms = watch.spans_ms()
         for request, proposal, verdict in zip(batch, proposals, verdicts, strict=True):
@@ -125,16 +129,21 @@ class Rounds:
         try:
             return work()
         except Exception as error:
-            log = _log.debug if type(error) in self._broken else _log.error
-            self._broken.add(type(error))
-            log("the proposer broke; decoding goes on without its help", exc_info=True)
+            self._complain(error)
             return instead
+
+    def _complain(self, error: Exception) -> None:
+        log = _log.debug if type(error) in self._broken else _log.error
+        self._broken.add(type(error))
+        traceback = None if isinstance(error, ProposalError) else error
+        log("the proposer broke (%s); decoding goes on without its help", error, exc_info=traceback)
 
     def _propose(self, batch: Sequence[Request]) -> list[Proposal]:
         # A proposal longer than the room less one could never be used up.
         budget = [min(r.room - 1, self._longest) if r.proposer != "off" else 0 for r in batch]
         wanted = [i for i, b in enumerate(budget) if b > 0]
-        proposals = [Proposal.empty(self._target.device) for _ in batch]
+        device, vocab_size = self._target.device, self._target.vocab_size
+        proposals = [Proposal.empty(device) for _ in batch]
         if self._resting:
             self._resting -= 1
             return proposals
@@ -149,14 +158,14 @@ class Rounds:
             return proposals
         self._rest = 0
         for i, proposal in zip(wanted, made, strict=True):
-            proposals[i] = proposal
-        return proposals
+            check = partial(checked, proposal, budget[i], vocab_size, device)
+            proposals[i] = self.spare(check, proposals[i])
+        return marked(proposals, vocab_size)
 
-    def _ask(self, batch: Sequence[Request], budget: Sequence[int]) -> list[Proposal]:
+    def _ask(self, batch: Sequence[Request], budget: Sequence[int]) -> Sequence[Proposal]:
         made = self._proposer.propose(batch, budget)
-        for proposal, most in zip(made, budget, strict=True):
-            if proposal.length > most:
-                raise ValueError(f"{proposal.length} tokens were proposed, {most} at most wanted")
+        if len(made) != len(batch):
+            raise ProposalError(f"{len(made)} proposals were made for {len(batch)} requests")
         return made
 
     def _input(

@@ -34,17 +34,24 @@ class Proposal:
         parents: ``[K]`` int64, the index of each token's parent in a tree (-1: the root). None means
             a chain.
         source: The kind of proposer that made it.
+        sound: Not for proposers. ``[K]`` bool, set where ids can't be looked at: False marks those that
+            named no token and were replaced.
     """
 
     tokens: Tensor
     probs: Tensor | None = None
     parents: Tensor | None = None
     source: str = ""
+    sound: Tensor | None = None
 
     @property
     def length(self) -> int:
         """How many tokens are proposed."""
         return self.tokens.shape[0]
+
+    def is_chain(self) -> bool:
+        """Whether each token follows the one before it. Parents, where there are any, are looked at."""
+        return self.parents is None or self.parents.tolist() == list(range(-1, self.length - 1))
 
     def contexts(self) -> list[list[int]]:
         """For each of the K + 1 rows that the target answers with, the proposed tokens before it.
@@ -71,7 +78,8 @@ class Verdict:
     residual) where one was rejected, *bonus* where all were accepted. ``path`` are the indices of
     the accepted tokens in the proposal (for a chain: 0, 1, …, accepted - 1). ``tokens`` is what the
     round emits: the accepted tokens and the one after them. ``broken`` are rows of logits that are no
-    numbers, among them every such row that the reply gets to; it can't go on from there.
+    numbers, among them every such row that the reply gets to; it can't go on from there. ``malformed``:
+    only here, behind the device, could it be seen that the proposal was none; its sound part was judged.
     """
 
     accepted: int
@@ -79,6 +87,7 @@ class Verdict:
     path: tuple[int, ...]
     tokens: tuple[int, ...]
     broken: tuple[int, ...] = ()
+    malformed: bool = False
 
 
 class SpecRequest(Protocol):

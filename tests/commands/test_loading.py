@@ -99,7 +99,8 @@ def quiet() -> Iterator[logging.Logger]:
 
 
 @pytest.mark.parametrize(
-    ("stream", "line"), [(Terminal(), "\r\033[Kone of two\n"), (io.StringIO(), "one of two\n")]
+    ("stream", "line"),
+    [(Terminal(), "\r\033[Kspecstream: one of two\n"), (io.StringIO(), "specstream: one of two\n")],
 )
 def test_compiling_is_told_on_lines_of_its_own(
     stream: io.StringIO, line: str, quiet: logging.Logger, monkeypatch: pytest.MonkeyPatch

@@ -198,7 +198,7 @@ def test_a_special_token_without_a_row_is_told_and_a_prompt_with_it_refused(
     tokenizer.save_pretrained(folder)
     config = EngineConfig(target=str(folder), proposer=OffProposerConfig())
     core = build_engine(config)
-    assert len(caplog.messages) == 1 and "<pad>" in caplog.messages[0]
+    assert "<pad>" in caplog.messages[0]
     _, inbox = ask(core, "hello <pad> you", SamplingParams(max_tokens=4))
     _, other = ask(core, "hello you", SamplingParams(max_tokens=4))
     run_until_idle(core)
