@@ -195,12 +195,15 @@ def test_a_special_token_without_a_row_is_told_and_a_prompt_with_it_refused(
 ) -> None:
     tokenizer = byte_tokenizer()
     tokenizer.add_special_tokens({"pad_token": "<pad>"})
+    tokenizer.chat_template = (
+        "{% set said = messages[-1].content %}{{ said }}{% if said == 'pad' %}<pad>{% endif %}"
+    )
     tokenizer.save_pretrained(folder)
     config = EngineConfig(target=str(folder), proposer=OffProposerConfig())
     core = build_engine(config)
     assert "<pad>" in caplog.messages[0]
-    _, inbox = ask(core, "hello <pad> you", SamplingParams(max_tokens=4))
-    _, other = ask(core, "hello you", SamplingParams(max_tokens=4))
+    _, inbox = ask(core, "pad", SamplingParams(max_tokens=4))
+    _, other = ask(core, "hello <pad> you", SamplingParams(max_tokens=4))  # only spelled
     run_until_idle(core)
     (error,) = inbox.errors
     assert isinstance(error, PromptError) and "'<pad>'" in str(error)
