@@ -25,6 +25,8 @@ from specstream.model.norms import Norm, rms_norm
 from specstream.model.products import Product, can_pack, product
 from specstream.model.slab import SlabCache
 from specstream.model.together import Together
+from specstream.model.transfer import sent
+from specstream.model.tree import Tree, positions_of
 from specstream.model.weights import DecoderWeights, LayerWeights, RotaryTable
 
 __all__ = ["LeanDecoder"]
@@ -85,6 +87,7 @@ class LeanDecoder:
         caches: Sequence[SlabCache],
         counts: Sequence[int],
         keeps: Sequence[int] | None = None,
+        trees: Sequence[Tree | None] | None = None,
     ) -> Tensor:
         """Append tokens to each sequence; final hidden states, ``[N, hidden]`` or those kept of them.
 
@@ -96,10 +99,12 @@ class LeanDecoder:
             caches: One a sequence; each grows by its count.
             counts: How many of the tokens belong to each sequence, in order; each at least 1.
             keeps: Of how many of its last tokens the states are wanted. Default: of all.
+            trees: For each sequence the tree that its last tokens are, or None for a chain.
         """
-        readers = self._readers(caches, counts)
+        trees = trees if trees is not None and any(trees) else None
+        readers = self._readers(caches, counts, trees)
         sizes = [reader.rows for reader in readers]
-        cos, sin = self._rope(caches, counts)
+        cos, sin = self._rope(caches, counts, trees)
         total = tokens.shape[0]
         last = len(self._layers) - 1 if keeps is not None and sum(keeps) < total else None
         w = self.weights
@@ -122,10 +127,16 @@ class LeanDecoder:
         """``[n, V]`` of hidden states ``[n, hidden]``."""
         return self._head(hidden)
 
-    def _readers(self, caches: Sequence[SlabCache], counts: Sequence[int]) -> list[Reader]:
-        """Who reads what: some sequences together, short ones in turn, long ones alone."""
-        if len(caches) == 1:
-            return [Alone(self._heads, self._masks, caches[0], counts[0])]
+    def _readers(
+        self,
+        caches: Sequence[SlabCache],
+        counts: Sequence[int],
+        trees: Sequence[Tree | None] | None,
+    ) -> list[Reader]:
+        """Who reads what: some sequences together, short ones in turn, long ones and trees alone."""
+        if len(caches) == 1 or trees is not None:
+            shapes = trees or [None] * len(caches)
+            return list(map(partial(Alone, self._heads, self._masks), caches, counts, shapes))
         readers: list[Reader] = []
         together = Together.of(self._heads, self._masks, self._lanes, caches, counts)
         if together is not None:
@@ -150,8 +161,15 @@ class LeanDecoder:
         turned.mul_(cos).addcmul_(swapped, sin)
         return joint
 
-    def _rope(self, caches: Sequence[SlabCache], counts: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def _rope(
+        self,
+        caches: Sequence[SlabCache],
+        counts: Sequence[int],
+        trees: Sequence[Tree | None] | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines of every token's position, ``[N, 1, head_dim]`` each."""
+        if trees is not None:
+            return self._rope_of_trees(caches, counts, trees)
         spans = [
             slice(cache.length, cache.length + count)
             for cache, count in zip(caches, counts, strict=True)
@@ -161,6 +179,19 @@ class LeanDecoder:
             _joined([cos[span] for span in spans]).unsqueeze(1),
             _joined([sin[span] for span in spans]).unsqueeze(1),
         )
+
+    def _rope_of_trees(
+        self,
+        caches: Sequence[SlabCache],
+        counts: Sequence[int],
+        trees: Sequence[Tree | None],
+    ) -> tuple[Tensor, Tensor]:
+        positions = list[int]()
+        for cache, count, tree in zip(caches, counts, trees, strict=True):
+            positions += positions_of(cache.length, count, tree)
+        cos, sin = self.rotary.upto(max(positions) + 1)
+        rows = sent(positions, self.weights.device)
+        return cos.index_select(0, rows).unsqueeze(1), sin.index_select(0, rows).unsqueeze(1)
 
 
 def _ask(readers: Sequence[Reader], keeps: Sequence[int]) -> None:

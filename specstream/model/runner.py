@@ -17,6 +17,8 @@ from specstream.model.compiled import CapturePlan, CompiledPasses, compile_passe
 from specstream.model.lean import LeanDecoder
 from specstream.model.products import ROUNDED
 from specstream.model.slab import SlabCache
+from specstream.model.transfer import sent
+from specstream.model.tree import Tree, positions_of
 
 __all__ = ["ForwardInput", "ModelRunner"]
 
@@ -30,12 +32,14 @@ class ForwardInput:
     Attributes:
         token_ids: ``[n]`` int64 on the runner's device, n >= 1.
         cache: The sequence's cache; grows by n rows.
-        keep: For how many of the last tokens logits are wanted.
+        keep: For how many of the last tokens logits are wanted; at least as many as the tree has.
+        tree: The shape of the last tokens; None: each follows the one before it.
     """
 
     token_ids: Tensor
     cache: KVCache
     keep: int = 1
+    tree: Tree | None = None
 
 
 class ModelRunner:
@@ -136,6 +140,47 @@ class ModelRunner:
         return self._pass(inputs)
 
     @torch.inference_mode()
+    def check_trees(self) -> None:
+        """Try a small tree: its logits must be those of its paths, one after another.
+
+        Raises:
+            ModelUnsupported: passes of a fixed width, or a model that takes positions or masks in
+                another way (relative biases, sliding windows).
+        """
+        name = type(self.model).__name__
+        if self.fixed_width is not None:
+            raise ModelUnsupported(
+                "reproducible mode judges chains only; choose a proposer of chains"
+            )
+        try:
+            off, allowed = self._tree_error()
+        except Exception as error:  # whatever a model's own code makes of a mask it doesn't expect
+            raise ModelUnsupported(f"{name} can't judge trees: {error}") from error
+        self.forwards = 0
+        if not off <= allowed:
+            raise ModelUnsupported(
+                f"{name} can't judge trees (its positions or masks work in another way; off by "
+                f"{off:.2g}); choose a proposer of chains"
+            )
+
+    def _tree_error(self) -> tuple[float, float]:
+        """How far a small tree's logits are from those of its paths, and how far rounding may be."""
+        tree, prompt, nodes = Tree((-1, -1, 0, 1, 1)), [1, 2, 3], [4, 5, 6, 7, 8]
+        cache = self.new_cache()
+        (found,) = self._pass([ForwardInput(self._ids([*prompt, *nodes]), cache, 6, tree)])
+        off, scale = 0.0, 1.0
+        for node, path in enumerate(tree.paths):
+            cache.rollback_to(0)
+            ids = self._ids([*prompt, *(nodes[step] for step in path)])
+            wanted = self._pass([ForwardInput(ids, cache)])[0][-1].float()
+            off = max(off, float((found[node + 1].float() - wanted).abs().max()))
+            scale = max(scale, float(wanted.abs().max()))
+        return off, 64 * torch.finfo(self.dtype).eps * scale
+
+    def _ids(self, tokens: list[int]) -> Tensor:
+        return sent([token % self.model_vocab_size for token in tokens], self.device)
+
+    @torch.inference_mode()
     def warm_up(self) -> None:
         """Run the shapes of a prompt and of a round once, so that no request pays for the first.
 
@@ -159,7 +204,8 @@ class ModelRunner:
         self.forwards += len(inputs)
         if self._lean is None:
             return [self._stock(item) for item in inputs]
-        if self._compiled is not None and len(inputs) == 1:
+        trees = [item.tree for item in inputs]
+        if self._compiled is not None and len(inputs) == 1 and trees == [None]:
             (only,) = inputs
             found = self._compiled(only.token_ids, cast(SlabCache, only.cache))
             if found is not None:
@@ -170,7 +216,7 @@ class ModelRunner:
         if len(inputs) > 1:
             tokens = torch.cat([item.token_ids for item in inputs])
         keeps = [item.keep for item in inputs]
-        hidden = self._lean(tokens, cast("list[SlabCache]", caches), counts, keeps)
+        hidden = self._lean(tokens, cast("list[SlabCache]", caches), counts, keeps, trees)
         logits = self._fit(self._lean.logits(hidden))
         return [logits] if len(keeps) == 1 else list(logits.split_with_sizes(keeps))
 
@@ -181,11 +227,27 @@ class ModelRunner:
             past_key_values=cache.transformers,
             use_cache=True,
             logits_to_keep=item.keep,
+            **self._tree_inputs(item),
         ).logits[0, -item.keep :]
         return self._fit(logits)
 
+    def _tree_inputs(self, item: ForwardInput) -> dict[str, Tensor]:
+        """A tree's positions and mask as transformers takes them: ``[1, n]`` and ``[1, 1, n, rows]``."""
+        if item.tree is None:
+            return {}
+        before, count = item.cache.length, item.token_ids.shape[0]
+        seen = item.tree.seen_behind(before, count, before + count, self.device)
+        hidden = torch.finfo(self.dtype).min
+        mask = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
+        return {
+            "position_ids": sent(positions_of(before, count, item.tree), self.device).unsqueeze(0),
+            "attention_mask": mask.masked_fill_(~seen, hidden)[None, None],
+        }
+
     def _fixed(self, item: ForwardInput, width: int) -> Tensor:
         tokens, count, cache = item.token_ids, item.token_ids.shape[0], item.cache
+        if item.tree is not None:
+            raise ValueError("a pass of fixed width takes chains only")
         before, junk = cache.length, width - count
         if junk < 0:
             raise ValueError(f"a pass of fixed width {width} can't take {count} tokens")
