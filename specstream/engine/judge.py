@@ -11,6 +11,7 @@ from specstream.engine.request import Request
 from specstream.errors import ModelBroken
 from specstream.spec.match import match_batch
 from specstream.spec.proposal import Proposal, Verdict
+from specstream.spec.trees import verify_tree
 from specstream.spec.verify import Case, verify_batch
 
 __all__ = ["Judge"]
@@ -43,8 +44,15 @@ class Judge:
             seeds = [request.seed for request in batch]
             verdicts = match_batch(cases, seeds, [len(request.token_ids) for request in batch])
         else:
-            verdicts = verify_batch(cases, rule=self._rule)
+            verdicts = self._verify(cases)
         for request, verdict in zip(batch, verdicts, strict=True):
             for row in verdict.broken:
                 request.faults.setdefault(row, ModelBroken(_NO_NUMBERS))
         return verdicts
+
+    def _verify(self, cases: Sequence[Case]) -> list[Verdict]:
+        """Chains by one call for all of them, trees one by one."""
+        if not any(case.proposal.tree for case in cases):
+            return verify_batch(cases, rule=self._rule)
+        chains = iter(verify_batch([c for c in cases if not c.proposal.tree], rule=self._rule))
+        return [verify_tree(case) if case.proposal.tree else next(chains) for case in cases]

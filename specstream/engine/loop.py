@@ -34,6 +34,13 @@ class EngineCore:
         proposer: Proposer,
         eos_ids: frozenset[int],
     ) -> None:
+        """Put the parts together.
+
+        Raises:
+            ModelUnsupported: the proposer makes trees and the target can't judge them.
+        """
+        if proposer.capabilities.trees:
+            target.check_trees()
         self.target = target
         self.proposer = proposer
         self.scheduler: Scheduler[Request] = Scheduler(

@@ -9,7 +9,6 @@ from functools import partial
 from typing import TypeVar
 
 import torch
-from torch import Tensor
 
 from specstream.config import EngineConfig
 from specstream.engine.judge import Judge
@@ -18,7 +17,14 @@ from specstream.engine.request import Request
 from specstream.engine.stopwatch import Stopwatch
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.model.transfer import sent
-from specstream.spec.proposal import AdaptiveProposer, Proposal, Proposer, StepTimes, Verdict
+from specstream.spec.proposal import (
+    MAX_NODES,
+    AdaptiveProposer,
+    Proposal,
+    Proposer,
+    StepTimes,
+    Verdict,
+)
 from specstream.types import Chunk, Span
 
 __all__ = ["Rounds"]
@@ -91,7 +97,7 @@ class Rounds:
         # Round 0 drafts nothing: the first token is not kept waiting for the draft to read the prompt.
         batch = [*answering, *step.fresh]
         proposals = [*proposals, *(Proposal.empty(self._target.device) for _ in step.fresh)]
-        inputs = [self._input(r, p.tokens) for r, p in zip(batch, proposals, strict=True)]
+        inputs = [self._input(r, p) for r, p in zip(batch, proposals, strict=True)]
         inputs += [self._input(request, None, count) for request, count in step.reading]
         logits = self._target.forward(inputs)[: len(batch)]
         for request, _ in step.reading:
@@ -155,20 +161,28 @@ class Rounds:
     def _ask(self, batch: Sequence[Request], budget: Sequence[int]) -> list[Proposal]:
         made = self._proposer.propose(batch, budget)
         for proposal, most in zip(made, budget, strict=True):
-            if proposal.length > most:
+            tree = proposal.tree
+            if tree is not None and not self._proposer.capabilities.trees:
+                raise ValueError("a tree was proposed by a proposer that declares none")
+            depth = proposal.length if tree is None else 1 + max(tree.depths)
+            if depth > most or (tree is not None and proposal.length > MAX_NODES):
                 raise ValueError(f"{proposal.length} tokens were proposed, {most} at most wanted")
         return made
 
     def _input(
-        self, request: Request, proposed: Tensor | None, count: int | None = None
+        self, request: Request, proposal: Proposal | None, count: int | None = None
     ) -> ForwardInput:
         assert request.slot_state is not None
         at = request.slot_state.cache.length
         end = len(request.token_ids) if count is None else at + count
-        tokens, keep = sent(request.token_ids[at:end], self._target.device), 1
-        if proposed is not None and proposed.shape[0]:
-            tokens, keep = torch.cat([tokens, proposed]), 1 + proposed.shape[0]
-        return ForwardInput(tokens, request.slot_state.cache, keep)
+        tokens, cache = (
+            sent(request.token_ids[at:end], self._target.device),
+            request.slot_state.cache,
+        )
+        if proposal is None or not proposal.length:
+            return ForwardInput(tokens, cache)
+        tokens = torch.cat([tokens, proposal.tokens])
+        return ForwardInput(tokens, cache, 1 + proposal.length, proposal.tree)
 
     def _commit(
         self, request: Request, proposal: Proposal, verdict: Verdict, times: tuple[float, float]
@@ -183,7 +197,7 @@ class Rounds:
             del request.token_ids[before + len(ends) :]  # a token that broke a criterion isn't kept
             kept = tuple(request.token_ids[before:])
             accepted = min(verdict.accepted, len(kept))
-            request.slot_state.cache.rollback_to(before + accepted)
+            request.slot_state.cache.keep_path(before, verdict.path[:accepted])
             request.text += text
             stats.count_round(proposal.length, accepted, proposal.source if proposal.length else "")
             stats.draft_ms += times[0]

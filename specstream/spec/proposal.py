@@ -9,10 +9,12 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from specstream.model.tree import Tree
 from specstream.spec.control.records import Explanation
 from specstream.types import SamplingParams
 
 __all__ = [
+    "MAX_NODES",
     "AdaptiveProposer",
     "Capabilities",
     "Proposal",
@@ -21,6 +23,9 @@ __all__ = [
     "StepTimes",
     "Verdict",
 ]
+
+MAX_NODES = 64
+"""Tokens of a proposal, at most: a pass over more costs what it could bring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +36,15 @@ class Proposal:
         tokens: ``[K]`` int64, K >= 0.
         probs: ``[K, V]`` float32: row j is the distribution that ``tokens[j]`` was *really drawn
             from*. None means a deterministic draft (a point mass on ``tokens[j]``).
-        parents: ``[K]`` int64, the index of each token's parent in a tree (-1: the root). None means
-            a chain.
+        parents: The index of each token's parent in a tree (-1: the root), K of them; a parent comes
+            before its children. None means a chain. In a tree, ``probs[j]`` is given the siblings
+            that come before token j: see `specstream.spec.trees.sibling_law`.
         source: The kind of proposer that made it.
     """
 
     tokens: Tensor
     probs: Tensor | None = None
-    parents: Tensor | None = None
+    parents: tuple[int, ...] | None = None
     source: str = ""
 
     @property
@@ -51,11 +57,24 @@ class Proposal:
 
         Row 0 follows the committed tokens alone, row j + 1 the token j and those it follows.
         """
-        parents = range(-1, self.length - 1) if self.parents is None else self.parents.tolist()
+        parents = range(-1, self.length - 1) if self.parents is None else self.parents
         found: list[list[int]] = [[]]
         for token, parent in zip(self.tokens.tolist(), parents, strict=True):
             found.append([*found[parent + 1], token])
         return found
+
+    @property
+    def tree(self) -> Tree | None:
+        """The shape of a tree; None for a chain.
+
+        Raises:
+            ValueError: there aren't as many parents as tokens, or one comes after its child.
+        """
+        if self.parents is None:
+            return None
+        if len(self.parents) != self.length:
+            raise ValueError(f"{self.length} tokens with {len(self.parents)} parents")
+        return Tree.of(self.parents)
 
     @staticmethod
     def empty(device: torch.device | str = "cpu") -> Proposal:
@@ -138,7 +157,11 @@ class SpecRequest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a proposer needs and can do; asked instead of its type."""
+    """What a proposer needs and can do; asked instead of its type.
+
+    ``trees``: it may propose trees. An engine whose target can't judge them is refused when it is
+    built; a tree from a proposer that hasn't said so counts as broken.
+    """
 
     hidden_states: bool = False
     own_cache: bool = False
@@ -152,7 +175,10 @@ class Proposer(Protocol):
     capabilities: Capabilities
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """At most ``budget[i]`` tokens for ``requests[i]``; fewer or none is always allowed."""
+        """At most ``budget[i]`` tokens for ``requests[i]``; fewer or none is always allowed.
+
+        Of a tree, ``budget[i]`` is the depth; all its nodes together are at most `MAX_NODES`.
+        """
         ...
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
