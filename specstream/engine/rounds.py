@@ -9,6 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from specstream.config import EngineConfig
 from specstream.engine.judge import Judge
@@ -22,6 +23,8 @@ from specstream.spec.proposal import (
     AdaptiveProposer,
     Proposal,
     Proposer,
+    StateReader,
+    States,
     StepTimes,
     Verdict,
 )
@@ -57,6 +60,7 @@ class Rounds:
         self._target = target
         self._proposer = proposer
         self._adaptive = proposer if isinstance(proposer, AdaptiveProposer) else None
+        self._reader = proposer if isinstance(proposer, StateReader) else None
         self._judge = Judge(config)
         self._pace = Pace()
         # A fixed width is the width of every pass, the reading of the prompt included.
@@ -99,13 +103,18 @@ class Rounds:
         proposals = [*proposals, *(Proposal.empty(self._target.device) for _ in step.fresh)]
         inputs = [self._input(r, p) for r, p in zip(batch, proposals, strict=True)]
         inputs += [self._input(request, None, count) for request, count in step.reading]
-        logits = self._target.forward(inputs)[: len(batch)]
+        starts = [item.cache.length for item in inputs]
+        logits, states = self._forward(inputs)
         for request, _ in step.reading:
             request.stats.prefill_forwards += 1
         watch.mark()
-        verdicts = self._judge(batch, proposals, logits)
+        verdicts = self._judge(batch, proposals, logits[: len(batch)])
         watch.mark()
         self.spare(partial(self._proposer.observe, batch, verdicts), None)
+        if self._reader is not None:
+            took_part = [*batch, *(request for request, _ in step.reading)]
+            kept = _kept(starts, states, proposals, verdicts)
+            self.spare(partial(self._reader.read, took_part, kept), None)
         draft_ms, verify_ms, sample_ms = watch.spans_ms()
         for request, proposal, verdict in zip(batch, proposals, verdicts, strict=True):
             request.stats.sample_ms += sample_ms
@@ -121,6 +130,14 @@ class Rounds:
             rows = 0 if read else len(batch)
             times = StepTimes(draft_ms, verify_ms, total_ms, rows, tokens)
             self.spare(partial(self._adaptive.clock, times), None)
+
+    def _forward(self, inputs: Sequence[ForwardInput]) -> tuple[list[Tensor], list[Tensor]]:
+        """Logits of each input and, for a proposer that reads them, its hidden states."""
+        if self._reader is None:
+            return self._target.forward(inputs), []
+        depths = self._reader.capabilities.hidden_states
+        both = self._target.forward_with_states(inputs, depths)
+        return [logits for logits, _ in both], [states for _, states in both]
 
     def spare(self, work: Callable[[], T], instead: T) -> T:
         """What ``work()`` returns; ``instead`` if it raises.
@@ -244,3 +261,19 @@ class Rounds:
         except Exception as error:
             return text, ends, error
         return text, ends, None
+
+
+def _kept(
+    starts: Sequence[int],
+    states: Sequence[Tensor],
+    proposals: Sequence[Proposal],
+    verdicts: Sequence[Verdict],
+) -> list[States]:
+    """The states of the tokens that stay: all of a prompt's; of a round's those that were accepted."""
+    found = [States(start, rows) for start, rows in zip(starts, states, strict=True)]
+    for index, (proposal, verdict) in enumerate(zip(proposals, verdicts, strict=True)):
+        if proposal.length:
+            first = states[index].shape[0] - proposal.length
+            rows = [*range(first), *(first + node for node in verdict.path)]
+            found[index] = States(starts[index], states[index][rows])
+    return found

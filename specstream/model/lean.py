@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -88,6 +88,7 @@ class LeanDecoder:
         counts: Sequence[int],
         keeps: Sequence[int] | None = None,
         trees: Sequence[Tree | None] | None = None,
+        taps: Mapping[int, list[Tensor]] | None = None,
     ) -> Tensor:
         """Append tokens to each sequence; final hidden states, ``[N, hidden]`` or those kept of them.
 
@@ -100,16 +101,23 @@ class LeanDecoder:
             counts: How many of the tokens belong to each sequence, in order; each at least 1.
             keeps: Of how many of its last tokens the states are wanted. Default: of all.
             trees: For each sequence the tree that its last tokens are, or None for a chain.
+            taps: For some depths d a list, to which ``[N, hidden]`` is added: the states of all tokens
+                after d layers, before any norm.
         """
+        taps = taps or {}
         trees = trees if trees is not None and any(trees) else None
         readers = self._readers(caches, counts, trees)
         sizes = [reader.rows for reader in readers]
         cos, sin = self._rope(caches, counts, trees)
         total = tokens.shape[0]
-        last = len(self._layers) - 1 if keeps is not None and sum(keeps) < total else None
+        # Fewer rows in the last layer, unless somebody wants its states of all tokens.
+        fewer = keeps is not None and sum(keeps) < total and len(self._layers) not in taps
+        last = len(self._layers) - 1 if fewer else None
         w = self.weights
         x = F.embedding(tokens, w.embedding)
         for index, layer in enumerate(self._layers):
+            if index in taps:
+                taps[index].append(x.clone())
             joint = self._turned(layer, layer.qkv(layer.norm(x)), cos, sin).split_with_sizes(sizes)
             if index == last and keeps is not None:
                 _ask(readers, keeps)
@@ -121,6 +129,9 @@ class LeanDecoder:
             x += layer.down(w.activation(gate).mul_(up))
         for cache, count in zip(caches, counts, strict=True):
             cache.extend(count)
+        if len(self._layers) in taps:
+            taps[len(self._layers)].append(x)
+            x = _kept(x, counts, keeps)
         return self._norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -192,6 +203,14 @@ class LeanDecoder:
         cos, sin = self.rotary.upto(max(positions) + 1)
         rows = sent(positions, self.weights.device)
         return cos.index_select(0, rows).unsqueeze(1), sin.index_select(0, rows).unsqueeze(1)
+
+
+def _kept(x: Tensor, counts: Sequence[int], keeps: Sequence[int] | None) -> Tensor:
+    """The rows of ``x [N, hidden]`` that are wanted of each sequence: its last."""
+    if keeps is None:
+        return x
+    parts = x.split_with_sizes(list(counts))
+    return _joined([part[-keep:] for part, keep in zip(parts, keeps, strict=True)])
 
 
 def _ask(readers: Sequence[Reader], keeps: Sequence[int]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -139,46 +139,48 @@ class ModelRunner:
             return [self._fixed(item, self.fixed_width) for item in inputs]
         return self._pass(inputs)
 
-    @torch.inference_mode()
-    def check_trees(self) -> None:
-        """Try a small tree: its logits must be those of its paths, one after another.
+    def forward_with_states(
+        self, inputs: Sequence[ForwardInput], depths: Sequence[int]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """As `forward`, with the hidden states of every token of each input.
+
+        Args:
+            inputs: What is appended.
+            depths: After how many layers states are taken: 0 are the embeddings, the number of layers
+                is what the final norm gets. No norm is applied to any of them.
+
+        Returns:
+            For each input its logits ``[keep, vocab_size]`` and states ``[n, depths, hidden]``.
 
         Raises:
-            ModelUnsupported: passes of a fixed width, or a model that takes positions or masks in
-                another way (relative biases, sliding windows).
+            ModelUnsupported: passes of a fixed width, or a model that runs as it is.
+        """
+        self.check_states(depths)
+        assert self._lean is not None
+        taps: dict[int, list[Tensor]] = {depth: [] for depth in depths}
+        logits = self._pass_lean(inputs, taps)
+        states = torch.stack([taps[depth][0] for depth in depths], 1)
+        counts = [item.token_ids.shape[0] for item in inputs]
+        return list(zip(logits, states.split_with_sizes(counts), strict=True))
+
+    def check_states(self, depths: Sequence[int]) -> None:
+        """Refuse depths that this model can't give.
+
+        Raises:
+            ModelUnsupported: see `forward_with_states`.
         """
         name = type(self.model).__name__
-        if self.fixed_width is not None:
+        if self._lean is None or self.fixed_width is not None:
             raise ModelUnsupported(
-                "reproducible mode judges chains only; choose a proposer of chains"
+                f"hidden states of {name} can't be had here: only plain models of the Llama family give "
+                "them, and not in reproducible mode; choose a proposer that needs none"
             )
-        try:
-            off, allowed = self._tree_error()
-        except Exception as error:  # whatever a model's own code makes of a mask it doesn't expect
-            raise ModelUnsupported(f"{name} can't judge trees: {error}") from error
-        self.forwards = 0
-        if not off <= allowed:
-            raise ModelUnsupported(
-                f"{name} can't judge trees (its positions or masks work in another way; off by "
-                f"{off:.2g}); choose a proposer of chains"
-            )
-
-    def _tree_error(self) -> tuple[float, float]:
-        """How far a small tree's logits are from those of its paths, and how far rounding may be."""
-        tree, prompt, nodes = Tree((-1, -1, 0, 1, 1)), [1, 2, 3], [4, 5, 6, 7, 8]
-        cache = self.new_cache()
-        (found,) = self._pass([ForwardInput(self._ids([*prompt, *nodes]), cache, 6, tree)])
-        off, scale = 0.0, 1.0
-        for node, path in enumerate(tree.paths):
-            cache.rollback_to(0)
-            ids = self._ids([*prompt, *(nodes[step] for step in path)])
-            wanted = self._pass([ForwardInput(ids, cache)])[0][-1].float()
-            off = max(off, float((found[node + 1].float() - wanted).abs().max()))
-            scale = max(scale, float(wanted.abs().max()))
-        return off, 64 * torch.finfo(self.dtype).eps * scale
-
-    def _ids(self, tokens: list[int]) -> Tensor:
-        return sent([token % self.model_vocab_size for token in tokens], self.device)
+        layers = len(self._lean.weights.layers)
+        for depth in depths:
+            if not 0 <= depth <= layers:
+                raise ModelUnsupported(
+                    f"{name} has {layers} layers; there are no states at {depth}"
+                )
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -204,19 +206,25 @@ class ModelRunner:
         self.forwards += len(inputs)
         if self._lean is None:
             return [self._stock(item) for item in inputs]
-        trees = [item.tree for item in inputs]
-        if self._compiled is not None and len(inputs) == 1 and trees == [None]:
+        if self._compiled is not None and len(inputs) == 1 and inputs[0].tree is None:
             (only,) = inputs
             found = self._compiled(only.token_ids, cast(SlabCache, only.cache))
             if found is not None:
                 return [self._fit(found[-only.keep :])]
+        return self._pass_lean(inputs)
+
+    def _pass_lean(
+        self, inputs: Sequence[ForwardInput], taps: Mapping[int, list[Tensor]] | None = None
+    ) -> list[Tensor]:
+        assert self._lean is not None
+        trees = [item.tree for item in inputs]
         caches = [item.cache for item in inputs]
         counts = [item.token_ids.shape[0] for item in inputs]
         tokens = inputs[0].token_ids
         if len(inputs) > 1:
             tokens = torch.cat([item.token_ids for item in inputs])
         keeps = [item.keep for item in inputs]
-        hidden = self._lean(tokens, cast("list[SlabCache]", caches), counts, keeps, trees)
+        hidden = self._lean(tokens, cast("list[SlabCache]", caches), counts, keeps, trees, taps)
         logits = self._fit(self._lean.logits(hidden))
         return [logits] if len(keeps) == 1 else list(logits.split_with_sizes(keeps))
 

@@ -20,6 +20,8 @@ __all__ = [
     "Proposal",
     "Proposer",
     "SpecRequest",
+    "StateReader",
+    "States",
     "StepTimes",
     "Verdict",
 ]
@@ -159,11 +161,16 @@ class SpecRequest(Protocol):
 class Capabilities:
     """What a proposer needs and can do; asked instead of its type.
 
-    ``trees``: it may propose trees. An engine whose target can't judge them is refused when it is
-    built; a tree from a proposer that hasn't said so counts as broken.
+    Attributes:
+        hidden_states: After how many of the target's layers it wants the states of every token (see
+            `StateReader`, and `forward_with_states` of `specstream.model.runner.ModelRunner`).
+        own_cache: It keeps keys and values of its own.
+        trees: It may propose trees; a tree from a proposer that hasn't said so counts as broken.
+
+    An engine whose target can't give the states, or can't judge trees, is refused when it is built.
     """
 
-    hidden_states: bool = False
+    hidden_states: tuple[int, ...] = ()
     own_cache: bool = False
     trees: bool = False
 
@@ -187,6 +194,35 @@ class Proposer(Protocol):
 
     def release(self, slot: int) -> None:
         """The sequence is gone: drop what is kept for it. Idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """What the target computed for a stretch of a request's tokens.
+
+    Attributes:
+        start: Position of the first: ``states[k]`` belongs to ``token_ids[start + k]``. It lies behind
+            the tokens that a conversation's cache still held, whose states were read a turn before.
+        states: ``[n, depths, hidden]`` in the order of `Capabilities.hidden_states`, on the target's
+            device and in its dtype.
+    """
+
+    start: int
+    states: Tensor
+
+
+@runtime_checkable
+class StateReader(Proposer, Protocol):
+    """A proposer that drafts from the target's hidden states."""
+
+    def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
+        """The states of tokens that have become part of their requests, prompts included.
+
+        Called once a pass after `observe`, for all who took part: of a prompt the tokens that were
+        read; of a round the last committed token and the accepted ones, in the order of the text. The
+        token that followed them has none yet.
+        """
         ...
 
 

@@ -12,6 +12,7 @@ from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadMo
 from specstream.errors import ModelUnsupported
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.model.tree import Tree, positions_of
+from specstream.model.tree_check import check_trees
 from tests.model.families import FAMILY, VOCAB, build, text
 
 
@@ -91,14 +92,14 @@ def test_trees_and_chains_share_a_pass() -> None:
 
 @torch.inference_mode()
 def test_a_model_that_takes_positions_in_another_way_is_refused_by_name() -> None:
-    ModelRunner(build("llama")).check_trees()
-    ModelRunner(gpt2()).check_trees()
+    check_trees(ModelRunner(build("llama")))
+    check_trees(ModelRunner(gpt2()))
     torch.manual_seed(0)
     bloom = BloomForCausalLM(BloomConfig(vocab_size=VOCAB, hidden_size=32, n_layer=2, n_head=4))
     with pytest.raises(ModelUnsupported, match="BloomForCausalLM can't judge trees"):
-        ModelRunner(bloom).check_trees()
+        check_trees(ModelRunner(bloom))
     with pytest.raises(ModelUnsupported, match="reproducible"):
-        ModelRunner(build("llama"), fixed_width=8, context_length=64).check_trees()
+        check_trees(ModelRunner(build("llama"), fixed_width=8, context_length=64))
 
 
 def test_a_chain_is_no_tree_and_disorder_is_refused() -> None:

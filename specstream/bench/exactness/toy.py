@@ -125,9 +125,6 @@ class TableRunner(ModelRunner):
             counts.append(item.keep)
         return list(torch.split(self.table[befores, lasts], counts))
 
-    def check_trees(self) -> None:
-        """A table knows who follows whom."""
-
     def logits_after(self, ids: Sequence[int]) -> Row:
         """The row after some tokens, for the exact law."""
         before = ids[-2] if len(ids) > 1 else ids[-1]
