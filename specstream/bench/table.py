@@ -33,8 +33,8 @@ def heading_of(origin: Mapping[str, Any], outcome: Outcome) -> list[str]:
     return [first, second, ""]
 
 
-def _size(model: Mapping[str, Any]) -> str:
-    return f"{model['name']} {model['parameters'] / 1e6:.1f}M"
+def _size(model: Mapping[str, Any] | None) -> str:
+    return "none" if model is None else f"{model['name']} {model['parameters'] / 1e6:.1f}M"
 
 
 def table_of(results: Results, summary: Mapping[str, float | None]) -> list[str]:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from transformers import PreTrainedTokenizerBase
 
 from specstream.config import AutoProposerConfig, EngineConfig
 from specstream.engine.detokenizer import decoder_of
 from specstream.engine.phrase import FirstPhrase, PhraseLengths
-from specstream.engine.prompt import encode_messages
+from specstream.engine.prompt import Prompt, PromptEncoder
+from specstream.engine.reasoning import Reasoning, markers_of
 from specstream.engine.request import Request
 from specstream.engine.slots import Slots
-from specstream.errors import SamplingError
+from specstream.errors import PromptError, SamplingError
+from specstream.model.defaults import ModelDefaults
 from specstream.model.processors import LogitsPipeline
 from specstream.model.runner import ModelRunner
 from specstream.spec.proposal import Proposer
+from specstream.types import Message
 
 __all__ = ["Admission"]
 
@@ -31,7 +37,12 @@ class Admission:
     ) -> None:
         self._target = target
         self._tokenizer, self._decoder = tokenizer, decoder_of(tokenizer)
+        self._prompts = PromptEncoder(tokenizer)
+        self._template_kwargs = config.chat_template_kwargs
+        self._markers = markers_of(tokenizer) if config.reasoning == "apart" else None
         self._eos_ids = eos_ids
+        own = getattr(target.model, "generation_config", None) if config.model_defaults else None
+        self._defaults = ModelDefaults.of(own)
         self._coupled = config.mode == "reproducible"
         wanted = config.proposer
         eager = isinstance(wanted, AutoProposerConfig) and wanted.objective == "first_phrase"
@@ -46,23 +57,44 @@ class Admission:
             SamplingError: a parameter can't be honoured with this model.
         """
         target, params = self._target, request.params
-        prompt = encode_messages(self._tokenizer, request.messages, target.context_length)
+        prompt, opened = self.encode(request.messages, request.template_kwargs)
+        unread = [i for i in prompt if i >= target.model_vocab_size]
+        if unread:
+            raise PromptError(
+                f"the prompt has {self._tokenizer.convert_ids_to_tokens(unread[0])!r}, for which the "
+                f"model has no row ({target.model_vocab_size} rows); leave that out"
+            )
         wrong = [i for i in params.stop_token_ids if not 0 <= i < target.vocab_size]
         if wrong:
             raise SamplingError(f"stop_token_ids names {wrong[0]}; there are {target.vocab_size}")
+        params = self._defaults.applied(params, prompt, self._eos_ids, target.device)
+        request.params = params
         processors = None
         if LogitsPipeline.needed(params):
             processors = LogitsPipeline(
                 params, self._tokenizer, prompt, target.vocab_size, self._eos_ids, target.device
             )
         if request.reference:
-            reference = self._tokenizer.encode(request.reference, add_special_tokens=False)
-            request.reference_ids = [int(i) for i in reference][: target.context_length]
+            reference = self._prompts.encode_text(request.reference)
+            known = [i for i in reference if i < target.vocab_size]
+            request.reference_ids = known[: target.context_length]
         request.context_length, request.eos_ids = target.context_length, self._eos_ids
         if self._phrases is not None:
             request.first_phrase = FirstPhrase(self._phrases)
+        request.reasoning = Reasoning(self._markers, opened, params.stop)
         slot, request.reused = self.slots.take(request.session, prompt)
         request.admit(slot, prompt, self._decoder, target.device, processors, coupled=self._coupled)
+
+    def encode(
+        self, messages: list[Message], template_kwargs: Mapping[str, Any] | None = None
+    ) -> Prompt:
+        """What the model reads before it replies to ``messages``.
+
+        Raises:
+            PromptError: see `PromptEncoder.encode`.
+        """
+        options = {**self._template_kwargs, **(template_kwargs or {})}
+        return self._prompts.encode(messages, self._target.context_length, options)
 
     def leave(self, request: Request) -> None:
         """A request is over: keep its conversation's cache, drop any other. Idempotent."""

@@ -16,10 +16,11 @@ from specstream.engine.judge import Judge
 from specstream.engine.reading import Pace, Step, share_out
 from specstream.engine.request import Request
 from specstream.engine.stopwatch import Stopwatch
+from specstream.errors import ProposalError
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.model.transfer import sent
+from specstream.spec.checking import checked, marked
 from specstream.spec.proposal import (
-    MAX_NODES,
     AdaptiveProposer,
     Proposal,
     Proposer,
@@ -110,6 +111,8 @@ class Rounds:
         watch.mark()
         verdicts = self._judge(batch, proposals, logits[: len(batch)])
         watch.mark()
+        if any(verdict.malformed for verdict in verdicts):
+            self._complain(ProposalError("token ids or probs are out of range"))
         self.spare(partial(self._proposer.observe, batch, verdicts), None)
         if self._reader is not None:
             took_part = [*batch, *(request for request, _ in step.reading)]
@@ -148,16 +151,21 @@ class Rounds:
         try:
             return work()
         except Exception as error:
-            log = _log.debug if type(error) in self._broken else _log.error
-            self._broken.add(type(error))
-            log("the proposer broke; decoding goes on without its help", exc_info=True)
+            self._complain(error)
             return instead
+
+    def _complain(self, error: Exception) -> None:
+        log = _log.debug if type(error) in self._broken else _log.error
+        self._broken.add(type(error))
+        traceback = None if isinstance(error, ProposalError) else error
+        log("the proposer broke (%s); decoding goes on without its help", error, exc_info=traceback)
 
     def _propose(self, batch: Sequence[Request]) -> list[Proposal]:
         # A proposal longer than the room less one could never be used up.
         budget = [min(r.room - 1, self._longest) if r.proposer != "off" else 0 for r in batch]
         wanted = [i for i, b in enumerate(budget) if b > 0]
-        proposals = [Proposal.empty(self._target.device) for _ in batch]
+        device, vocab_size = self._target.device, self._target.vocab_size
+        proposals = [Proposal.empty(device) for _ in batch]
         if self._resting:
             self._resting -= 1
             return proposals
@@ -170,20 +178,16 @@ class Rounds:
                 self.spare(partial(self._proposer.release, request.slot), None)
             self._rest = self._resting = min(2 * self._rest + 1, _LONGEST_REST)
             return proposals
-        self._rest = 0
+        self._rest, trees = 0, self._proposer.capabilities.trees
         for i, proposal in zip(wanted, made, strict=True):
-            proposals[i] = proposal
-        return proposals
+            check = partial(checked, proposal, budget[i], vocab_size, device, trees=trees)
+            proposals[i] = self.spare(check, proposals[i])
+        return marked(proposals, vocab_size)
 
-    def _ask(self, batch: Sequence[Request], budget: Sequence[int]) -> list[Proposal]:
+    def _ask(self, batch: Sequence[Request], budget: Sequence[int]) -> Sequence[Proposal]:
         made = self._proposer.propose(batch, budget)
-        for proposal, most in zip(made, budget, strict=True):
-            tree = proposal.tree
-            if tree is not None and not self._proposer.capabilities.trees:
-                raise ValueError("a tree was proposed by a proposer that declares none")
-            depth = proposal.length if tree is None else 1 + max(tree.depths)
-            if depth > most or (tree is not None and proposal.length > MAX_NODES):
-                raise ValueError(f"{proposal.length} tokens were proposed, {most} at most wanted")
+        if len(made) != len(batch):
+            raise ProposalError(f"{len(made)} proposals were made for {len(batch)} requests")
         return made
 
     def _input(
@@ -208,6 +212,7 @@ class Rounds:
         assert request.slot_state is not None
         began = time.perf_counter()
         first, before, chars = request.generated, len(request.token_ids), len(request.text)
+        thought = len(request.reasoning.text)
         stats = request.stats
         with request.lock:
             text, ends, broken = self._take(request, verdict)
@@ -236,6 +241,8 @@ class Rounds:
                 draft_ms=times[0],
                 verify_ms=times[1],
                 finish_reason=request.finish_reason,
+                reasoning=request.reasoning.text[thought:],
+                reasoning_end=request.reasoning.end,
             )
             self._emit(request, chunk)
             stats.emit_ms += (time.perf_counter() - done) * 1e3
@@ -246,7 +253,7 @@ class Rounds:
     def _take(request: Request, verdict: Verdict) -> tuple[str, list[int], Exception | None]:
         """Tokens one by one, so that a stop or a fault inside the block ends it there.
 
-        Returns the text that became certain, the decoded length after each token, and the fault.
+        Returns the text that became certain, the reply's length after each token, and the fault.
         """
         text, ends = "", list[int]()
         rows = (0, *(node + 1 for node in verdict.path))
@@ -255,7 +262,7 @@ class Rounds:
                 if row in request.faults:
                     raise request.faults[row]
                 text += request.take(token)
-                ends.append(len(request.decoded))
+                ends.append(len(request.replied))
                 if request.finish_reason is not None:
                     break
         except Exception as error:

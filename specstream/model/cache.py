@@ -31,8 +31,10 @@ def check_supported(config: PretrainedConfig) -> None:
     text = config.get_text_config()
     if getattr(config, "is_encoder_decoder", False):
         raise ModelUnsupported(
-            f"{config.model_type} is an encoder-decoder; only decoders are served"
+            f"{config.model_type}: encoder-decoder models are not supported; choose a decoder-only model"
         )
+    if config.model_type == "moshi":
+        raise ModelUnsupported("moshi: it reads audio along with text, which is not done here")
     # transformers itself says which state each layer keeps; asking it covers every architecture.
     probe = DynamicCache(config=text)
     kinds = {type(layer).__name__ for layer in probe.layers}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -13,8 +13,15 @@ from transformers import PreTrainedModel
 
 from specstream.errors import ModelUnsupported
 from specstream.model.cache import KVCache, TransformersCache, check_supported
-from specstream.model.compiled import CapturePlan, CompiledPasses, compile_passes
+from specstream.model.compiled import (
+    CapturePlan,
+    CompiledPasses,
+    Progress,
+    compile_passes,
+    count_packages,
+)
 from specstream.model.lean import LeanDecoder
+from specstream.model.positions import declared_positions, steady_positions
 from specstream.model.products import ROUNDED
 from specstream.model.slab import SlabCache
 from specstream.model.transfer import sent
@@ -81,7 +88,7 @@ class ModelRunner:
         text = model.config.get_text_config()
         self.model_vocab_size = int(text.vocab_size)
         self.vocab_size = vocab_size or self.model_vocab_size
-        own = int(getattr(text, "max_position_embeddings", 0) or 2**31)
+        own = min(declared_positions(text), steady_positions(text))
         # Junk that fills a pass up has positions too, and a model may have no more than its own.
         own -= fixed_width or 0
         self.context_length = min(own, context_length or own)
@@ -95,11 +102,18 @@ class ModelRunner:
                 f"{type(model).__name__} here is none; leave compile off"
             )
 
-    def compile(self, check: Callable[[], None] = lambda: None) -> None:
+    @property
+    def packages(self) -> int:
+        """How many packages `compile` will tell of."""
+        if self._captured is None or self._lean is None:
+            return 0
+        return count_packages(self._lean, self._captured)
+
+    def compile(self, progress: Progress | None = None) -> None:
         """Capture the passes that were asked for; see `compile_passes`. Minutes the first time."""
         if self._captured is not None and self._lean is not None:
             self._compiled = compile_passes(
-                self._lean, self._captured, self.vocab_size, check=check
+                self._lean, self._captured, self.vocab_size, progress=progress
             )
 
     @property

@@ -42,12 +42,15 @@ class Proposal:
             before its children. None means a chain. In a tree, ``probs[j]`` is given the siblings
             that come before token j: see `specstream.spec.trees.sibling_law`.
         source: The kind of proposer that made it.
+        sound: Not for proposers. ``[K]`` bool, set where ids can't be looked at: False marks those that
+            named no token and were replaced.
     """
 
     tokens: Tensor
     probs: Tensor | None = None
     parents: tuple[int, ...] | None = None
     source: str = ""
+    sound: Tensor | None = None
 
     @property
     def length(self) -> int:
@@ -92,7 +95,8 @@ class Verdict:
     residual) where one was rejected, *bonus* where all were accepted. ``path`` are the indices of
     the accepted tokens in the proposal (for a chain: 0, 1, …, accepted - 1). ``tokens`` is what the
     round emits: the accepted tokens and the one after them. ``broken`` are rows of logits that are no
-    numbers, among them every such row that the reply gets to; it can't go on from there.
+    numbers, among them every such row that the reply gets to; it can't go on from there. ``malformed``:
+    only here, behind the device, could it be seen that the proposal was none; its sound part was judged.
     """
 
     accepted: int
@@ -100,6 +104,7 @@ class Verdict:
     path: tuple[int, ...]
     tokens: tuple[int, ...]
     broken: tuple[int, ...] = ()
+    malformed: bool = False
 
 
 class SpecRequest(Protocol):

@@ -10,7 +10,6 @@ from typing import Any
 from specstream.bench.arms.base import Ask
 from specstream.bench.arms.transformers_peers import PeerModels
 from specstream.bench.records import Emission, Run
-from specstream.engine.prompt import encode_messages
 from specstream.errors import ConfigError
 
 __all__ = ["GgufArm"]
@@ -68,7 +67,7 @@ class GgufArm:
         llama.set_seed(ask.seed)
         started = time.perf_counter()
         context = models.target.config.max_position_embeddings
-        ids = encode_messages(models.tokenizer, list(ask.messages), context)
+        ids = models.encode(ask.messages)
         most = min(ask.max_tokens, context - len(ids))
         ends = set(models.eos_ids)
         tokens: list[int] = []

@@ -68,7 +68,11 @@ async def _open_ours(wanted: Wanted, config: EngineConfig, thread: BenchThread) 
     for name in wanted.names:
         if name not in ("own", "auto", *PEERS):
             other = _with_proposer(config, name)
-            core = await thread.call(partial(build_engine, other))
+            try:
+                core = await thread.call(partial(build_engine, other))
+            except VocabularyMismatch as error:
+                wanted.notes.append(f"{name} was left out: {error}")
+                continue
             arms.append(CoreArm(name, core, thread, other.proposer.kind))
     return arms
 
