@@ -11,6 +11,7 @@ from specstream.engine.request import Request
 from specstream.errors import ModelBroken
 from specstream.spec.match import match_batch
 from specstream.spec.proposal import Proposal, Verdict
+from specstream.spec.trees import match_tree, verify_tree
 from specstream.spec.verify import Case, verify_batch
 
 __all__ = ["Judge"]
@@ -36,9 +37,17 @@ class Judge:
         for request, proposal, rows in zip(batch, proposals, logits, strict=True):
             rows = request.process_rows(rows, proposal)
             cases.append(Case(proposal, rows, request.params, request.generator))
-        keyed = [index for index, request in enumerate(batch) if request.keyed]
-        free = [index for index, request in enumerate(batch) if not request.keyed]
+        trees = {i for i, case in enumerate(cases) if case.proposal.tree is not None}
+        keyed = [i for i, request in enumerate(batch) if request.keyed and i not in trees]
+        free = [i for i, request in enumerate(batch) if not request.keyed and i not in trees]
         made = dict[int, Verdict]()
+        for index in trees:
+            request, case = batch[index], cases[index]
+            made[index] = (
+                match_tree(case, request.seed, len(request.token_ids))
+                if request.keyed
+                else verify_tree(case)
+            )
         if keyed:
             seeds = [batch[i].seed for i in keyed]
             first = [len(batch[i].token_ids) for i in keyed]

@@ -17,6 +17,7 @@ from specstream.engine.scheduler import Scheduler
 from specstream.engine.slots import Slots
 from specstream.errors import ConsumerStalled, EngineFailed, SpecstreamError
 from specstream.model.runner import ModelRunner
+from specstream.model.tree_check import check_trees
 from specstream.spec.control.records import Explanation
 from specstream.spec.proposal import AdaptiveProposer, Proposer
 from specstream.types import Chunk, FinishReason, Span
@@ -41,6 +42,16 @@ class EngineCore:
         eos_ids: frozenset[int],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Put the parts together.
+
+        Raises:
+            ModelUnsupported: the proposer makes trees that the target can't judge, or needs hidden
+                states that it can't give.
+        """
+        if proposer.capabilities.trees:
+            check_trees(target)
+        if proposer.capabilities.hidden_states:
+            target.check_states(proposer.capabilities.hidden_states)
         self.target = target
         self.proposer = proposer
         self.scheduler: Scheduler[Request] = Scheduler(

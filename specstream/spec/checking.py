@@ -1,7 +1,7 @@
 """Proposals as they come in: what is malformed is refused before the target reads it.
 
-A proposer may be anybody's. Whatever it hands over is either a chain that the judge can judge, or one
-typed error; neither costs the device a wait.
+A proposer may be anybody's. Whatever it hands over is either a proposal that the judge can judge, or
+one typed error; neither costs the device a wait.
 """
 
 from __future__ import annotations
@@ -14,15 +14,20 @@ from torch import Tensor
 
 from specstream.errors import ProposalError
 from specstream.model.sampling import free_to_look
-from specstream.spec.proposal import Proposal
+from specstream.model.tree import Tree
+from specstream.spec.proposal import MAX_NODES, Proposal
 
 __all__ = ["checked", "distributions", "marked"]
 
 _TOLERANCE = 1e-3  # of a row's sum: what float32 loses over a large vocabulary is a hundredth of it
 
 
-def checked(proposal: object, most: int, vocab_size: int, device: torch.device) -> Proposal:
-    """A proposal that fits: at most ``most`` tokens, a chain, tensors of the right kind and place.
+def checked(
+    proposal: object, most: int, vocab_size: int, device: torch.device, *, trees: bool = False
+) -> Proposal:
+    """A proposal that fits: at most ``most`` tokens deep, tensors of the right kind and place.
+
+    With ``trees`` it may be a tree of at most `MAX_NODES`; else it is a chain.
 
     Where looking is free, values are checked too: ids that name tokens, rows that are distributions.
     Elsewhere `marked` and the judge see to them.
@@ -38,10 +43,10 @@ def checked(proposal: object, most: int, vocab_size: int, device: torch.device) 
     count = tokens.shape[0]
     if count == 0:
         return Proposal.empty(device)
-    if count > most:
-        raise ProposalError(f"{count} tokens were proposed, {most} at most wanted")
-    if not proposal.is_chain():
-        raise ProposalError("the engine judges chains, not trees: propose one without parents")
+    tree = _shape(proposal, trees)
+    depth = count if tree is None else 1 + max(tree.depths)
+    if depth > most:
+        raise ProposalError(f"{depth} tokens were proposed, {most} at most wanted")
     if probs is not None:
         if not isinstance(probs, Tensor) or probs.dtype != torch.float32:
             raise ProposalError(f"probs must be a float32 tensor, not {_kind(probs)}")
@@ -51,12 +56,32 @@ def checked(proposal: object, most: int, vocab_size: int, device: torch.device) 
     for tensor in (tokens, probs):
         if tensor is not None and (tensor.device != device or tensor.layout != torch.strided):
             raise ProposalError(f"proposals must be dense and on {device}, not {_kind(tensor)}")
-    if free_to_look(tokens):
+    if tree is not None or free_to_look(tokens):  # a tree is made on the host: looking costs little
         if not all(0 <= token < vocab_size for token in tokens.tolist()):
             raise ProposalError(f"token ids must be 0 to {vocab_size - 1}: {tokens.tolist()}")
         if probs is not None and not bool(distributions(probs).all()):
             raise ProposalError("each row of probs must be a distribution: from 0, with sum 1")
-    return replace(proposal, probs=probs, parents=None)
+    return replace(proposal, probs=probs, parents=None if tree is None else tree.parents)
+
+
+def _shape(proposal: Proposal, trees: bool) -> Tree | None:
+    """The tree that a proposal is; None for a chain."""
+    parents = proposal.parents
+    if parents is None:
+        return None
+    if not isinstance(parents, tuple) or not all(type(parent) is int for parent in parents):
+        raise ProposalError(f"parents must be a tuple of whole numbers, not {parents!r:.80}")
+    try:
+        tree = proposal.tree
+    except ValueError as error:
+        raise ProposalError(str(error)) from None
+    if tree is None:
+        return None
+    if not trees:
+        raise ProposalError("a tree needs a proposer whose capabilities say trees=True")
+    if len(parents) > MAX_NODES:
+        raise ProposalError(f"a tree may have {MAX_NODES} nodes, not {len(parents)}")
+    return tree
 
 
 def marked(proposals: Sequence[Proposal], vocab_size: int) -> list[Proposal]:

@@ -246,7 +246,7 @@ def _check(case: Case) -> None:
     probs = case.proposal.probs
     if probs is not None and tuple(probs.shape) != (count, shape[1]):
         raise ValueError(f"probs must be {(count, shape[1])}, not {tuple(probs.shape)}")
-    if not case.proposal.is_chain():
+    if case.proposal.tree is not None:
         raise ValueError("this is a tree: see specstream.spec.trees")
 
 
