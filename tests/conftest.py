@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import selectors
+import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 
 import pytest
 import pytest_asyncio
+
+# A script's background job ignores interrupts, and so would every process that a test starts.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class _JumpingSelector(selectors.DefaultSelector):
