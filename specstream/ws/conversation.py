@@ -62,13 +62,14 @@ class SpokenTrack:
         The cut is right behind the last word that was heard to its end, with the punctuation that
         clings to it.
         """
-        heard = [word for word in self._words if word.samples.end <= samples]
+        heard = [word.chars.end for word in self._words if word.samples.end <= samples]
         if not heard:
             return 0
-        end = heard[-1].chars.end
-        limit = len(text)
-        if len(heard) < len(self._words):
-            limit = max(end, self._words[len(heard)].chars.start)
+        end = min(max(heard), len(text))
+        rest = [word.chars.start for word in self._words if word.samples.end > samples]
+        # What an earlier cut took away is still among the words.
+        limit = min([start for start in rest if start >= end], default=len(text))
+        limit = min(limit, len(text))
         while end < limit and not (text[end].isspace() or text[end] == "["):
             end += 1
         return end
