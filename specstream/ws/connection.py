@@ -22,6 +22,7 @@ from specstream.ws.kit import Kit, Makers
 from specstream.ws.order import Order, Replies, TurnTools
 from specstream.ws.outbox import Outbox
 from specstream.ws.settings import ResponseSettings, SessionSettings, sampling_params
+from specstream.ws.slow_readers import drop_when_unread
 from specstream.ws.turn import Turn
 from specstream.ws.wire import Refused, new_id
 
@@ -29,6 +30,8 @@ __all__ = ["Connection", "Service"]
 
 MAX_TURNS = 4
 """Responses of one session that may run at once: one of the conversation, the rest out of band."""
+OUT_OF_BAND_AT_ONCE = 1
+"""How many of those out of band the model writes at once: no session may take all of its places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class Service:
     settings: SessionSettings
     params: SamplingParams
     clock: Clock
+    timer: Clock
     counters: Counters
     lead_s: float
     buffer_s: float
@@ -55,6 +59,8 @@ class Connection:
         self._settings = service.settings.model_copy(update={"model": model} if model else {})
         self._outbox = Outbox(service.clock.now)
         self._conversation = Conversation()
+        self._places = anyio.Semaphore(OUT_OF_BAND_AT_ONCE)
+        self._written = 0
         self._replies: Replies = service.engine.session()
         self._kits: list[Kit] = []
         self._turns: dict[str, Turn] = {}
@@ -75,6 +81,9 @@ class Connection:
             async with anyio.create_task_group() as group:
                 self._group = group
                 group.start_soon(self._write)
+                group.start_soon(
+                    drop_when_unread, self._socket, lambda: self._written, self._service.timer
+                )
                 await self._outbox.put(ev.SessionCreated(session=self._session()))
                 await self._read()
                 group.cancel_scope.cancel()
@@ -88,7 +97,9 @@ class Connection:
         """The only task that writes to the socket."""
         try:
             while True:
-                await self._socket.send(await self._outbox.take())
+                frame = await self._outbox.take()
+                self._written += len(frame)
+                await self._socket.send(frame)
         except ConnectionClosed:
             assert self._group is not None
             self._group.cancel_scope.cancel()
@@ -200,6 +211,7 @@ class Connection:
             self._service.counters,
             self._service.lead_s,
             self._service.buffer_s,
+            self._places,
         )
         turn = Turn(order, tools)
         self._turns[turn.id] = turn

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -112,7 +113,10 @@ class Turn:
 
     async def _perform(self) -> None:
         order = self._order
-        async with self._tools.replies.reply(order.messages, order.params) as generation:
+        async with (
+            self._tools.places if self.out_of_band else nullcontext(),
+            self._tools.replies.reply(order.messages, order.params) as generation,
+        ):
             self._generation = generation
             async with self._tools.pipeline.run(generation) as run:
                 self._run = run
