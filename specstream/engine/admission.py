@@ -10,12 +10,15 @@ from specstream.engine.phrase import FirstPhrase, PhraseLengths
 from specstream.engine.prompt import encode_messages
 from specstream.engine.request import Request
 from specstream.engine.slots import Slots
-from specstream.errors import SamplingError
+from specstream.errors import PromptError, SamplingError
 from specstream.model.processors import LogitsPipeline
 from specstream.model.runner import ModelRunner
 from specstream.spec.proposal import Proposer
 
-__all__ = ["Admission"]
+__all__ = ["SHORT_CHARS", "Admission"]
+
+SHORT_CHARS = 4000
+"""A prompt of at most so many characters is encoded between two rounds: it takes about 2 ms."""
 
 
 class Admission:
@@ -31,12 +34,39 @@ class Admission:
     ) -> None:
         self._target = target
         self._tokenizer, self._decoder = tokenizer, decoder_of(tokenizer)
+        longest = max(len(token) for token in tokenizer.get_vocab())
+        self._max_chars = longest * target.context_length
         self._eos_ids = eos_ids
         self._coupled = config.mode == "reproducible"
         wanted = config.proposer
         eager = isinstance(wanted, AutoProposerConfig) and wanted.objective == "first_phrase"
         self._phrases = PhraseLengths() if eager else None
         self.slots = Slots(target.new_cache, config.max_sessions, proposer.release)
+
+    def is_long(self, request: Request) -> bool:
+        """Whether encoding the request takes long enough for others to notice."""
+        return _chars(request) + len(request.reference) > SHORT_CHARS
+
+    def encode(self, request: Request) -> None:
+        """Put the prompt into tokens; any one thread may do this, before the request is admitted.
+
+        What can't fit whatever its tokens are is not encoded at all.
+
+        Raises:
+            PromptError: the messages can't be encoded or leave no room.
+        """
+        context, chars = self._target.context_length, _chars(request)
+        if chars > self._max_chars:
+            raise PromptError(
+                f"the prompt has {chars} characters; at most {self._max_chars} can fit into"
+                f" the {context} tokens of the model's context; shorten it"
+            )
+        prompt = encode_messages(self._tokenizer, request.messages, context)
+        if request.reference:
+            text = request.reference[: self._max_chars]
+            reference = self._tokenizer.encode(text, add_special_tokens=False)
+            request.reference_ids = [int(i) for i in reference][:context]
+        request.prompt = prompt
 
     def admit(self, request: Request) -> None:
         """Make a request ready for its first round.
@@ -46,7 +76,10 @@ class Admission:
             SamplingError: a parameter can't be honoured with this model.
         """
         target, params = self._target, request.params
-        prompt = encode_messages(self._tokenizer, request.messages, target.context_length)
+        if request.prompt is None:
+            self.encode(request)
+        prompt = request.prompt
+        assert prompt is not None
         wrong = [i for i in params.stop_token_ids if not 0 <= i < target.vocab_size]
         if wrong:
             raise SamplingError(f"stop_token_ids names {wrong[0]}; there are {target.vocab_size}")
@@ -55,9 +88,6 @@ class Admission:
             processors = LogitsPipeline(
                 params, self._tokenizer, prompt, target.vocab_size, self._eos_ids, target.device
             )
-        if request.reference:
-            reference = self._tokenizer.encode(request.reference, add_special_tokens=False)
-            request.reference_ids = [int(i) for i in reference][: target.context_length]
         request.context_length, request.eos_ids = target.context_length, self._eos_ids
         if self._phrases is not None:
             request.first_phrase = FirstPhrase(self._phrases)
@@ -69,3 +99,7 @@ class Admission:
         if request.slot_state is not None:
             self.slots.give_back(request.slot_state, request.session, request.token_ids)
             request.slot_state = None
+
+
+def _chars(request: Request) -> int:
+    return sum(len(message["content"]) for message in request.messages)

@@ -71,6 +71,7 @@ class Request:
     proposer: str = ""
     id: int = field(default_factory=lambda: next(_ids))
     arrived: float = field(default_factory=time.perf_counter)
+    prompt: list[int] | None = None  # encoded, at admission or before
     # Set at admission.
     slot_state: Slot | None = None
     token_ids: list[int] = field(default_factory=list)
