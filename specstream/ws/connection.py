@@ -21,6 +21,7 @@ from specstream.ws.counters import Counters
 from specstream.ws.kit import Kit, Makers
 from specstream.ws.order import Order, Replies, TurnTools
 from specstream.ws.outbox import Outbox
+from specstream.ws.rate import Allowance, cost
 from specstream.ws.settings import ResponseSettings, SessionSettings, sampling_params
 from specstream.ws.slow_readers import drop_when_unread
 from specstream.ws.turn import Turn
@@ -61,6 +62,7 @@ class Connection:
         self._conversation = Conversation()
         self._places = anyio.Semaphore(OUT_OF_BAND_AT_ONCE)
         self._written = 0
+        self._allowance = Allowance(service.timer)
         self._replies: Replies = service.engine.session()
         self._kits: list[Kit] = []
         self._turns: dict[str, Turn] = {}
@@ -115,6 +117,7 @@ class Connection:
             return
 
     async def _take(self, frame: str) -> None:
+        await self._allowance.take(1 + cost(len(frame)))
         event: pr.ClientEvent | None = None
         try:
             event = pr.parse_client_event(frame)
@@ -147,6 +150,7 @@ class Connection:
         session, nothing = settings.specstream.sampling, ResponseSettings().specstream.sampling
         sampling_params(self._service.params, session, nothing, "inf")
         self._settings = settings
+        await self._allowance.take(cost(len(settings.model_dump_json())))
         await self._outbox.put(ev.SessionUpdated(session=self._session()))
 
     def _check_modality(self, modalities: list[Any]) -> bool:
@@ -167,7 +171,9 @@ class Connection:
         await self._outbox.put(ev.ItemDeleted(item_id=event.item_id))
 
     async def _on_item_retrieve(self, event: pr.ItemRetrieve) -> None:
-        item = self._conversation.get(event.item_id).wire()
+        entry = self._conversation.get(event.item_id)
+        await self._allowance.take(cost(len(entry.text)))
+        item = entry.wire()
         await self._outbox.put(ev.ItemRetrieved(item=item))
 
     async def _on_item_truncate(self, event: pr.ItemTruncate) -> None:

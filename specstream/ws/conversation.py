@@ -16,6 +16,7 @@ from specstream.ws.wire import SAMPLE_RATE, Refused, new_id
 __all__ = ["Conversation", "Entry", "SpokenTrack"]
 
 MAX_ITEMS = 1000
+MAX_CHARS = 1 << 20
 _WORD = re.compile(r"\S+")
 
 
@@ -107,7 +108,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Conversation:
-    """Items in order, at most `MAX_ITEMS`."""
+    """Items in order, at most `MAX_ITEMS`; a client may fill them with `MAX_CHARS` of text."""
 
     id: str = field(default_factory=lambda: new_id("conv"))
     entries: list[Entry] = field(default_factory=list)
@@ -136,6 +137,9 @@ class Conversation:
         """
         if item.id is not None and any(entry.id == item.id for entry in self.entries):
             raise Refused("item_already_exists", f"Item '{item.id}' exists.", param="item.id")
+        if sum(len(entry.text) for entry in self.entries) + len(item.text) > MAX_CHARS:
+            message = f"The conversation holds {MAX_CHARS} characters; delete some items first."
+            raise Refused("conversation_full", message)
         at = len(self.entries)
         if after is not None:
             at = 0 if after == "root" else self._index(after, "previous_item_id") + 1

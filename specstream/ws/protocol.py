@@ -16,6 +16,7 @@ from specstream.ws.settings import ResponseSettings, SessionSettings
 from specstream.ws.wire import Refused, Strict, validate
 
 __all__ = [
+    "MAX_STRUCTURE",
     "ClientEvent",
     "ItemCreate",
     "ItemDelete",
@@ -152,6 +153,8 @@ _AUDIO_IN = {f"input_audio_buffer.{verb}" for verb in ("append", "commit", "clea
 _WEBRTC_ONLY = "output_audio_buffer.clear"
 
 _MAX_DEPTH = 64
+MAX_STRUCTURE = 64 << 10
+"""Characters of a frame outside of its strings: what reading it takes grows with these."""
 
 
 def parse_client_event(frame: str) -> ClientEvent:
@@ -161,6 +164,9 @@ def parse_client_event(frame: str) -> ClientEvent:
         Refused: malformed JSON, an unknown type or field, a wrong value, or something that this
             server can't do. Its ``event_id`` is the frame's, if it had one.
     """
+    if len(frame) > MAX_STRUCTURE and _structure(frame) > MAX_STRUCTURE:
+        message = f"A frame has at most {MAX_STRUCTURE} characters outside of its strings."
+        raise Refused("invalid_json", message)
     try:
         data = json.loads(frame)
         # Half a surrogate pair, or what nests too deep, can be read but not be sent back.
@@ -176,6 +182,11 @@ def parse_client_event(frame: str) -> ClientEvent:
     except Refused as refusal:
         refusal.event_id = event_id
         raise
+
+
+def _structure(frame: str) -> int:
+    """How many characters lie outside of the strings."""
+    return sum(map(len, frame.replace("\\\\", "").replace('\\"', "").split('"')[::2]))
 
 
 def _check_depth(value: Any, left: int) -> None:

@@ -12,6 +12,7 @@ from specstream.types import SamplingParams
 from specstream.ws.wire import Refused, Strict, unused, validate
 
 __all__ = [
+    "MAX_SETTINGS",
     "OwnEvent",
     "ResponseAudio",
     "ResponseOwn",
@@ -20,6 +21,9 @@ __all__ = [
     "TokenLimit",
     "sampling_params",
 ]
+
+MAX_SETTINGS = 128 << 10
+"""Characters of a session's settings as JSON: they are echoed whole at every update."""
 
 OwnEvent = Literal["avatar", "prompt", "revoke", "report"]
 
@@ -133,9 +137,16 @@ class SessionSettings(Strict):
         """These settings with every field that ``update`` names replaced.
 
         Objects that group settings are merged; lists, formats and the like are replaced whole.
+
+        Raises:
+            Refused: a value doesn't go with another, or all of them are more than is kept.
         """
         changes = update.model_dump(exclude_unset=True)
-        return validate(SessionSettings, _merge(self.model_dump(), changes), at="session")
+        merged = validate(SessionSettings, _merge(self.model_dump(), changes), at="session")
+        if len(merged.model_dump_json()) > MAX_SETTINGS:
+            message = f"The session's settings are longer than {MAX_SETTINGS} characters of JSON."
+            raise Refused("settings_too_large", message, param="session")
+        return merged
 
 
 _GROUPS = {"audio", "input", "output", "specstream", "sampling"}

@@ -16,7 +16,7 @@ MIN_BYTES_PER_S = 4096
 """Whoever reads less than this for as long as something waits for him uses his patience up."""
 MAX_UNSENT = 4 << 20
 """Bytes in the process that wait for a reader; only answers to a flood of pings come to that."""
-SEND_BUFFER = 32 << 10
+SEND_BUFFER = 64 << 10
 """Bytes of a socket's send buffer in the kernel: what lies there can't be taken back by a cancel."""
 _TICK_S = 1.0
 
