@@ -19,6 +19,7 @@ from specstream.pipeline.interfaces import (
     PromptRewriter,
     SpeechSynthesizer,
 )
+from specstream.pipeline.limits import check_rate
 from specstream.pipeline.link import Inlet
 from specstream.pipeline.text import Segmenter
 from specstream.types import (
@@ -101,6 +102,7 @@ class VoiceStage:
     def __init__(self, voice: SpeechSynthesizer) -> None:
         self._voice = voice
         self._rate = voice.capabilities.sample_rate
+        check_rate(self._rate, f"voice {voice.capabilities.name!r}")
 
     async def run(self, items: Inlet[Phrase]) -> AsyncGenerator[Speech | Control, None]:
         """One turn; the sample clock starts at 0. A cancel stops a voice within a buffer."""

@@ -45,7 +45,8 @@ async def listen(
 
     ``port=0`` takes a free one. ``options`` go to `websockets.asyncio.server.serve` and win over
     the defaults here: no compression, messages of at most 1 MiB, a write buffer of 16 KiB.
-    ``send_buffer`` bounds what the kernel holds for a connection besides, in bytes. Leaving the block (or cancelling it) closes every connection with 1001 and waits for the handlers.
+    ``send_buffer`` bounds what the kernel holds for a connection besides, in bytes. Leaving the
+    block (or cancelling it) closes every connection with 1001 and waits for the handlers.
 
     Raises:
         PortUnavailable: the address is taken, not permitted, or not an address of this machine.

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from specstream.errors import SpecstreamError
+from specstream.errors import AdapterFailed, SpecstreamError
 from specstream.pipeline.stage import Run, StageFailed
 from specstream.types import (
     AvatarCue,
@@ -68,6 +68,7 @@ class Turn:
         self._playing = anyio.CancelScope()
         self._cancelled = False
         self._closing = False
+        self._muted = False
         self._error: BaseException | None = None
         self._times: dict[str, float] = {}
 
@@ -192,7 +193,13 @@ class Turn:
             )
 
     async def _on_speech(self, speech: Speech) -> None:
-        words = await self._outflow.put(speech)
+        if self._muted:
+            return
+        try:
+            words = await self._outflow.put(speech)
+        except AdapterFailed as error:  # the text goes on
+            self._muted = True
+            return await self._on_failure("voice", error)
         if self._track is not None and self.entry is not None:
             samples = self._outflow.at_24k(speech.samples)
             self._track.add(words, speech, samples, self.entry.text)

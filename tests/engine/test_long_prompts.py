@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 import pytest_asyncio  # noqa: F401 - the engine belongs to a test's own loop
 
 from specstream import Engine, SamplingParams
 from specstream.engine import admission as admissions
+from specstream.engine.prompt import encode_messages
 from specstream.errors import EngineBusy, EngineClosed, PromptError
 from specstream.types import Message
 from tests.tiny import save_pair
@@ -32,7 +34,7 @@ class Watched:
         self.lengths: list[int] = []
         self.threads: list[str] = []
         self.gate = threading.Event()
-        self._encode = admissions.encode_messages
+        self._encode = encode_messages
         patch.setattr(admissions, "encode_messages", self)
 
     def __call__(self, tokenizer: Any, messages: list[Message], context: int) -> list[int]:
@@ -61,8 +63,8 @@ async def test_what_can_never_fit_is_refused_unread(
         with pytest.raises(PromptError, match="1000000 characters.* 4096 tokens.*shorten"):
             await reply(engine, "x" * 1_000_000)
         assert watched.lengths == []
+        watched.gate.set()
         with pytest.raises(PromptError, match="5000 tokens"):  # fits perhaps: so it is counted
-            watched.gate.set()
             await reply(engine, "x" * 5000)
         assert watched.lengths == [5000]
         assert await reply(engine, "x") == 3
@@ -81,12 +83,12 @@ async def test_others_go_on_while_a_long_prompt_is_encoded(
 
         group.start_soon(ask, LONG, "long")
         while not watched.lengths:
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
         for _ in range(3):
             await ask("short", "short")
         watched.gate.set()
         while len(ended) < 4:
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
         assert ended == ["short"] * 3 + ["long"]
     assert watched.threads[0].startswith("specstream-encoder")
     assert set(watched.threads[1:]) == {"specstream-engine"}
@@ -99,7 +101,7 @@ async def test_a_long_prompt_can_be_cancelled_before_it_is_encoded(
     async with engine_of(pair) as engine:
         async with engine.generate(LONG) as chunks:
             while not watched.lengths:
-                await anyio.sleep(0)
+                await anyio.lowlevel.checkpoint()
             chunks.cancel()
             assert [c.finish_reason async for c in chunks] == ["cancelled"]
         watched.gate.set()
@@ -123,12 +125,12 @@ async def test_only_so_many_long_prompts_wait_and_closing_ends_them(
         for _ in range(4):
             group.start_soon(ask)
         while EngineBusy not in found:
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
         closing = engine._worker
         assert closing is not None
         closing.close()
         while len(found) < 4:
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
         watched.gate.set()
         assert sorted(map(str, found)) == sorted(map(str, [EngineBusy] * 2 + ["cancelled"] * 2))
     with pytest.raises(EngineClosed):

@@ -42,6 +42,14 @@ def a_spoken_reply(random: Random) -> tuple[Entry, list[int]]:
     return Entry("item", "assistant", text, spoken=track), ends
 
 
+def barge_in(conversation: Conversation, samples: int, *, cancelled: bool) -> None:
+    """What a cancel or a client's truncation does to the item."""
+    if cancelled:
+        conversation.get("item").cut_to(samples)
+    else:
+        conversation.truncate("item", 0, samples * 1000 // SAMPLE_RATE)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_cut_is_a_prefix_that_ends_at_a_word_and_never_grows(seed: int) -> None:
     random = Random(seed)
@@ -53,19 +61,14 @@ def test_a_cut_is_a_prefix_that_ends_at_a_word_and_never_grows(seed: int) -> Non
         for _ in range(random.randrange(2, 8)):
             before, sent = entry.text, entry.spoken.sent
             samples = random.randrange(sent + 1)
-            if random.random() < 0.3:
-                entry.cut_to(samples)  # as a cancel does
-                again = lambda samples=samples: entry.cut_to(samples)  # noqa: E731
-            else:
-                ms = samples * 1000 // SAMPLE_RATE
-                conversation.truncate("item", 0, ms)
-                again = lambda ms=ms: conversation.truncate("item", 0, ms)  # noqa: E731
+            cancelled = random.random() < 0.3
+            barge_in(conversation, samples, cancelled=cancelled)
             cut = entry.text
             assert before.startswith(cut)
             assert entry.spoken.sent <= sent
             assert cut == before or len(cut) in ends, (written, cut)
             assert said.startswith(spoken_text(cut, entry.spoken.tags).rstrip())
-            again()
+            barge_in(conversation, samples, cancelled=cancelled)
             assert entry.text == cut, "the same cut twice is one cut"
 
 

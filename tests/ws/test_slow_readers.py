@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed
 
 from specstream import Engine
 from specstream.testing import ScriptedEngine
-from specstream.ws import connection, slow_readers
+from specstream.ws import connection
 from specstream.ws.outbox import MAX_AUDIO
 from specstream.ws.slow_readers import MAX_UNSENT, MIN_BYTES_PER_S, PATIENCE_S, drop_when_unread
 from tests.tiny import save_pair
@@ -52,9 +52,7 @@ async def seconds_until_dropped(step: Callable[[_Pipe, int], None], *, limit: in
     """``step(pipe, second)`` says what happens in each second; when the watch gave up."""
     pipe, clock = _Pipe(), HandClock()
     async with anyio.create_task_group() as group:
-        group.start_soon(
-            drop_when_unread, cast("Socket", pipe), lambda: pipe.written, clock
-        )
+        group.start_soon(drop_when_unread, cast("Socket", pipe), lambda: pipe.written, clock)
         await anyio.wait_all_tasks_blocked()
         for second in range(1, limit + 1):
             step(pipe, second)
