@@ -79,12 +79,16 @@ class Watch:
             return
         silent = anyio.current_time() - self._since
         if silent >= self.limits.stall_s:
-            self._stop(f"has neither given nor taken anything for {self.limits.stall_s:g} s")
+            why = f"has neither given nor taken anything for {self.limits.stall_s:g} s"
         elif self._spent_s + silent >= self.limits.work_s:
-            self._stop(f"has worked {self.limits.work_s:g} s on what it took last")
+            why = f"has worked {self.limits.work_s:g} s on what it took last"
+        else:
+            return
+        self.stop(AdapterFailed(f"stage {self.name!r} {why}; it was stopped"))
 
-    def _stop(self, why: str) -> None:
-        self.failure = AdapterFailed(f"stage {self.name!r} {why}; it was stopped")
+    def stop(self, failure: SpecstreamError) -> None:
+        """End the stage with ``failure``."""
+        self.failure = failure
         self.scope.cancel()
 
     def check(self, item: object, chars: int) -> None:

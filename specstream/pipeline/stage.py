@@ -117,6 +117,12 @@ class Run:
             await self._log.send(event)
             self._seq += 1
 
+    def stop(self, name: str, failure: SpecstreamError) -> None:
+        """Stop the stages of that name: what they made is no good. They end as if they had broken."""
+        for watch in self._watches:
+            if watch.name == name:
+                watch.stop(failure)
+
     async def _patrol(self, every_s: float) -> None:
         while True:
             await anyio.sleep(every_s)

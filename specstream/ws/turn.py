@@ -198,8 +198,10 @@ class Turn:
         try:
             words = await self._outflow.put(speech)
         except AdapterFailed as error:  # the text goes on
-            self._muted = True
-            return await self._on_failure("voice", error)
+            self._muted, self._error = True, error
+            assert self._run is not None
+            self._run.stop("voice", error)
+            return
         if self._track is not None and self.entry is not None:
             samples = self._outflow.at_24k(speech.samples)
             self._track.add(words, speech, samples, self.entry.text)
