@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket as sockets
 from collections.abc import AsyncGenerator, Callable
@@ -17,8 +18,7 @@ from websockets.exceptions import ConnectionClosed
 
 from specstream import Engine
 from specstream.testing import ScriptedEngine
-from specstream.ws import connection
-from specstream.ws.outbox import MAX_AUDIO
+from specstream.ws import connection, server
 from specstream.ws.slow_readers import MAX_UNSENT, MIN_BYTES_PER_S, PATIENCE_S, drop_when_unread
 from tests.tiny import save_pair
 from tests.ws.doubles import WORDS, FreeClock, Gate, HandClock, Stand, Wire, settle, wait_for
@@ -116,10 +116,13 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return save_pair(tmp_path_factory.mktemp("pair"), context=4096, eos=False)
 
 
-async def test_five_that_never_read_hold_nobody_up(pair: tuple[Path, Path]) -> None:
+async def test_five_that_never_read_hold_nobody_up(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They take every place of the engine until they are dropped; then the sixth is served."""
+    monkeypatch.setattr(server, "SEND_BUFFER", WINDOW)  # so that they stand still sooner
     timer = HandClock()
-    options: dict[str, Any] = {"max_running": 2, "max_parked": 2, "proposer": "off"}
+    options: dict[str, Any] = {"max_running": 1, "max_parked": 1, "proposer": "off"}
     async with Engine.load(*pair, dtype="float32", **options) as engine, AsyncExitStack() as stack:
         stand = Stand(cast("ScriptedEngine", engine), voice=None, timer=timer)
         await stack.enter_async_context(stand.running())
@@ -129,7 +132,8 @@ async def test_five_that_never_read_hold_nobody_up(pair: tuple[Path, Path]) -> N
         for wire in hostile:
             await wire.ask("x", **long)
             wire.socket.transport.pause_reading()
-        await wait_for(lambda: engine.config.max_parked == 2 and _parked(engine) == 4)
+        while await _parked(engine) < 2:
+            pass
         await sixth.ask("y", max_output_tokens=3)
         await sixth.until("response.created")
         steps = 0
@@ -143,16 +147,20 @@ async def test_five_that_never_read_hold_nobody_up(pair: tuple[Path, Path]) -> N
         assert done["usage"]["output_tokens"] == 3
 
 
-def _parked(engine: Engine) -> int:
-    """Requests under way whose consumers have stopped; looked at from outside, so approximate."""
+async def _parked(engine: Engine) -> int:
+    """Requests under way whose consumers have stopped."""
     assert engine._worker is not None
-    found: list[int] = []
-    engine._worker.post(
-        lambda core: found.append(sum(r.delivery.parked for r in core.scheduler.running))
-    )
-    while not found:
-        pass
-    return found[0]
+    loop, found = asyncio.get_running_loop(), asyncio.Event()
+    count = 0
+
+    def look(core: Any) -> None:
+        nonlocal count
+        count = sum(request.delivery.parked for request in core.scheduler.running)
+        loop.call_soon_threadsafe(found.set)
+
+    engine._worker.post(look)
+    await found.wait()
+    return count
 
 
 async def standing_still(engine: ScriptedEngine) -> int:
@@ -184,9 +192,7 @@ async def test_a_reply_to_a_reader_that_stops_is_parked_and_its_cancel_comes_soo
         wire.seen.clear()
         await wire.until("response.done")
         queued = sum(len(json.dumps(event)) for event in wire.seen)
-        assert queued < 300_000, "what a slow reader must read before he sees the end"
-        deltas = [e for e in wire.seen if e["type"] == "response.output_audio.delta"]
-        assert len(deltas) <= MAX_AUDIO + 20  # the rest lies in the two kernels
+        assert queued < 300_000, "ten seconds of a reader that takes 30 kB a second"
 
 
 async def test_a_session_writes_one_reply_of_its_conversation_and_one_out_of_band() -> None:
