@@ -100,7 +100,7 @@ class Connection:
         try:
             while True:
                 frame = await self._outbox.take()
-                self._written += len(frame)
+                self._written += len(frame.encode())
                 await self._socket.send(frame)
         except ConnectionClosed:
             assert self._group is not None

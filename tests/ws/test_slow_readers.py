@@ -37,6 +37,9 @@ class _Pipe:
     def get_write_buffer_size(self) -> int:
         return self.unsent
 
+    def get_extra_info(self, _: str) -> None:
+        return None
+
     def abort(self) -> None:
         self.aborted = True
 
@@ -84,8 +87,12 @@ async def test_how_long_a_reader_is_waited_for() -> None:
     def flood(pipe: _Pipe, second: int) -> None:
         pipe.unsent += MAX_UNSENT // 4
 
-    assert await seconds_until_dropped(dead, limit=100) == PATIENCE_S
-    assert await seconds_until_dropped(trickle, limit=100) == 2 * PATIENCE_S
+    def far_away(pipe: _Pipe, _: int) -> None:
+        pipe.unsent, pipe.written = 3000, pipe.written + 3000  # acknowledged a second later
+
+    assert await seconds_until_dropped(far_away, limit=200) is None
+    assert await seconds_until_dropped(dead, limit=100) == 1 + PATIENCE_S
+    assert await seconds_until_dropped(trickle, limit=100) == 1 + 2 * PATIENCE_S
     assert await seconds_until_dropped(slow, limit=200) is None
     assert await seconds_until_dropped(pausing, limit=200) is None
     assert await seconds_until_dropped(idle, limit=200) is None
@@ -229,11 +236,13 @@ async def test_a_reply_that_waits_for_its_place_can_be_cancelled() -> None:
         assert len(engine.generations) == 1
 
 
-async def test_a_socket_that_is_never_read_is_dropped() -> None:
+@pytest.mark.parametrize("reply", [WORDS, WORDS * 100], ids=["fits into the kernel", "long"])
+async def test_a_socket_that_is_never_read_is_dropped(reply: str) -> None:
     timer = HandClock()
-    stand = Stand(ScriptedEngine([WORDS * 100]), timer=timer, clock=FreeClock())
+    stand = Stand(ScriptedEngine([reply]), timer=timer, clock=FreeClock())
     async with stand.running(), narrow(stand) as wire:
-        await wire.ask("Hi")
+        modality = "audio" if reply != WORDS else "text"
+        await wire.ask("Hi", output_modalities=[modality])
         wire.socket.transport.pause_reading()
         await standing_still(stand.engine)
         steps = 0
@@ -244,5 +253,5 @@ async def test_a_socket_that_is_never_read_is_dropped() -> None:
         assert PATIENCE_S <= steps <= PATIENCE_S + 2
         wire.socket.transport.resume_reading()
         with pytest.raises(ConnectionClosed):
-            await wire.until("response.done")
-        assert stand.voices[-1].closed
+            await wire.until("what never comes")
+        assert all(voice.closed for voice in stand.voices)
