@@ -1,8 +1,10 @@
 """Server and client in one file: text, audio and cues arrive as typed events."""
 
 import asyncio
+import sys
 
 from specstream import Engine
+from specstream.errors import SpecstreamError
 from specstream.pipeline.adapters import load_adapter
 from specstream.ws.client import AudioDelta, Done, RealtimeClient, TextDelta
 from specstream.ws.server import RealtimeServer
@@ -32,4 +34,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    except SpecstreamError as error:  # a taken port, a missing voice: one line says what to do
+        sys.exit(str(error))

@@ -25,7 +25,7 @@ async def ask(engine: Engine, question: str, patience: float | None = None) -> t
             chunks.cancel()  # leaving the block would do it, too
             async for _ in chunks:  # what was committed meanwhile, up to the last chunk
                 pass
-        return len(chunks.report.token_ids), chunks.report.finish_reason
+        return len(chunks.report.token_ids), str(chunks.report.finish_reason)
 
 
 async def main() -> None:

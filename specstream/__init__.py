@@ -12,11 +12,12 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from specstream.config import EngineConfig
+    from specstream.conversation import Session
     from specstream.errors import SpecstreamError
     from specstream.generation import Generation
     from specstream.metrics import Report
     from specstream.pipeline.stage import Pipeline
-    from specstream.session import Engine, Session
+    from specstream.session import Engine
     from specstream.types import Chunk, Message, SamplingParams
 
 _HOMES = {
@@ -28,7 +29,7 @@ _HOMES = {
     "Pipeline": "specstream.pipeline.stage",
     "Report": "specstream.metrics",
     "SamplingParams": "specstream.types",
-    "Session": "specstream.session",
+    "Session": "specstream.conversation",
     "SpecstreamError": "specstream.errors",
 }
 

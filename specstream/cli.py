@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import io
 import os
 import signal
 import sys
 from collections.abc import Sequence
-
-import anyio
+from typing import TYPE_CHECKING
 
 from specstream import __version__
-from specstream.commands.bench import add_bench_options
-from specstream.commands.common import add_engine_options
+from specstream.commands.interrupts import ends_at_once, tell_interrupted
 from specstream.errors import SpecstreamError
+
+if TYPE_CHECKING:
+    import argparse
 
 __all__ = ["main"]
 
+# Whatever takes a while to import is imported in functions, where an interrupt is caught.
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    from specstream.commands.bench import add_bench_options
+    from specstream.commands.common import add_engine_options
+    from specstream.commands.serving import add_server_options
+    from specstream.commands.usage import Parser, read_arguments
+
+    parser = Parser(
         prog="specstream",
         description="A speculative token stream that feeds speech, avatar and picture stages.",
     )
@@ -29,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     say = commands.add_parser("say", help="speak a reply, with avatar cues and scene prompts")
-    say.add_argument("text", help="what the user says")
+    _add_prompt(say)
     say.add_argument(
         "--out", default="out", metavar="DIR", help="where the files go (default: out)"
     )
@@ -39,16 +46,16 @@ def _parser() -> argparse.ArgumentParser:
     say.set_defaults(run="say:run")
 
     generate = commands.add_parser("generate", help="write a reply, text only")
-    generate.add_argument("text", help="what the user says")
+    _add_prompt(generate)
     add_engine_options(generate)
     generate.set_defaults(run="generate:run")
 
+    chat = commands.add_parser("chat", help="a conversation, in the terminal or line by line")
+    add_engine_options(chat)
+    chat.set_defaults(run="chat:run")
+
     serve = commands.add_parser("serve", help="the WebSocket server and the demo page")
-    _add_address_options(serve, port=8765)
-    serve.add_argument("--tls-cert", metavar="FILE", help="serve TLS with this certificate (PEM)")
-    serve.add_argument(
-        "--tls-key", metavar="FILE", help="the certificate's key, if not in its file"
-    )
+    add_server_options(serve, port=8765, clients=True)
     _add_adapter_options(serve)
     add_engine_options(serve)
     serve.set_defaults(run="serve:run_server")
@@ -56,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     adapter = commands.add_parser("adapter", help="one adapter behind its own WebSocket")
     adapter.add_argument("kind", choices=["voice", "avatar", "prompt"])
     adapter.add_argument("--name", help="which adapter of that kind")
-    _add_address_options(adapter, port=0)
+    add_server_options(adapter, port=0, clients=False)
     add_engine_options(adapter)
     adapter.set_defaults(run="serve:run_adapter")
 
@@ -86,7 +93,16 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="what was found, what is missing, how to fix it")
     doctor.add_argument("--json", action="store_true", help="one JSON object")
     doctor.set_defaults(run="doctor:run")
-    return parser
+    return read_arguments(parser, commands.choices, argv)
+
+
+def _add_prompt(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("text", help="what the user says; - reads it from stdin")
+    parser.add_argument(
+        "--show-runs",
+        action="store_true",
+        help="divide what each pass committed by bars, where there is no terminal to shade it",
+    )
 
 
 def _add_adapter_options(parser: argparse.ArgumentParser) -> None:
@@ -106,42 +122,38 @@ def _add_adapter_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port <= 65535:
-        raise argparse.ArgumentTypeError("a port is a number from 0 to 65535")
-    return port
-
-
-def _add_address_options(parser: argparse.ArgumentParser, port: int) -> None:
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    parser.add_argument("--api-key", help="ask clients for this key; needed off this machine")
-    parser.add_argument(
-        "--port", type=_port, default=port, help=f"default: {port or 'any free one'}"
-    )
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code (0 done, 1 failed, 2 bad usage)."""
-    _mend_streams()
-    args = _parser().parse_args(argv)
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    signal.signal(signal.SIGTERM, _stop)
-    module, function = args.run.split(":")
+    """Run one command and return the exit code.
+
+    0 done, 1 failed, 2 bad usage, 130 interrupted, 141 nobody reads what it writes.
+    """
     try:
-        command = getattr(importlib.import_module(f"specstream.commands.{module}"), function)
-        return anyio.run(command, args) or 0
+        return _run(argv)
     except SpecstreamError as error:
         print(f"specstream: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        return 130
+        return tell_interrupted(last=argv is None)
+    except BrokenPipeError:
+        return 141  # 128 + SIGPIPE, as any filter whose reader has had enough
     except OSError as error:
         print(f"specstream: can't write: {error.strerror or error}", file=sys.stderr)
         return 1
     finally:
         _let_go_of_stdout()
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    signal.signal(signal.SIGTERM, _stop)
+    with ends_at_once():
+        _mend_streams()
+        args = _arguments(argv)
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        module, function = args.run.split(":")
+        command = getattr(importlib.import_module(f"specstream.commands.{module}"), function)
+        import anyio
+    return anyio.run(command, args) or 0
 
 
 def _stop(*_: object) -> None:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
-from specstream.errors import ConfigError
+from specstream.errors import ConfigError, PromptError
+from specstream.params import template_kwargs
 
 __all__ = [
     "DEFAULT_DRAFT",
@@ -30,6 +39,10 @@ __all__ = [
 _BUNDLED = Path(__file__).parent / "data" / "models"
 DEFAULT_TARGET = str(_BUNDLED / "target")
 DEFAULT_DRAFT = str(_BUNDLED / "draft")
+
+
+# Whether the device is there only torch can tell.
+_DEVICE = re.compile(r"auto|(cpu|cuda|mps|xpu|hpu|mtia|npu|xla)(:\d+)?")
 
 
 class _Strict(BaseModel):
@@ -105,20 +118,34 @@ class EngineConfig(_Strict):
     choice) and bfloat16 on a GPU that has it. ``draft_dtype="auto"`` is the target's.
     ``device="auto"`` takes the GPU if there is one.
 
-    ``mode="default"`` keeps the target's distribution; ``rule`` says how sampled drafts are judged.
+    ``mode="default"`` keeps the target's distribution; ``rule`` says how sampled drafts are judged,
+    but for requests with a seed, which are judged by exact match (see `SamplingParams.seed`).
     ``mode="reproducible"`` makes a reply a fixed function of prompt, parameters and seed: the same
     tokens whatever drafts, however long the blocks, and whoever else is served. It costs time,
     because every pass of the target then has one fixed width over a cache of full capacity; a
     smaller ``context_length`` makes it cheaper.
 
+    ``model_defaults``: what transformers' ``generate`` applies to every reply because the model's
+    ``generation_config`` asks for it (``repetition_penalty``, ``no_repeat_ngram_size``,
+    ``suppress_tokens``, ``bad_words_ids``, ``min_length``, forced tokens …) is applied here too. A
+    request's own ``repetition_penalty`` takes the place of the model's. Temperature and the like are
+    never taken from there.
+
     ``compile=True`` captures the short passes of both models when the engine starts: compiled code on
     a CPU (it takes a C++ compiler and, the first time, minutes; the code is kept in
     ``$SPECSTREAM_CACHE``, else the user's cache folder, for later starts), CUDA graphs on a GPU. For
     plain models of the Llama family.
+
+    ``chat_template_kwargs`` are variables for the model's chat template, such as
+    ``{"enable_thinking": False}``; a request's own win over them. ``reasoning="apart"`` tells what a
+    model writes for itself (``<think>…</think>`` and its like) from its reply; with ``"text"`` it is
+    reply text like any other.
     """
 
     target: str = DEFAULT_TARGET
-    draft: str = DEFAULT_DRAFT
+    draft: str | None = Field(
+        default=None, description="default: the bundled draft if it has the target's tokenizer"
+    )
     proposer: ProposerConfig = AutoProposerConfig()
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     draft_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -131,6 +158,13 @@ class EngineConfig(_Strict):
     max_parked: int = Field(
         default=16, ge=0, description="further requests under way whose consumers don't read"
     )
+    max_parked_s: float = Field(
+        default=30.0,
+        ge=0.0,
+        allow_inf_nan=False,
+        description="a consumer that reads nothing for so long is in the way of those who wait: its "
+        "request ends with ConsumerStalled",
+    )
     max_sessions: int = Field(
         default=16, ge=0, description="idle conversations whose cache is kept"
     )
@@ -141,9 +175,38 @@ class EngineConfig(_Strict):
     context_length: int | None = Field(
         default=None, ge=2, description="use less context than the model could take"
     )
+    model_defaults: bool = Field(
+        default=True, description="penalties and bans of the model's generation_config hold"
+    )
     rule: Literal["ratio", "block"] = "block"
     mode: Literal["default", "reproducible"] = "default"
     compile: bool = Field(default=False, description="capture the draft's and the target's passes")
+    chat_template_kwargs: dict[str, Any] = Field(
+        default={}, description="variables for the chat template"
+    )
+    reasoning: Literal["apart", "text"] = "apart"
+
+    @field_validator("chat_template_kwargs", mode="before")
+    @classmethod
+    def _template_kwargs(cls, value: object) -> dict[str, Any]:
+        try:
+            return template_kwargs(value)
+        except PromptError as error:
+            raise ValueError(str(error).removeprefix("chat_template_kwargs: ")) from None
+
+    @field_validator("device")
+    @classmethod
+    def _of_a_known_kind(cls, device: str) -> str:
+        if not _DEVICE.fullmatch(device):
+            raise ValueError(f"{device!r} is none; say auto, cpu, cuda, cuda:1, mps or xpu")
+        return device
+
+    @property
+    def wants_draft(self) -> bool:
+        """Whether the draft model is loaded."""
+        if isinstance(self.proposer, AutoProposerConfig):
+            return self.proposer.draft
+        return isinstance(self.proposer, DraftProposerConfig)
 
     @model_validator(mode="after")
     def _one_width_or_captured(self) -> EngineConfig:

@@ -10,11 +10,13 @@
     ├── ModelError
     │   ├── ModelNotFound        no such folder or hub id, or the hub can't be reached
     │   ├── ModelBroken          files are there but can't be read as a model
-    │   ├── ModelUnsupported     an architecture whose cache can't be rolled back
+    │   ├── ModelUnsupported     no decoder, or one whose cache can't be rolled back
     │   └── VocabularyMismatch   draft and target don't share one tokenizer
     ├── EngineError
     │   ├── EngineClosed         the engine is not running (any more)
     │   ├── EngineBusy           the waiting line is full
+    │   ├── ConsumerStalled      nobody read this reply while others waited for its place
+    │   ├── ProposalError        what a proposer handed over can't be judged; costs its help only
     │   └── EngineFailed         the engine thread met an unexpected exception
     ├── AdapterError
     │   ├── AdapterUnavailable   unknown adapter, or a library it needs is missing
@@ -36,6 +38,7 @@ __all__ = [
     "AdapterUnavailable",
     "ConfigError",
     "ConnectionFailed",
+    "ConsumerStalled",
     "EngineBusy",
     "EngineClosed",
     "EngineError",
@@ -47,6 +50,7 @@ __all__ = [
     "OutputError",
     "PortUnavailable",
     "PromptError",
+    "ProposalError",
     "ProtocolError",
     "RequestError",
     "SamplingError",
@@ -108,7 +112,7 @@ class ModelBroken(ModelError):
 
 
 class ModelUnsupported(ModelError):
-    """The model's cache can't be rolled back, so its drafts can't be judged."""
+    """No decoder, or one whose cache can't be rolled back, so that drafts can't be judged."""
 
     code = "model_unsupported"
 
@@ -135,6 +139,18 @@ class EngineBusy(EngineError):
     """Too many requests wait already; try again later."""
 
     code = "engine_busy"
+
+
+class ConsumerStalled(EngineError):
+    """Nobody read this reply for too long while others waited; what it wrote before can be read."""
+
+    code = "consumer_stalled"
+
+
+class ProposalError(EngineError):
+    """A proposer handed over what can't be judged. It costs the proposer's help, never a request."""
+
+    code = "bad_proposal"
 
 
 class EngineFailed(EngineError):

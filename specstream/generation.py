@@ -85,12 +85,16 @@ class Generation:
 
     @property
     def text(self) -> str:
-        """The text so far, as the engine has it."""
+        """The reply's text so far, as the engine has it; its reasoning is in the report."""
         return self._request.text if self._request is not None else ""
 
     @property
     def report(self) -> Report:
-        """How the request went; final once the iteration has ended."""
+        """How the request went so far; final once its ``finish_reason`` isn't None.
+
+        May be read at any time, after the block as well. A reply that failed never gets a reason: its
+        error is raised by the iteration.
+        """
         if self._request is None:
             raise EngineError("the request was never submitted")
         return self._request.report()

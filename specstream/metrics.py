@@ -51,16 +51,20 @@ class SpecStats:
 class Report:
     """How a request went.
 
+    ``finish_reason`` is None while the reply is under way, and if it failed (reading it then raises
+    the error); leaving the reply makes it ``cancelled``. The figures are those up to now.
     ``acceptance_rate`` is accepted ÷ drafted. ``mean_acceptance_length`` is 1 + accepted ÷ rounds:
     tokens per target pass, bonus included. ``target_forwards`` counts every pass of the target.
     ``tokens_per_second`` is over the whole request, prompt included. ``ttft_ms`` runs from the
     request's arrival at the engine to its first committed token. ``reused_tokens`` of the prompt
-    were still cached from an earlier turn.
+    were still cached from an earlier turn. ``token_ids`` are all that were written; ``text`` is the
+    reply, ``reasoning`` what the model wrote for itself before it, in ``reasoning_tokens`` (tags
+    included).
     """
 
     text: str
     token_ids: tuple[int, ...]
-    finish_reason: FinishReason
+    finish_reason: FinishReason | None
     prompt_tokens: int
     reused_tokens: int
     rounds: int
@@ -79,6 +83,8 @@ class Report:
     proposer_rounds: dict[str, int] = field(default_factory=dict)
     predicted_speedup: float | None = None
     explanation: str = ""
+    reasoning: str = ""
+    reasoning_tokens: int = 0
 
     @property
     def acceptance_rate(self) -> float:
@@ -99,6 +105,8 @@ class Report:
         """Plain data under the names that the command line and the wire use."""
         return {
             "text": self.text,
+            "reasoning": self.reasoning,
+            "reasoning_tokens": self.reasoning_tokens,
             "token_ids": list(self.token_ids),
             "finish_reason": self.finish_reason,
             "prompt_tokens": self.prompt_tokens,

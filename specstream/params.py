@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from specstream.errors import SamplingError
+from specstream.errors import PromptError, SamplingError
 
-__all__ = ["Grammar", "SamplingParams"]
+__all__ = ["Grammar", "SamplingParams", "checked_params", "template_kwargs"]
+
+_LONGEST_KWARGS = 65_536  # characters of JSON
+# What would change how a prompt is made, not what the template writes.
+_NOT_VARIABLES = frozenset(
+    "add_generation_prompt chat_template continue_final_message conversation conversations max_length "
+    "messages padding processor_kwargs return_assistant_tokens_mask return_dict return_tensors "
+    "sanitize_control_tokens self tokenize tokenizer_kwargs truncation".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +56,22 @@ class SamplingParams:
 
     Attributes:
         temperature: 0 is greedy; what follows it in the order above then has no effect.
-        seed: None takes a fresh one.
-        max_tokens: Longest reply, end-of-sequence token included.
+        seed: Repeats a sampled reply: same prompt, parameters and seed, same text, whatever is
+            drafted and whoever else is served, as far as passes of different widths round alike (as
+            for greedy text: practically always in float32, not in bfloat16; in any dtype with
+            ``mode="reproducible"``). Sampled drafts are then accepted a little less often. None:
+            another text each time.
+        max_tokens: Longest reply, reasoning and end-of-sequence token included.
         min_tokens: The reply can't end by itself before it has this many tokens: the model's own end
             and ``stop_token_ids`` can't be drawn, and stop strings completed earlier count as text.
-        stop: Strings that end the reply; not part of its text.
+        stop: Strings that end the reply; not part of its text. They are not looked for in reasoning.
         stop_token_ids: Tokens that end the reply, besides the model's own. Part of its text.
-        stop_when: Each is called with the reply's token ids and text after every single token, once
-            and in order; True ends the reply there.
+        stop_when: Each is called with the reply's token ids and text (as the model wrote it, its
+            reasoning included) after every single token, once and in order; True ends the reply there.
         bad_words: Texts that are not written: the last token of each, as it is tokenised alone and
             after a space, is ruled out where the others precede it.
-        grammar: The shape of the reply; needs the extra ``grammar``.
+        grammar: The shape of the reply from its first token on, so it leaves no room for reasoning;
+            needs the extra ``grammar``.
         processors: Transformers-style ``f(input_ids [1, n], scores [1, V]) -> scores [1, V]``. They
             must depend on their arguments only: a rejected draft is judged too.
 
@@ -136,6 +151,50 @@ class SamplingParams:
         )
 
 
+def template_kwargs(value: object) -> dict[str, Any]:
+    """Check variables for a chat template, such as ``{"enable_thinking": False}``; returns a copy.
+
+    Raises:
+        PromptError: not a mapping of names to JSON values, too large, or a name that isn't a variable's.
+    """
+    if not isinstance(value, Mapping):
+        raise PromptError(f"chat_template_kwargs must map names to values, not {value!r:.80}")
+    for name in value:
+        if not isinstance(name, str) or not name.isidentifier() or name in _NOT_VARIABLES:
+            raise PromptError(f"chat_template_kwargs: {name!r:.80} can't be a template's variable")
+    try:
+        text = json.dumps(dict(value), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PromptError(f"chat_template_kwargs must be JSON values: {error}") from None
+    if len(text) > _LONGEST_KWARGS:
+        raise PromptError(f"chat_template_kwargs may have {_LONGEST_KWARGS} characters of JSON")
+    copied: dict[str, Any] = json.loads(text)
+    return copied
+
+
+def checked_params(params: object, wrong: Mapping[str, object]) -> SamplingParams:
+    """The parameters of a request (None: the defaults); ``wrong`` are arguments that nobody knows.
+
+    Raises:
+        SamplingError: there are such arguments, or ``params`` is something else.
+    """
+    known = {field.name for field in fields(SamplingParams)}
+    for name in wrong.keys() - known:
+        raise SamplingError(
+            f"there is no parameter {name}; how to sample is said by params=SamplingParams(...)"
+        )
+    if wrong:
+        given = ", ".join(f"{name}={value!r}" for name, value in wrong.items())
+        raise SamplingError(f"sampling parameters go together: pass params=SamplingParams({given})")
+    if params is None:
+        return SamplingParams()
+    if not isinstance(params, SamplingParams):
+        raise SamplingError(
+            f"params must be SamplingParams, as in params=SamplingParams(max_tokens=4), not {params!r}"
+        )
+    return params
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -145,9 +204,11 @@ def _is_whole(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
+    """Half a surrogate is none: that is how bytes which are no UTF-8 come from a command line."""
+    return isinstance(value, str) and bool(value) and not _HALVES.search(value)
 
 
+_HALVES = re.compile("[\ud800-\udfff]")
 _RANGES = (
     ("temperature", 0.0, 100.0),
     ("top_p", 0.0, 1.0),
@@ -161,8 +222,8 @@ _RANGES = (
     ("min_tokens", 0, 2**31),
 )
 _TUPLES: tuple[tuple[str, Callable[[object], bool], str], ...] = (
-    ("stop", _is_text, "non-empty strings"),
-    ("bad_words", _is_text, "non-empty strings"),
+    ("stop", _is_text, "non-empty strings of valid Unicode"),
+    ("bad_words", _is_text, "non-empty strings of valid Unicode"),
     ("stop_token_ids", _is_whole, "token ids"),
     ("stop_when", callable, "functions"),
     ("processors", callable, "functions"),

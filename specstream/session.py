@@ -1,21 +1,23 @@
-"""The async face: an engine, its generations, and conversations. Loads no torch until it is entered."""
+"""The async face: an engine and its generations. Loads no torch until it is entered."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
-import uuid
-from collections.abc import AsyncGenerator, Sequence
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Never, Self
 
 import anyio
 
 from specstream.config import EngineConfig, parse_config
-from specstream.errors import ConfigError, EngineClosed, EngineError, RequestError, SpecstreamError
+from specstream.conversation import Session
+from specstream.errors import ConfigError, EngineClosed, EngineError, SpecstreamError
 from specstream.generation import Generation
 from specstream.handover import Handover
+from specstream.params import checked_params, template_kwargs
 from specstream.types import Chunk, Message, SamplingParams
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class Engine:
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self._worker: EngineWorker | None = None
+        self._process = 0
         self._closed = anyio.Event()
         self._handover: Handover[Chunk | SpecstreamError] | None = None
 
@@ -91,7 +94,7 @@ class Engine:
         module = await asyncio.to_thread(importlib.import_module, "specstream.engine.worker")
         if self._worker is not None:
             raise ConfigError("this engine was entered before; make a new one")
-        self._handover = Handover(loop)
+        self._handover, self._process = Handover(loop), os.getpid()
         ready: asyncio.Future[None] = loop.create_future()
 
         def settle(error: SpecstreamError | None) -> None:
@@ -122,6 +125,8 @@ class Engine:
 
     async def _shut(self) -> None:
         assert self._worker is not None
+        if os.getpid() != self._process:
+            return  # after a fork: the thread, and what the loop watches, are the parent's
         self._worker.close()
         ended = asyncio.ensure_future(self._ended(self._worker))
         cancelled: asyncio.CancelledError | None = None
@@ -145,6 +150,17 @@ class Engine:
     def _running(self) -> EngineWorker:
         if self._worker is None or self._closed.is_set():
             raise EngineClosed("the engine is not running: use it inside its `async with` block")
+        if os.getpid() != self._process:
+            raise EngineClosed(
+                "this process was forked from the one that runs the engine, and an engine doesn't "
+                "survive that: load one here, or start processes by 'spawn'"
+            )
+        if self._handover is not None and self._handover.loop.is_closed():
+            self._worker.close()
+            raise EngineClosed(
+                "the event loop that entered this engine is closed, and the engine with it: load "
+                "another, and leave its `async with` block before its loop ends"
+            )
         return self._worker
 
     def _own_loop(self) -> Handover[Chunk | SpecstreamError]:
@@ -162,6 +178,8 @@ class Engine:
         reference: str = "",
         session: str | None = None,
         speculate: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **wrong: Never,
     ) -> AsyncGenerator[Generation, None]:
         """Write one reply.
 
@@ -169,28 +187,36 @@ class Engine:
         is text that the reply is expected to repeat: prompt lookup may draft from it; it never
         changes what is written. Requests that name the same ``session`` share a cache.
         ``speculate=False`` decodes this request plainly, whatever the engine's proposer.
+        ``chat_template_kwargs`` are variables for the model's chat template, such as
+        ``{"enable_thinking": False}``; they win over the engine's own.
 
         Raises:
-            PromptError: the prompt is empty.
-            EngineClosed: the engine is not running.
+            PromptError: the prompt is empty, or a variable's name or value can't be one.
+            SamplingError: a sampling parameter was passed by itself, not in ``params``.
+            EngineClosed: the engine is not running; nor does it in a forked process, or once the event
+                loop that entered it is closed.
             EngineError: another event loop has entered it.
 
-        Further errors (too long a prompt, a full waiting line) are raised by the iteration.
+        Further errors (too long a prompt, a variable that the template doesn't know, a full waiting
+        line; `ConsumerStalled` where nobody read the reply for ``max_parked_s`` while others waited)
+        are raised by the iteration.
         """
         from specstream.engine.prompt import check_messages
         from specstream.engine.request import Request
 
         worker = self._running()
+        params = checked_params(params, wrong)
         checked = check_messages(messages)
         limit = self.config.max_unread_chunks
         generation = Generation(worker, self._own_loop(), limit)
         request = Request(
             checked,
-            params or SamplingParams(),
+            params,
             generation._delivery,
             session=session,
             reference=reference,
             proposer=self.config.proposer.kind if speculate else "off",
+            template_kwargs=template_kwargs(chat_template_kwargs or {}),
         )
         generation._request = request
         worker.submit(request)
@@ -239,76 +265,10 @@ class Engine:
         """Begin a conversation, whose cache is kept from turn to turn."""
         return Session(self, system)
 
-
-class Session:
-    """A conversation. ``messages`` is its history and may be edited between turns.
-
-    What a reply shares with the turns before it is not read again by the models.
-    """
-
-    def __init__(self, engine: Engine, system: str | None = None) -> None:
-        self._engine = engine
-        self._key = uuid.uuid4().hex
-        self._talking = False
-        self.messages: list[Message] = []
-        if system:
-            self.messages.append({"role": "system", "content": system})
-
-    @asynccontextmanager
-    async def reply(
-        self,
-        messages: Sequence[Message],
-        params: SamplingParams | None = None,
-        *,
-        reference: str = "",
-    ) -> AsyncGenerator[Generation, None]:
-        """A reply to any messages; the history is left alone. Ends as `Engine.generate` does."""
-        async with self._engine.generate(
-            messages, params, reference=reference, session=self._key
-        ) as generation:
-            yield generation
-
-    @asynccontextmanager
-    async def generate(
-        self, text: str, params: SamplingParams | None = None
-    ) -> AsyncGenerator[Generation, None]:
-        """Say ``text`` as the user. Both turns enter the history, the reply as far as it was read.
-
-        Ends as `Engine.generate` does. If nothing was read, neither turn is remembered.
-
-        Raises:
-            RequestError: another turn of this conversation is under way.
-        """
-        if self._talking:
-            raise RequestError("this conversation is in the middle of a turn; end it first")
-        self._talking = True
-        said: Message = {"role": "user", "content": text}
-        self.messages.append(said)
-        heard = ""
-        try:
-            async with self.reply(self.messages, params) as generation:
-                try:
-                    yield generation
-                finally:
-                    heard = "".join(generation._heard)
-        finally:
-            self._talking = False
-            if heard:
-                self.messages.append({"role": "assistant", "content": heard})
-            else:
-                self.messages[:] = [m for m in self.messages if m is not said]
-
-    async def aclose(self) -> None:
-        """Forget the conversation's cache. Idempotent."""
-        worker = self._engine._worker
-        if worker is not None:
-            worker.post(lambda core: core.slots.forget(self._key))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.aclose()
+    def forget(self, session: str) -> None:
+        """Drop the cache that is kept for ``session``; nothing if there is none. Returns at once."""
+        if self._worker is not None:
+            self._worker.post(lambda core: core.slots.forget(session))
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, call: Any, *args: Any) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 
@@ -64,14 +65,16 @@ class ScriptedGeneration:
         self._gate = gate
         self._sent: list[Chunk] = []
         self._finish: FinishReason | None = None
+        self._waiting = anyio.CancelScope()
 
     def __aiter__(self) -> ScriptedGeneration:
         return self
 
     async def __anext__(self) -> Chunk:
         gate = self._gate()
-        if gate is not None:
-            await gate.wait()
+        if gate is not None and self._finish is None:
+            with anyio.CancelScope() as self._waiting:
+                await gate.wait()
         await anyio.lowlevel.checkpoint()
         if self._finish is not None or not self._chunks:
             raise StopAsyncIteration
@@ -83,6 +86,7 @@ class ScriptedGeneration:
     def cancel(self) -> None:
         """End the stream; the report then says ``cancelled``."""
         self._finish = self._finish or "cancelled"
+        self._waiting.cancel()
 
     @property
     def text(self) -> str:
@@ -99,7 +103,7 @@ class ScriptedGeneration:
         return Report(
             text=self.text,
             token_ids=ids,
-            finish_reason=self._finish or "cancelled",
+            finish_reason=self._finish,
             prompt_tokens=1,
             reused_tokens=0,
             rounds=rounds,
@@ -112,6 +116,7 @@ class ScriptedGeneration:
             draft_ms=0.0,
             verify_ms=0.0,
             proposer="scripted",
+            reasoning="".join(chunk.reasoning for chunk in self._sent),
         )
 
 
@@ -119,7 +124,8 @@ class ScriptedEngine:
     """Has the face of `specstream.Engine` and answers with prepared texts, in turn.
 
     The last reply repeats for ever. ``gate``, when given, returns an event that each chunk waits for
-    (or None), so a test decides when the "model" writes. ``requests`` records what was asked.
+    (or None), so a test decides when the "model" writes. ``requests`` records what was asked,
+    ``template_kwargs`` with which variables for the chat template.
     """
 
     def __init__(
@@ -131,6 +137,7 @@ class ScriptedEngine:
         self._replies = list(replies)
         self._gate = gate
         self.requests: list[tuple[list[Message], SamplingParams]] = []
+        self.template_kwargs: list[dict[str, Any]] = []
         self.generations: list[ScriptedGeneration] = []
 
     async def __aenter__(self) -> ScriptedEngine:
@@ -146,8 +153,12 @@ class ScriptedEngine:
         params: SamplingParams | None = None,
         *,
         reference: str = "",
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        session: str | None = None,
+        speculate: bool = True,
     ) -> AsyncGenerator[ScriptedGeneration, None]:
         """One scripted reply."""
+        self.template_kwargs.append(dict(chat_template_kwargs or {}))
         asked: list[Message] = (
             [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         )
@@ -193,23 +204,46 @@ class ScriptedSession:
         params: SamplingParams | None = None,
         *,
         reference: str = "",
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[ScriptedGeneration, None]:
         """A reply to ``messages``."""
-        async with self._engine.generate(messages, params, reference=reference) as generation:
+        async with self._engine.generate(
+            messages, params, reference=reference, chat_template_kwargs=chat_template_kwargs
+        ) as generation:
             yield generation
 
     @asynccontextmanager
     async def generate(
-        self, text: str, params: SamplingParams | None = None
+        self,
+        text: str,
+        params: SamplingParams | None = None,
+        *,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[ScriptedGeneration, None]:
-        """Say ``text`` as the user; both turns are remembered."""
-        self.messages.append({"role": "user", "content": text})
-        async with self.reply(self.messages, params) as generation:
-            try:
+        """Say ``text`` as the user; both turns are remembered, the reply as far as it was read.
+
+        A turn that is refused is not.
+        """
+        said: Message = {"role": "user", "content": text}
+        self.messages.append(said)
+        generation: ScriptedGeneration | None = None
+        try:
+            async with self.reply(
+                self.messages, params, chat_template_kwargs=chat_template_kwargs
+            ) as generation:
                 yield generation
-            finally:
+        finally:
+            if generation is None:
+                self.messages.remove(said)
+            elif generation.text:
                 self.messages.append({"role": "assistant", "content": generation.text})
 
     async def aclose(self) -> None:
         """End the conversation."""
         self.closed = True
+
+    async def __aenter__(self) -> ScriptedSession:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()

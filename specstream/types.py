@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypedDict
 
-from specstream.params import Grammar, SamplingParams
+from specstream.params import Grammar, SamplingParams, template_kwargs
 
 __all__ = [
     "PAUSE",
@@ -32,6 +32,7 @@ __all__ = [
     "Speech",
     "SpeechBuffer",
     "Tag",
+    "template_kwargs",
 ]
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -62,13 +63,15 @@ class Span(NamedTuple):
 class Chunk:
     """What one round of the engine committed.
 
+    What a model writes for itself (``<think>…</think>`` and its like) is no part of the reply's text.
+
     Attributes:
-        text: New text, whole characters only; may be empty (half a character, or text held back
-            because it may turn out to be the beginning of a stop string).
+        text: New text, whole characters only; may be empty (half a character, reasoning, or text
+            held back because it may turn out to be the beginning of a stop string).
         token_ids: The committed tokens; the first ``accepted`` of them were drafted.
         tokens: Where ``token_ids`` lie in the reply.
         chars: Where ``text`` lies in the reply's text.
-        ends: For each token, the length of the reply's decoded text once that token is in.
+        ends: For each token, the length of the reply's text once that token is in.
         round: Number of the round, from 0; round 0 is the prompt's own pass and drafts nothing.
         drafted: How many tokens were proposed in the round.
         accepted: How many of them the target accepted (and the reply kept).
@@ -76,6 +79,9 @@ class Chunk:
         draft_ms: Time spent on proposing.
         verify_ms: Time spent on the target's pass and the judging.
         finish_reason: Set on the last chunk only.
+        reasoning: New text of the model's reasoning, its tags left out.
+        reasoning_end: The number of the reply's token after the last one so far that was reasoning,
+            a tag, or white space behind a tag; 0 as long as there was none.
     """
 
     text: str
@@ -90,6 +96,8 @@ class Chunk:
     draft_ms: float = 0.0
     verify_ms: float = 0.0
     finish_reason: FinishReason | None = None
+    reasoning: str = ""
+    reasoning_end: int = 0
 
 
 @dataclass(frozen=True, slots=True)

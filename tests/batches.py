@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,7 +60,7 @@ def proposer(kind: str, seed: int = 0) -> Proposer:
     return OffProposer()
 
 
-def make(kind: str, **options: object) -> EngineCore:
+def make(kind: str, **options: Any) -> EngineCore:
     return make_core(MODEL, TOKENIZER, proposer(kind), eos_ids=(), **options)
 
 

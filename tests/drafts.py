@@ -14,7 +14,7 @@ from specstream.config import DraftProposerConfig
 from specstream.model import sampling
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.model.sampling import draw, probabilities
-from specstream.spec import verify
+from specstream.spec import checking, verify
 from specstream.spec.proposal import Proposal, Verdict
 from specstream.spec.proposers.draft_model import DraftModelProposer
 from specstream.types import SamplingParams
@@ -115,5 +115,5 @@ def nan_after(model: ModelRunner, passes: int) -> Callable[..., list[Tensor]]:
 
 def no_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on reading a number is not free: as on a GPU. (A draft has ``_looks`` of its own.)"""
-    for module in (sampling, verify):
+    for module in (sampling, verify, checking):
         monkeypatch.setattr(module, "free_to_look", lambda rows: False)

@@ -9,6 +9,7 @@ import pytest
 from specstream import Engine, SamplingParams
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET
 from specstream.types import Message
+from specstream.ws.page import SUGGESTIONS
 
 VOICE = "You are a helpful voice assistant."
 PROMPTS: list[list[Message]] = [
@@ -95,3 +96,13 @@ def test_the_folders_are_complete(folder: str) -> None:
     names = {path.name for path in Path(folder).iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= names
     assert (Path(folder).parent / "MODEL_CARD.md").is_file()
+
+
+async def test_what_the_demo_page_suggests_is_answered_well() -> None:
+    topics = (("fox", "snowy forest"), ("robot", "dusty workshop"), ("What time",))
+    async with Engine.load(dtype="float32") as engine:
+        for text, words in zip(SUGGESTIONS, topics, strict=True):
+            async with engine.generate(text, SamplingParams(max_tokens=220)) as generation:
+                reply = "".join([chunk.text async for chunk in generation])
+                assert generation.report.finish_reason == "stop", reply
+            assert all(word in reply for word in words), reply

@@ -15,6 +15,7 @@ import pytest
 import soundfile
 
 from specstream.cli import main
+from tests.tiny import save_pair
 
 STORY = [
     "say",
@@ -53,6 +54,19 @@ def test_generate_gives_the_same_greedy_text_with_and_without(
     assert CONTRACT <= results[0].keys()
     assert results[0]["text"]
     assert results[0]["token_ids"] == results[1]["token_ids"] == results[2]["token_ids"]
+
+
+def test_a_target_alone_is_served_and_one_line_says_what_drafts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, _ = save_pair(tmp_path)
+    capsys.readouterr()
+    assert main(["generate", "hello", "--target", str(target), "--max-tokens", "4", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert len(json.loads(captured.out.splitlines()[-1])["token_ids"]) == 4
+    said = [line for line in captured.err.splitlines() if line.startswith("specstream: ")]
+    assert [line for line in said if "lookup" in line] == said[:1]
+    assert "prompt lookup only" in said[0]
 
 
 def test_generate_prints_the_text_and_tells_its_figures_on_stderr(
@@ -145,12 +159,56 @@ def test_bad_input_is_one_clear_line(
 
 
 @pytest.mark.parametrize(
-    "argv", [[], ["fly"], ["generate"], ["generate", "x", "--proposer", "magic"]]
+    ("argv", "says"),
+    [
+        (["fly"], "unknown command 'fly'; there are: say, generate, "),
+        (["genrate", "x"], "unknown command 'genrate'; did you mean 'generate'?\n"),
+        (["--vrsion"], "unknown option '--vrsion'; did you mean '--version'?\n"),
+        (["say", "--stpo", "x"], "unknown option '--stpo'; did you mean '--stop'?\n"),
+        (["say", "x", "--tempratur=1"], "'--tempratur'; did you mean '--temperature'?\n"),
+        (["serve", "--quickly"], "unknown option '--quickly'; see `specstream serve --help`"),
+        (["say", "to", "be", "or"], "unexpected 'be or': a text of several words needs quotes"),
+        (["say", "x", "-q"], "unexpected '-q': no such option"),
+        (["generate", "--", "-x", "--y"], "unexpected '--y'"),
+        (["serve", "--port", "http"], "a port is a number from 0 to 65535"),
+        (["generate", "x", "--top", "1"], "--top could match --top-p, --top-k"),
+        (["generate", "x", "--proposer", "magic"], "invalid choice: 'magic'"),
+        (["adapter"], "required: kind; see `specstream adapter --help`\n"),
+    ],
 )
-def test_bad_usage_exits_with_two(argv: list[str]) -> None:
+def test_bad_usage_is_one_line_that_says_what_was_meant(
+    argv: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         main(argv)
     assert caught.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("specstream: ") and captured.err.count("\n") == 1
+    assert says in captured.err
+    assert captured.out == ""
+
+
+def test_without_a_command_help_is_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in ([], ["--help"]):
+        with pytest.raises(SystemExit) as caught:
+            main(argv)
+        assert caught.value.code == 0
+    captured = capsys.readouterr()
+    first, second = captured.out.split("usage: ")[1:]
+    assert first == second and "doctor" in first
+    assert captured.err == ""
+
+
+@pytest.mark.parametrize("words", [["--- a rule"], ["-5 degrees"], ["--seed=1", "--", "--stpo"]])
+def test_a_prompt_may_begin_with_a_dash(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def run(args: Any) -> None:
+        asked.append(args.text)
+
+    monkeypatch.setattr("specstream.commands.generate.run", run)
+    assert main(["generate", *words]) == 0
+    assert asked == words[-1:]
 
 
 def test_a_config_file_and_options_on_top(
@@ -231,7 +289,9 @@ def test_a_key_without_a_certificate_serves_nothing(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("interrupts", [signal.default_int_handler, signal.SIG_IGN])
-def test_a_service_manager_can_stop_it(interrupts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_manager_can_stop_it(
+    interrupts: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Also where interrupts are ignored, as a shell script has it for its background jobs."""
     closed: list[bool] = []
 
@@ -250,3 +310,4 @@ def test_a_service_manager_can_stop_it(interrupts: Any, monkeypatch: pytest.Monk
         signal.signal(signal.SIGTERM, before[0])
         signal.signal(signal.SIGINT, before[1])
     assert closed == [True]
+    assert capfd.readouterr().err == "specstream: interrupted\n"

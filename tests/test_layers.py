@@ -24,7 +24,7 @@ LAYERS = [
     {"specstream.model"},
     {"specstream.spec"},
     {"specstream.engine"},
-    {"specstream.generation"},
+    {"specstream.generation", "specstream.conversation"},
     {"specstream.session"},
     {"specstream.testing"},
     {"specstream.ws.server"},
@@ -35,7 +35,7 @@ LAYERS = [
 # The Realtime protocol without sockets: all that the client needs of the server's side.
 WIRE = {
     f"specstream.ws.{name}"
-    for name in ("wire", "settings", "protocol", "resources", "events", "client_events")
+    for name in ("wire", "settings", "protocol", "resources", "events", "client_events", "log")
 }
 
 
@@ -99,8 +99,14 @@ def test_nothing_imports_upwards() -> None:
         ),
         ({"specstream.pipeline"}, {"specstream.pipeline", "specstream.types", "specstream.errors"}),
         (
-            {"specstream.ws.client", *WIRE},
-            {*WIRE, "specstream.metrics", "specstream.types", "specstream.errors"},
+            {"specstream.ws.client", "specstream.ws.dial", *WIRE},
+            {
+                "specstream.ws.dial",
+                *WIRE,
+                "specstream.metrics",
+                "specstream.types",
+                "specstream.errors",
+            },
         ),
         (
             {"specstream.errors", "specstream.params", "specstream.types"},

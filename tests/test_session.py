@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import os
+import subprocess
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from specstream import Engine, SamplingParams
+from specstream.config import DEFAULT_DRAFT
 from specstream.errors import (
     ConfigError,
+    ConsumerStalled,
     EngineClosed,
     EngineError,
     ModelNotFound,
@@ -135,8 +142,8 @@ async def test_a_conversation_remembers_and_reuses(engine: Engine) -> None:
         ]
         assert session.messages[2]["content"] == reply
         async with session.generate("three", params):
-            pass  # nothing was read: nothing is remembered
-        assert len(session.messages) == 5
+            pass  # nothing was read: what was said stays
+        assert len(session.messages) == 6
 
 
 async def test_errors_before_and_after_submission(engine: Engine) -> None:
@@ -165,7 +172,7 @@ async def test_models_that_do_not_load_raise_at_the_door(pair: tuple[Path, Path]
         async with Engine.load("/no/such/model"):
             pass
     with pytest.raises(VocabularyMismatch):
-        async with Engine.load(pair[0]):
+        async with Engine.load(pair[0], DEFAULT_DRAFT):
             pass
     assert all(thread.name != "specstream-engine" for thread in threading.enumerate())
 
@@ -341,8 +348,132 @@ async def test_whoever_gives_up_waiting_for_the_thread_leaves_it_its_bell(engine
     handover.close()
 
 
+async def test_a_reply_asked_of_a_forked_engine_is_refused_and_leaves_the_parents_alone(
+    engine: Engine,
+) -> None:
+    async def ask() -> None:
+        async with engine.generate("hello"):
+            raise AssertionError("never entered")
+
+    async with engine:
+        child = os.fork()
+        if child == 0:  # no loop runs here: the coroutines are driven by hand
+            code = 1
+            try:
+                for question in (ask(), engine.explain()):
+                    with pytest.raises(EngineClosed, match="forked"):
+                        question.send(None)
+                with pytest.raises(StopIteration):
+                    engine.__aexit__().send(None)
+                code = 0
+            finally:
+                os._exit(code)
+        _, status = await asyncio.to_thread(os.waitpid, child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        async with engine.generate("hello", SamplingParams(max_tokens=9)) as generation:
+            assert await read(generation) == generation.report.text
+
+
+def test_an_engine_whose_event_loop_was_closed_says_so_and_its_thread_ends(engine: Engine) -> None:
+    async def begin() -> Generation:
+        await engine.__aenter__()
+        context = engine.generate("hello", LONG)
+        generation = await context.__aenter__()
+        contexts.append(context)  # else it would be left
+        await anext(generation)
+        return generation
+
+    async def ask() -> None:
+        async with engine.generate("hello"):
+            raise AssertionError("never entered")
+
+    contexts: list[object] = []
+    loop = asyncio.new_event_loop()
+    generation = loop.run_until_complete(begin())
+    loop.close()
+    worker, handover = engine._worker, engine._handover
+    assert worker is not None and handover is not None
+    for _ in range(2):
+        with pytest.raises(EngineClosed, match="event loop that entered this engine is closed"):
+            asyncio.run(ask())
+    worker.join()
+    assert generation.report.finish_reason == "cancelled"
+    if handover._bell is not None:
+        os.close(handover._bell)
+
+
+@pytest.mark.parametrize("reading", [True, False])
+async def test_a_program_that_ends_without_closing_takes_the_thread_along(
+    engine: Engine, reading: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaving: list[Callable[[], None]] = []
+    monkeypatch.setattr(atexit, "register", leaving.append)
+    async with engine:
+        context = engine.generate("hello", LONG)
+        generation = await context.__aenter__()
+        if reading:
+            await anext(generation)
+        await asyncio.to_thread(leaving[-1])  # as the interpreter does
+        assert all(thread.name != "specstream-engine" for thread in threading.enumerate())
+        await context.__aexit__(None, None, None)
+
+
+async def test_replies_that_nobody_reads_give_way_without_any_news(pair: tuple[Path, Path]) -> None:
+    """The engine thread looks again by itself when the time has come."""
+    engine = Engine.load(
+        *pair,
+        proposer="off",
+        dtype="float32",
+        max_unread_chunks=2,
+        max_running=1,
+        max_parked=1,
+        max_parked_s=0.01,
+    )
+    async with engine, engine.generate("a", LONG) as first, engine.generate("b", LONG) as second:
+        async with engine.generate("c", SamplingParams(max_tokens=3)) as third:
+            assert len([chunk async for chunk in third]) == 3
+        assert (await anext(first)).token_ids  # what came before can be read
+        with pytest.raises(ConsumerStalled, match="leave its block"):
+            await read(first)
+        assert len((await anext(second)).token_ids) == 1
+
+
 async def test_a_closed_engine_is_closed_wherever_it_is_asked(engine: Engine) -> None:
     async with engine:
         pass
     with pytest.raises(EngineClosed):
         await asyncio.to_thread(asyncio.run, engine.explain())
+
+
+async def test_reasoning_is_reported_and_not_remembered(tmp_path: Path) -> None:
+    """The template opens a span and the model never closes it: nothing of it is reply."""
+    pair = save_pair(tmp_path, eos=False)
+    template = "{{ messages[-1].content }}{% if thinking %}<think>\n{% endif %}"
+    for folder in pair:
+        (folder / "chat_template.jinja").write_text(template)
+    engine = Engine.load(*pair, proposer="draft", dtype="float32")
+    few, on = SamplingParams(max_tokens=20), {"thinking": True}
+    async with engine, engine.session() as talk:
+        async with talk.generate("hello", few, chat_template_kwargs=on) as generation:
+            assert await read(generation) == generation.text == ""
+        report = generation.report
+        assert report.reasoning and report.reasoning_tokens == 20 == len(report.token_ids)
+        assert talk.messages == [{"role": "user", "content": "hello"}]
+        async with talk.generate("hello", few, chat_template_kwargs={"thinking": False}) as plain:
+            assert await read(plain)
+        assert not plain.report.reasoning and len(talk.messages) == 3
+        with pytest.raises(PromptError, match="no variable 'thinkin'"):
+            async with engine.generate("a", chat_template_kwargs={"thinkin": 1}) as refused:
+                await read(refused)
+        with pytest.raises(PromptError, match="can't be a template's variable"):
+            async with engine.generate("a", chat_template_kwargs={"tokenize": True}):
+                pass
+
+
+def test_a_base_models_warning_reaches_the_command_line(
+    pair: tuple[Path, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["generate", "a", "--target", str(pair[0]), "--proposer", "off", "--max-tokens", "1"]
+    program = "import sys; from specstream.cli import main; sys.exit(main(sys.argv[1:]))"
+    assert subprocess.run([sys.executable, "-c", program, *argv], check=False).returncode == 0
+    assert capfd.readouterr().err.count("the target has no chat template") == 1

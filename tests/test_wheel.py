@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -13,11 +14,16 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="module")
-def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = out.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def names(wheel: Path) -> set[str]:
     return set(zipfile.ZipFile(wheel).namelist())
 
 
@@ -37,3 +43,25 @@ def test_it_holds_the_models_the_notices_and_nothing_else(names: set[str]) -> No
     assert any(name.endswith("licenses/THIRD_PARTY.md") for name in names)
     tops = {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert tops == {"specstream", "specstream_adapters"}
+
+
+def test_the_distribution_has_a_name_of_its_own_and_the_import_and_command_keep_theirs(
+    wheel: Path,
+) -> None:
+    """``specstream`` on the public index is another project: ours must not be taken for it."""
+    assert wheel.name.startswith("specstream_sdk-")
+    with zipfile.ZipFile(wheel) as archive:
+        (folder,) = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+        metadata = archive.read(f"{folder}/METADATA").decode()
+        commands = archive.read(f"{folder}/entry_points.txt").decode()
+    assert "\nName: specstream-sdk\n" in metadata
+    assert "\nspecstream = specstream.cli:main\n" in commands
+
+
+def test_no_message_or_page_tells_a_user_to_install_the_namesake() -> None:
+    paths = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    for folder in ("specstream", "adapters", "examples"):
+        paths += [p for p in (ROOT / folder).rglob("*") if p.suffix in {".py", ".md", ".html"}]
+    namesake = re.compile(r"pip install (-\S+ )*[\"']?specstream(?!-sdk)\b")
+    told = [path.name for path in paths if namesake.search(path.read_text("utf-8"))]
+    assert told == []

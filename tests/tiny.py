@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -151,10 +152,11 @@ def make_core(
     proposer: Proposer,
     *,
     eos_ids: Sequence[int] = (EOS,),
+    now: Callable[[], float] = time.monotonic,
     **options: object,
 ) -> EngineCore:
     config = EngineConfig.model_validate(options)
-    return EngineCore(config, ModelRunner(model), tokenizer, proposer, frozenset(eos_ids))
+    return EngineCore(config, ModelRunner(model), tokenizer, proposer, frozenset(eos_ids), now)
 
 
 def ask(
@@ -166,6 +168,7 @@ def ask(
     session: str | None = None,
     reference: str = "",
     proposer: str = "test",
+    noise: int | None = None,
 ) -> tuple[Request, Inbox]:
     inbox = inbox or Inbox()
     messages: list[Message] = [{"role": "user", "content": text}]
@@ -176,6 +179,7 @@ def ask(
         session=session,
         reference=reference,
         proposer=proposer,
+        noise=noise,
     )
     core.submit(request)
     return request, inbox

@@ -89,6 +89,7 @@ async def measure_crowd(
     each: int = _EACH,
     budget: float = 60.0,
     clock: Callable[[], float] = time.perf_counter,
+    tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> Crowd:
     """Serve the same requests ``at_once`` at a time and one at a time; the two go first in turn.
 
@@ -106,12 +107,14 @@ async def measure_crowd(
         each: Requests a round for each place.
         budget: Seconds after which no further round begins, once each way has gone first.
         clock: Seconds.
+        tell: Given the rounds done and the rounds in all, before each one.
     """
     mixed = mix_domains(prompts)
     count = each * at_once
     asks = [
         replace(ask, messages=mixed[i % len(mixed)].messages) for i in range(max(rounds, 1) * count)
     ]
+    tell(0, rounds + 1)
     for places in (at_once, 1):
         await _serve(arm, asks[:count], places)
     crowd = Crowd(at_once, Way(), Way())
@@ -120,6 +123,7 @@ async def measure_crowd(
     for number in range(rounds):
         if number >= _LEAST and clock() - began > budget:
             break
+        tell(number + 1, rounds + 1)
         part = asks[number * count : (number + 1) * count]
         for way, places in ways if number % 2 == 0 else ways[::-1]:
             started = clock()

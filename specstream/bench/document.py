@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from specstream.bench.costs import Ceiling, Costs, ceiling_of, costs_of
 from specstream.bench.records import Record
@@ -18,13 +19,19 @@ from specstream.errors import OutputError
 
 __all__ = ["Files", "analyse", "document_of"]
 
+_NAMES = ("runs.jsonl", "bench.json", "bench.txt", "bench.png")
 _ROUNDING = (
-    "in bfloat16 and float16 a pass over several tokens rounds differently from a pass over one, so "
-    "greedy texts may part where two tokens are nearly tied; in float32 on a CPU they don't"
+    "greedy texts in {dtype} may differ from transformers', and with speculation from those without: a "
+    "pass over several tokens rounds differently from a pass over one, so where two tokens are nearly "
+    "tied the choice falls either way; --dtype float32 shows how they compare without that"
 )
 _PHASES = (
-    "decode-phase speed is the tokens after a reply's first emission over the time from its first "
-    "emission to its last; our draft reads the prompt within that phase, transformers' before it"
+    "speeds are of decoding: a reply's tokens after its first emission over the time from the first "
+    "emission to the last; our draft reads the prompt within that time, transformers' before it"
+)
+_GGUF = (
+    "llama.cpp decodes the GGUF file at that file's own precision: weights that are quantised, or of "
+    "another type than the target's here, are not like for like"
 )
 
 
@@ -59,10 +66,13 @@ def document_of(
     said = [domains_note(results), _PHASES]
     if results.sampled:
         said.append("replies were sampled, each arm with noise of its own: tokens aren't compared")
-    elif provenance.get("dtype") != "float32":
-        said.append(_ROUNDING)
+    elif provenance["dtype"] in ("bfloat16", "float16"):
+        said.append(_ROUNDING.format(dtype=provenance["dtype"]))
+    if results.settings("llama.cpp"):
+        said.append(_GGUF)
     if outcome.cut_short:
-        said.append(f"cut short after {outcome.cells} cells: {outcome.cut_short}")
+        times = "once" if outcome.cells == 1 else f"{outcome.cells} times"
+        said.append(f"cut short when each arm had answered {times}: {outcome.cut_short}")
     said += outcome.broken_lines()
     if provenance.get("target_padded"):
         said.append(f"the target is padded: {provenance['target_padded']}")
@@ -92,19 +102,29 @@ def _expected(results: Results, domain: str) -> float | None:
 class Files:
     """The folder that results go to: ``runs.jsonl`` as they come, the rest at the end.
 
+    It is made, and tried, at once; what an earlier run left there stays until this one has something
+    to put in its place.
+
     Raises:
         OutputError: the folder or a file in it can't be written.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._runs: TextIO | None = None
         with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            self._runs = open(folder / "runs.jsonl", "w", encoding="utf-8")
+            tempfile.TemporaryFile(dir=folder).close()
+        for path in (folder / name for name in _NAMES):
+            if path.exists():
+                with _writing(path), open(path, "r+b"):
+                    pass
 
     def keep(self, record: Record) -> None:
         """Write one run down at once."""
         with _writing(self.folder / "runs.jsonl"):
+            if self._runs is None:
+                self._runs = open(self.folder / "runs.jsonl", "w", encoding="utf-8")
             self._runs.write(json.dumps(record.to_dict()) + "\n")
             self._runs.flush()
 
@@ -117,8 +137,9 @@ class Files:
 
     def close(self) -> None:
         """Close the open file."""
-        with _writing(self.folder / "runs.jsonl"):
-            self._runs.close()
+        if self._runs is not None:
+            with _writing(self.folder / "runs.jsonl"):
+                self._runs.close()
 
 
 @contextmanager

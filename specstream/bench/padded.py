@@ -11,7 +11,6 @@ on zeros. Logits are those of the model that was padded, up to the order of summ
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,21 +19,13 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from specstream.bench.options import Padding
 from specstream.errors import ConfigError, ModelUnsupported
 
-__all__ = ["Padding", "choose_shape", "pad", "parse_padding", "save_padded"]
+__all__ = ["Shape", "choose_shape", "pad", "save_padded"]
 
-_UNITS = {"M": 10**6, "B": 10**9}
 _USUAL_RATIO = 4.0  # of an MLP's width to the residual stream's
 _STEP = 64  # widths are multiples of this
-
-
-@dataclass(frozen=True, slots=True)
-class Padding:
-    """What ``--padded`` asks for: about so many parameters, in so many layers (None: chosen)."""
-
-    parameters: int
-    layers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +37,6 @@ class Shape:
     intermediate: int
     heads: int
     kv_heads: int
-
-
-def parse_padding(text: str) -> Padding:
-    """``"100M"``, ``"8B:32"``: parameters, and optionally layers.
-
-    Raises:
-        ConfigError: not of that form, or out of range.
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([MB])(?::(\d+))?", text.strip(), re.IGNORECASE)
-    if not found:
-        raise ConfigError(f"--padded takes a size such as 100M, or 8B:32 with layers, not {text!r}")
-    size = float(found[1]) * _UNITS[found[2].upper()]
-    layers = int(found[3]) if found[3] else None
-    if not 1e6 <= size <= 100e9 or (layers is not None and not 1 <= layers <= 200):
-        raise ConfigError(f"--padded {text}: from 1M to 100B parameters, at most 200 layers")
-    return Padding(int(size), layers)
 
 
 def choose_shape(config: LlamaConfig, padding: Padding) -> Shape:

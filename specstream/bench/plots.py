@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specstream.bench.results import Results
+from specstream.bench.results import Results, middle_half
 
 __all__ = ["can_plot", "draw_plots"]
 
@@ -22,14 +22,17 @@ _COLOURS = {
 }
 _BLUES = ("#9ecbe8", "#6fb0dc", "#4394cc", "#2878b5")
 _FEW = 5  # a position reached less often than this is not drawn
+_NAMES = {"own": "without speculation (own)", "auto": "with speculation (auto)",
+          "generate": "transformers", "assisted": "transformers, assisted",
+          "lookup": "transformers, lookup"}  # fmt: skip
 _PARTS = {
-    "prefill": "#c9ccd1",
-    "verify": "#0b5fad",
-    "draft": "#e08b3c",
-    "sample": "#5aa9e6",
-    "rollback": "#6b4c8a",
-    "emit": "#5b8c5a",
-    "other": "#555a61",
+    "prefill": ("#c9ccd1", "reading the prompt"),
+    "verify": ("#0b5fad", "the target's passes"),
+    "draft": ("#e08b3c", "drafting"),
+    "sample": ("#5aa9e6", "judging"),
+    "rollback": ("#6b4c8a", "cache"),
+    "emit": ("#5b8c5a", "handing out"),
+    "other": ("#555a61", "the rest"),
 }
 
 
@@ -79,19 +82,37 @@ def _draw_speed(axes: Any, results: Results) -> None:
     for place, arm in enumerate(arms):
         heights = [results.speed(domain, arm) or 0.0 for domain in domains]
         at = [i + (place - (len(arms) - 1) / 2) * width for i in range(len(domains))]
-        name = f"{arm} (best setting)" if len(results.settings(arm)) > 1 else arm
+        name = _NAMES.get(arm, arm) + (", best" if len(results.settings(arm)) > 1 else "")
         bars = axes.bar(at, heights, width * 0.92, label=name, color=_colour(arm, arms))
+        _draw_halves(axes, results, arm, [x + 0.3 * width for x in at])  # beside the ratio
         if arm == "auto":
             ratios = [results.ratio(domain, "auto", "own") for domain in domains]
             texts = [f"{ratio:.2f}x" if ratio else "" for ratio in ratios]
-            axes.bar_label(bars, texts, label_type="center", rotation=90, fontsize=8, color="white")
-    names = [d if d in results.mean_domains else f"{d} (not in the mean)" for d in domains]
+            shown: dict[str, Any] = {"rotation": 90, "fontsize": 8, "color": "white"}
+            axes.bar_label(bars, texts, label_type="center", **shown)
+    counts = [results.prompt_count([domain]) for domain in domains]
+    names = [
+        f"{domain}, n = {count}" + ("" if domain in results.mean_domains else "\n(not in the mean)")
+        for domain, count in zip(domains, counts, strict=True)
+    ]
     axes.set_xticks(range(len(domains)), names)
-    axes.set_ylabel("tokens a second, decode phase")
-    axes.set_title("Speed (on auto: against own)", loc="left", fontsize=10)
-    axes.margins(y=0.12)
-    axes.legend(fontsize=8, ncols=2, frameon=False)
+    axes.set_ylabel("tokens a second, after a reply's first")
+    axes.set_title(
+        "Speed (n: prompts; thin lines: the middle half of them; on auto: times own)",
+        loc="left",
+        fontsize=10,
+    )
+    axes.margins(y=0.25)  # room for the legend
+    axes.legend(fontsize=8, ncols=3, frameon=False, loc="upper left")
     _tidy(axes)
+
+
+def _draw_halves(axes: Any, results: Results, arm: str, at: Sequence[float]) -> None:
+    """A line from the first to the third quartile of the prompts' own speeds."""
+    for x, domain in zip(at, results.domains, strict=True):
+        half = middle_half(list(results.prompt_speeds(domain, arm).values()))
+        if half is not None:
+            axes.vlines(x, *half, color="#22252a", linewidth=1.2, alpha=0.75)
 
 
 def _draw_acceptance(axes: Any, results: Results) -> None:
@@ -100,11 +121,12 @@ def _draw_acceptance(axes: Any, results: Results) -> None:
         if figures and figures.acceptance_by_position:
             pairs = zip(figures.acceptance_by_position, figures.reached_by_position, strict=True)
             rates = [rate for rate, reached in pairs if reached >= _FEW]
-            axes.plot(range(1, len(rates) + 1), rates, marker="o", markersize=4, label=domain)
+            if rates:
+                axes.plot(range(1, len(rates) + 1), rates, marker="o", markersize=4, label=domain)
     axes.set_ylim(0, 1.02)
-    axes.set_xlabel("position of the draft in its round")
-    axes.set_ylabel("accepted, of those that were reached")
-    axes.set_title("Acceptance by position (auto)", loc="left", fontsize=10)
+    axes.set_xlabel("place of the drafted token in its round")
+    axes.set_ylabel("share accepted, where all before it were")
+    axes.set_title("Drafted tokens accepted (auto)", loc="left", fontsize=10)
     if axes.lines:
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(fontsize=8, frameon=False)
@@ -122,14 +144,14 @@ def _draw_split(axes: Any, results: Results) -> None:
                 names.append(f"{domain}, {arm}")
                 bars.append({part: share * ms for part, share in figures.spent.items()})
     left = [0.0] * len(bars)
-    for part, colour in _PARTS.items():
+    for part, (colour, name) in _PARTS.items():
         values = [bar.get(part, 0.0) for bar in bars]
         if any(values):
-            axes.barh(names, values, left=left, color=colour, label=part, height=0.7)
+            axes.barh(names, values, left=left, color=colour, label=name, height=0.7)
             left = [a + b for a, b in zip(left, values, strict=True)]
     axes.invert_yaxis()
     axes.set_xlabel("milliseconds a token, whole request")
-    axes.set_title("Where the time goes", loc="left", fontsize=10)
+    axes.set_title("Where a token's time goes", loc="left", fontsize=10)
     if bars:
         axes.legend(
             fontsize=8, frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.45, -0.11)

@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from specstream.bench.arms.thread import BenchThread
-from specstream.bench.padded import parse_padding, save_padded
+from specstream.bench.options import parse_padding
+from specstream.bench.padded import save_padded
 from specstream.bench.threads import choose_threads, cores_here, measure_rate
 from specstream.config import EngineConfig
 from specstream.model.load import choose_device

@@ -21,6 +21,7 @@ MEAN_DOMAINS = ("chat", "tools", "math", "code")
 GRAMMAR_DOMAIN = "scene"
 """Shown apart: such scenes were written by a grammar, so they are predictable by construction."""
 _OTHER_NAMES = {"scenes": GRAMMAR_DOMAIN}
+_MOST_BYTES = 64 << 20
 _KEYS = {"id", "domain", "messages", "reference"}
 
 
@@ -60,20 +61,15 @@ def read_prompts(path: str | Path | None = None) -> PromptSet:
     Raises:
         ConfigError: the file can't be read, or a line isn't such a prompt (says which and why).
     """
-    if path is None:
-        name, data = "bundled", resources.files("specstream.bench").joinpath("prompts.jsonl")
-    else:
-        name, data = Path(path).name, Path(path)
+    name, raw = _bytes_of(path)
     try:
-        raw = data.read_bytes()
-        text = raw.decode("utf-8")
-    except OSError as error:
-        raise ConfigError(f"can't read the prompts {path}: {error.strerror or error}") from None
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"the prompts {path} are not UTF-8 text: {error.reason}") from None
+        at = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{name}, line {at}: not UTF-8 text: {error.reason}") from None
     prompts: list[Prompt] = []
     seen: set[str] = set()
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # texts may hold other separators
         if not line.strip():
             continue
         try:
@@ -87,8 +83,23 @@ def read_prompts(path: str | Path | None = None) -> PromptSet:
         seen.add(prompt.id)
         prompts.append(prompt)
     if not prompts:
-        raise ConfigError(f"{name} holds no prompts")
+        raise ConfigError(f"{name} holds no prompts: it must have a line of JSON for each")
     return PromptSet(tuple(prompts), name, hashlib.sha256(raw).hexdigest())
+
+
+def _bytes_of(path: str | Path | None) -> tuple[str, bytes]:
+    """The file's name and what it holds."""
+    if path is None:
+        return "bundled", resources.files("specstream.bench").joinpath("prompts.jsonl").read_bytes()
+    try:
+        with Path(path).open("rb") as opened:
+            raw = opened.read(_MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise ConfigError(f"can't read the prompts {str(path)!r}: {said}") from None
+    if len(raw) > _MOST_BYTES:
+        raise ConfigError(f"{path} is larger than {_MOST_BYTES >> 20} MiB: give fewer prompts")
+    return Path(path).name, raw
 
 
 def _prompt(value: Any) -> Prompt:

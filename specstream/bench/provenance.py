@@ -24,10 +24,13 @@ def provenance_of(
 ) -> dict[str, Any]:
     """Everything that one would need to run it again, as JSON data.
 
-    ``target`` is the name of the target; the one in ``config`` may be a padded copy of it.
+    ``target`` is the name of the target; the one in ``config`` may be a padded copy of it. ``draft`` is
+    None where no draft fits the target.
     """
-    from specstream.model.load import choose_device, choose_dtype
+    from specstream.model.load import choose_device, choose_dtype, load_tokenizer
+    from specstream.model.vocabulary import find_draft
 
+    draft = find_draft(config, load_tokenizer(config.target))
     device = choose_device(config.device)
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -45,7 +48,7 @@ def provenance_of(
         "dtype": str(choose_dtype(config.dtype, device)).removeprefix("torch."),
         "target": _model(config.target, target, DEFAULT_TARGET),
         "target_padded": padded,
-        "draft": _model(config.draft, config.draft, DEFAULT_DRAFT),
+        "draft": None if draft is None else _model(draft, draft, DEFAULT_DRAFT),
         "proposer": config.proposer.model_dump(),
         "rule": config.rule,
         "mode": config.mode,

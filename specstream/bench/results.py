@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from specstream.bench.figures import Figures, figures_of
+from specstream.bench.figures import Figures, figures_of, percentile
 from specstream.bench.prompts import GRAMMAR_DOMAIN, MEAN_DOMAINS
 from specstream.bench.records import Record
 
-__all__ = ["Equality", "Results"]
+__all__ = ["Equality", "Results", "middle_half"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +107,26 @@ class Results:
 
     def prompt_ratios(self, domain: str, arm: str, other: str) -> list[float]:
         """The decode ratio prompt by prompt, each arm at its best setting in the domain."""
-        a, b = self._by_prompt(domain, arm), self._by_prompt(domain, other)
+        a, b = self.prompt_speeds(domain, arm), self.prompt_speeds(domain, other)
         return [a[prompt] / b[prompt] for prompt in a if prompt in b]
+
+    def prompt_count(self, domains: Sequence[str]) -> int:
+        """Different prompts of these domains."""
+        return len({(r.domain, r.prompt) for r in self.records if r.domain in domains})
 
     def median_ratio(self, domain: str, arm: str, other: str) -> float | None:
         """Median over the prompts of their decode ratios."""
         ratios = self.prompt_ratios(domain, arm, other)
         return statistics.median(ratios) if ratios else None
 
-    def _by_prompt(self, domain: str, arm: str) -> dict[str, float]:
+    def middle_half(
+        self, domains: Sequence[str], arm: str, other: str
+    ) -> tuple[float, float] | None:
+        """Quartiles over the prompts of their decode ratios; None with fewer than two prompts."""
+        return middle_half([r for d in domains for r in self.prompt_ratios(d, arm, other)])
+
+    def prompt_speeds(self, domain: str, arm: str) -> dict[str, float]:
+        """Tokens a second in the decode phase by prompt, at the arm's best setting in the domain."""
         best = self.best(domain, arm)
         if best is None:
             return {}
@@ -144,6 +155,13 @@ class Results:
                 if at is not None:
                     parted[record.prompt] = min(at, parted.get(record.prompt, at))
         return Equality(len(compared), len(compared) - len(parted), tuple(parted.items()))
+
+
+def middle_half(values: Sequence[float]) -> tuple[float, float] | None:
+    """The first and the third quartile, interpolated; None of fewer than two values."""
+    if len(values) < 2:
+        return None
+    return percentile(values, 0.25), percentile(values, 0.75)
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from specstream.bench.arms.base import PEERS, Arm, Ask, label
@@ -14,6 +14,7 @@ from specstream.errors import PromptError, SpecstreamError
 __all__ = ["Outcome", "run_cells", "warm_up"]
 
 WARM_UP_TOKENS = 32
+Tell = Callable[[int, int], None]  # steps done, steps in all
 _SEED_STEP = 7919  # between repeats, so that sampled repeats differ
 
 
@@ -49,7 +50,13 @@ class Outcome:
 
 
 async def warm_up(
-    arms: Sequence[Arm], prompts: PromptSet, ask: Ask, outcome: Outcome, *, thorough: bool = False
+    arms: Sequence[Arm],
+    prompts: PromptSet,
+    ask: Ask,
+    outcome: Outcome,
+    *,
+    thorough: bool = False,
+    tell: Tell = lambda done, total: None,
 ) -> None:
     """Let every arm answer the first prompt of every other domain; nothing of it is kept.
 
@@ -64,8 +71,10 @@ async def warm_up(
     firsts = [prompts.of(domain)[0] for domain in domains]
     if thorough:
         firsts.insert(0, max(prompts.prompts, key=_length))
-    for prompt in firsts:
-        for arm in filter(outcome.works, arms):
+    steps = [(prompt, arm) for prompt in firsts for arm in arms]
+    for number, (prompt, arm) in enumerate(steps):
+        tell(number, len(steps))
+        if outcome.works(arm):
             await _run(arm, prompt, short, outcome)
 
 
@@ -75,24 +84,26 @@ def _length(prompt: Prompt) -> int:
 
 async def run_cells(
     arms: Sequence[Arm],
-    cells: Iterable[Cell],
+    cells: Sequence[Cell],
     ask: Ask,
     budget: Budget,
     outcome: Outcome,
     *,
-    tell: Callable[[str], None] = lambda line: None,
+    tell: Tell = lambda done, total: None,
     keep: Callable[[Record], None] = lambda record: None,
 ) -> None:
     """Run cell after cell into ``outcome``, which holds what there is even when this is cancelled.
 
     A cell begins only if one like those before it fits the budget; but the first cell of a domain
-    always runs, so that no domain is left without a figure. ``keep`` is given each record at once.
+    always runs, so that no domain is left without a figure. ``keep`` is given each record at once,
+    ``tell`` how many cells are behind before each one.
 
     Raises:
         PromptError: a prompt that doesn't fit the model; names it.
     """
     longest = 0.0
-    for cell in cells:
+    for number, cell in enumerate(cells):
+        tell(number, len(cells))
         if cell.visit and not budget.allows(longest):
             outcome.cut_short = "the time budget was used up"
             continue  # not break: a domain's first cell may still be to come
@@ -109,7 +120,6 @@ async def run_cells(
         outcome.records += done
         outcome.cells += 1
         longest = max(longest, budget.used - started)
-        tell(_progress(cell, done))
 
 
 async def _run(arm: Arm, prompt: Prompt, ask: Ask, outcome: Outcome) -> Run | None:
@@ -130,12 +140,3 @@ async def _run(arm: Arm, prompt: Prompt, ask: Ask, outcome: Outcome) -> Run | No
 def _record(cell: Cell, arm: Arm, place: int, run: Run) -> Record:
     prompt = cell.prompt
     return Record(prompt.domain, prompt.id, arm.name, arm.setting, cell.repeat, place, run)
-
-
-def _progress(cell: Cell, done: Sequence[Record]) -> str:
-    speeds = [
-        f"{label(r.arm, r.setting)} {r.run.decode_tokens / r.run.decode_ms * 1e3:.0f}"
-        for r in sorted(done, key=lambda r: (r.arm, r.setting))
-        if r.run.decode_ms > 0
-    ]
-    return f"{cell.prompt.id} ({cell.repeat + 1}): {', '.join(speeds)} tokens/s"

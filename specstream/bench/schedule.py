@@ -63,6 +63,11 @@ class Budget:
         """Seconds since the start."""
         return self._clock() - self._started
 
+    @property
+    def left(self) -> float | None:
+        """Seconds that may still be used; None: as many as it takes."""
+        return None if self._seconds is None else self._seconds - self.used
+
     def allows(self, expected: float) -> bool:
         """Whether something that takes ``expected`` seconds still fits."""
         return self._seconds is None or self.used + expected <= self._seconds

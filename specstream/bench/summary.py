@@ -28,6 +28,7 @@ def summary_of(results: Results) -> dict[str, float | None]:
     Geometric means over the domains of `Results.mean_domains`, but for ``worst_domain_vs_own``, the
     lowest ratio of speculation to our own plain loop over every domain. Assisted generation and
     prompt lookup stand with their best setting in each domain; ``best_peer`` is the better of both.
+    llama.cpp decodes plainly, without a draft.
     """
 
     def mean(arm: str, other: str) -> float | None:
@@ -36,7 +37,6 @@ def summary_of(results: Results) -> dict[str, float | None]:
     own = [results.ratio(d, "auto", "own") for d in results.domains]
     ends = [results.end_to_end_ratio(d, "auto", "own") for d in results.mean_domains]
     medians = [results.median_ratio(d, "auto", "own") for d in results.mean_domains]
-    lookup = mean("auto", "lookup")
     summary = {
         "ar_vs_generate": mean("own", "generate"),
         "speculation_vs_own": mean("auto", "own"),
@@ -46,7 +46,9 @@ def summary_of(results: Results) -> dict[str, float | None]:
         ),
         "worst_domain_vs_own": min((r for r in own if r is not None), default=None),
         "speculation_vs_generate": mean("auto", "generate"),
-        "speculation_vs_lookup": lookup,
+        "speculation_vs_lookup": mean("auto", "lookup"),
+        "speculation_vs_llama_cpp": mean("auto", "llama.cpp"),
+        "ar_vs_llama_cpp": mean("own", "llama.cpp"),
         "speculation_vs_own_end_to_end": geometric_mean(ends),
         "speculation_vs_own_median_of_prompts": geometric_mean(medians),
     }
@@ -104,6 +106,8 @@ _PAIRS = (
     ("auto", "generate"),
     ("auto", "assisted"),
     ("auto", "lookup"),
+    ("auto", "llama.cpp"),
+    ("own", "llama.cpp"),
     ("assisted", "generate"),
     ("lookup", "generate"),
 )
@@ -114,10 +118,14 @@ def _ratios(results: Results, domain: str, arm: str, other: str) -> dict[str, An
     if decode is None:
         return None
     by_prompt = results.prompt_ratios(domain, arm, other)
+    half = results.middle_half([domain], arm, other)
     values = {
+        "prompts": len(by_prompt),
         "decode": decode,
         "decode_median_of_prompts": results.median_ratio(domain, arm, other),
         "decode_p10_of_prompts": percentile(by_prompt, 0.1),
+        "decode_p25_of_prompts": half and half[0],
+        "decode_p75_of_prompts": half and half[1],
         "decode_p90_of_prompts": percentile(by_prompt, 0.9),
         "end_to_end": results.end_to_end_ratio(domain, arm, other),
     }

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specstream.bench.arms.base import label
+from specstream.bench.arms.base import MEANINGS, PEERS, label
 from specstream.bench.figures import Figures, geometric_mean
 from specstream.bench.results import Results
 from specstream.bench.run import Outcome
-from specstream.bench.summary import domains_note
 
 __all__ = ["heading_of", "table_of"]
 
@@ -17,48 +16,57 @@ __all__ = ["heading_of", "table_of"]
 def heading_of(origin: Mapping[str, Any], outcome: Outcome) -> list[str]:
     """What was measured on what, in two lines."""
     gpu, padded = origin["gpu"], origin["target_padded"]
-    machine = gpu["name"] if gpu else f"{origin['cpu']}, threads: {origin['threads']}"
-    target, draft = origin["target"], origin["draft"]
-    proposer = origin["proposer"]["kind"]
+    machine = gpu["name"] if gpu else f"{origin['cpu']}, CPU threads: {origin['threads']}"
+    target, draft, options = origin["target"], origin["draft"], origin["options"]
     size = f"padded to {target['parameters'] / 1e6:.0f}M" if padded else _size(target)
-    load = "/".join(str(one) for one in origin["load_average_before"] or ())
+    load = "/".join(str(one) for one in origin["load_average_before"] or ()) or "unknown"
     first = (
-        f"target {size}, draft {_size(draft)} (auto: {proposer}), {origin['dtype']} on {machine}; "
-        f"temperature {origin['options']['temperature']:g}, "
-        f"at most {origin['options']['max_tokens']} tokens"
+        f"target {size}, draft {_size(draft)} (proposer: {origin['proposer']['kind']}), "
+        f"{origin['dtype']} on {machine}; temperature {options['temperature']:g}, "
+        f"at most {options['max_tokens']} tokens a reply"
     )
     second = (
         f"specstream {origin['specstream']}, torch {origin['packages']['torch']}, transformers "
-        f"{origin['packages']['transformers']}; {outcome.cells} cells, arms interleaved, batch 1; "
-        f"load average before: {load}"
+        f"{origin['packages']['transformers']}; {outcome.cells} replies of each arm, the arms in turn, "
+        f"one request at a time; load average before: {load}"
     )
     return [first, second, ""]
 
 
-def _size(model: Mapping[str, Any]) -> str:
-    return f"{model['name']} {model['parameters'] / 1e6:.1f}M"
+def _size(model: Mapping[str, Any] | None) -> str:
+    return "none" if model is None else f"{model['name']} {model['parameters'] / 1e6:.1f}M"
 
 
 def table_of(results: Results, summary: Mapping[str, float | None]) -> list[str]:
     """Speeds, ratios, acceptance, latency and equality; one line each, aligned."""
-    domains = results.domains
-    head = ["", *domains, "geo. mean"]
-    rows: list[list[str]] = [["decode tokens/s", *[""] * (len(domains) + 1)]]
-    for arm, setting in results.arms:
-        rows.append([f"  {label(arm, setting)}", *_speeds(results, arm, setting)])
-    rows.append(["how many times as fast", *[""] * (len(domains) + 1)])
+    domains, means = results.domains, results.mean_domains
+    empty = [""] * (len(domains) + 1)
+    counts = [f"{results.prompt_count([domain])} " for domain in domains]
+    rows = [
+        ["", *domains, "geo. mean"],
+        ["prompts", *counts, f"{results.prompt_count(means)} "],
+        ["tokens a second, after a reply's first", *empty],
+    ]
+    rows += [[f"  {label(*arm)}", *_speeds(results, *arm)] for arm in results.arms]
+    rows.append(["times as fast", *empty])
     for name, arm, other in _RATIOS:
         cells = [_ratio(results.ratio(domain, arm, other)) for domain in domains]
-        mean = geometric_mean(results.ratio(d, arm, other) for d in results.mean_domains)
+        mean = geometric_mean(results.ratio(d, arm, other) for d in means)
         if mean is not None:
             rows.append([f"  {name}", *cells, _ratio(mean)])
+        if (arm, other) == ("auto", "own"):
+            halves = [
+                results.middle_half(of, arm, other) for of in (*([d] for d in domains), means)
+            ]
+            if any(halves):
+                rows.append([f"  {name}, middle half of prompts", *map(_range, halves)])
     ends = [results.end_to_end_ratio(domain, "auto", "own") for domain in domains]
     if any(ends):
         mean = summary["speculation_vs_own_end_to_end"]
-        rows.append(["  auto / own, end to end", *map(_ratio, ends), _ratio(mean)])
+        rows.append(["  auto / own, whole requests", *map(_ratio, ends), _ratio(mean)])
     rows += _auto_rows(results)
-    lines = _aligned([head, *rows])
-    return [*lines, "", domains_note(results), *_equal_lines(results)]
+    equal = _equal_lines(results)
+    return [*_aligned(rows), "", *_legend(results), *([""] if equal else []), *equal]
 
 
 _RATIOS = (
@@ -67,9 +75,23 @@ _RATIOS = (
     ("auto / generate", "auto", "generate"),
     ("auto / assisted (best)", "auto", "assisted"),
     ("auto / lookup (best)", "auto", "lookup"),
+    ("auto / llama.cpp", "auto", "llama.cpp"),
+    ("own / llama.cpp", "own", "llama.cpp"),
     ("assisted (best) / generate", "assisted", "generate"),
     ("lookup (best) / generate", "lookup", "generate"),
 )
+
+
+def _legend(results: Results) -> list[str]:
+    """Who the arms are, as far as they are there."""
+    lines = [
+        f"{arm}: {words}"
+        for arm, words in MEANINGS.items()
+        if any(name.startswith(arm) for name, _ in results.arms)
+    ]
+    if any(len(results.settings(arm)) > 1 for arm, _ in results.arms):
+        lines.append("*: the fastest of its settings in the domain")
+    return lines
 
 
 def _speeds(results: Results, arm: str, setting: str) -> list[str]:
@@ -93,20 +115,25 @@ def _auto_rows(results: Results) -> list[list[str]]:
             continue
         rows.append([arm, *[""] * (len(found) + 1)])
         rates = [f.acceptance_rate if f else None for f in found]
-        rows.append(["  accepted of drafted", *[_share(rate) for rate in rates], ""])
+        rows.append(["  accepted of all drafted tokens", *[_share(rate) for rate in rates], ""])
         expected = [f.predicted_speedup if f else None for f in found]
         if any(expected):
-            rows.append(["  speedup it expected", *map(_ratio, expected), ""])
+            rows.append(["  speedup that it expected", *map(_ratio, expected), ""])
         rows += _proposer_rows(found)
         lengths = [f"{f.mean_acceptance_length:.2f} " if f else "- " for f in found]
         rows.append(["  tokens a target pass", *lengths, ""])
+    if {"own", "auto"} & {arm for arm, _ in results.arms}:
+        rows.append(["milliseconds, median/p95", *[""] * (len(results.domains) + 1)])
     for arm in ("own", "auto"):
         found = [results.figures.get((domain, arm, "")) for domain in results.domains]
         if any(found):
-            for name, key in (("first token ms", "ttft"), ("gap ms", "gap")):
+            for name, key in (("first token", "ttft"), ("between emissions", "gap")):
                 cells = [f"{f.ms[key][0]:.1f}/{f.ms[key][1]:.1f} " if f else "- " for f in found]
-                rows.append([f"  {arm}: {name}, p50/p95", *cells, ""])
+                rows.append([f"  {arm}: {name}", *cells, ""])
     return rows
+
+
+_ROUNDS = {"off": "without drafts", "draft": "of the draft model", "ngram": "of lookup"}
 
 
 def _proposer_rows(found: Sequence[Figures | None]) -> list[list[str]]:
@@ -120,22 +147,28 @@ def _proposer_rows(found: Sequence[Figures | None]) -> list[list[str]]:
             f.proposer_rounds.get(kind, 0) / max(1, sum(f.proposer_rounds.values())) if f else None
             for f in found
         ]
-        rows.append([f"  rounds of {kind}", *map(_share, shares), ""])
+        rows.append([f"  rounds {_ROUNDS.get(kind, f'of {kind}')}", *map(_share, shares), ""])
     return rows
 
 
 def _equal_lines(results: Results) -> list[str]:
+    """In how many prompts the tokens are the same: ours as our plain loop's, all as generate's."""
     lines = []
-    for arm, setting in results.arms:
+    for other, of in (("own", "our plain loop"), ("generate", "transformers' generate")):
         parts = []
-        for other in ("own", "generate"):
+        for arm, setting in results.arms:
             same = [results.equality(d, arm, setting, other) for d in results.domains]
-            prompts = sum(e.prompts for e in same)
-            if prompts and other != arm:
-                parts.append(f"{other} in {sum(e.identical for e in same)} of {prompts} prompts")
-        if parts and arm != "generate":
-            lines.append(f"{label(arm, setting)}: the same tokens as {', as '.join(parts)}")
+            prompts = sum(one.prompts for one in same)
+            if prompts and arm != other and not (other == "own" and arm in PEERS):
+                equal = sum(one.identical for one in same)
+                parts.append(f"{label(arm, setting)} {equal} of {prompts}")
+        if parts:
+            lines.append(f"replies with the same tokens as {of}: {', '.join(parts)}")
     return lines
+
+
+def _range(value: tuple[float, float] | None) -> str:
+    return "- " if value is None else f"{value[0]:.2f}-{value[1]:.2f}x"
 
 
 def _ratio(value: float | None) -> str:
@@ -154,4 +187,17 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
+    ]
+
+
+def crowd_lines(found: Mapping[str, Any] | None) -> list[str]:
+    """Several requests at once (`Crowd.to_dict`) in one sentence; nothing if that wasn't measured."""
+    if found is None:
+        return []
+    ratios, rounds = found["throughput_ratio_rounds"], found["rounds"]
+    return [
+        f"{found['at_once']} requests at once: {found['throughput_ratio']:.2f} times as many tokens a "
+        f"second as one after another (n = {rounds} rounds of {found['requests'] // rounds} requests, "
+        f"from {min(ratios):.2f} to {max(ratios):.2f}); one wait for tokens in twenty takes "
+        f"{found['gap_ms_p95_together']:.0f} ms or more instead of {found['gap_ms_p95_alone']:.0f}"
     ]

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specstream.commands.common import engine_of, note, params_of, print_json, writing
-from specstream.config import EngineConfig, parse_config
-from specstream.errors import ConfigError
+from specstream.commands.common import note, print_json, writing
+from specstream.config import EngineConfig
 from specstream.session import Engine
-from specstream.types import SamplingParams
 
 if TYPE_CHECKING:
-    from specstream.bench.arms.base import Ask
     from specstream.bench.document import Files
-    from specstream.bench.prompts import PromptSet
     from specstream.bench.run import Outcome
+    from specstream.commands.bench_plan import Plan
 
 __all__ = ["add_bench_options", "run"]
-
-QUICK_SECONDS = 210.0  # of five minutes: the last cell and the pictures need some, too
-QUICK_TOKENS, TOKENS = 64, 128
-_COMPARABLE = {"temperature", "top_p", "top_k", "seed", "max_tokens"}
 
 
 def add_bench_options(parser: argparse.ArgumentParser) -> None:
@@ -52,22 +45,13 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--padded", metavar="SIZE[:LAYERS]", help="pad the target to this cost, such as 100M, 8B:32"
     )
-    add("--llama-cpp", metavar="FILE", help="also run this GGUF file through llama-cpp-python")
+    add(
+        "--llama-cpp",
+        metavar="FILE",
+        help="also compare with llama.cpp on this GGUF file of the target (needs llama-cpp-python)",
+    )
     add("--budget", type=float, metavar="SECONDS", help="stop adding cells after this time")
     add("--out", default="bench-out", metavar="DIR", help="where results go (default: bench-out)")
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What is to be done, checked."""
-
-    config: EngineConfig
-    prompts: PromptSet
-    ask: Ask
-    arms: list[str]
-    repeats: int
-    budget: float | None
-    at_once: int
 
 
 async def run(args: argparse.Namespace) -> None:
@@ -80,11 +64,13 @@ async def run(args: argparse.Namespace) -> None:
         ModelError: the pair can't be loaded.
         OutputError: the results can't be written.
     """
-    plan = _plan(args)
     from specstream.bench.document import Files
-    from specstream.bench.prepare import padded_target, settle_threads
+    from specstream.commands.bench_plan import plan_of
 
+    plan = plan_of(args)
     files = Files(Path(args.out))
+    from specstream.bench.prepare import padded_target, settle_threads  # imports torch
+
     try:
         config, notes = await settle_threads(plan.config)
         if args.padded:
@@ -97,7 +83,7 @@ async def run(args: argparse.Namespace) -> None:
 
 async def _measure(
     args: argparse.Namespace,
-    plan: _Plan,
+    plan: Plan,
     config: EngineConfig,
     padded: str,
     notes: list[str],
@@ -107,6 +93,7 @@ async def _measure(
     from specstream.bench.arms.open import Wanted, open_arms
     from specstream.bench.concurrency import measure_crowd
     from specstream.bench.prepare import Faults
+    from specstream.bench.progress import Progress
     from specstream.bench.provenance import load_average, provenance_of
     from specstream.bench.run import Outcome, run_cells, warm_up
     from specstream.bench.schedule import Budget, cells
@@ -115,7 +102,7 @@ async def _measure(
     outcome, crowd = Outcome(), None
     origin: dict[str, Any] = {"load_average_before": load_average()}
     wanted = Wanted(plan.arms, args.quick, args.llama_cpp, notes)
-    faults = Faults()
+    faults, progress = Faults(), Progress(sys.stderr)
     note(f"loading the models ({config.dtype}; CPU threads: {config.threads})")
     try:
         async with open_arms(wanted, config) as arms:
@@ -123,19 +110,24 @@ async def _measure(
             for line in notes:
                 note(line)
             note(f"{origin['dtype']} on {origin['device']}; warming up {len(arms)} arms")
-            await warm_up(arms, plan.prompts, plan.ask, outcome, thorough=config.compile)
-            todo = cells(plan.prompts, plan.repeats)
-            await run_cells(arms, todo, plan.ask, budget, outcome, tell=note, keep=files.keep)
+            compiled, tell = config.compile, progress.phase("warm-up reply")
+            await warm_up(arms, plan.prompts, plan.ask, outcome, thorough=compiled, tell=tell)
+            todo = list(cells(plan.prompts, plan.repeats))
+            tell = progress.phase("prompt", lambda: budget.left)
+            await run_cells(arms, todo, plan.ask, budget, outcome, tell=tell, keep=files.keep)
+            progress.clear()
         if plan.at_once > 1:
             note(f"{plan.at_once} requests at once")
             async with Engine(config) as engine:
-                prompts = plan.prompts.prompts
-                found = await measure_crowd(EngineArm(engine), prompts, plan.ask, plan.at_once)
+                arm, prompts = EngineArm(engine), plan.prompts.prompts
+                tell = progress.phase("round")
+                found = await measure_crowd(arm, prompts, plan.ask, plan.at_once, tell=tell)
             crowd = found.to_dict()
     except BaseException as error:
         outcome.cut_short = outcome.cut_short or f"ended early ({type(error).__name__})"
         raise
     finally:
+        progress.clear()
         notes += faults.end()
         if outcome.records:
             origin["load_average_after"] = load_average()
@@ -153,87 +145,26 @@ def _publish(
     from specstream.bench.document import document_of
     from specstream.bench.plots import can_plot, draw_plots
     from specstream.bench.results import Results
-    from specstream.bench.table import heading_of, table_of
+    from specstream.bench.table import crowd_lines, heading_of, table_of
 
     results = Results(outcome.records, sampled=origin["options"]["temperature"] > 0)
     document = document_of(results, outcome, origin, concurrency=crowd, notes=tuple(notes))
     lines = [*heading_of(origin, outcome), *table_of(results, document["summary"]), ""]
-    lines += document["verdict"]
-    lines += [f"note: {said}" for said in (*notes, *outcome.broken_lines())]
-    if crowd is not None:
-        lines.append(
-            f"{crowd['at_once']} requests at once: {crowd['throughput_ratio']:.2f}x the throughput of "
-            f"one after another; p95 gap {crowd['gap_ms_p95_together']:.0f} ms instead of "
-            f"{crowd['gap_ms_p95_alone']:.0f}"
-        )
+    lines += [*document["verdict"], *crowd_lines(crowd), ""]
+    lines += [f"note: {said}" for said in document["notes"]]
     files.write(document, lines)
     if can_plot():
         with writing(files.folder / "bench.png"):
             draw_plots(results, files.folder / "bench.png", heading_of(origin, outcome)[0])
     else:
-        note("no plots: matplotlib isn't installed (pip install 'specstream[bench]')")
+        note("no plots: matplotlib isn't installed (pip install matplotlib)")
     print("\n".join(lines), flush=True)
     note(f"written to {files.folder}/: {', '.join(sorted(p.name for p in files.folder.iterdir()))}")
     if args.json:
         print_json(document)
 
 
-def _plan(args: argparse.Namespace) -> _Plan:
-    from specstream.bench.arms.base import DEFAULT_ARMS, Ask, parse_arms
-    from specstream.bench.prompts import choose, read_prompts
-
-    for name in ("limit", "repeats", "threads", "concurrency"):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"--{name} must be at least 1")
-    if args.budget is not None and not args.budget > 0:
-        raise ConfigError("--budget must be above 0 seconds")
-    arms = parse_arms(args.arms) if args.arms else list(DEFAULT_ARMS)
-    if args.llama_cpp and "llama.cpp" not in arms:
-        arms.append("llama.cpp")
-    at_once = args.concurrency or 1
-    params = _params(args)
-    domains = [name.strip() for name in args.domains.split(",") if name.strip()]
-    prompts = choose(
-        read_prompts(args.prompts), domains=domains, limit=args.limit, system=args.system or ""
-    )
-    ask = Ask(
-        (), params.max_tokens, params.temperature, params.top_p, params.top_k, params.seed or 0
-    )
-    budget = args.budget or (QUICK_SECONDS if args.quick else None)
-    return _Plan(_config(args, at_once), prompts, ask, arms, args.repeats, budget, at_once)
-
-
-def _params(args: argparse.Namespace) -> SamplingParams:
-    """The sampling that is asked for, if all the arms can do the same."""
-    params = params_of(args)
-    plain = SamplingParams()
-    for field in fields(SamplingParams):
-        given = getattr(params, field.name)
-        if field.name not in _COMPARABLE and given != getattr(plain, field.name):
-            raise ConfigError(
-                f"bench can't use {field.name}: only {', '.join(sorted(_COMPARABLE))} mean the same "
-                "to every arm"
-            )
-    if params.max_tokens == plain.max_tokens and args.max_tokens is None:
-        tokens = QUICK_TOKENS if args.quick else TOKENS
-        params = SamplingParams(
-            params.temperature, params.top_p, params.top_k, params.seed, max_tokens=tokens
-        )
-    return params
-
-
-def _config(args: argparse.Namespace, at_once: int) -> EngineConfig:
-    config = engine_of(args).config
-    changed: dict[str, Any] = config.model_dump()
-    changed["threads"] = args.threads or config.threads
-    changed["max_running"] = max(config.max_running, at_once)
-    if args.dtype is None and config.dtype == "auto":
-        changed["dtype"] = "bfloat16"  # what is served fast, on a CPU too
-    return parse_config(changed)
-
-
-def _options(args: argparse.Namespace, plan: _Plan) -> dict[str, Any]:
+def _options(args: argparse.Namespace, plan: Plan) -> dict[str, Any]:
     given = {k: v for k, v in vars(args).items() if k not in ("run", "command", "json", "out")}
     given["prompts"] = {
         "file": plan.prompts.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -43,7 +44,7 @@ class Turn:
 
 
 def load_voice(name: str) -> SpeechSynthesizer:
-    """A voice by adapter name; ``auto`` is espeak where it can be had, else the reference voice."""
+    """A voice by adapter name; ``auto`` is espeak where it can be had, else the test voice."""
     voice: SpeechSynthesizer
     if name != "auto":
         voice = load_adapter("voice", name)
@@ -51,7 +52,7 @@ def load_voice(name: str) -> SpeechSynthesizer:
     try:
         voice = load_adapter("voice", "espeak")
     except AdapterUnavailable as error:
-        note(f"{error}; speaking with the reference voice instead")
+        note(f"{error}; a test voice babbles instead (one sound a letter)")
         voice = load_adapter("voice", "reference")
     return voice
 
@@ -59,10 +60,11 @@ def load_voice(name: str) -> SpeechSynthesizer:
 def stage_or_adapter(kind: AdapterKind, name: str, engine: Engine | None = None) -> Any:
     """An adapter by its name, or the remote stage at a ``ws://`` address.
 
-    ``engine`` is what a prompt adapter that asks a language model is given.
+    ``engine`` is what a prompt adapter that asks a language model is given. A remote adapter's key
+    is in ``$SPECSTREAM_ADAPTER_KEY``, where no list of processes shows it.
     """
     if name.startswith(("ws://", "wss://")):
-        return RemoteStage(name, kind=kind)
+        return RemoteStage(name, kind=kind, api_key=os.environ.get("SPECSTREAM_ADAPTER_KEY"))
     if kind == "voice":
         return load_voice(name)
     options = {"generator": engine} if (kind, name) == ("prompt", "model") else {}
@@ -75,14 +77,20 @@ async def open_pipeline(
 ) -> AsyncGenerator[Pipeline, None]:
     """The chain of a voice turn, each part by its name or by the address where it is served.
 
-    Leaving the block releases the voice and closes the connections.
+    The engine need not run yet. Leaving the block releases the voice and closes the connections.
+
+    Raises:
+        AdapterUnavailable: an adapter's name is unknown, or what it needs is missing.
+        ConnectionFailed, ProtocolError, ConfigError: see `RemoteStage.connect`.
     """
     async with AsyncExitStack() as stack:
 
         async def stage(kind: AdapterKind, name: str, wrap: Callable[[Any], Any]) -> Any:
             made = stage_or_adapter(kind, name, engine)
             if isinstance(made, RemoteStage):
-                return await stack.enter_async_context(made)
+                await stack.enter_async_context(made)
+                await made.connect()
+                return made
             if kind == "voice":
                 stack.push_async_callback(made.aclose)
             return wrap(made)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from typing import Any
 
+from specstream.commands.interrupts import ends_at_once
+from specstream.commands.loading import show_log
+from specstream.commands.stdin import read_prompt
 from specstream.config import meant, parse_config, read_config
-from specstream.errors import ConfigError, OutputError
+from specstream.engine.prompt import check_messages
+from specstream.errors import ConfigError, OutputError, PromptError
+from specstream.model.places import check_models
+from specstream.params import template_kwargs
 from specstream.session import Engine
 from specstream.spec.proposers import KINDS
 from specstream.types import Grammar, Message, SamplingParams
@@ -24,6 +29,7 @@ __all__ = [
     "note",
     "params_of",
     "print_json",
+    "tables_of",
     "writing",
 ]
 
@@ -33,7 +39,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model pair and sampling")
     add = group.add_argument
     add("--target", metavar="ID_OR_PATH", help="target model (default: the bundled one)")
-    add("--draft", metavar="ID_OR_PATH", help="draft model (default: the bundled one)")
+    add("--draft", metavar="ID_OR_PATH", help="draft model (default: the bundled one, if it fits)")
     add("--proposer", choices=sorted(KINDS), help="who drafts (default: auto, chosen each round)")
     add("--temperature", type=float, help="0 is greedy, and the default")
     add("--top-p", type=float, help="nucleus sampling")
@@ -45,6 +51,12 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--stop", action="append", metavar="TEXT", help="end the reply before this text; repeatable"
     )
     add("--system", metavar="TEXT", help="system message")
+    add(
+        "--chat-template-kwargs",
+        metavar="JSON",
+        type=_template_kwargs,
+        help="""variables for the model's chat template, such as '{"enable_thinking": false}'""",
+    )
     add("--device", help="auto, cpu, cuda, cuda:1 …")
     add("--dtype", choices=["auto", "float32", "bfloat16", "float16"])
     add(
@@ -52,29 +64,62 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compile the models' short passes; the first time this takes minutes",
     )
-    add("--config", metavar="FILE", help="TOML file with [engine] and [sampling] tables")
+    add(
+        "--config",
+        metavar="FILE",
+        help="TOML file with tables [engine], [sampling] and, for serve, [server]",
+    )
     add("--json", action="store_true", help="one JSON object as the last line of stdout")
 
 
-def _tables(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+def _template_kwargs(text: str) -> dict[str, Any]:
+    try:
+        return template_kwargs(json.loads(text))
+    except (ValueError, RecursionError):
+        raise argparse.ArgumentTypeError(f"not JSON: {text!r:.80}") from None
+    except PromptError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+_TABLES = ("engine", "sampling", "server")
+
+
+def tables_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """The config file's tables by name; what it doesn't have is empty.
+
+    Raises:
+        ConfigError: it can't be read, or holds something else.
+    """
     values = read_config(args.config) if args.config else {}
-    unknown = values.keys() - {"engine", "sampling"}
+    unknown = sorted(values.keys() - set(_TABLES))
     if unknown:
-        raise ConfigError(
-            f"{args.config}: unknown table {sorted(unknown)[0]!r}; known: engine, sampling"
-        )
-    for name in ("engine", "sampling"):
-        if not isinstance(values.get(name, {}), dict):
+        known = ", ".join(_TABLES)
+        raise ConfigError(f"{args.config}: unknown table {unknown[0]!r}; known: {known}")
+    for name in _TABLES:
+        if not isinstance(values.setdefault(name, {}), dict):
             raise ConfigError(f"{args.config}: {name} must be a table")
-    return values.get("engine", {}), values.get("sampling", {})
+    return values
 
 
 def engine_of(args: argparse.Namespace) -> Engine:
-    """The engine that the options and the config file describe; options win."""
-    engine, _ = _tables(args)
+    """The engine that the options and the config file describe; options win.
+
+    Asks the Hub, for seconds at most, where a model is named that isn't a folder.
+
+    Raises:
+        ConfigError: an option or the file is wrong.
+        ModelNotFound, ModelBroken: there is no such model; see `check_models`.
+    """
+    engine = tables_of(args)["engine"]
     for key in ("target", "draft", "device", "dtype"):
         if getattr(args, key) is not None:
             engine[key] = getattr(args, key)
+    if args.chat_template_kwargs:
+        given = engine.get("chat_template_kwargs", {})
+        engine["chat_template_kwargs"] = {
+            **(given if isinstance(given, dict) else {}),
+            **args.chat_template_kwargs,
+        }
     if args.compile:
         engine["compile"] = True
     if args.reproducible:
@@ -84,24 +129,15 @@ def engine_of(args: argparse.Namespace) -> Engine:
         same = isinstance(given, dict) and given.get("kind") == args.proposer
         engine["proposer"] = given if same else {"kind": args.proposer}
     config = parse_config(engine)
-    if config.compile:
-        _tell_of_compiling()
+    with ends_at_once():
+        check_models(config)
+    show_log(info=config.compile)  # compiling takes minutes
     return Engine(config)
-
-
-def _tell_of_compiling() -> None:
-    """What takes minutes isn't done in silence."""
-    log = logging.getLogger("specstream.model")
-    if not log.isEnabledFor(logging.INFO):
-        handler = logging.StreamHandler()  # stderr
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        log.addHandler(handler)
-        log.setLevel(logging.INFO)
 
 
 def params_of(args: argparse.Namespace) -> SamplingParams:
     """The sampling parameters that the options and the config file describe; options win."""
-    _, values = _tables(args)
+    values = tables_of(args)["sampling"]
     names = {field.name for field in fields(SamplingParams)}
     unknown = values.keys() - names
     if unknown:
@@ -116,17 +152,31 @@ def params_of(args: argparse.Namespace) -> SamplingParams:
             values["grammar"] = Grammar(**values["grammar"])
         if isinstance(values.get("logit_bias"), dict):  # TOML's keys are always texts
             values["logit_bias"] = {int(token): b for token, b in values["logit_bias"].items()}
-        return SamplingParams(**values)
+        params = SamplingParams(**values)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"a sampling value has the wrong type: {error}") from None
+    if params.grammar is not None:
+        from specstream.model.grammar import check_grammar
+
+        check_grammar(params.grammar)
+    return params
 
 
 def messages_of(args: argparse.Namespace) -> list[Message]:
-    """The prompt, with its system message."""
-    messages: list[Message] = [{"role": "user", "content": args.text}]
+    """The prompt, with its system message; ``-`` is whatever comes in on stdin.
+
+    Raises:
+        PromptError: nothing is said, or something that is no text.
+    """
+    text = read_prompt() if args.text == "-" else args.text
+    messages: list[Message] = [{"role": "user", "content": text}]
     if args.system:
         messages.insert(0, {"role": "system", "content": args.system})
-    return messages
+    for message in messages:
+        # Bytes that are no UTF-8 come as halves of surrogates.
+        if any(char == "\0" or "\ud800" <= char <= "\udfff" for char in message["content"]):
+            raise PromptError("the prompt is binary data; it must be text in UTF-8")
+    return check_messages(messages)
 
 
 def note(text: str = "") -> None:

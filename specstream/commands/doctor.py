@@ -13,6 +13,7 @@ from typing import Any
 from specstream import __version__
 from specstream.commands.chain import stage_or_adapter
 from specstream.commands.common import print_json
+from specstream.commands.interrupts import ends_at_once
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET
 from specstream.errors import SpecstreamError
 from specstream.pipeline.adapters import AdapterKind, adapter_names
@@ -23,6 +24,11 @@ __all__ = ["run"]
 
 async def run(args: argparse.Namespace) -> None:
     """Print the findings; missing optional parts are no failure."""
+    with ends_at_once():  # importing torch takes seconds
+        _tell(args)
+
+
+def _tell(args: argparse.Namespace) -> None:
     found: dict[str, Any] = {"specstream": __version__, "python": platform.python_version()}
     advice: list[str] = []
     for package in ("torch", "transformers", "websockets", "anyio", "pydantic", "soundfile"):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Self, TextIO
 
 import numpy as np
@@ -25,7 +28,8 @@ _NAMES = ("speech.wav", "avatar.jsonl", "prompts.jsonl", "trace.json")
 class Recorder:
     """The files of one turn. Those of an earlier turn go when the first event of this one comes.
 
-    Leaving the block completes the files, the trace among them, also after a failure.
+    Leaving the block completes the files, the trace among them, also after a failure. Then those go
+    that have nothing in them, and any that couldn't be written to its end: half a file looks whole.
     """
 
     def __init__(self, out: Path, printer: RunPrinter) -> None:
@@ -36,17 +40,28 @@ class Recorder:
         self._trace: list[dict[str, Any]] = []
         self._wave: soundfile.SoundFile | None = None
         self._lines: dict[str, TextIO] = {}
+        self._broken: set[str] = set()
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
+            TemporaryFile(dir=out).close()  # not to find out after the reply is written
 
     @property
     def written(self) -> list[str]:
         """The names of the files that are there."""
         return [name for name in _NAMES if (self._out / name).exists()]
 
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        try:
+            with writing(self._out / name):
+                yield
+        except OutputError:
+            self._broken.add(name)
+            raise
+
     def _begin(self) -> None:
         for name in _NAMES:
-            with writing(self._out / name):
+            with self._writing(name):
                 (self._out / name).unlink(missing_ok=True)
                 if name.endswith("jsonl"):
                     self._lines[name] = open(self._out / name, "w", encoding="utf-8", buffering=1)
@@ -83,19 +98,22 @@ class Recorder:
     def _write_audio(self, speech: Speech) -> None:
         if not speech.pcm:
             return
-        path = self._out / "speech.wav"
-        with writing(path):
+        with self._writing("speech.wav"):
             try:
                 if self._wave is None:
                     self._wave = soundfile.SoundFile(
-                        path, "w", speech.sample_rate, channels=1, subtype="PCM_16"
+                        self._out / "speech.wav",
+                        "w",
+                        speech.sample_rate,
+                        channels=1,
+                        subtype="PCM_16",
                     )
                 self._wave.write(np.frombuffer(speech.pcm, dtype="<i2"))
             except soundfile.LibsndfileError as error:
                 raise OSError(f"{error} (is the disk full?)") from error
 
     def _write_line(self, name: str, item: AvatarCue | ScenePrompt) -> None:
-        with writing(self._out / name):
+        with self._writing(name):
             self._lines[name].write(json.dumps(plain(item), ensure_ascii=False) + "\n")
 
     def __enter__(self) -> Self:
@@ -104,18 +122,24 @@ class Recorder:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Complete every file that can be; one that can't is an error unless there is one already."""
         failed: OutputError | None = None
-        for close in (
-            self._close_wave,
-            *(f.close for f in self._lines.values()),
-            self._write_trace,
-        ):
+        closing: dict[str, Callable[[], None]] = {"speech.wav": self._close_wave}
+        closing |= {name: file.close for name, file in self._lines.items()}
+        for name, close in {**closing, "trace.json": self._write_trace}.items():
             try:
-                with writing(self._out):
+                with self._writing(name):
                     close()
             except OutputError as problem:
                 failed = failed or problem
+        if failed is not None or error is not None:
+            self._clear()
         if failed is not None and error is None:
             raise failed
+
+    def _clear(self) -> None:
+        for name in self.written:
+            with suppress(OSError):  # what is wrong is told already
+                if name in self._broken or not (self._out / name).stat().st_size:
+                    (self._out / name).unlink()
 
     def _close_wave(self) -> None:
         if self._wave is not None:

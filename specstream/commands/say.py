@@ -18,6 +18,7 @@ from specstream.commands.common import (
     params_of,
     print_json,
 )
+from specstream.commands.loading import loaded
 from specstream.commands.recorder import Recorder
 from specstream.commands.show import RunPrinter, tell_report
 
@@ -32,10 +33,10 @@ async def run(args: argparse.Namespace) -> None:
     if args.compare and params.seed is None:
         params = replace(params, seed=secrets.randbits(32))  # both arms write with one seed
     out = Path(args.out)
-    printer = RunPrinter(sys.stdout, show_runs=True)
+    printer = RunPrinter(sys.stdout, show_runs=args.show_runs or sys.stdout.isatty())
     chain = open_pipeline(engine, args.voice, args.avatar, args.prompts)
     with Recorder(out, printer) as recorder:
-        async with engine, chain as pipeline:
+        async with chain as pipeline, loaded(engine):
             try:
                 turn = await run_turn(engine, pipeline, messages, params, recorder.add)
             finally:
@@ -50,6 +51,8 @@ async def run(args: argparse.Namespace) -> None:
                     )
                     own.append(await run_turn(engine, pipeline, messages, params))
                 compared = _compare(own, without)
+    for line in tell_report(turn.report, params.max_tokens):
+        note(line)
     for line in _tell(turn, recorder, out, compared):
         note(line)
     if args.json:
@@ -95,7 +98,7 @@ def _compare(own: list[Turn], without: list[Turn]) -> dict[str, Any]:
 
 
 def _tell(turn: Turn, made: Recorder, out: Path, compared: dict[str, Any] | None) -> list[str]:
-    lines = tell_report(turn.report)
+    lines: list[str] = []
     if turn.ttfa_ms is not None:
         lines.append(
             f"first audible sample after {turn.ttfa_ms:.0f} ms; {turn.audio_seconds:.1f} s of speech, "

@@ -3,75 +3,89 @@
 from __future__ import annotations
 
 import argparse
-import ssl
+from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import Any
 
-from specstream.commands.chain import stage_or_adapter
+from specstream.commands.chain import open_pipeline, stage_or_adapter
 from specstream.commands.common import engine_of, note, params_of
-from specstream.errors import ConfigError
+from specstream.commands.loading import loaded
+from specstream.commands.serving import api_key_of, server_config, until_stopped
+from specstream.config import DEFAULT_TARGET
 from specstream.ws.adapter_server import serve_adapter
 from specstream.ws.listen import check_address
 from specstream.ws.server import RealtimeServer
 
-__all__ = ["run_adapter", "run_server"]
+__all__ = ["PORT", "run_adapter", "run_server"]
 
+PORT = 8765
 _DEFAULTS = {"voice": "auto", "avatar": "viseme", "prompt": "template"}
 
 
-async def run_server(args: argparse.Namespace) -> None:
-    """Serve the Realtime protocol and the demo page until interrupted."""
-    tls = _tls(args)
-    await check_address(args.host, args.port, args.api_key)
-    async with engine_of(args) as engine:
+async def run_server(args: argparse.Namespace) -> int:
+    """Serve the Realtime protocol and the demo page until interrupted, or until told to stop."""
+    config = server_config(args, table=True)
+    tls, key = config.tls(), api_key_of(args, config)
+    port = PORT if config.port is None else config.port
+    await check_address(config.host, port, key)
+    described, params = engine_of(args), params_of(args)
+    async with open_pipeline(described, args.voice, args.avatar, args.prompts):
+        pass  # tried, so that what is wrong with one is told before the models are loaded
+    async with loaded(described) as engine:
         server = RealtimeServer(
             engine,
             voice=partial(stage_or_adapter, "voice", args.voice),
             avatar=partial(stage_or_adapter, "avatar", args.avatar),
             prompt=partial(stage_or_adapter, "prompt", args.prompts, engine),
-            params=params_of(args),
+            params=params,
             system=args.system,
-            host=args.host,
-            port=args.port,
-            api_key=args.api_key,
+            host=config.host,
+            port=port,
+            api_key=key,
+            allowed_origins=config.origins,
+            allowed_hosts=config.hosts,
+            max_sessions=config.max_sessions,
+            max_per_address=config.max_per_address,
+            idle_s=config.idle,
+            lead_s=config.lead,
             tls=tls,
+            bundled=engine.config.target == DEFAULT_TARGET,
         )
         async with server.start() as port:
             s = "s" if tls else ""
-            place = f"{args.host}:{port}"
-            note(f"page: http{s}://{place}/   realtime: ws{s}://{place}/v1/realtime")
-            await server.serve_forever()
+            place = f"{config.host}:{port}"
+            note(f"ready – page: http{s}://{place}/   realtime: ws{s}://{place}/v1/realtime")
+            return await until_stopped(server.drain, config.drain)
 
 
-async def run_adapter(args: argparse.Namespace) -> None:
+async def run_adapter(args: argparse.Namespace) -> int:
     """Serve one adapter until interrupted; a prompt adapter that asks a model gets an engine."""
+    config = server_config(args, table=False)
+    tls, key = config.tls(), api_key_of(args, config)
     name = args.name or _DEFAULTS[args.kind]
+    code = 0
+
+    async def until(drain: Callable[[float], Coroutine[Any, Any, None]]) -> None:
+        nonlocal code
+        code = await until_stopped(drain, config.drain)
 
     async def serve(make: partial[object]) -> None:
+        s = "s" if tls else ""
         await serve_adapter(
             args.kind,
             make,
-            host=args.host,
-            port=args.port,
-            api_key=args.api_key,
-            ready=lambda port: note(f"{args.kind} adapter: ws://{args.host}:{port}"),
+            host=config.host,
+            port=config.port or 0,
+            api_key=key,
+            tls=tls,
+            ready=lambda port: note(f"ready – {args.kind} adapter: ws{s}://{config.host}:{port}"),
+            until=until,
         )
 
     if (args.kind, name) == ("prompt", "model"):
-        await check_address(args.host, args.port, args.api_key)
-        async with engine_of(args) as engine:
+        await check_address(config.host, config.port or 0, key)
+        async with loaded(engine_of(args)) as engine:
             await serve(partial(stage_or_adapter, args.kind, name, engine))
     else:
         await serve(partial(stage_or_adapter, args.kind, name))
-
-
-def _tls(args: argparse.Namespace) -> ssl.SSLContext | None:
-    if args.tls_cert is None:
-        if args.tls_key is not None:
-            raise ConfigError("--tls-key needs --tls-cert")
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(args.tls_cert, args.tls_key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"the TLS certificate can't be used: {error}") from None
-    return context
+    return code

@@ -8,7 +8,7 @@ from specstream.errors import OutputError
 from specstream.metrics import Report
 from specstream.types import Chunk
 
-__all__ = ["RunPrinter", "tell_report"]
+__all__ = ["RunPrinter", "tell_cut", "tell_report"]
 
 _SHADES = ("\033[0m", "\033[48;5;236m")  # plain, and a slightly lifted background
 _RESET = "\033[0m"
@@ -29,7 +29,14 @@ class RunPrinter:
         self._error: OSError | None = None
 
     def check(self) -> None:
-        """Raise OutputError if some of the text could not be shown."""
+        """Say if some of the text could not be shown.
+
+        Raises:
+            BrokenPipeError: who read it has gone.
+            OutputError: any other reason.
+        """
+        if isinstance(self._error, BrokenPipeError):
+            raise self._error
         if self._error is not None:
             reason = self._error.strerror or self._error
             raise OutputError(f"the text can't be shown: {reason}") from self._error
@@ -61,13 +68,29 @@ class RunPrinter:
             self._write("\n")
 
 
-def tell_report(report: Report) -> list[str]:
+def tell_cut(report: Report, max_tokens: int) -> str | None:
+    """What cut a reply short, and what to do about it; None for a reply that ended by itself."""
+    tokens = len(report.token_ids)
+    if report.finish_reason != "length":
+        return None
+    if tokens >= max_tokens:
+        return f"cut at {tokens} tokens; --max-tokens raises that"
+    return f"cut at {tokens} tokens: the model's context is full"
+
+
+def tell_report(report: Report, max_tokens: int) -> list[str]:
     """A report in plain words, a few short lines."""
     tokens = len(report.token_ids)
-    lines = [
+    cut = tell_cut(report, max_tokens)
+    lines = [] if cut is None else [cut]
+    lines.append(
         f"{tokens} tokens in {report.total_ms / 1e3:.2f} s ({report.tokens_per_second:.0f} a second), "
         f"first token after {report.ttft_ms:.0f} ms"
-    ]
+    )
+    if report.reasoning_tokens:
+        lines.append(f"of these {report.reasoning_tokens} tokens of reasoning, not shown")
+        if not report.text.strip() and report.finish_reason == "length":
+            lines.append("the reply ended inside its reasoning: raise --max-tokens")
     if report.drafted:
         lines.append(
             f"acceptance: {report.accepted} of {report.drafted} drafted tokens "

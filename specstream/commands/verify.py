@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from specstream.commands.common import engine_of, note, print_json
-from specstream.config import AutoProposerConfig, DraftProposerConfig, EngineConfig
+from specstream.commands.interrupts import ends_at_once
+from specstream.config import (
+    AutoProposerConfig,
+    DraftProposerConfig,
+    EngineConfig,
+    NgramProposerConfig,
+)
 from specstream.errors import ConfigError
 from specstream.types import Message
 
@@ -23,7 +29,7 @@ __all__ = ["run"]
 async def run(args: argparse.Namespace) -> int:
     """Print a verdict for every claim; 0 if all of them hold here, else 1.
 
-    Cancelling ends it after the check under way.
+    Cancelling ends it after the check under way, an interrupt at once.
 
     Raises:
         ConfigError: ``--runs`` or ``--tokens`` is below 1.
@@ -32,12 +38,12 @@ async def run(args: argparse.Namespace) -> int:
     if args.runs < 1 or args.tokens < 1:
         raise ConfigError("--runs and --tokens must be at least 1")
     started = time.perf_counter()
-    from specstream.bench.exactness.harness import AT_ONCE
+    config = engine_of(args).config
+    with ends_at_once():
+        from specstream.bench.exactness.harness import AT_ONCE
 
-    config = engine_of(args).config.model_copy(update={"max_waiting": AT_ONCE})
-    if args.proposer is None and isinstance(config.proposer, AutoProposerConfig):
-        # Drafts of a fixed length put every rule to work; a controller may choose not to draft.
-        config = config.model_copy(update={"proposer": DraftProposerConfig()})
+        config = config.model_copy(update={"max_waiting": AT_ONCE})
+        config = await anyio.to_thread.run_sync(_settled, config, args.proposer is None)
     findings: list[Finding] = []
 
     def check_all() -> None:
@@ -47,12 +53,30 @@ async def run(args: argparse.Namespace) -> int:
                 f"{'yes' if finding.holds else 'NO ':4}{finding.claim}: {finding.says}", flush=True
             )
 
-    await anyio.to_thread.run_sync(check_all)
+    with ends_at_once():
+        await anyio.to_thread.run_sync(check_all)
     seconds = time.perf_counter() - started
     note(f"{len(findings)} claims checked in {seconds:.0f} s")
     if args.json:
         print_json(_as_json(config, findings, seconds))
     return 0 if all(finding.holds for finding in findings) else 1
+
+
+def _settled(config: EngineConfig, may_choose: bool) -> EngineConfig:
+    """The config with the draft's name in it, and drafts of a fixed length where that is left open.
+
+    They put every rule to work; a controller may choose not to draft.
+    """
+    from specstream.model.load import load_tokenizer
+    from specstream.model.vocabulary import find_draft
+
+    proposer = config.proposer
+    if not isinstance(proposer, AutoProposerConfig | DraftProposerConfig):
+        return config
+    draft = find_draft(config, load_tokenizer(config.target))
+    if may_choose and isinstance(proposer, AutoProposerConfig):
+        proposer = NgramProposerConfig() if draft is None else DraftProposerConfig()
+    return config.model_copy(update={"draft": draft, "proposer": proposer})
 
 
 def _findings(config: EngineConfig, args: argparse.Namespace) -> Iterator[Finding]:
@@ -67,10 +91,12 @@ def _findings(config: EngineConfig, args: argparse.Namespace) -> Iterator[Findin
     # Every 21st: three prompts, of three domains.
     chosen: list[list[Message]] = [prompt["messages"] for prompt in prompts[::21]]
     note(f"loading {config.target}")
-    core = build_engine(config.model_copy(update={"mode": "default"}))
+    # What is sampled is compared with the law of what was asked for, and nothing else.
+    plain = {"mode": "default", "model_defaults": False}
+    core = build_engine(config.model_copy(update=plain))
     tokenizer = load_tokenizer(config.target)
-    yield check_rules(core, tokenizer, chosen)
-    yield check_samples(core, tokenizer, chosen, args.runs)
+    yield check_rules(core, chosen)
+    yield check_samples(core, chosen, args.runs)
     count = max(1, args.tokens // 40)
     step = max(1, len(prompts) // count)
     texts = [(p["id"], p["messages"], p["reference"]) for p in prompts[::step][:count]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from typing import Any
@@ -17,14 +18,20 @@ from specstream.config import (
 )
 from specstream.engine.loop import EngineCore
 from specstream.errors import VocabularyMismatch
-from specstream.model.compiled import DRAFT, TARGET
+from specstream.model.compiled import DRAFT, TARGET, Progress
+from specstream.model.defaults import ModelDefaults
 from specstream.model.invariance import find_fixed_width
-from specstream.model.load import check_vocabulary, load_model, load_tokenizer
+from specstream.model.load import load_model, load_tokenizer
+from specstream.model.positions import declared_positions, steady_positions
 from specstream.model.runner import ModelRunner
+from specstream.model.selfcheck import check_decoding
+from specstream.model.vocabulary import check_rows, find_draft
 from specstream.spec.proposal import Proposer
 from specstream.spec.proposers import proposer_class
 
 __all__ = ["build_engine"]
+
+_log = logging.getLogger("specstream.engine")
 
 
 def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None) -> EngineCore:
@@ -40,54 +47,68 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     """
     torch.set_num_threads(config.threads or _default_threads())
     tokenizer = load_tokenizer(config.target)
-    target = _load_target(config)
-    draft = _load_draft(config, target, tokenizer) if _wants_draft(config) else None
-    for runner in (target, draft):
-        if runner is not None:
-            check()
-            runner.compile(check)
-            runner.warm_up()
-    eos_ids = _eos_ids(target.model, tokenizer)
+    target = _load_target(config, tokenizer)
+    draft = _load_draft(config, target, tokenizer) if config.wants_draft else None
+    runners = [target] if draft is None else [target, draft]
+    progress = Progress(sum(runner.packages for runner in runners), check)
+    for runner in runners:
+        check()
+        runner.compile(progress)
+        runner.warm_up()
+    # A token that the model has no row for is never drawn.
+    eos_ids = frozenset(i for i in _eos_ids(target.model, tokenizer) if i < target.vocab_size)
     proposer = _build_proposer(config, target, draft, eos_ids)
     return EngineCore(config, target, tokenizer, proposer, eos_ids)
 
 
-def _load_target(config: EngineConfig) -> ModelRunner:
+def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> ModelRunner:
     model = load_model(config.target, config)
     if model.device.type == "cuda":
         torch.cuda.set_device(model.device)  # of this thread: streams and graphs are made for it
-    width = find_fixed_width(model, config) if config.mode == "reproducible" else None
-    return ModelRunner(
+    target = ModelRunner(
         model,
-        fixed_width=width,
         context_length=config.context_length,
         captured=TARGET if config.compile else None,
     )
-
-
-def _wants_draft(config: EngineConfig) -> bool:
-    wanted = config.proposer
-    if isinstance(wanted, AutoProposerConfig):
-        return wanted.draft
-    return isinstance(wanted, DraftProposerConfig)
+    steady = steady_positions(model.config)
+    if steady < min(declared_positions(model.config), config.context_length or steady + 1):
+        _log.warning(
+            "%s: the context ends at %d tokens; past them its rotary factors (longrope) change for "
+            "those that were read before",
+            config.target,
+            steady,
+        )
+    check_rows(config.target, tokenizer, target.model_vocab_size)
+    check_decoding(config.target, target, tokenizer)
+    if config.model_defaults:
+        ModelDefaults.tell(config.target, model.generation_config)
+    if config.mode != "reproducible":
+        return target
+    width = find_fixed_width(model, config)
+    return ModelRunner(model, fixed_width=width, context_length=config.context_length)
 
 
 def _load_draft(
     config: EngineConfig, target: ModelRunner, tokenizer: PreTrainedTokenizerBase
-) -> ModelRunner:
-    names = (config.target, config.draft)
-    check_vocabulary(tokenizer, load_tokenizer(config.draft), names)
-    model = load_model(config.draft, config, config.draft_dtype)
+) -> ModelRunner | None:
+    name = find_draft(config, tokenizer)
+    if name is None:
+        why = f"no draft was named, and the bundled one has another tokenizer than {config.target}"
+        if isinstance(config.proposer, DraftProposerConfig):
+            raise VocabularyMismatch(f"{why}; name one of the same family, or --proposer ngram")
+        _log.warning("%s: drafting by prompt lookup only (--draft names one)", why)
+        return None
     draft = ModelRunner(
-        model,
+        load_model(name, config, config.draft_dtype),
         vocab_size=target.vocab_size,
         captured=DRAFT if config.compile else None,
     )
-    if draft.model_vocab_size < len(tokenizer):
+    if draft.model_vocab_size < min(len(tokenizer), target.vocab_size):
         raise VocabularyMismatch(
-            f"draft {config.draft} has {draft.model_vocab_size} output rows for a "
-            f"tokenizer of {len(tokenizer)} tokens"
+            f"draft {name} has {draft.model_vocab_size} output rows for a "
+            f"tokenizer of {len(tokenizer)} tokens; choose one whose weights were saved with it"
         )
+    check_decoding(name, draft, tokenizer)
     return draft
 
 

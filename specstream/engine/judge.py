@@ -1,4 +1,4 @@
-"""From the target's logits to verdicts, in either mode."""
+"""From the target's logits to verdicts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from specstream.engine.request import Request
 from specstream.errors import ModelBroken
 from specstream.spec.match import match_batch
 from specstream.spec.proposal import Proposal, Verdict
+from specstream.spec.trees import match_tree, verify_tree
 from specstream.spec.verify import Case, verify_batch
 
 __all__ = ["Judge"]
@@ -19,10 +20,9 @@ _NO_NUMBERS = "the target's logits are not numbers here: damaged weights, or ove
 
 
 class Judge:
-    """Applies each request's processors, then the mode's rule."""
+    """Applies each request's processors, then its rule: exact match where its noise is keyed."""
 
     def __init__(self, config: EngineConfig) -> None:
-        self._coupled = config.mode == "reproducible"
         self._rule = config.rule
 
     def __call__(
@@ -37,13 +37,28 @@ class Judge:
         for request, proposal, rows in zip(batch, proposals, logits, strict=True):
             rows = request.process_rows(rows, proposal)
             cases.append(Case(proposal, rows, request.params, request.generator))
-        if not cases:
-            return []
-        if self._coupled:
-            seeds = [request.seed for request in batch]
-            verdicts = match_batch(cases, seeds, [len(request.token_ids) for request in batch])
-        else:
-            verdicts = verify_batch(cases, rule=self._rule)
+        trees = {i for i, case in enumerate(cases) if case.proposal.tree is not None}
+        keyed = [i for i, request in enumerate(batch) if request.keyed and i not in trees]
+        free = [i for i, request in enumerate(batch) if not request.keyed and i not in trees]
+        made = dict[int, Verdict]()
+        for index in trees:
+            request, case = batch[index], cases[index]
+            made[index] = (
+                match_tree(case, request.seed, len(request.token_ids))
+                if request.keyed
+                else verify_tree(case)
+            )
+        if keyed:
+            seeds = [batch[i].seed for i in keyed]
+            first = [len(batch[i].token_ids) for i in keyed]
+            made.update(
+                zip(keyed, match_batch([cases[i] for i in keyed], seeds, first), strict=True)
+            )
+        if free:
+            made.update(
+                zip(free, verify_batch([cases[i] for i in free], rule=self._rule), strict=True)
+            )
+        verdicts = [made[index] for index in range(len(batch))]
         for request, verdict in zip(batch, verdicts, strict=True):
             for row in verdict.broken:
                 request.faults.setdefault(row, ModelBroken(_NO_NUMBERS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -14,13 +15,19 @@ from specstream.engine.request import Request
 from specstream.engine.rounds import Rounds
 from specstream.engine.scheduler import Scheduler
 from specstream.engine.slots import Slots
-from specstream.errors import EngineBusy, EngineFailed, SpecstreamError
+from specstream.errors import ConsumerStalled, EngineBusy, EngineFailed, SpecstreamError
 from specstream.model.runner import ModelRunner
+from specstream.model.tree_check import check_trees
 from specstream.spec.control.records import Explanation
 from specstream.spec.proposal import AdaptiveProposer, Proposer
 from specstream.types import Chunk, FinishReason, Span
 
 __all__ = ["EngineCore"]
+
+_STALLED = (
+    "nobody read this reply for {:g} s while others waited: what was written before can be read, the "
+    "rest is not written; read each reply, or leave its block"
+)
 
 
 class EngineCore:
@@ -33,14 +40,26 @@ class EngineCore:
         tokenizer: PreTrainedTokenizerBase,
         proposer: Proposer,
         eos_ids: frozenset[int],
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Put the parts together.
+
+        Raises:
+            ModelUnsupported: the proposer makes trees that the target can't judge, or needs hidden
+                states that it can't give.
+        """
+        if proposer.capabilities.trees:
+            check_trees(target)
+        if proposer.capabilities.hidden_states:
+            target.check_states(proposer.capabilities.hidden_states)
         self.target = target
         self.proposer = proposer
         self.scheduler: Scheduler[Request] = Scheduler(
-            config.max_running, config.max_waiting, config.max_parked
+            config.max_running, config.max_waiting, config.max_parked, config.max_parked_s, now
         )
         self._aside: list[Request] = []
         self._max_aside = config.max_waiting
+        self._max_parked_s = config.max_parked_s
         self.admission = Admission(config, target, tokenizer, proposer, eos_ids)
         self._adaptive = proposer if isinstance(proposer, AdaptiveProposer) else None
         self._rounds = Rounds(
@@ -67,6 +86,9 @@ class EngineCore:
                 return self.step()
         self._drop_cancelled()
         admitted = self.scheduler.admit()
+        while (request := self.scheduler.in_the_way()) is not None:
+            self._fail(request, ConsumerStalled(_STALLED.format(self._max_parked_s)))
+            admitted += self.scheduler.admit()
         for request in admitted:
             self._guard([request], partial(self.admission.admit, request))
         batch = [r for r in self.scheduler.schedule() if r.slot_state is not None]
@@ -74,6 +96,10 @@ class EngineCore:
             self._guard(batch, partial(self._rounds.run, batch))
         # A failed admission has left a place free: the next in line mustn't wait for other news.
         return bool(batch or admitted)
+
+    def patience(self) -> float | None:
+        """After a step that advanced nobody: seconds until the next may; None: after news only."""
+        return self.scheduler.patience()
 
     def _emit(self, request: Request, chunk: Chunk) -> None:
         if chunk.finish_reason is not None:
@@ -120,6 +146,7 @@ class EngineCore:
 
     def _finish(self, request: Request, reason: FinishReason) -> None:
         """End a request between rounds, giving out the text that was held back."""
+        thought = len(request.reasoning.text)
         text = request.flush_text() if request.slot_state is not None else ""
         request.finish_reason = reason
         at, chars = request.generated, len(request.text)
@@ -134,6 +161,8 @@ class EngineCore:
                 round=request.stats.rounds,
                 t_ms=request.elapsed_ms(),
                 finish_reason=reason,
+                reasoning=request.reasoning.text[thought:],
+                reasoning_end=request.reasoning.end,
             ),
         )
 

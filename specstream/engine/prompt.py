@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from specstream.config import meant
+from specstream.engine.controls import ControlTokens
+from specstream.engine.reasoning import Tag, opened_by
+from specstream.engine.turns import render_turns
 from specstream.errors import PromptError
 from specstream.types import Message
 
-__all__ = ["check_messages", "encode_messages"]
+__all__ = ["Prompt", "PromptEncoder", "check_messages"]
 
+_log = logging.getLogger("specstream.engine")
 _ROLES = ("system", "user", "assistant", "tool")
+_NAME = re.compile(r"[^\W\d]\w*")
 
 
 def check_messages(messages: Sequence[Message] | str) -> list[Message]:
@@ -41,28 +50,117 @@ def check_messages(messages: Sequence[Message] | str) -> list[Message]:
     return checked
 
 
-def encode_messages(tokenizer: Any, messages: list[Message], context_length: int) -> list[int]:
-    """The ids that the model reads before it writes its turn.
+class Prompt(NamedTuple):
+    """What the model reads before it writes its turn.
 
-    A tokenizer without a chat template belongs to a base model: it gets the contents, line by line.
-
-    Raises:
-        PromptError: the template refuses the messages, or they leave no room for a reply.
+    Attributes:
+        ids: Its tokens.
+        opened: The reasoning span that the template has opened for the reply, if it has.
     """
-    try:
-        if getattr(tokenizer, "chat_template", None):
-            text = tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=False
+
+    ids: list[int]
+    opened: Tag | None = None
+
+
+class PromptEncoder:
+    """Messages to token ids, for one tokenizer; belongs to one thread."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._controls: ControlTokens | None = None
+        self._warned = False
+
+    def encode(
+        self,
+        messages: list[Message],
+        context_length: int,
+        options: Mapping[str, Any] | None = None,
+    ) -> Prompt:
+        """The prompt for a reply to ``messages``; ``options`` are the template's variables.
+
+        What a message or an option spells is never read as one of the model's control tokens; those
+        are the template's alone. A tokenizer without a chat template belongs to a base model: it gets
+        the contents, line by line.
+
+        Raises:
+            PromptError: the template refuses the messages or knows no such variable, or they leave
+                no room for a reply.
+        """
+        options = dict(options or {})
+        templated = bool(getattr(self._tokenizer, "chat_template", None))
+        try:
+            if templated:
+                self._check(options)
+                text, ids = render_turns(
+                    lambda said: self._render({"messages": said, "options": options}), messages
+                )
+            else:
+                ids = self._join(messages, options)
+        except PromptError:
+            raise
+        except Exception as error:
+            given = f" with {json.dumps(options)}" if options else ""
+            raise PromptError(
+                f"the model's chat template refuses these messages{given}: {error}"
+            ) from error
+        if not ids:
+            raise PromptError("the prompt is empty: say something")
+        if len(ids) >= context_length:
+            raise PromptError(
+                f"the prompt has {len(ids)} tokens and the model's context {context_length}; "
+                "shorten it"
             )
-            ids = tokenizer.encode(text, add_special_tokens=False)
-        else:
-            ids = tokenizer.encode("\n".join(message["content"] for message in messages))
-    except Exception as error:
-        raise PromptError(f"the model's chat template refuses these messages: {error}") from error
-    if not ids:
-        raise PromptError("the prompt is empty: say something")
-    if len(ids) >= context_length:
-        raise PromptError(
-            f"the prompt has {len(ids)} tokens and the model's context {context_length}; shorten it"
-        )
-    return [int(i) for i in ids]
+        return Prompt([int(i) for i in ids], opened_by(text) if templated else None)
+
+    def encode_text(self, text: str) -> list[int]:
+        """The ids of a text by itself, in which control tokens are only spelled."""
+        return self._control_tokens().encode(text)
+
+    def _check(self, options: Mapping[str, Any]) -> None:
+        """Jinja would pass over a misspelt variable in silence."""
+        names = set(_NAME.findall(self._template(options)))
+        for name in options.keys() - names:
+            raise PromptError(
+                f"the model's chat template has no variable {name!r}{meant(name, names)}"
+            )
+
+    def _template(self, options: Mapping[str, Any]) -> str:
+        return str(self._tokenizer.get_chat_template(tools=options.get("tools")))
+
+    def _render(self, given: dict[str, Any]) -> tuple[str, list[int]]:
+        def template(values: dict[str, Any]) -> str:
+            return str(
+                self._tokenizer.apply_chat_template(
+                    values["messages"],
+                    add_generation_prompt=True,
+                    tokenize=False,
+                    **values["options"],
+                )
+            )
+
+        controls = self._control_tokens()
+        if controls.spelled_in(given):
+            return controls.render(given, template)
+        text = template(given)
+        return text, self._tokenizer.encode(text, add_special_tokens=False)
+
+    def _join(self, messages: list[Message], options: Mapping[str, Any]) -> list[int]:
+        if options:
+            raise PromptError(f"the model has no chat template, so no use for {sorted(options)}")
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "the target has no chat template: it reads the messages' contents line by line and "
+                "isn't told who said what; for a conversation, take an instruction-tuned model"
+            )
+        text = "\n".join(message["content"] for message in messages)
+        controls = self._control_tokens()
+        if not controls.spelled_in(text):
+            return list(self._tokenizer.encode(text))
+        return [*self._tokenizer.encode(""), *controls.encode(text)]
+
+    def _control_tokens(self) -> ControlTokens:
+        if self._controls is None:
+            template = getattr(self._tokenizer, "chat_template", None) or ""
+            self._controls = ControlTokens(self._tokenizer, str(template))
+        return self._controls

@@ -8,12 +8,15 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from specstream.engine.detokenizer import Decoder, Detokenizer
 from specstream.engine.phrase import FirstPhrase
+from specstream.engine.prompt import Prompt
+from specstream.engine.reasoning import Reasoning
 from specstream.engine.stops import StopMatcher
 from specstream.errors import RequestError, SpecstreamError
 from specstream.metrics import Report, SpecStats
@@ -69,9 +72,11 @@ class Request:
     session: str | None = None
     reference: str = ""
     proposer: str = ""
+    template_kwargs: dict[str, Any] = field(default_factory=dict)
+    noise: int | None = None  # seeds the noise of a request whose parameters name no seed
     id: int = field(default_factory=lambda: next(_ids))
     arrived: float = field(default_factory=time.perf_counter)
-    prompt: list[int] | None = None  # encoded, at admission or before
+    prompt: Prompt | None = None  # encoded, at admission or before
     # Set at admission.
     slot_state: Slot | None = None
     token_ids: list[int] = field(default_factory=list)
@@ -83,17 +88,19 @@ class Request:
     reused: int = 0
     # Set as it runs.
     text: str = ""
-    decoded: str = ""
+    decoded: str = ""  # all that was written, reasoning and its tags included
+    replied: str = ""  # of that, the reply's; its end may be held back yet
     ttft_ms: float = 0.0
     ended_ms: float = 0.0
     finish_reason: FinishReason | None = None
     error: SpecstreamError | None = None
     explanation: Explanation | None = None
     first_phrase: FirstPhrase | None = None
+    reasoning: Reasoning = field(default_factory=lambda: Reasoning(None))
     _detokenizer: Detokenizer | None = None
     _stops: StopMatcher | None = None
     seed: int = 0
-    _coupled: bool = False
+    keyed: bool = False  # the noise belongs to the position: no draft can change the reply
     faults: dict[int, SpecstreamError] = field(default_factory=dict)
     _processors: LogitsPipeline | None = None
     _generators: tuple[torch.Generator, torch.Generator] | None = None
@@ -116,9 +123,10 @@ class Request:
         self._detokenizer = Detokenizer(decoder)
         self._stops = StopMatcher(self.params.stop)
         self._processors = processors
-        seed = self.params.seed
+        given = self.params.seed
+        self.keyed = coupled or (given is not None and not self.params.greedy)
+        seed = self.noise if given is None else given
         self.seed = secrets.randbits(63) if seed is None else seed
-        self._coupled = coupled
         judge = torch.Generator(device).manual_seed(self.seed)
         # Two streams from one seed: an odd multiplier keeps them apart for every seed.
         draft = torch.Generator(device).manual_seed((self.seed * 0x9E3779B97F4A7C15 + 1) % 2**63)
@@ -139,7 +147,7 @@ class Request:
     def draw(self, probs: Tensor, position: int) -> Tensor:
         """The draft's draw for an absolute position (see `SpecRequest`)."""
         assert self._generators is not None
-        if self._coupled:
+        if self.keyed:
             return race(probs, self.seed, position)
         return draw(probs, self._generators[1])
 
@@ -167,7 +175,9 @@ class Request:
     @property
     def phrase_left(self) -> int | None:
         """About how many tokens the first speakable phrase still lacks (see `FirstPhrase`)."""
-        return self.first_phrase.left(self.generated) if self.first_phrase is not None else None
+        if self.first_phrase is None:
+            return None
+        return self.first_phrase.left(self.generated - self.reasoning.end)
 
     @property
     def unread(self) -> int:
@@ -202,9 +212,11 @@ class Request:
         ended = token in self.eos_ids
         decoded = "" if ended else self._detokenizer.add(token)
         self.decoded += decoded
+        reply = self.reasoning.add(decoded, token)
+        self.replied += reply
         if self.first_phrase is not None:
-            self.first_phrase.read(self.decoded, self.generated)
-        text = self._stops.add(decoded, searching=self.generated >= self.params.min_tokens)
+            self.first_phrase.read(self.replied, self.generated - self.reasoning.end)
+        text = self._stops.add(reply, searching=self.generated >= self.params.min_tokens)
         wanted = self._user_stop()
         if self._stops.stopped:
             self.finish_reason = "stop"
@@ -233,7 +245,9 @@ class Request:
         assert self._detokenizer is not None and self._stops is not None
         rest = self._detokenizer.finish()
         self.decoded += rest
-        text = self._stops.add(rest)
+        reply = self.reasoning.finish(rest)
+        self.replied += reply
+        text = self._stops.add(reply)
         if self._stops.stopped:
             self.finish_reason = "stop"
         return text + self._stops.finish()
@@ -241,6 +255,11 @@ class Request:
     def elapsed_ms(self) -> float:
         """Milliseconds since the request arrived."""
         return (time.perf_counter() - self.arrived) * 1e3
+
+    @property
+    def _left(self) -> FinishReason | None:
+        """Nobody reads on: the engine will say so after the round under way."""
+        return "cancelled" if self.delivery.cancelled and self.error is None else None
 
     def report(self) -> Report:
         """The report; final once ``finish_reason`` is set. May be called from any thread."""
@@ -255,7 +274,7 @@ class Request:
         return Report(
             text=self.text,
             token_ids=tuple(self.token_ids[self.prompt_length :]),
-            finish_reason=self.finish_reason or "cancelled",
+            finish_reason=self.finish_reason or self._left,
             prompt_tokens=self.prompt_length,
             reused_tokens=self.reused,
             rounds=stats.rounds,
@@ -274,4 +293,6 @@ class Request:
             proposer_rounds=dict(stats.proposer_rounds),
             predicted_speedup=why.predicted_speedup if why is not None else None,
             explanation=why.words if why is not None else "",
+            reasoning=self.reasoning.text,
+            reasoning_tokens=self.reasoning.tokens,
         )

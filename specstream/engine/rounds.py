@@ -16,9 +16,19 @@ from specstream.engine.judge import Judge
 from specstream.engine.reading import Pace, Step, share_out
 from specstream.engine.request import Request
 from specstream.engine.stopwatch import Stopwatch
+from specstream.errors import ProposalError
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.model.transfer import sent
-from specstream.spec.proposal import AdaptiveProposer, Proposal, Proposer, StepTimes, Verdict
+from specstream.spec.checking import checked, marked
+from specstream.spec.proposal import (
+    AdaptiveProposer,
+    Proposal,
+    Proposer,
+    StateReader,
+    States,
+    StepTimes,
+    Verdict,
+)
 from specstream.types import Chunk, Span
 
 __all__ = ["Rounds"]
@@ -51,6 +61,7 @@ class Rounds:
         self._target = target
         self._proposer = proposer
         self._adaptive = proposer if isinstance(proposer, AdaptiveProposer) else None
+        self._reader = proposer if isinstance(proposer, StateReader) else None
         self._judge = Judge(config)
         self._pace = Pace()
         # A fixed width is the width of every pass, the reading of the prompt included.
@@ -91,15 +102,22 @@ class Rounds:
         # Round 0 drafts nothing: the first token is not kept waiting for the draft to read the prompt.
         batch = [*answering, *step.fresh]
         proposals = [*proposals, *(Proposal.empty(self._target.device) for _ in step.fresh)]
-        inputs = [self._input(r, p.tokens) for r, p in zip(batch, proposals, strict=True)]
+        inputs = [self._input(r, p) for r, p in zip(batch, proposals, strict=True)]
         inputs += [self._input(request, None, count) for request, count in step.reading]
-        logits = self._target.forward(inputs)[: len(batch)]
+        starts = [item.cache.length for item in inputs]
+        logits, states = self._forward(inputs)
         for request, _ in step.reading:
             request.stats.prefill_forwards += 1
         watch.mark()
-        verdicts = self._judge(batch, proposals, logits)
+        verdicts = self._judge(batch, proposals, logits[: len(batch)])
         watch.mark()
+        if any(verdict.malformed for verdict in verdicts):
+            self._complain(ProposalError("token ids or probs are out of range"))
         self.spare(partial(self._proposer.observe, batch, verdicts), None)
+        if self._reader is not None:
+            took_part = [*batch, *(request for request, _ in step.reading)]
+            kept = _kept(starts, states, proposals, verdicts)
+            self.spare(partial(self._reader.read, took_part, kept), None)
         draft_ms, verify_ms, sample_ms = watch.spans_ms()
         for request, proposal, verdict in zip(batch, proposals, verdicts, strict=True):
             request.stats.sample_ms += sample_ms
@@ -116,6 +134,14 @@ class Rounds:
             times = StepTimes(draft_ms, verify_ms, total_ms, rows, tokens)
             self.spare(partial(self._adaptive.clock, times), None)
 
+    def _forward(self, inputs: Sequence[ForwardInput]) -> tuple[list[Tensor], list[Tensor]]:
+        """Logits of each input and, for a proposer that reads them, its hidden states."""
+        if self._reader is None:
+            return self._target.forward(inputs), []
+        depths = self._reader.capabilities.hidden_states
+        both = self._target.forward_with_states(inputs, depths)
+        return [logits for logits, _ in both], [states for _, states in both]
+
     def spare(self, work: Callable[[], T], instead: T) -> T:
         """What ``work()`` returns; ``instead`` if it raises.
 
@@ -125,16 +151,21 @@ class Rounds:
         try:
             return work()
         except Exception as error:
-            log = _log.debug if type(error) in self._broken else _log.error
-            self._broken.add(type(error))
-            log("the proposer broke; decoding goes on without its help", exc_info=True)
+            self._complain(error)
             return instead
+
+    def _complain(self, error: Exception) -> None:
+        log = _log.debug if type(error) in self._broken else _log.error
+        self._broken.add(type(error))
+        traceback = None if isinstance(error, ProposalError) else error
+        log("the proposer broke (%s); decoding goes on without its help", error, exc_info=traceback)
 
     def _propose(self, batch: Sequence[Request]) -> list[Proposal]:
         # A proposal longer than the room less one could never be used up.
         budget = [min(r.room - 1, self._longest) if r.proposer != "off" else 0 for r in batch]
         wanted = [i for i, b in enumerate(budget) if b > 0]
-        proposals = [Proposal.empty(self._target.device) for _ in batch]
+        device, vocab_size = self._target.device, self._target.vocab_size
+        proposals = [Proposal.empty(device) for _ in batch]
         if self._resting:
             self._resting -= 1
             return proposals
@@ -147,28 +178,32 @@ class Rounds:
                 self.spare(partial(self._proposer.release, request.slot), None)
             self._rest = self._resting = min(2 * self._rest + 1, _LONGEST_REST)
             return proposals
-        self._rest = 0
+        self._rest, trees = 0, self._proposer.capabilities.trees
         for i, proposal in zip(wanted, made, strict=True):
-            proposals[i] = proposal
-        return proposals
+            check = partial(checked, proposal, budget[i], vocab_size, device, trees=trees)
+            proposals[i] = self.spare(check, proposals[i])
+        return marked(proposals, vocab_size)
 
-    def _ask(self, batch: Sequence[Request], budget: Sequence[int]) -> list[Proposal]:
+    def _ask(self, batch: Sequence[Request], budget: Sequence[int]) -> Sequence[Proposal]:
         made = self._proposer.propose(batch, budget)
-        for proposal, most in zip(made, budget, strict=True):
-            if proposal.length > most:
-                raise ValueError(f"{proposal.length} tokens were proposed, {most} at most wanted")
+        if len(made) != len(batch):
+            raise ProposalError(f"{len(made)} proposals were made for {len(batch)} requests")
         return made
 
     def _input(
-        self, request: Request, proposed: Tensor | None, count: int | None = None
+        self, request: Request, proposal: Proposal | None, count: int | None = None
     ) -> ForwardInput:
         assert request.slot_state is not None
         at = request.slot_state.cache.length
         end = len(request.token_ids) if count is None else at + count
-        tokens, keep = sent(request.token_ids[at:end], self._target.device), 1
-        if proposed is not None and proposed.shape[0]:
-            tokens, keep = torch.cat([tokens, proposed]), 1 + proposed.shape[0]
-        return ForwardInput(tokens, request.slot_state.cache, keep)
+        tokens, cache = (
+            sent(request.token_ids[at:end], self._target.device),
+            request.slot_state.cache,
+        )
+        if proposal is None or not proposal.length:
+            return ForwardInput(tokens, cache)
+        tokens = torch.cat([tokens, proposal.tokens])
+        return ForwardInput(tokens, cache, 1 + proposal.length, proposal.tree)
 
     def _commit(
         self, request: Request, proposal: Proposal, verdict: Verdict, times: tuple[float, float]
@@ -177,13 +212,14 @@ class Rounds:
         assert request.slot_state is not None
         began = time.perf_counter()
         first, before, chars = request.generated, len(request.token_ids), len(request.text)
+        thought = len(request.reasoning.text)
         stats = request.stats
         with request.lock:
             text, ends, broken = self._take(request, verdict)
             del request.token_ids[before + len(ends) :]  # a token that broke a criterion isn't kept
             kept = tuple(request.token_ids[before:])
             accepted = min(verdict.accepted, len(kept))
-            request.slot_state.cache.rollback_to(before + accepted)
+            request.slot_state.cache.keep_path(before, verdict.path[:accepted])
             request.text += text
             stats.count_round(proposal.length, accepted, proposal.source if proposal.length else "")
             stats.draft_ms += times[0]
@@ -205,6 +241,8 @@ class Rounds:
                 draft_ms=times[0],
                 verify_ms=times[1],
                 finish_reason=request.finish_reason,
+                reasoning=request.reasoning.text[thought:],
+                reasoning_end=request.reasoning.end,
             )
             self._emit(request, chunk)
             stats.emit_ms += (time.perf_counter() - done) * 1e3
@@ -215,7 +253,7 @@ class Rounds:
     def _take(request: Request, verdict: Verdict) -> tuple[str, list[int], Exception | None]:
         """Tokens one by one, so that a stop or a fault inside the block ends it there.
 
-        Returns the text that became certain, the decoded length after each token, and the fault.
+        Returns the text that became certain, the reply's length after each token, and the fault.
         """
         text, ends = "", list[int]()
         rows = (0, *(node + 1 for node in verdict.path))
@@ -224,9 +262,25 @@ class Rounds:
                 if row in request.faults:
                     raise request.faults[row]
                 text += request.take(token)
-                ends.append(len(request.decoded))
+                ends.append(len(request.replied))
                 if request.finish_reason is not None:
                     break
         except Exception as error:
             return text, ends, error
         return text, ends, None
+
+
+def _kept(
+    starts: Sequence[int],
+    states: Sequence[Tensor],
+    proposals: Sequence[Proposal],
+    verdicts: Sequence[Verdict],
+) -> list[States]:
+    """The states of the tokens that stay: all of a prompt's; of a round's those that were accepted."""
+    found = [States(start, rows) for start, rows in zip(starts, states, strict=True)]
+    for index, (proposal, verdict) in enumerate(zip(proposals, verdicts, strict=True)):
+        if proposal.length:
+            first = states[index].shape[0] - proposal.length
+            rows = [*range(first), *(first + node for node in verdict.path)]
+            found[index] = States(starts[index], states[index][rows])
+    return found

@@ -6,7 +6,9 @@ need a mailbox anyway: so one dedicated thread, not a pool.
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["EngineWorker"]
 
 _MAX_MAIL = 1024
+_PARTING = 10.0  # s that an exit waits for the step under way
 _log = logging.getLogger("specstream.engine")
 
 Mail = Callable[["EngineCore"], None]
@@ -52,10 +55,19 @@ class EngineWorker:
         self._closing = False
         self._gate = threading.Lock()  # nothing may enter the mailbox behind the closing notice
         self._thread = threading.Thread(target=self._run, name="specstream-engine", daemon=True)
+        self._process = os.getpid()
 
     def start(self) -> None:
         """Start the thread and, on it, the loading of the models."""
+        # A program may end without having closed the engine; cut off in torch, a thread can abort it.
+        atexit.register(self._part)
         self._thread.start()
+
+    def _part(self) -> None:
+        """The interpreter exits."""
+        if os.getpid() == self._process:  # a forked one has no such thread
+            self.close()
+            self._thread.join(_PARTING)
 
     def submit(self, request: Request) -> None:
         """Hand a request over.
@@ -81,7 +93,7 @@ class EngineWorker:
         found: Exception | None = None
         try:
             if not request.delivery.cancelled:
-                admission.encode(request)
+                admission.tokenize(request, beside=True)
         except Exception as error:
             found = error
         self.post(lambda core: core.take_back(request, found))
@@ -116,6 +128,12 @@ class EngineWorker:
 
     def _run(self) -> None:
         try:
+            self._serve()
+        finally:
+            atexit.unregister(self._part)
+
+    def _serve(self) -> None:
+        try:
             core = self._build()
         except SpecstreamError as error:
             self._refuse(error)
@@ -127,10 +145,11 @@ class EngineWorker:
             return
         self._on_ready(None)
         try:
-            progressing = False
+            progressing, patience = False, None
             with torch.inference_mode():
-                while self._read_mail(core, wait=not progressing):
+                while self._read_mail(core, wait=not progressing, patience=patience):
                     progressing = core.step()
+                    patience = None if progressing else core.patience()
         except BaseException:
             _log.exception("the engine thread ends")
         finally:
@@ -155,11 +174,21 @@ class EngineWorker:
         self._on_ready(error)
         self._on_closed()
 
-    def _read_mail(self, core: EngineCore, *, wait: bool, to_the_end: bool = False) -> bool:
-        """Act on everything in the mailbox; False when it says to close."""
+    def _read_mail(
+        self,
+        core: EngineCore,
+        *,
+        wait: bool,
+        patience: float | None = None,
+        to_the_end: bool = False,
+    ) -> bool:
+        """Act on everything in the mailbox; False when it says to close.
+
+        Where it is empty and it shall ``wait``, so for ``patience`` seconds at most (None: any time).
+        """
         while True:
             try:
-                mail = self._mail.get(block=wait)
+                mail = self._mail.get(wait, patience)
             except queue.Empty:
                 return True
             if mail is None:

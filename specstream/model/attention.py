@@ -13,6 +13,7 @@ from torch import Tensor
 
 from specstream.model.slab import SlabCache
 from specstream.model.transfer import sent
+from specstream.model.tree import Tree
 
 __all__ = ["SHORT", "Alone", "Heads", "InTurn", "Masks", "Reader"]
 
@@ -160,6 +161,13 @@ class Masks:
             self._causal[count] = stored
         return stored[:, stored.shape[1] - at - count :]
 
+    def tree(self, tree: Tree, count: int, at: int, fixed_capacity: int | None) -> Tensor:
+        """The same where the last of the ``count`` queries are a tree; they see their ancestors."""
+        folds = self._group if count <= SHORT else 1
+        width = fixed_capacity or at + count
+        seen = tree.seen_behind(at, count, width, self.device)
+        return self._additive(seen).repeat_interleave(folds, 0)
+
     def upto(self, last: Tensor, rows: int) -> Tensor:
         """For queries ``[B, n]`` that see rows up to ``last``: ``[B, 1, n * group, rows]``."""
         batch, count = last.shape
@@ -180,16 +188,18 @@ class Masks:
 
 
 class Alone:
-    """One sequence.
+    """One sequence, whose last tokens may be a tree.
 
     Keys and values are written for all its rows; queries are all, or the last that are asked for.
     """
 
     count = 1
 
-    def __init__(self, heads: Heads, masks: Masks, cache: SlabCache, count: int) -> None:
+    def __init__(
+        self, heads: Heads, masks: Masks, cache: SlabCache, count: int, tree: Tree | None = None
+    ) -> None:
         self._heads, self._masks, self._parts = heads, masks, heads.parts
-        self.rows = count
+        self.rows, self._tree = count, tree
         self._end, self._fixed = cache.length + count, cache.fixed_capacity
         self._fresh, self._shown = cache.views(count)
         self.ask([count])
@@ -199,7 +209,11 @@ class Alone:
         (keep,) = keeps
         self.kept = slice(self.rows - keep, None)
         self._all = keep == self.rows
-        self._mask = self._masks.of(keep, self._end - keep, self._fixed)
+        before = self._end - keep
+        if self._tree is None:
+            self._mask = self._masks.of(keep, before, self._fixed)
+        else:
+            self._mask = self._masks.tree(self._tree, keep, before, self._fixed)
         few = self._heads.read_one if keep == 1 else self._heads.read
         self._read = few if keep <= SHORT else self._heads.read_long
 

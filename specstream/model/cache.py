@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -29,8 +31,10 @@ def check_supported(config: PretrainedConfig) -> None:
     text = config.get_text_config()
     if getattr(config, "is_encoder_decoder", False):
         raise ModelUnsupported(
-            f"{config.model_type} is an encoder-decoder; only decoders are served"
+            f"{config.model_type}: encoder-decoder models are not supported; choose a decoder-only model"
         )
+    if config.model_type == "moshi":
+        raise ModelUnsupported("moshi: it reads audio along with text, which is not done here")
     # transformers itself says which state each layer keeps; asking it covers every architecture.
     probe = DynamicCache(config=text)
     kinds = {type(layer).__name__ for layer in probe.layers}
@@ -100,6 +104,12 @@ class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             new[:, :, : self.length] = old[:, :, : self.length]
             setattr(self, name, new)
 
+    def move_rows(self, start: int, path: Sequence[int]) -> None:
+        """Copy row ``start + path[i]`` to ``start + i``."""
+        rows = torch.tensor([start + node for node in path], device=self.device)
+        for buffer in (self.keys, self.values):
+            buffer[:, :, start : start + len(path)] = buffer.index_select(2, rows)
+
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """(length of keys that the mask covers, offset of the first)."""
         return self._fixed or self.length + query_length, 0
@@ -132,6 +142,29 @@ class KVCache(ABC):
             ValueError: ``length`` is negative or there are not that many rows.
         """
 
+    def keep_path(self, start: int, path: Sequence[int]) -> None:
+        """Of the rows from ``start`` on keep those of a path through a tree, one behind another.
+
+        Afterwards ``length`` is ``start + len(path)``.
+
+        Args:
+            start: The first row of the tree's nodes.
+            path: Increasing numbers of nodes: node j has row ``start + j``.
+
+        Raises:
+            ValueError: a row that isn't there, or nodes out of order.
+        """
+        self._check(start + 1 + max(path, default=-1))
+        if any(later <= earlier for earlier, later in pairwise(path)):
+            raise ValueError(f"the nodes of a path come in order: {tuple(path)}")
+        if list(path) != list(range(len(path))):
+            self._move_rows(start, path)
+        self.rollback_to(start + len(path))
+
+    @abstractmethod
+    def _move_rows(self, start: int, path: Sequence[int]) -> None:
+        """Copy row ``start + path[i]`` of every layer to ``start + i``."""
+
     @property
     @abstractmethod
     def nbytes(self) -> int:
@@ -163,6 +196,10 @@ class TransformersCache(KVCache):
         self._check(length)
         for layer in self._layers:
             layer.length = length
+
+    def _move_rows(self, start: int, path: Sequence[int]) -> None:
+        for layer in self._layers:
+            layer.move_rows(start, path)
 
     @property
     def nbytes(self) -> int:

@@ -20,7 +20,9 @@ from specstream.types import Grammar
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-__all__ = ["GrammarState"]
+__all__ = ["GrammarState", "check_grammar"]
+
+_LOOKS = 256  # places in a grammar that are looked at, to see how long a reply can be
 
 # Free white space would let a model that likes it write it for ever. The separators are patterns.
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
@@ -91,6 +93,35 @@ class GrammarState:
             self._known[path] = self._mask() if self._walk(list(path)) else None
         return self._known[path]
 
+    def can_last(self, tokens: int) -> bool:
+        """Whether a reply may have that many tokens before its end; True if that takes long to say.
+
+        Asked at the start. The longest replies are written byte by byte, so where a single byte may
+        follow, longer tokens needn't be tried.
+
+        Raises:
+            SamplingError: the grammar is too complex to be followed.
+        """
+        bytewise = np.zeros(self._vocab_size, dtype=np.bool_)
+        for byte in range(256):
+            ids = self._vocabulary.tokenize_bytes(bytes([byte]))
+            if len(ids) == 1 and ids[0] < self._vocab_size:
+                bytewise[ids[0]] = True
+        paths: list[tuple[int, ...]] = [()]
+        for _ in range(_LOOKS):
+            if not paths:
+                return False
+            path = paths.pop()
+            if len(path) >= tokens:
+                return True
+            if not self._walk(list(path)):
+                continue
+            allowed = self._mask()
+            allowed[self._end_ids] = False
+            short = allowed & bytewise
+            paths += [(*path, int(i)) for i in np.flatnonzero(short if short.any() else allowed)]
+        return True
+
     def _mask(self) -> NDArray[np.bool_]:
         packed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         self._check("the grammar can't be followed further")
@@ -127,6 +158,25 @@ class GrammarState:
         raise SamplingError(f"{what}: {reason}")
 
 
+def check_grammar(grammar: Grammar) -> None:
+    """Refuse what is wrong for any model: neither a model nor torch is needed.
+
+    Raises:
+        SamplingError: llguidance is missing, or the grammar isn't one.
+    """
+    try:
+        from llguidance import LLMatcher
+    except ImportError:
+        raise _missing() from None
+    reason = LLMatcher.validate_grammar(_compiled(grammar))
+    if reason:
+        raise SamplingError(f"the {grammar.kind} grammar can't be used: {_first_line(reason)}")
+
+
+def _missing() -> SamplingError:
+    return SamplingError('grammars need llguidance: pip install "llguidance>=1.3,<2"')
+
+
 def _compiled(grammar: Grammar) -> str:
     from llguidance import LLMatcher
 
@@ -146,7 +196,7 @@ def _vocabulary(tokenizer: Any, vocab_size: int, end_id: int) -> LLTokenizer:
     try:
         from llguidance.hf import from_tokenizer
     except ImportError:
-        raise SamplingError('grammars need llguidance: pip install "specstream[grammar]"') from None
+        raise _missing() from None
     width = max(vocab_size, len(tokenizer))
     try:
         return from_tokenizer(tokenizer, n_vocab=width, eos_token=end_id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,6 +25,8 @@ from specstream.model.norms import Norm, rms_norm
 from specstream.model.products import Product, can_pack, product
 from specstream.model.slab import SlabCache
 from specstream.model.together import Together
+from specstream.model.transfer import sent
+from specstream.model.tree import Tree, positions_of
 from specstream.model.weights import DecoderWeights, LayerWeights, RotaryTable
 
 __all__ = ["LeanDecoder"]
@@ -85,6 +87,8 @@ class LeanDecoder:
         caches: Sequence[SlabCache],
         counts: Sequence[int],
         keeps: Sequence[int] | None = None,
+        trees: Sequence[Tree | None] | None = None,
+        taps: Mapping[int, list[Tensor]] | None = None,
     ) -> Tensor:
         """Append tokens to each sequence; final hidden states, ``[N, hidden]`` or those kept of them.
 
@@ -96,15 +100,24 @@ class LeanDecoder:
             caches: One a sequence; each grows by its count.
             counts: How many of the tokens belong to each sequence, in order; each at least 1.
             keeps: Of how many of its last tokens the states are wanted. Default: of all.
+            trees: For each sequence the tree that its last tokens are, or None for a chain.
+            taps: For some depths d a list, to which ``[N, hidden]`` is added: the states of all tokens
+                after d layers, before any norm.
         """
-        readers = self._readers(caches, counts)
+        taps = taps or {}
+        trees = trees if trees is not None and any(trees) else None
+        readers = self._readers(caches, counts, trees)
         sizes = [reader.rows for reader in readers]
-        cos, sin = self._rope(caches, counts)
+        cos, sin = self._rope(caches, counts, trees)
         total = tokens.shape[0]
-        last = len(self._layers) - 1 if keeps is not None and sum(keeps) < total else None
+        # Fewer rows in the last layer, unless somebody wants its states of all tokens.
+        fewer = keeps is not None and sum(keeps) < total and len(self._layers) not in taps
+        last = len(self._layers) - 1 if fewer else None
         w = self.weights
         x = F.embedding(tokens, w.embedding)
         for index, layer in enumerate(self._layers):
+            if index in taps:
+                taps[index].append(x.clone())
             joint = self._turned(layer, layer.qkv(layer.norm(x)), cos, sin).split_with_sizes(sizes)
             if index == last and keeps is not None:
                 _ask(readers, keeps)
@@ -116,16 +129,25 @@ class LeanDecoder:
             x += layer.down(w.activation(gate).mul_(up))
         for cache, count in zip(caches, counts, strict=True):
             cache.extend(count)
+        if len(self._layers) in taps:
+            taps[len(self._layers)].append(x)
+            x = _kept(x, counts, keeps)
         return self._norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[n, V]`` of hidden states ``[n, hidden]``."""
         return self._head(hidden)
 
-    def _readers(self, caches: Sequence[SlabCache], counts: Sequence[int]) -> list[Reader]:
-        """Who reads what: some sequences together, short ones in turn, long ones alone."""
-        if len(caches) == 1:
-            return [Alone(self._heads, self._masks, caches[0], counts[0])]
+    def _readers(
+        self,
+        caches: Sequence[SlabCache],
+        counts: Sequence[int],
+        trees: Sequence[Tree | None] | None,
+    ) -> list[Reader]:
+        """Who reads what: some sequences together, short ones in turn, long ones and trees alone."""
+        if len(caches) == 1 or trees is not None:
+            shapes = trees or [None] * len(caches)
+            return list(map(partial(Alone, self._heads, self._masks), caches, counts, shapes))
         readers: list[Reader] = []
         together = Together.of(self._heads, self._masks, self._lanes, caches, counts)
         if together is not None:
@@ -150,8 +172,15 @@ class LeanDecoder:
         turned.mul_(cos).addcmul_(swapped, sin)
         return joint
 
-    def _rope(self, caches: Sequence[SlabCache], counts: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def _rope(
+        self,
+        caches: Sequence[SlabCache],
+        counts: Sequence[int],
+        trees: Sequence[Tree | None] | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines of every token's position, ``[N, 1, head_dim]`` each."""
+        if trees is not None:
+            return self._rope_of_trees(caches, counts, trees)
         spans = [
             slice(cache.length, cache.length + count)
             for cache, count in zip(caches, counts, strict=True)
@@ -161,6 +190,27 @@ class LeanDecoder:
             _joined([cos[span] for span in spans]).unsqueeze(1),
             _joined([sin[span] for span in spans]).unsqueeze(1),
         )
+
+    def _rope_of_trees(
+        self,
+        caches: Sequence[SlabCache],
+        counts: Sequence[int],
+        trees: Sequence[Tree | None],
+    ) -> tuple[Tensor, Tensor]:
+        positions = list[int]()
+        for cache, count, tree in zip(caches, counts, trees, strict=True):
+            positions += positions_of(cache.length, count, tree)
+        cos, sin = self.rotary.upto(max(positions) + 1)
+        rows = sent(positions, self.weights.device)
+        return cos.index_select(0, rows).unsqueeze(1), sin.index_select(0, rows).unsqueeze(1)
+
+
+def _kept(x: Tensor, counts: Sequence[int], keeps: Sequence[int] | None) -> Tensor:
+    """The rows of ``x [N, hidden]`` that are wanted of each sequence: its last."""
+    if keeps is None:
+        return x
+    parts = x.split_with_sizes(list(counts))
+    return _joined([part[-keep:] for part, keep in zip(parts, keeps, strict=True)])
 
 
 def _ask(readers: Sequence[Reader], keeps: Sequence[int]) -> None:
@@ -200,6 +250,8 @@ def _agrees(lean: LeanDecoder, model: PreTrainedModel) -> bool:
     cache = lean.new_cache()
     ours = torch.cat([lean(tokens[:5], [cache], [5]), lean(tokens[5:], [cache], [3])])
     wanted = model(input_ids=tokens.unsqueeze(0), use_cache=False).logits[0].float()
+    if bool(wanted.isnan().any()):
+        return False  # damaged weights: told by whoever tries the model itself
     off = (lean.logits(ours).float() - wanted).abs().amax()
     # 64 units in the last place of the largest logit: rounding in another order, never another sum.
     allowed = 64 * torch.finfo(model.dtype).eps * wanted.abs().amax().clamp_min(1.0)

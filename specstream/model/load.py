@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import huggingface_hub
 import torch
+import transformers
 from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -27,12 +26,13 @@ from specstream.errors import (
     ConfigError,
     ModelBroken,
     ModelError,
-    ModelNotFound,
+    ModelUnsupported,
     SpecstreamError,
-    VocabularyMismatch,
 )
+from specstream.model.cache import check_supported
+from specstream.model.places import check_folder, first_line, hub_options, not_found
 
-__all__ = ["check_vocabulary", "choose_device", "choose_dtype", "load_model", "load_tokenizer"]
+__all__ = ["choose_device", "choose_dtype", "load_model", "load_tokenizer"]
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -47,7 +47,7 @@ def choose_device(wanted: str) -> torch.device:
         device = torch.device(wanted)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device {wanted!r} can't be used here: {_first_line(error)}") from None
+        raise ConfigError(f"device {wanted!r} can't be used here: {first_line(error)}") from None
     return device
 
 
@@ -71,10 +71,10 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
         ModelNotFound: nothing there, or the Hub can't be reached.
         ModelBroken: the files can't be read.
     """
-    _check_folder(name)
+    check_folder(name)
     with _translated(name, "tokenizer"):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            name, **_hub_options(name)
+            name, **hub_options(name)
         )
     return tokenizer
 
@@ -87,79 +87,67 @@ def load_model(name: str, config: EngineConfig, dtype: str = "auto") -> PreTrain
     Raises:
         ModelNotFound: nothing there, or the Hub can't be reached.
         ModelBroken: files damaged, or weights missing or of the wrong shape.
+        ModelUnsupported: no decoder, or one whose state can't be rolled back.
         ConfigError: the device is not there.
     """
-    _check_folder(name)
+    check_folder(name)
     device = choose_device(config.device)
     wanted = choose_dtype(config.dtype if dtype == "auto" else dtype, device)
     with _translated(name, "model"):
-        options = _hub_options(name)
-        AutoConfig.from_pretrained(name, **options)  # first: its error names the right file
+        options = hub_options(name)
+        _check_kind(name, options)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            name, dtype=wanted, output_loading_info=True, **options
+            name,
+            dtype=wanted,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # told below, with their shapes
+            **options,
         )
         model, info = loaded
-        # transformers fills a missing weight with random numbers and only warns.
-        lost = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
-        if lost:
-            some = ", ".join(lost[:3])
-            raise ModelBroken(f"{name}: {len(lost)} weights are missing or misshapen ({some} …)")
+        _check_weights(name, info)
         ready: PreTrainedModel = model.to(device).eval()
     return ready
 
 
-def check_vocabulary(
-    target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase, names: tuple[str, str]
-) -> None:
-    """Token ids are compared one by one, so both sides must mean the same by each.
-
-    Raises:
-        VocabularyMismatch: says how many entries differ and shows one.
-    """
-    ours, theirs = target.get_vocab(), draft.get_vocab()
-    if ours == theirs:
-        return
-    differ = [
-        token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token)
-    ]
-    example = min(differ)
-    raise VocabularyMismatch(
-        f"draft {names[1]} and target {names[0]} don't share a tokenizer: {len(differ)} tokens differ "
-        f"(for example {example!r}: {ours.get(example)} and {theirs.get(example)}); "
-        "choose a draft of the same family, or --proposer ngram"
-    )
-
-
-def _check_folder(name: str) -> None:
-    path = Path(name)
-    if path.is_dir():
-        config = path / "config.json"
-        if not config.is_file():
-            raise ModelNotFound(f"{name} is a folder without a config.json: not a model folder")
-        try:
-            json.loads(config.read_text(encoding="utf-8"))
-        except (ValueError, OSError) as error:
-            raise ModelBroken(f"{config} can't be read: {_first_line(error)}") from None
-    elif path.is_absolute() or name.startswith(("./", "../", "~")) or name.count("/") > 1:
-        raise ModelNotFound(f"no such model folder: {name}")
-    elif not name.strip() or path.is_file():
-        raise ModelNotFound(f"{name!r} is neither a model folder nor a Hub id")
-
-
-def _hub_options(name: str) -> dict[str, bool]:
-    """Not to wait through a minute of retries where the Hub is plainly out of reach.
-
-    Where a proxy is set, only the real request can tell.
-    """
-    if Path(name).is_dir() or any(key.lower().endswith("_proxy") for key in os.environ):
-        return {}
-    address = urlsplit(huggingface_hub.constants.ENDPOINT)
-    port = address.port or (80 if address.scheme == "http" else 443)
+def _check_kind(name: str, options: Mapping[str, bool]) -> None:
+    """Refuse what can't be served from its config, before any weight is read."""
+    values, _ = PreTrainedConfig.get_config_dict(name, **options)
+    kind = values.get("model_type")
+    if kind not in CONFIG_MAPPING:
+        own = "its files bring code of their own, which is not run" if "auto_map" in values else ""
+        raise ModelBroken(
+            f"{name}: transformers {transformers.__version__} knows no model type {kind!r} "
+            f"({own or 'a newer transformers may; or its config.json is wrong'})"
+        )
+    config = AutoConfig.from_pretrained(name, **options)
     try:
-        socket.create_connection((address.hostname or "", port), timeout=3).close()
-    except OSError:
-        return {"local_files_only": True}  # what an earlier run has fetched is still there
-    return {}
+        check_supported(config)
+    except ModelUnsupported as error:
+        raise ModelUnsupported(f"{name}: {error}") from None
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ModelUnsupported(
+            f"{name}: transformers has no causal language model of type {kind!r}; choose a "
+            "decoder-only model"
+        )
+
+
+def _check_weights(name: str, info: Mapping[str, Any]) -> None:
+    """Missing and misshapen weights would be random numbers, and a warning."""
+    wrong = [
+        f"{key} has shape {list(found)} and should have {list(meant)}"
+        for key, found, meant in sorted(info["mismatched_keys"])
+    ]
+    if wrong:
+        raise ModelBroken(
+            f"{name}: {len(wrong)} weights don't have the shape that config.json says: {_some(wrong)}"
+        )
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ModelBroken(f"{name}: {len(missing)} weights are missing: {_some(missing)}")
+
+
+def _some(words: Sequence[str]) -> str:
+    return ", ".join(words[:3]) + (f", and {len(words) - 3} more" if len(words) > 3 else "")
 
 
 @contextmanager
@@ -185,13 +173,5 @@ def _translated(name: str, what: str) -> Iterator[None]:
         raise ModelError(f"{name} doesn't fit into the device's memory") from error
     except Exception as error:
         if Path(name).is_dir():
-            raise ModelBroken(f"{name}: the {what} can't be read: {_first_line(error)}") from error
-        raise ModelNotFound(
-            f"{name} is no folder here and can't be had from the Hub ({_first_line(error)}); "
-            "check the name and the network, or give a local folder"
-        ) from error
-
-
-def _first_line(error: Any) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:200] if text else type(error).__name__
+            raise ModelBroken(f"{name}: the {what} can't be read: {first_line(error)}") from error
+        raise not_found(name, error) from error

@@ -78,12 +78,17 @@ class LogitsPipeline:
         self._seen = set(prompt_ids)
         self._counts: Counter[int] = Counter()  # of each token in the reply
         self._bias = _bias_row(params, vocab_size, device)
-        self._bans = _ban_sequences(params.bad_words, tokenizer, end_ids)
+        self._bans = _ban_sequences(params.bad_words, tokenizer, end_ids, vocab_size)
         self._grammar = (
             GrammarState(params.grammar, tokenizer, vocab_size, end_ids)
             if params.grammar is not None
             else None
         )
+        least = params.min_tokens
+        if self._grammar is not None and least and not self._grammar.can_last(least):
+            raise SamplingError(
+                f"no reply of this grammar has min_tokens={least} tokens; lower min_tokens"
+            )
         self._steps = self._wanted()
 
     @staticmethod
@@ -278,7 +283,7 @@ def _bias_row(params: SamplingParams, vocab_size: int, device: torch.device) -> 
 
 
 def _ban_sequences(
-    words: Sequence[str], tokenizer: Any, end_ids: frozenset[int]
+    words: Sequence[str], tokenizer: Any, end_ids: frozenset[int], vocab_size: int
 ) -> list[list[int]]:
     """Each word as it is tokenised at the start of a text and after a space, as transformers does."""
     found: list[list[int]] = []
@@ -289,7 +294,8 @@ def _ban_sequences(
                 raise SamplingError(
                     f"bad_words can't name an end of sequence ({word!r}); min_tokens keeps a reply open"
                 )
-            # A text that the tokenizer has no tokens for can't be written anyway.
-            if ids and ids not in found and tokenizer.unk_token_id not in ids:
+            # A text that the tokenizer or the model has no tokens for can't be written anyway.
+            unknown = tokenizer.unk_token_id in ids or max(ids, default=0) >= vocab_size
+            if ids and ids not in found and not unknown:
                 found.append(ids)
     return found

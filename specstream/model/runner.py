@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -13,10 +13,19 @@ from transformers import PreTrainedModel
 
 from specstream.errors import ModelUnsupported
 from specstream.model.cache import KVCache, TransformersCache, check_supported
-from specstream.model.compiled import CapturePlan, CompiledPasses, compile_passes
+from specstream.model.compiled import (
+    CapturePlan,
+    CompiledPasses,
+    Progress,
+    compile_passes,
+    count_packages,
+)
 from specstream.model.lean import LeanDecoder
+from specstream.model.positions import declared_positions, steady_positions
 from specstream.model.products import ROUNDED
 from specstream.model.slab import SlabCache
+from specstream.model.transfer import sent
+from specstream.model.tree import Tree, positions_of
 
 __all__ = ["ForwardInput", "ModelRunner"]
 
@@ -30,12 +39,14 @@ class ForwardInput:
     Attributes:
         token_ids: ``[n]`` int64 on the runner's device, n >= 1.
         cache: The sequence's cache; grows by n rows.
-        keep: For how many of the last tokens logits are wanted.
+        keep: For how many of the last tokens logits are wanted; at least as many as the tree has.
+        tree: The shape of the last tokens; None: each follows the one before it.
     """
 
     token_ids: Tensor
     cache: KVCache
     keep: int = 1
+    tree: Tree | None = None
 
 
 class ModelRunner:
@@ -77,7 +88,7 @@ class ModelRunner:
         text = model.config.get_text_config()
         self.model_vocab_size = int(text.vocab_size)
         self.vocab_size = vocab_size or self.model_vocab_size
-        own = int(getattr(text, "max_position_embeddings", 0) or 2**31)
+        own = min(declared_positions(text), steady_positions(text))
         # Junk that fills a pass up has positions too, and a model may have no more than its own.
         own -= fixed_width or 0
         self.context_length = min(own, context_length or own)
@@ -91,11 +102,18 @@ class ModelRunner:
                 f"{type(model).__name__} here is none; leave compile off"
             )
 
-    def compile(self, check: Callable[[], None] = lambda: None) -> None:
+    @property
+    def packages(self) -> int:
+        """How many packages `compile` will tell of."""
+        if self._captured is None or self._lean is None:
+            return 0
+        return count_packages(self._lean, self._captured)
+
+    def compile(self, progress: Progress | None = None) -> None:
         """Capture the passes that were asked for; see `compile_passes`. Minutes the first time."""
         if self._captured is not None and self._lean is not None:
             self._compiled = compile_passes(
-                self._lean, self._captured, self.vocab_size, check=check
+                self._lean, self._captured, self.vocab_size, progress=progress
             )
 
     @property
@@ -135,6 +153,49 @@ class ModelRunner:
             return [self._fixed(item, self.fixed_width) for item in inputs]
         return self._pass(inputs)
 
+    def forward_with_states(
+        self, inputs: Sequence[ForwardInput], depths: Sequence[int]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """As `forward`, with the hidden states of every token of each input.
+
+        Args:
+            inputs: What is appended.
+            depths: After how many layers states are taken: 0 are the embeddings, the number of layers
+                is what the final norm gets. No norm is applied to any of them.
+
+        Returns:
+            For each input its logits ``[keep, vocab_size]`` and states ``[n, depths, hidden]``.
+
+        Raises:
+            ModelUnsupported: passes of a fixed width, or a model that runs as it is.
+        """
+        self.check_states(depths)
+        assert self._lean is not None
+        taps: dict[int, list[Tensor]] = {depth: [] for depth in depths}
+        logits = self._pass_lean(inputs, taps)
+        states = torch.stack([taps[depth][0] for depth in depths], 1)
+        counts = [item.token_ids.shape[0] for item in inputs]
+        return list(zip(logits, states.split_with_sizes(counts), strict=True))
+
+    def check_states(self, depths: Sequence[int]) -> None:
+        """Refuse depths that this model can't give.
+
+        Raises:
+            ModelUnsupported: see `forward_with_states`.
+        """
+        name = type(self.model).__name__
+        if self._lean is None or self.fixed_width is not None:
+            raise ModelUnsupported(
+                f"hidden states of {name} can't be had here: only plain models of the Llama family give "
+                "them, and not in reproducible mode; choose a proposer that needs none"
+            )
+        layers = len(self._lean.weights.layers)
+        for depth in depths:
+            if not 0 <= depth <= layers:
+                raise ModelUnsupported(
+                    f"{name} has {layers} layers; there are no states at {depth}"
+                )
+
     @torch.inference_mode()
     def warm_up(self) -> None:
         """Run the shapes of a prompt and of a round once, so that no request pays for the first.
@@ -159,18 +220,25 @@ class ModelRunner:
         self.forwards += len(inputs)
         if self._lean is None:
             return [self._stock(item) for item in inputs]
-        if self._compiled is not None and len(inputs) == 1:
+        if self._compiled is not None and len(inputs) == 1 and inputs[0].tree is None:
             (only,) = inputs
             found = self._compiled(only.token_ids, cast(SlabCache, only.cache))
             if found is not None:
                 return [self._fit(found[-only.keep :])]
+        return self._pass_lean(inputs)
+
+    def _pass_lean(
+        self, inputs: Sequence[ForwardInput], taps: Mapping[int, list[Tensor]] | None = None
+    ) -> list[Tensor]:
+        assert self._lean is not None
+        trees = [item.tree for item in inputs]
         caches = [item.cache for item in inputs]
         counts = [item.token_ids.shape[0] for item in inputs]
         tokens = inputs[0].token_ids
         if len(inputs) > 1:
             tokens = torch.cat([item.token_ids for item in inputs])
         keeps = [item.keep for item in inputs]
-        hidden = self._lean(tokens, cast("list[SlabCache]", caches), counts, keeps)
+        hidden = self._lean(tokens, cast("list[SlabCache]", caches), counts, keeps, trees, taps)
         logits = self._fit(self._lean.logits(hidden))
         return [logits] if len(keeps) == 1 else list(logits.split_with_sizes(keeps))
 
@@ -181,11 +249,27 @@ class ModelRunner:
             past_key_values=cache.transformers,
             use_cache=True,
             logits_to_keep=item.keep,
+            **self._tree_inputs(item),
         ).logits[0, -item.keep :]
         return self._fit(logits)
 
+    def _tree_inputs(self, item: ForwardInput) -> dict[str, Tensor]:
+        """A tree's positions and mask as transformers takes them: ``[1, n]`` and ``[1, 1, n, rows]``."""
+        if item.tree is None:
+            return {}
+        before, count = item.cache.length, item.token_ids.shape[0]
+        seen = item.tree.seen_behind(before, count, before + count, self.device)
+        hidden = torch.finfo(self.dtype).min
+        mask = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
+        return {
+            "position_ids": sent(positions_of(before, count, item.tree), self.device).unsqueeze(0),
+            "attention_mask": mask.masked_fill_(~seen, hidden)[None, None],
+        }
+
     def _fixed(self, item: ForwardInput, width: int) -> Tensor:
         tokens, count, cache = item.token_ids, item.token_ids.shape[0], item.cache
+        if item.tree is not None:
+            raise ValueError("a pass of fixed width takes chains only")
         before, junk = cache.length, width - count
         if junk < 0:
             raise ValueError(f"a pass of fixed width {width} can't take {count} tokens")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -48,6 +50,10 @@ class SlabCache(KVCache):
         """Keep the first ``length`` rows; see `KVCache.rollback_to`."""
         self._check(length)
         self._length = length
+
+    def _move_rows(self, start: int, path: Sequence[int]) -> None:
+        rows = torch.tensor([start + node for node in path], device=self._slab.device)
+        self._slab[:, :, :, start : start + len(path)] = self._slab.index_select(3, rows)
 
     @property
     def nbytes(self) -> int:

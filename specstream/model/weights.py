@@ -149,10 +149,18 @@ def _plain(model: PreTrainedModel) -> bool:
     partial = float(rope.get("partial_rotary_factor", 1.0)) != 1.0
     if rope.get("rope_type", "default") not in _STATIC_ROPE or partial:
         return False
-    # Quantised or otherwise replaced layers have their own ways.
+    # Quantised or otherwise replaced layers and weights have their own ways.
+    if not all(_dense(parameter) for parameter in model.parameters()):
+        return False
     layers = _inner(model).layers
     kinds = {type(m) for layer in layers for m in layer.modules() if hasattr(m, "weight")}
     return all(kind is nn.Linear or kind.__name__.endswith("RMSNorm") for kind in kinds)
+
+
+def _dense(parameter: Tensor) -> bool:
+    """Whether the numbers themselves are there: no subclass that stands for them, and floats."""
+    plain = type(parameter) is nn.Parameter and type(parameter.data) is Tensor
+    return plain and parameter.layout is torch.strided and parameter.is_floating_point()
 
 
 def _join(layer: Any) -> LayerWeights:

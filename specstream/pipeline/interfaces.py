@@ -52,6 +52,9 @@ class SpeechSynthesizer(Protocol):
     def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
         """Speak ``phrase.spoken`` in buffers of at most about 60 ms.
 
+        The text is to be read as it is: Markdown is taken out before a voice is asked (see
+        `specstream.pipeline.readout`), and the phrase's offsets count what is left.
+
         Sample positions of marks count from the phrase's first sample. Where the voice gives
         phonemes, their spans tile the phrase's audio: no gap, no overlap, pauses included. A phrase
         with nothing to say may yield nothing.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 
 import anyio
@@ -21,6 +22,7 @@ from specstream.pipeline.interfaces import (
 )
 from specstream.pipeline.limits import check_rate
 from specstream.pipeline.link import Inlet
+from specstream.pipeline.readout import LINE_START, Place, Reading, Readout
 from specstream.pipeline.text import Segmenter
 from specstream.types import (
     AvatarCue,
@@ -95,34 +97,53 @@ class SegmentStage:
 
 
 class VoiceStage:
-    """`Phrase` to `Speech`: puts a voice's buffers on the turn's sample clock, tags among them."""
+    """`Phrase` to `Speech`: puts a voice's buffers on the turn's sample clock, tags among them.
+
+    The voice is given each phrase as ``readout`` would have it read; its marks are told of what is
+    written.
+    """
 
     name = "voice"
 
-    def __init__(self, voice: SpeechSynthesizer) -> None:
+    def __init__(self, voice: SpeechSynthesizer, readout: Readout = Readout()) -> None:  # noqa: B008
         self._voice = voice
+        self._readout = readout
         self._rate = voice.capabilities.sample_rate
         check_rate(self._rate, f"voice {voice.capabilities.name!r}")
 
+    async def aclose(self) -> None:
+        """Release what the voice holds; idempotent."""
+        await self._voice.aclose()
+
     async def run(self, items: Inlet[Phrase]) -> AsyncGenerator[Speech | Control, None]:
         """One turn; the sample clock starts at 0. A cancel stops a voice within a buffer."""
-        clock = 0
-        starts: list[tuple[int, int]] = []  # (first character, first sample) of each phrase
+        clock, place = 0, LINE_START
+        said: list[tuple[Phrase, int, Place]] = []  # phrases, and where each began
         async for item in items:
             if isinstance(item, Phrase):
-                starts.append((item.chars.start, clock))
-                async with aclosing(self._speak(item, clock)) as pieces:
+                said.append((item, clock, place))
+                reading = self._readout.read(item, place)
+                place = reading.place
+                async with aclosing(self._speak(item, reading, clock)) as pieces:
                     following = partial(anext, pieces, None)
                     while (piece := await items.unless_cancelled(following)) is not None:
                         clock = piece.samples.end
                         yield piece
                 continue
             if isinstance(item, Revoke):
-                while starts and starts[-1][0] >= item.from_char:
-                    clock = starts.pop()[1]  # the audio of a revoked phrase gives its place back
+                while said and said[-1][0].chars.start >= item.from_char:
+                    _, clock, place = (
+                        said.pop()
+                    )  # the audio of a revoked phrase gives its place back
+                if said and said[-1][0].chars.end > item.from_char:
+                    place = self._readout.read(
+                        _until(item.from_char, said[-1][0]), said[-1][2]
+                    ).place
             yield item
 
-    async def _speak(self, phrase: Phrase, clock: int) -> AsyncGenerator[Speech, None]:
+    async def _speak(
+        self, phrase: Phrase, reading: Reading, clock: int
+    ) -> AsyncGenerator[Speech, None]:
         origin = clock
         waiting = list(phrase.tags)
 
@@ -131,25 +152,38 @@ class VoiceStage:
             where = (phrase.chars, phrase.tokens, phrase.index)
             return Speech(pcm, self._rate, samples, marks, *where, last=last)
 
-        async with aclosing(self._voice.synthesize(phrase)) as buffers:
+        async with aclosing(self._voice.synthesize(reading.phrase)) as buffers:
             async for buffer in buffers:
                 if len(buffer.pcm) % 2:
                     name = self._voice.capabilities.name
                     raise AdapterFailed(f"voice {name!r} gave half a sample; PCM must be 16-bit")
-                out = piece(buffer.pcm, _place(buffer, origin, waiting))
+                out = piece(buffer.pcm, _place(buffer, origin, waiting, reading))
                 clock = out.samples.end
                 yield out
         yield piece(b"", tuple(_tag_mark(tag, clock) for tag in waiting), last=True)
 
 
-def _place(buffer: SpeechBuffer, origin: int, waiting: list[Tag]) -> tuple[Mark, ...]:
-    """Move marks to the turn's clock; a tag goes right before the first word that follows it."""
+def _until(char: int, phrase: Phrase) -> Phrase:
+    """The phrase up to an offset of the reply."""
+    chars = Span(phrase.chars.start, char)
+    tags = tuple(tag for tag in phrase.tags if tag.chars.end <= char)
+    return replace(phrase, text=phrase.text[: chars.length], chars=chars, tags=tags)
+
+
+def _place(
+    buffer: SpeechBuffer, origin: int, waiting: list[Tag], reading: Reading
+) -> tuple[Mark, ...]:
+    """Move marks to the turn's clock and to what is written.
+
+    A tag goes right before the first word that follows it.
+    """
     placed: list[Mark] = []
     for mark in buffer.marks:
+        chars = reading.written(mark.chars)
         samples = Span(origin + mark.samples.start, origin + mark.samples.end)
-        while mark.kind == "word" and waiting and waiting[0].chars.end <= mark.chars.start:
+        while mark.kind == "word" and waiting and waiting[0].chars.end <= chars.start:
             placed.append(_tag_mark(waiting.pop(0), samples.start))
-        placed.append(Mark(mark.kind, mark.text, samples, mark.chars))
+        placed.append(Mark(mark.kind, mark.text, samples, chars))
     return tuple(placed)
 
 

@@ -24,7 +24,8 @@ class _Run(NamedTuple):
 class TokenMap:
     """Which tokens the waiting characters came from.
 
-    A token that adds no characters (half of one) belongs with the next token that does.
+    A token that adds no characters (half of one) belongs with the next token that does, unless it is
+    reasoning: that belongs to no text.
     """
 
     def __init__(self) -> None:
@@ -43,9 +44,12 @@ class TokenMap:
             self._forget(first)
         if self._end is None:
             self._end = chunk.chars.start
+        if self._blank is not None and self._blank < chunk.reasoning_end:
+            self._blank = None
         if chunk.ends:
             for token, end in enumerate(chunk.ends, first):
-                self._append(token, token + 1, end)
+                if end > self._end or token >= chunk.reasoning_end:
+                    self._append(token, token + 1, end)
         elif first < stop:
             self._append(first, stop, chunk.chars.end)
         self._next = stop

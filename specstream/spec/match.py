@@ -8,6 +8,7 @@ fixed function of the seed and the target.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import torch
 
@@ -40,6 +41,8 @@ def match_batch(cases: list[Case], seeds: list[int], first: list[int]) -> list[V
             for offset, row in enumerate(torch.split(case.logits, 1)):
                 parts.append(race(probabilities(row, case.params), seed, position + offset))
         parts += [case.proposal.tokens, case.logits.amax(-1).isfinite()]
+        if case.proposal.sound is not None:
+            parts.append(case.proposal.sound)
     flat = iter(torch.cat(parts).tolist())
     verdicts = []
     for case in cases:
@@ -47,5 +50,8 @@ def match_batch(cases: list[Case], seeds: list[int], first: list[int]) -> list[V
         choices = list(itertools.islice(flat, count + 1))
         tokens = list(itertools.islice(flat, count))
         broken = tuple(row for row in range(count + 1) if not next(flat))
-        verdicts.append(match(tokens, choices, broken))
+        verdict = match(tokens, choices, broken)
+        if case.proposal.sound is not None and not all(list(itertools.islice(flat, count))):
+            verdict = replace(verdict, malformed=True)
+        verdicts.append(verdict)
     return verdicts

@@ -9,18 +9,25 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from specstream.model.tree import Tree
 from specstream.spec.control.records import Explanation
 from specstream.types import SamplingParams
 
 __all__ = [
+    "MAX_NODES",
     "AdaptiveProposer",
     "Capabilities",
     "Proposal",
     "Proposer",
     "SpecRequest",
+    "StateReader",
+    "States",
     "StepTimes",
     "Verdict",
 ]
+
+MAX_NODES = 64
+"""Tokens of a proposal, at most: a pass over more costs what it could bring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +38,19 @@ class Proposal:
         tokens: ``[K]`` int64, K >= 0.
         probs: ``[K, V]`` float32: row j is the distribution that ``tokens[j]`` was *really drawn
             from*. None means a deterministic draft (a point mass on ``tokens[j]``).
-        parents: ``[K]`` int64, the index of each token's parent in a tree (-1: the root). None means
-            a chain.
+        parents: The index of each token's parent in a tree (-1: the root), K of them; a parent comes
+            before its children. None means a chain. In a tree, ``probs[j]`` is given the siblings
+            that come before token j: see `specstream.spec.trees.sibling_law`.
         source: The kind of proposer that made it.
+        sound: Not for proposers. ``[K]`` bool, set where ids can't be looked at: False marks those that
+            named no token and were replaced.
     """
 
     tokens: Tensor
     probs: Tensor | None = None
-    parents: Tensor | None = None
+    parents: tuple[int, ...] | None = None
     source: str = ""
+    sound: Tensor | None = None
 
     @property
     def length(self) -> int:
@@ -51,11 +62,24 @@ class Proposal:
 
         Row 0 follows the committed tokens alone, row j + 1 the token j and those it follows.
         """
-        parents = range(-1, self.length - 1) if self.parents is None else self.parents.tolist()
+        parents = range(-1, self.length - 1) if self.parents is None else self.parents
         found: list[list[int]] = [[]]
         for token, parent in zip(self.tokens.tolist(), parents, strict=True):
             found.append([*found[parent + 1], token])
         return found
+
+    @property
+    def tree(self) -> Tree | None:
+        """The shape of a tree; None for a chain.
+
+        Raises:
+            ValueError: there aren't as many parents as tokens, or one comes after its child.
+        """
+        if self.parents is None:
+            return None
+        if len(self.parents) != self.length:
+            raise ValueError(f"{self.length} tokens with {len(self.parents)} parents")
+        return Tree.of(self.parents)
 
     @staticmethod
     def empty(device: torch.device | str = "cpu") -> Proposal:
@@ -71,7 +95,8 @@ class Verdict:
     residual) where one was rejected, *bonus* where all were accepted. ``path`` are the indices of
     the accepted tokens in the proposal (for a chain: 0, 1, …, accepted - 1). ``tokens`` is what the
     round emits: the accepted tokens and the one after them. ``broken`` are rows of logits that are no
-    numbers, among them every such row that the reply gets to; it can't go on from there.
+    numbers, among them every such row that the reply gets to; it can't go on from there. ``malformed``:
+    only here, behind the device, could it be seen that the proposal was none; its sound part was judged.
     """
 
     accepted: int
@@ -79,6 +104,7 @@ class Verdict:
     path: tuple[int, ...]
     tokens: tuple[int, ...]
     broken: tuple[int, ...] = ()
+    malformed: bool = False
 
 
 class SpecRequest(Protocol):
@@ -138,9 +164,18 @@ class SpecRequest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a proposer needs and can do; asked instead of its type."""
+    """What a proposer needs and can do; asked instead of its type.
 
-    hidden_states: bool = False
+    Attributes:
+        hidden_states: After how many of the target's layers it wants the states of every token (see
+            `StateReader`, and `forward_with_states` of `specstream.model.runner.ModelRunner`).
+        own_cache: It keeps keys and values of its own.
+        trees: It may propose trees; a tree from a proposer that hasn't said so counts as broken.
+
+    An engine whose target can't give the states, or can't judge trees, is refused when it is built.
+    """
+
+    hidden_states: tuple[int, ...] = ()
     own_cache: bool = False
     trees: bool = False
 
@@ -152,7 +187,10 @@ class Proposer(Protocol):
     capabilities: Capabilities
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """At most ``budget[i]`` tokens for ``requests[i]``; fewer or none is always allowed."""
+        """At most ``budget[i]`` tokens for ``requests[i]``; fewer or none is always allowed.
+
+        Of a tree, ``budget[i]`` is the depth; all its nodes together are at most `MAX_NODES`.
+        """
         ...
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
@@ -161,6 +199,35 @@ class Proposer(Protocol):
 
     def release(self, slot: int) -> None:
         """The sequence is gone: drop what is kept for it. Idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """What the target computed for a stretch of a request's tokens.
+
+    Attributes:
+        start: Position of the first: ``states[k]`` belongs to ``token_ids[start + k]``. It lies behind
+            the tokens that a conversation's cache still held, whose states were read a turn before.
+        states: ``[n, depths, hidden]`` in the order of `Capabilities.hidden_states`, on the target's
+            device and in its dtype.
+    """
+
+    start: int
+    states: Tensor
+
+
+@runtime_checkable
+class StateReader(Proposer, Protocol):
+    """A proposer that drafts from the target's hidden states."""
+
+    def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
+        """The states of tokens that have become part of their requests, prompts included.
+
+        Called once a pass after `observe`, for all who took part: of a prompt the tokens that were
+        read; of a round the last committed token and the accepted ones, in the order of the text. The
+        token that followed them has none yet.
+        """
         ...
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from specstream.model.noise import race
 from specstream.model.sampling import draw_at, probabilities
+from specstream.model.tree import Tree
 from specstream.spec.proposal import Verdict
 from specstream.spec.rules import Law
 from specstream.spec.verify import Case
@@ -95,8 +96,7 @@ def tree_law(
         ValueError: a parent doesn't come before its child.
     """
     count = len(parents)
-    if not all(-1 <= parent < node for node, parent in enumerate(parents)):
-        raise ValueError(f"every parent must come before its child, and -1 is the root: {parents}")
+    Tree(tuple(parents))  # refuses what is none
     reach = [torch.ones_like(target[..., 0, 0])] + [target.new_zeros(())] * count
     ends, following = [], []
     for at in range(count + 1):
@@ -125,7 +125,10 @@ def verify_tree(case: Case) -> Verdict:
     proposal = case.proposal
     if case.params.greedy:
         return _walk(case, case.logits.argmax(-1).tolist())
+    sound = _sound(case.logits)
     target = probabilities(case.logits, case.params)
+    # Any distribution will do in place of none: the reply can't pass a row that is broken.
+    target = target.where(sound.unsqueeze(-1), 1.0 / target.shape[-1])
     law = tree_law(proposal.tokens, _parents(case), target, proposal.probs)
     device = case.logits.device
     noise = torch.rand(2, generator=case.generator, device=device, dtype=torch.float64)
@@ -175,11 +178,15 @@ def _walk(case: Case, choices: list[int]) -> Verdict:
 
 def _verdict(case: Case, path: tuple[int, ...], token: int) -> Verdict:
     tokens = case.proposal.tokens.tolist()
-    return Verdict(len(path), token, path, (*(tokens[node] for node in path), token))
+    broken = tuple(row for row, sound in enumerate(_sound(case.logits).tolist()) if not sound)
+    return Verdict(len(path), token, path, (*(tokens[node] for node in path), token), broken)
 
 
-def _parents(case: Case) -> list[int]:
+def _sound(logits: Tensor) -> Tensor:
+    """Which rows are numbers: the largest logit is NaN or infinite exactly where there is no choice."""
+    return logits.amax(-1).isfinite()
+
+
+def _parents(case: Case) -> Sequence[int]:
     proposal = case.proposal
-    if proposal.parents is None:
-        return list(range(-1, proposal.length - 1))
-    return [int(parent) for parent in proposal.parents.tolist()]
+    return range(-1, proposal.length - 1) if proposal.parents is None else proposal.parents

@@ -10,13 +10,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from specstream.model.sampling import draw_at, free_to_look, probabilities, uniforms
 from specstream.model.transfer import sent
+from specstream.spec.checking import distributions
 from specstream.spec.proposal import Proposal, Verdict
 from specstream.spec.rules import Law, block_law, deterministic_law, ratio_law
 from specstream.spec.walk import Rule, walk
@@ -67,7 +68,7 @@ def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict
     is free, sampled cases are judged one by one.
 
     Raises:
-        ValueError: the shapes of a case don't fit together.
+        ValueError: the shapes of a case don't fit together, or its proposal is a tree.
     """
     verdicts: dict[int, Verdict] = {}
     noise: dict[int, Tensor] = {}
@@ -126,15 +127,19 @@ def _at_once(
     """Verdicts by the laws in tensors; ``noise[i]`` is that of a sampled case."""
     outcomes, sound = _outcomes(cases, rule, noise)
     tokens = [case.proposal.tokens for case in cases]
-    flat = iter(torch.cat([*outcomes, *tokens, *sound]).tolist())
+    marks = [case.proposal.sound for case in cases if case.proposal.sound is not None]
+    flat = iter(torch.cat([*outcomes, *tokens, *sound, *marks]).tolist())
     chosen = [list(itertools.islice(flat, part.shape[0])) for part in outcomes]
     drafted = [list(itertools.islice(flat, part.shape[0])) for part in tokens]
-    for case, choices, ids in zip(cases, chosen, drafted, strict=True):
-        broken = tuple(row for row in range(len(ids) + 1) if not next(flat))
+    broken = [tuple(row for row in range(len(ids) + 1) if not next(flat)) for ids in drafted]
+    for case, choices, ids, rows in zip(cases, chosen, drafted, broken, strict=True):
+        marked = case.proposal.sound is not None and not all(list(itertools.islice(flat, len(ids))))
         if case.params.greedy:
-            yield match(ids, choices, broken)
+            verdict = match(ids, choices, rows)
         else:
-            yield _verdict(ids, choices[0], choices[1], broken)
+            verdict = _verdict(ids, choices[0], choices[1], rows)
+            marked = marked or not choices[2]
+        yield replace(verdict, malformed=True) if marked else verdict
 
 
 def _outcomes(
@@ -142,7 +147,8 @@ def _outcomes(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """For each case what was chosen, and which rows are numbers.
 
-    Chosen is for a greedy case each row's token; for a sampled one how many stand, and what follows.
+    Chosen is for a greedy case each row's token; for a sampled one how many stand, what follows, and
+    whether all of its q are distributions.
     """
     outcomes, sound = list[Tensor](), list[Tensor]()
     sampled: dict[bool, list[_Sampled]] = {True: [], False: []}
@@ -166,7 +172,8 @@ def _outcomes(
             outcomes.append(pair)  # a place, filled below
         else:
             token = draw_at(target, pair[1:])
-            outcomes.append(torch.cat([torch.zeros_like(token), token]))
+            zero = torch.zeros_like(token)
+            outcomes.append(torch.cat([zero, token, zero + 1]))
     for with_probs, members in sampled.items():
         if members:
             drawn = _draw(members, _LAWS[rule] if with_probs else None)
@@ -186,24 +193,34 @@ class _Sampled:
 
 
 def _draw(cases: Sequence[_Sampled], law_of: Callable[..., Law] | None) -> Tensor:
-    """``[B, 2]``: for each case, accepted count and next token, drawn from its law."""
+    """``[B, 3]``: accepted count and next token, drawn from each case's law; and 1 if it is sound."""
     count = max(case.proposal.length for case in cases)
     target = _stacked([_pad(case.target, count + 1) for case in cases])
     tokens = _stacked([_pad(case.proposal.tokens, count) for case in cases])
     lengths = sent([case.proposal.length for case in cases], target.device)
+    whole = torch.ones_like(lengths)
     if law_of is None:
         law = deterministic_law(tokens, target, lengths)
     else:
         probs = [case.proposal.probs for case in cases]
         draft = _stacked([_pad(q, count) for q in probs if q is not None])
         # A q that is no distribution vouches for nothing: the chain ends before it.
-        sound = draft.sum(-1).isfinite()
-        lengths = torch.minimum(lengths, sound.long().cumprod(-1).sum(-1))
+        sound = distributions(draft)
+        if any(case.proposal.sound is not None for case in cases):  # nor for a token there is not
+            sound &= _stacked([_pad(_marks(case.proposal), count) for case in cases])
+        fitting = torch.minimum(lengths, sound.long().cumprod(-1).sum(-1))
+        whole, lengths = (fitting == lengths).long(), fitting
         law = law_of(tokens, _cleaned(draft, sound, 0.0), target, lengths)
     noise = _stacked([case.noise for case in cases])
     accepted = draw_at(law.accepted, noise[:, 0])
     rows = law.rows(accepted.unsqueeze(-1)).squeeze(-2)
-    return torch.stack([accepted, draw_at(rows, noise[:, 1])], -1)
+    return torch.stack([accepted, draw_at(rows, noise[:, 1]), whole], -1)
+
+
+def _marks(proposal: Proposal) -> Tensor:
+    if proposal.sound is None:
+        return torch.ones_like(proposal.tokens, dtype=torch.bool)
+    return proposal.sound
 
 
 def _cleaned(rows: Tensor, sound: Tensor, instead: float) -> Tensor:
@@ -229,6 +246,8 @@ def _check(case: Case) -> None:
     probs = case.proposal.probs
     if probs is not None and tuple(probs.shape) != (count, shape[1]):
         raise ValueError(f"probs must be {(count, shape[1])}, not {tuple(probs.shape)}")
+    if case.proposal.tree is not None:
+        raise ValueError("this is a tree: see specstream.spec.trees")
 
 
 def match(tokens: Sequence[int], choices: Sequence[int], broken: tuple[int, ...]) -> Verdict:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hmac
-import logging
+import ssl
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from http import HTTPStatus
@@ -30,6 +30,7 @@ from specstream.pipeline.stage import Stage, as_failure
 from specstream.pipeline.stages import AvatarStage, PromptStage, VoiceStage
 from specstream.types import AvatarCue, Cancel
 from specstream.ws.listen import check_key, listen
+from specstream.ws.log import LOG
 from specstream.ws.stage_channel import MAX_SIZE, Channel
 from specstream.ws.stage_codec import Violation
 from specstream.ws.stage_frames import (
@@ -55,7 +56,8 @@ _STAGES: dict[str, Callable[[Any], Stage[Any, Any]]] = {
 }
 _MAX_REST = 64  # cues that bring a face to rest
 _RELEASE_TIMEOUT = 10.0
-_log = logging.getLogger("specstream.ws")
+MAX_CONNECTIONS = 64
+"""Clients that are served at once, unless something else is said."""
 
 
 async def serve_adapter(
@@ -65,16 +67,24 @@ async def serve_adapter(
     host: str = "127.0.0.1",
     port: int = 0,
     api_key: str | None = None,
+    tls: ssl.SSLContext | None = None,
     ready: Callable[[int], None] | None = None,
+    until: Callable[[Callable[[float], Coroutine[Any, Any, None]]], Awaitable[None]] | None = None,
 ) -> None:
-    """Serve until cancelled; ``ready`` is called with the port once it listens.
+    """Serve until ``until`` returns, or for good; ``ready`` is called with the port once it listens.
 
-    Takes what `adapter_server` takes and raises what it raises.
+    ``until`` is given a function that drains the server: turns that run come to their end within so
+    many seconds, no new one begins, and every connection is closed (1001). A turn that takes longer
+    ends with an error. Takes and raises what `adapter_server` does.
     """
-    async with adapter_server(kind, make_adapter, host=host, port=port, api_key=api_key) as bound:
+    service = _Service(kind, make_adapter, WINDOW, MAX_CONNECTIONS)
+    async with _serving(service, host, port, api_key, tls) as bound:
         if ready is not None:
             ready(bound)
-        await anyio.sleep_forever()
+        if until is None:
+            await anyio.sleep_forever()
+        else:
+            await until(service.drain)
 
 
 @asynccontextmanager
@@ -85,8 +95,9 @@ async def adapter_server(
     host: str = "127.0.0.1",
     port: int = 0,
     api_key: str | None = None,
+    tls: ssl.SSLContext | None = None,
     window: int = WINDOW,
-    max_connections: int = 64,
+    max_connections: int = MAX_CONNECTIONS,
 ) -> AsyncGenerator[int, None]:
     """Serve an adapter while the block runs; gives the port.
 
@@ -101,6 +112,7 @@ async def adapter_server(
         host: Address to listen on; loopback unless there is a key.
         port: 0 takes a free one.
         api_key: What clients must bring: a bearer header, or ``?token=`` in the address.
+        tls: Serve ``wss://`` with this context.
         window: How many items may be on their way to a connection's stage.
         max_connections: How many clients are served at once; more are told so.
 
@@ -109,12 +121,16 @@ async def adapter_server(
         AdapterUnavailable: the adapter can't be made.
         ConfigError: no such kind, a number out of range, or a public address without a key.
     """
-    if kind not in _STAGES:
-        raise ConfigError(f"there is no {kind!r} adapter; there are: {', '.join(_STAGES)}")
-    check_key(host, api_key)
-    if not 1 <= window <= MAX_WINDOW or max_connections < 1:
-        raise ConfigError(f"window must be from 1 to {MAX_WINDOW}, max_connections at least 1")
     service = _Service(kind, make_adapter, window, max_connections)
+    async with _serving(service, host, port, api_key, tls) as bound:
+        yield bound
+
+
+@asynccontextmanager
+async def _serving(
+    service: _Service, host: str, port: int, key: str | None, tls: ssl.SSLContext | None
+) -> AsyncGenerator[int, None]:
+    check_key(host, key)
     await service.prepare()
     try:
         async with listen(
@@ -123,8 +139,9 @@ async def adapter_server(
             port,
             subprotocols=[Subprotocol(SUBPROTOCOL)],
             origins=[None],
-            process_request=partial(_authorize, api_key) if api_key else None,
+            process_request=partial(_authorize, key) if key else None,
             max_size=MAX_SIZE,
+            ssl=tls,
         ) as bound:
             yield bound
     finally:
@@ -150,11 +167,17 @@ class _Service:
     def __init__(
         self, kind: Kind, make: Callable[[], Any], window: int, max_connections: int
     ) -> None:
+        if kind not in _STAGES:
+            raise ConfigError(f"there is no {kind!r} adapter; there are: {', '.join(_STAGES)}")
+        if not 1 <= window <= MAX_WINDOW or max_connections < 1:
+            raise ConfigError(f"window must be from 1 to {MAX_WINDOW}, max_connections at least 1")
         self._kind: Kind = kind
         self._make = make
         self._window = window
         self._places = max_connections
         self._spare: Any = None
+        self._stopping = False
+        self._connections: set[_Connection] = set()
 
     async def prepare(self) -> None:
         self._spare = await self._load()
@@ -162,14 +185,22 @@ class _Service:
     async def aclose(self) -> None:
         await _release(self._spare)
 
+    async def drain(self, seconds: float) -> None:
+        """See `serve_adapter`."""
+        self._stopping = True
+        async with anyio.create_task_group() as group:
+            for connection in self._connections:
+                group.start_soon(connection.drain, seconds)
+
     async def handle(self, socket: ServerConnection) -> None:
         """One connection, from greeting to close."""
         channel = Channel(socket, Conversation("adapter", self._kind), "the client")
         adapter, code = None, 0
         try:
-            if self._places <= 0:
+            if self._places <= 0 or self._stopping:
                 code = 1013
-                raise AdapterUnavailable("this server is full; try again later")
+                state = "stopping" if self._stopping else "full"
+                raise AdapterUnavailable(f"this server is {state}; try again later")
             self._places -= 1
             try:
                 self._spare, adapter = None, self._spare
@@ -180,9 +211,10 @@ class _Service:
                 self._places += 1
         except Exception as error:
             channel.post(ErrorFrame.of(as_failure(self._kind, error)))
-            code = error.close_code if isinstance(error, Violation) else code or 1011
+            stopped = 1001 if self._stopping else 1011
+            code = error.close_code if isinstance(error, Violation) else code or stopped
         finally:
-            await channel.close(code or 1000)
+            await channel.close(code or (1001 if self._stopping else 1000))
             await _release(adapter)
 
     async def _load(self) -> Any:
@@ -201,7 +233,12 @@ class _Service:
         channel.post(
             ReadyFrame(kind=self._kind, adapter=name, window=self._window, voice=capabilities)
         )
-        await _Connection(channel, _STAGES[self._kind](adapter), self._window).run()
+        connection = _Connection(channel, _STAGES[self._kind](adapter), self._window)
+        self._connections.add(connection)
+        try:
+            await connection.run()
+        finally:
+            self._connections.remove(connection)
 
 
 class _Connection:
@@ -215,6 +252,18 @@ class _Connection:
         self._rest: deque[AvatarCue] = deque(maxlen=_MAX_REST)
         self._over = True
         self._failure: SpecstreamError | None = None
+        self._scope: anyio.CancelScope | None = None
+        self._idle = anyio.Event()
+        self._idle.set()
+
+    async def drain(self, seconds: float) -> None:
+        """End with the turn that runs, if that is over within ``seconds``; else with an error."""
+        with anyio.move_on_after(seconds):
+            await self._idle.wait()
+        if not self._over and self._failure is None:
+            self._failure = AdapterUnavailable("the adapter's server is stopping; ask it again")
+        if self._scope is not None:
+            self._scope.cancel()
 
     async def run(self) -> None:
         """Serve until the client goes away.
@@ -224,6 +273,7 @@ class _Connection:
             SpecstreamError: the stage broke.
         """
         async with anyio.create_task_group() as group:
+            self._scope = group.cancel_scope
             try:
                 await self._read(group)
             except ConnectionFailed:
@@ -239,6 +289,7 @@ class _Connection:
             received = await self._channel.receive()
             if isinstance(received, StartFrame):
                 self._inbox, self._over = Link(self._window), False
+                self._idle = anyio.Event()
                 self._rest.clear()
                 group.start_soon(self._turn, group, self._inbox)
             elif isinstance(received, EndFrame):
@@ -261,6 +312,7 @@ class _Connection:
                 self._channel.post(CancelledFrame(cues=tuple(self._rest)))
             else:
                 self._channel.post(DoneFrame())
+            self._idle.set()
         except Exception as error:
             self._failure = as_failure(self._stage.name, error)
             group.cancel_scope.cancel()
@@ -295,4 +347,4 @@ async def _release(adapter: Any) -> None:
         with anyio.move_on_after(_RELEASE_TIMEOUT, shield=True):
             await aclose()
     except Exception:
-        _log.exception("an adapter failed while it was closed")
+        LOG.exception("an adapter failed while it was closed")

@@ -14,24 +14,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Sequence
+import ssl
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import fields
 from typing import Any, Self
-from urllib.parse import urlsplit
 
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
 
 import specstream.ws.events as ev
 from specstream.errors import (
-    ConfigError,
     ConnectionFailed,
     ProtocolError,
     RequestError,
     SamplingError,
 )
-from specstream.types import SamplingParams
+from specstream.types import SamplingParams, template_kwargs
 from specstream.ws.client_events import (
     AudioDelta,
     AvatarDelta,
@@ -39,13 +38,15 @@ from specstream.ws.client_events import (
     Problem,
     PromptDelta,
     RealtimeEvent,
+    ReasoningDelta,
     Report,
     Revoked,
     TextDelta,
     translate,
 )
+from specstream.ws.dial import dial
 from specstream.ws.settings import OwnEvent, Sampling
-from specstream.ws.wire import PATH, new_id
+from specstream.ws.wire import new_id
 
 __all__ = [
     "AudioDelta",
@@ -55,14 +56,14 @@ __all__ = [
     "PromptDelta",
     "RealtimeClient",
     "RealtimeEvent",
+    "ReasoningDelta",
     "Reply",
     "Report",
     "Revoked",
     "TextDelta",
 ]
 
-ALL_EVENTS: tuple[OwnEvent, ...] = ("avatar", "prompt", "revoke", "report")
-_MAX_FRAME = 4 << 20
+ALL_EVENTS: tuple[OwnEvent, ...] = ("avatar", "prompt", "reasoning", "revoke", "report")
 
 
 class RealtimeClient:
@@ -75,6 +76,7 @@ class RealtimeClient:
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
         self._reply: Reply | None = None
+        self._unanswered: list[str] = []  # items that the model refused: the next words go without
         self.session: dict[str, Any] = {}
 
     @classmethod
@@ -87,43 +89,43 @@ class RealtimeClient:
         events: Sequence[OwnEvent] = ALL_EVENTS,
         instructions: str | None = None,
         open_timeout: float = 10.0,
+        tls: ssl.SSLContext | None = None,
+        ready_timeout: float = 30.0,
     ) -> AsyncGenerator[Self, None]:
         """Open a conversation; leaving the block ends it, and with it whatever is under way.
+
+        A server that was just started refuses connections until its models are loaded; so a refused
+        connection is tried again.
 
         Args:
             url: ``ws://host:port``; the protocol's path is added if there is none.
             api_key: Sent as a bearer token.
             events: Which of the server's own event types are wanted besides text and audio.
             instructions: What the model is told before everything else.
-            open_timeout: Seconds to wait for the handshake.
+            open_timeout: Seconds to wait for the handshake, and for the server's first event.
+            ready_timeout: Seconds to try again while the connection is refused; 0 tries once.
+            tls: Whom to trust behind ``wss://``; None: the authorities of this machine, or those in
+                the file that ``SSL_CERT_FILE`` names.
 
         Raises:
             ConnectionFailed: nobody answers, or the server refuses the connection.
             ProtocolError: what answers does not speak the protocol.
             ConfigError: the address is not a WebSocket address.
         """
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        options: dict[str, Any] = {"open_timeout": open_timeout, "max_size": _MAX_FRAME}
-        opening = connect(_address(url), additional_headers=headers, compression=None, **options)
-        try:
-            socket = await opening
-        except InvalidStatus as error:
-            raise ConnectionFailed(_refusal(url, error.response.status_code)) from error
-        except InvalidURI as error:
-            raise ConfigError(f"{url} is not a WebSocket address") from error
-        except (OSError, TimeoutError, InvalidHandshake) as error:
-            raise ConnectionFailed(f"no Realtime server answers at {url}: {error}") from error
+        socket, greeting = await dial(
+            url, api_key=api_key, open_timeout=open_timeout, ready_timeout=ready_timeout, tls=tls
+        )
         async with socket:
             client = cls(socket)
-            await client._greet()
+            client._greet(greeting)
             await client.update(
                 **({"instructions": instructions} if instructions is not None else {}),
                 specstream={"events": list(events)},
             )
             yield client
 
-    async def _greet(self) -> None:
-        first = await self._receive()
+    def _greet(self, frame: str | bytes) -> None:
+        first = ev.parse_server_event(frame)
         if not isinstance(first, ev.SessionCreated):
             raise ProtocolError(f"a server begins with session.created, not {first.type}")
         self.session = first.session
@@ -134,13 +136,17 @@ class RealtimeClient:
         Only between replies.
 
         Raises:
-            RequestError: the server refuses a value.
+            RequestError: the server refuses a value, or can't serve a setting; the others are set.
         """
         await self._settle()
         event_id = await self._send("session.update", session={"type": "realtime", **session})
         while not isinstance(event := await self._receive(), ev.SessionUpdated):
             _raise_if_about(event, event_id)
         self.session = event.session
+        if event.specstream.ignored:
+            raise RequestError(
+                "; ".join(f"{what.param}: {what.message}" for what in event.specstream.ignored)
+            )
         return event.session
 
     def respond(
@@ -151,20 +157,29 @@ class RealtimeClient:
         instructions: str | None = None,
         max_tokens: int | None = None,
         sampling: SamplingParams | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> Reply:
         """Say ``text`` as the user; the reply is an async iterator of events, ending after `Done`.
 
+        What was said stays in the conversation if the reply is cancelled, but not if it was refused or
+        failed before its first word: then the next request begins by taking it back.
+
         Asking again ends a reply that was left unfinished. ``sampling`` is for this reply only;
-        its ``max_tokens`` counts unless ``max_tokens`` is given.
+        its ``max_tokens`` counts unless ``max_tokens`` is given. So are ``chat_template_kwargs``,
+        variables for the model's chat template.
 
         Raises:
             SamplingError: ``sampling`` holds code, which can't be sent.
+            PromptError: a variable's name or value can't be one.
         """
         asked: dict[str, Any] = {"output_modalities": ["audio" if audio else "text"]}
         if instructions is not None:
             asked["instructions"] = instructions
+        own: dict[str, Any] = asked.setdefault("specstream", {})
+        if chat_template_kwargs is not None:
+            own["chat_template_kwargs"] = template_kwargs(chat_template_kwargs)
         if sampling is not None:
-            asked["specstream"] = {"sampling": _sampling(sampling)}
+            own["sampling"] = _sampling(sampling)
             asked["max_output_tokens"] = sampling.max_tokens
         if max_tokens is not None:
             asked["max_output_tokens"] = max_tokens
@@ -233,6 +248,7 @@ class Reply:
         self._client = client
         self._text = text
         self._asked = asked
+        self._item_id = new_id("item")
         self._event_ids: tuple[str, ...] = ()
         self._cancelled = False
         self._ended = False
@@ -259,17 +275,26 @@ class Reply:
             while True:
                 event = self._take(await self._client._receive())
                 if event is not None:
-                    self._ended = isinstance(event, Done)
+                    if isinstance(event, Done):
+                        self._end(event)
                     return event
         except (ConnectionFailed, ProtocolError):
             self._ended = True
             raise
 
+    def _end(self, done: Done) -> None:
+        self._ended = True
+        if done.status == "failed" and done.item_id is None:
+            self._client._unanswered.append(self._item_id)
+
     async def _ask(self) -> None:
         client = self._client
         await client._settle()
+        while client._unanswered:
+            await client._send("conversation.item.delete", item_id=client._unanswered[-1])
+            client._unanswered.pop()
         content = [{"type": "input_text", "text": self._text}]
-        item = {"type": "message", "role": "user", "content": content}
+        item = {"type": "message", "role": "user", "id": self._item_id, "content": content}
         client._reply = self
         said = await client._send("conversation.item.create", item=item)
         asked = await client._send("response.create", response=self._asked)
@@ -282,6 +307,7 @@ class Reply:
         if isinstance(event, ev.ErrorEvent) and self._event_ids:
             if event.error.event_id == self._event_ids[-1]:
                 self._ended = True  # without its message the reply goes on; without itself, not
+                self._client._unanswered.append(self._item_id)
             for event_id in self._event_ids:
                 _raise_if_about(event, event_id)
         return translate(event)
@@ -303,20 +329,3 @@ def _sampling(params: SamplingParams) -> dict[str, Any]:
         if field.name not in names | {"max_tokens"} and getattr(params, field.name):
             raise SamplingError(f"{field.name} can't be sent to a server")
     return {name: value for name in names if (value := getattr(params, name)) is not None}
-
-
-def _address(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("ws", "wss") or not parts.netloc:
-        raise ConfigError(f"{url} is not a WebSocket address; it begins with ws:// or wss://")
-    return parts._replace(path=PATH).geturl() if parts.path in ("", "/") else url
-
-
-def _refusal(url: str, status: int) -> str:
-    reasons = {
-        401: "it wants a key; pass api_key",
-        403: "it does not allow this origin",
-        404: "there is no Realtime endpoint at that path",
-        503: "all its sessions are taken; try again later",
-    }
-    return f"{url} refused the connection: {reasons.get(status, 'see its log')} (HTTP {status})"

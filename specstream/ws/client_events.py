@@ -18,6 +18,7 @@ __all__ = [
     "Problem",
     "PromptDelta",
     "RealtimeEvent",
+    "ReasoningDelta",
     "Report",
     "Revoked",
     "TextDelta",
@@ -41,6 +42,14 @@ class TextDelta:
     round: int
     drafted: int
     accepted: int
+    t_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """New text that the model wrote for itself; no part of the reply."""
+
+    text: str
     t_ms: float
 
 
@@ -134,7 +143,15 @@ class Done:
 
 
 RealtimeEvent = (
-    TextDelta | AudioDelta | AvatarDelta | PromptDelta | Revoked | Report | Problem | Done
+    TextDelta
+    | ReasoningDelta
+    | AudioDelta
+    | AvatarDelta
+    | PromptDelta
+    | Revoked
+    | Report
+    | Problem
+    | Done
 )
 
 
@@ -150,6 +167,8 @@ def translate(event: ev.ServerEvent) -> RealtimeEvent | None:
             tokens, chars = at.tokens or Span(0, 0), at.chars or Span(0, 0)
             figures = (at.round or 0, at.drafted or 0, at.accepted or 0)
             return TextDelta(text, tokens, chars, *figures, at.t_ms)
+        case ev.ReasoningDelta(delta=text):
+            return ReasoningDelta(text, at.t_ms)
         case ev.AudioDelta(delta=data):
             pcm = base64.b64decode(data)
             samples = at.samples or Span(0, len(pcm) // 2)

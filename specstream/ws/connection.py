@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,20 +20,31 @@ from specstream.ws.audio import Clock
 from specstream.ws.conversation import Conversation
 from specstream.ws.counters import Counters
 from specstream.ws.kit import Kit, Makers
+from specstream.ws.listen import CLOSE_TIMEOUT
 from specstream.ws.order import Order, Replies, TurnTools
 from specstream.ws.outbox import Outbox
 from specstream.ws.rate import Allowance, cost
+from specstream.ws.resources import Extra
 from specstream.ws.settings import ResponseSettings, SessionSettings, sampling_params
 from specstream.ws.slow_readers import drop_when_unread
-from specstream.ws.turn import Turn
-from specstream.ws.wire import Refused, new_id
+from specstream.ws.turn import CANCEL_GRACE_S, Turn
+from specstream.ws.wire import Ignored, Refused, new_id
 
 __all__ = ["Connection", "Service"]
+
+_log = logging.getLogger("specstream.realtime")
 
 MAX_TURNS = 4
 """Responses of one session that may run at once: one of the conversation, the rest out of band."""
 OUT_OF_BAND_AT_ONCE = 1
 """How many of those out of band the model writes at once: no session may take all of its places."""
+
+_NOT_ACTIVE = "Cancellation failed: no active response found"  # clients know it by these words
+
+
+def _stopping() -> Refused:
+    message = "The server is stopping; connect again in a moment."
+    return Refused("server_stopping", message, type="server_error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,7 @@ class Service:
     counters: Counters
     lead_s: float
     buffer_s: float
+    idle_s: float
 
 
 class Connection:
@@ -67,6 +80,8 @@ class Connection:
         self._kits: list[Kit] = []
         self._turns: dict[str, Turn] = {}
         self._group: TaskGroup | None = None
+        self._stopping = False
+        self._ended = anyio.Event()
         self._handlers: dict[type[pr.ClientEvent], Callable[[Any], Any]] = {
             pr.SessionUpdate: self._on_session_update,
             pr.ItemCreate: self._on_item_create,
@@ -75,7 +90,9 @@ class Connection:
             pr.ItemTruncate: self._on_item_truncate,
             pr.ResponseCreate: self._on_response_create,
             pr.ResponseCancel: self._on_response_cancel,
+            pr.InputAudio: self._on_input_audio,
         }
+        self._told_of_audio = False
 
     async def serve(self) -> None:
         """Serve until the client goes. Then, or when cancelled, every turn is stopped at once."""
@@ -94,25 +111,54 @@ class Connection:
                 await self._replies.aclose()
                 for kit in self._kits:
                     await kit.aclose()
+            self._ended.set()
+
+    async def drain(self, seconds: float) -> None:
+        """Start no more responses, end those that run within ``seconds``, then close (1001).
+
+        Whoever doesn't read to the end in time is left to the caller.
+        """
+        self._stopping = True
+        with anyio.move_on_after(seconds):
+            await self._turns_end()
+        for turn in self._turns.values():
+            turn.cancel(_stopping())
+        with anyio.move_on_after(CANCEL_GRACE_S + CLOSE_TIMEOUT):
+            await self._turns_end()
+            self._outbox.finish()
+            await self._ended.wait()
+
+    async def _turns_end(self) -> None:
+        while self._turns:
+            await next(iter(self._turns.values())).finished.wait()
+            await anyio.lowlevel.checkpoint()  # `_perform` takes it out
 
     async def _write(self) -> None:
         """The only task that writes to the socket."""
         try:
-            while True:
-                frame = await self._outbox.take()
+            while (frame := await self._outbox.take()) is not None:
                 self._written += len(frame.encode())
                 await self._socket.send(frame)
+            await self._socket.close(1001, "the server is stopping")
         except ConnectionClosed:
             assert self._group is not None
             self._group.cancel_scope.cancel()
 
     async def _read(self) -> None:
+        idle_s = self._service.idle_s
         try:
-            async for frame in self._socket:
+            while True:
+                frame: str | bytes | None = None
+                with anyio.move_on_after(idle_s):
+                    frame = await self._socket.recv()
                 if isinstance(frame, bytes):
                     await self._socket.close(1003, "frames are JSON text")
                     return
-                await self._take(frame)
+                if frame is not None:
+                    await self._take(frame)
+                elif not self._turns:
+                    await self._socket.close(1008, f"idle_timeout: no frame for {idle_s:g} s")
+                    return
         except ConnectionClosed:
             return
 
@@ -151,7 +197,21 @@ class Connection:
         sampling_params(self._service.params, session, nothing, "inf")
         self._settings = settings
         await self._allowance.take(cost(len(settings.model_dump_json())))
-        await self._outbox.put(ev.SessionUpdated(session=self._session()))
+        await self._tell_session(event.ignored)
+
+    async def _on_input_audio(self, event: pr.InputAudio) -> None:
+        """Said once: a microphone sends fifty frames a second."""
+        if not self._told_of_audio:
+            self._told_of_audio = True
+            _log.warning("a client sends microphone audio; this server hears none and ignores it")
+            message = "Audio is ignored: this server hears none; send text as an item."
+            code: Any = "input_audio_not_supported"
+            await self._tell_session([Ignored(code=code, param="type", message=message)])
+
+    async def _tell_session(self, ignored: list[Ignored]) -> None:
+        """All settings, and what was ignored. An ``error`` is the end of the session to pipecat."""
+        extra = Extra(ignored=ignored or None)
+        await self._outbox.put(ev.SessionUpdated(session=self._session(), specstream=extra))
 
     def _check_modality(self, modalities: list[Any]) -> bool:
         audio = modalities == ["audio"]
@@ -171,7 +231,7 @@ class Connection:
         await self._outbox.put(ev.ItemDeleted(item_id=event.item_id))
 
     async def _on_item_retrieve(self, event: pr.ItemRetrieve) -> None:
-        entry = self._conversation.get(event.item_id)
+        entry = self._conversation.get(event.item_id, "retrieve")
         await self._allowance.take(cost(len(entry.text)))
         item = entry.wire()
         await self._outbox.put(ev.ItemRetrieved(item=item))
@@ -192,9 +252,12 @@ class Connection:
         )
 
     async def _on_response_create(self, event: pr.ResponseCreate) -> None:
+        if self._stopping:
+            raise _stopping()
         order = self._order(event.response or ResponseSettings())
-        if order.conversation is not None and self._speaking() is not None:
-            message = "The conversation already has an active response; cancel it, or wait for it."
+        if order.conversation is not None and (active := self._speaking()) is not None:
+            message = f"Conversation already has an active response in progress: {active.id}."
+            message += " Cancel it, or wait for it."
             raise Refused("conversation_already_has_active_response", message)
         if len(self._turns) >= MAX_TURNS:
             message = f"{MAX_TURNS} responses are under way already; wait for one to end."
@@ -255,6 +318,8 @@ class Connection:
             max_output_tokens=limit,
             voice=voice or session.audio.output.voice,
             metadata=asked.metadata,
+            template_kwargs=session.specstream.chat_template_kwargs
+            | asked.specstream.chat_template_kwargs,
         )
 
     def _speaking(self) -> Turn | None:
@@ -264,5 +329,5 @@ class Connection:
     async def _on_response_cancel(self, event: pr.ResponseCancel) -> None:
         turn = self._speaking() if event.response_id is None else self._turns.get(event.response_id)
         if turn is None or not turn.cancel():
-            raise Refused("response_cancel_not_active", "There is no active response to cancel.")
+            raise Refused("response_cancel_not_active", _NOT_ACTIVE)
         await turn.finished.wait()

@@ -17,6 +17,12 @@ __all__ = ["Conversation", "Entry", "SpokenTrack"]
 
 MAX_ITEMS = 1000
 MAX_CHARS = 1 << 20
+Doing = Literal["retrieve", "delete", "truncate"]
+_MISSING: dict[Doing, tuple[str, str]] = {  # clients know what failed by these codes
+    "retrieve": ("item_retrieve_invalid_item_id", "retrieving"),
+    "delete": ("item_delete_invalid_item_id", "deleting"),
+    "truncate": ("item_truncate_invalid_item_id", "truncating"),
+}
 _WORD = re.compile(r"\S+")
 
 
@@ -113,19 +119,23 @@ class Conversation:
     id: str = field(default_factory=lambda: new_id("conv"))
     entries: list[Entry] = field(default_factory=list)
 
-    def _index(self, item_id: str, param: str) -> int:
+    def _index(self, item_id: str, doing: Doing | None = None, param: str = "item_id") -> int:
         for index, entry in enumerate(self.entries):
             if entry.id == item_id:
                 return index
-        raise Refused("item_not_found", f"There is no item with id '{item_id}'.", param=param)
+        if doing is None:
+            raise Refused("item_not_found", f"There is no item with id '{item_id}'.", param=param)
+        code, verb = _MISSING[doing]
+        message = f"Error {verb} item: the item with id '{item_id}' does not exist."
+        raise Refused(code, message, param=param)
 
-    def get(self, item_id: str, *, param: str = "item_id") -> Entry:
-        """The item of that id.
+    def get(self, item_id: str, doing: Doing | None = None, *, param: str = "item_id") -> Entry:
+        """The item of that id; ``doing`` is what for.
 
         Raises:
             Refused: there is none.
         """
-        return self.entries[self._index(item_id, param)]
+        return self.entries[self._index(item_id, doing, param)]
 
     def create(self, item: ItemInput, after: str | None) -> tuple[Entry, str | None]:
         """Add a client's message behind item ``after`` (None: last; ``"root"``: first).
@@ -136,13 +146,14 @@ class Conversation:
             Refused: the id is taken, ``after`` is unknown, or the conversation is full.
         """
         if item.id is not None and any(entry.id == item.id for entry in self.entries):
-            raise Refused("item_already_exists", f"Item '{item.id}' exists.", param="item.id")
+            message = f"Error adding item: an item with id '{item.id}' already exists."
+            raise Refused("item_create_duplicate_item_id", message, param="item.id")
         if sum(len(entry.text) for entry in self.entries) + len(item.text) > MAX_CHARS:
             message = f"The conversation holds {MAX_CHARS} characters; delete some items first."
             raise Refused("conversation_full", message)
         at = len(self.entries)
         if after is not None:
-            at = 0 if after == "root" else self._index(after, "previous_item_id") + 1
+            at = 0 if after == "root" else self._index(after, param="previous_item_id") + 1
         status = "incomplete" if item.status == "incomplete" else "completed"
         entry = Entry(item.id or new_id("item"), item.role, item.text)
         entry.status = "incomplete" if status == "incomplete" else "completed"
@@ -172,7 +183,7 @@ class Conversation:
         Raises:
             Refused: there is none of that id.
         """
-        del self.entries[self._index(item_id, "item_id")]
+        del self.entries[self._index(item_id, "delete")]
 
     def truncate(self, item_id: str, content_index: int, audio_end_ms: int) -> None:
         """Cut a spoken item to the words that were heard by ``audio_end_ms``.
@@ -180,7 +191,7 @@ class Conversation:
         Raises:
             Refused: no such item, one without audio, or one that is shorter than that.
         """
-        entry = self.get(item_id)
+        entry = self.get(item_id, "truncate")
         if entry.spoken is None or content_index != 0:
             message = "Only model output audio messages can be truncated, at content_index 0."
             raise Refused("unsupported_content_type", message, param="item_id")

@@ -1,14 +1,48 @@
-"""What a server counts over its life, as Prometheus text."""
+"""What a server counts over its life, as Prometheus text or OpenMetrics."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 from specstream.types import Chunk
 from specstream.ws.wire import SAMPLE_RATE
 
-__all__ = ["Counters"]
+__all__ = ["OPEN_METRICS", "PLAIN_TEXT", "Counters", "Histogram", "format_for"]
+
+OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+PLAIN_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+_WAITS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+_STATUSES = ("completed", "cancelled", "incomplete", "failed")
+
+
+class Histogram:
+    """How often a time was at most so long; all in seconds."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Enter one time."""
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self._sum += seconds
+
+    def samples(self) -> Iterator[tuple[str, float]]:
+        """The samples of the family: cumulative buckets, sum and count."""
+        below = 0
+        bounds = [*map(str, self._bounds), "+Inf"]
+        for bound, count in zip(bounds, self._counts, strict=True):
+            below += count
+            yield f'_bucket{{le="{bound}"}}', below
+        yield "_sum", round(self._sum, 6)
+        yield "_count", below
 
 
 @dataclass(slots=True)
@@ -24,39 +58,87 @@ class Counters:
     drafted: int = 0
     accepted: int = 0
     audio_samples: int = 0
+    first_token: Histogram = field(default_factory=lambda: Histogram(_WAITS))
+    first_audio: Histogram = field(default_factory=lambda: Histogram(_WAITS))
+    chunk_gap: Histogram = field(default_factory=lambda: Histogram(_GAPS))
 
-    def count_chunk(self, chunk: Chunk) -> None:
-        """Enter what one round committed."""
-        self.rounds += bool(chunk.token_ids)
+    def count_chunk(self, chunk: Chunk, since_start_s: float, gap_s: float | None) -> None:
+        """Enter what one round committed; ``gap_s``: since the chunk before, if there was one."""
+        self.rounds += 1
         self.tokens += len(chunk.token_ids)
         self.drafted += chunk.drafted
         self.accepted += chunk.accepted
+        if gap_s is None:
+            self.first_token.observe(since_start_s)
+        else:
+            self.chunk_gap.observe(gap_s)
 
     def count_response(self, status: str) -> None:
         """Enter a response that has ended."""
         self.responses[status] += 1
 
-    def prometheus(self) -> str:
-        """The text exposition format, version 0.0.4."""
+    def text(self, kind: str) -> str:
+        """All families; ``kind`` is `OPEN_METRICS` or `PLAIN_TEXT`.
+
+        The two differ in what a counter's family is called (without ``_total``, or with it) and in
+        the end mark.
+        """
         lines: list[str] = []
-
-        def metric(name: str, kind: str, help_: str, *samples: tuple[str, float]) -> None:
-            lines.append(f"# HELP specstream_{name} {help_}")
-            lines.append(f"# TYPE specstream_{name} {kind}")
-            lines.extend(f"specstream_{name}{labels} {value}" for labels, value in samples)
-
-        def total(name: str, help_: str, value: float) -> None:
-            metric(f"{name}_total", "counter", help_, ("", value))
-
-        metric("sessions", "gauge", "Open sessions.", ("", self.sessions))
-        total("sessions", "Sessions opened.", self.sessions_total)
-        total("refused", "Connections refused: key, origin or capacity.", self.refused_total)
-        statuses = ("completed", "cancelled", "incomplete", "failed")
-        by_status = [(f'{{status="{status}"}}', self.responses[status]) for status in statuses]
-        metric("responses_total", "counter", "Responses ended, by status.", *by_status)
-        total("tokens", "Tokens committed.", self.tokens)
-        total("rounds", "Rounds of propose and verify.", self.rounds)
-        total("drafted_tokens", "Tokens proposed.", self.drafted)
-        total("accepted_tokens", "Proposed tokens that the target accepted.", self.accepted)
-        total("audio_seconds", "Seconds of audio sent.", round(self.audio_samples / SAMPLE_RATE, 3))
+        for name, type, help_, samples in self._families():
+            suffix = "_total" if type == "counter" and kind == PLAIN_TEXT else ""
+            lines.append(f"# HELP specstream_{name}{suffix} {help_}")
+            lines.append(f"# TYPE specstream_{name}{suffix} {type}")
+            lines += [f"specstream_{name}{sample} {value}" for sample, value in samples]
+        if kind == OPEN_METRICS:
+            lines.append("# EOF")
         return "\n".join(lines) + "\n"
+
+    def _families(self) -> Iterator[_Family]:
+        def total(name: str, help_: str, value: float) -> _Family:
+            return name, "counter", help_, [("_total", value)]
+
+        def times(name: str, help_: str, histogram: Histogram) -> _Family:
+            return f"{name}_seconds", "histogram", help_, list(histogram.samples())
+
+        yield "open_sessions", "gauge", "Sessions that are open now.", [("", self.sessions)]
+        yield total("sessions", "Sessions opened.", self.sessions_total)
+        yield total(
+            "refused", "Connections refused: key, name, origin, places.", self.refused_total
+        )
+        by_status: list[tuple[str, float]] = [
+            (f'_total{{status="{status}"}}', self.responses[status]) for status in _STATUSES
+        ]
+        yield "responses", "counter", "Responses ended, by status.", by_status
+        yield total("tokens", "Tokens committed.", self.tokens)
+        yield total("rounds", "Rounds of propose and verify.", self.rounds)
+        yield total("drafted_tokens", "Tokens proposed.", self.drafted)
+        yield total("accepted_tokens", "Proposed tokens that the target accepted.", self.accepted)
+        seconds = round(self.audio_samples / SAMPLE_RATE, 3)
+        yield total("audio_seconds", "Seconds of audio sent.", seconds)
+        what = "From response.create to the first token."
+        yield times("time_to_first_token", what, self.first_token)
+        what = "From response.create to the first audible sample."
+        yield times("time_to_first_audio", what, self.first_audio)
+        what = "Between two chunks of a reply, as they reach its client's session."
+        yield times("chunk_gap", what, self.chunk_gap)
+
+
+_Family = tuple[str, Literal["counter", "gauge", "histogram"], str, list[tuple[str, float]]]
+
+
+def format_for(accept: str) -> str:
+    """The content type for an ``Accept`` header: OpenMetrics if it is liked at least as well."""
+    liked = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
+    for entry in accept.split(","):
+        kind, *parameters = (part.strip() for part in entry.split(";"))
+        weight = 1.0
+        for parameter in parameters:
+            if parameter.startswith("q="):
+                try:
+                    weight = float(parameter[2:])
+                except ValueError:
+                    weight = 0.0
+        if kind.lower() in liked:
+            liked[kind.lower()] = max(liked[kind.lower()], weight)
+    preferred = liked["application/openmetrics-text"]
+    return OPEN_METRICS if preferred > 0 and preferred >= liked["text/plain"] else PLAIN_TEXT

@@ -29,6 +29,7 @@ __all__ = [
     "OutputItemAdded",
     "OutputItemDone",
     "PromptDelta",
+    "ReasoningDelta",
     "ReportEvent",
     "ResponseCreated",
     "ResponseDone",
@@ -230,6 +231,13 @@ class PromptDelta(_ContentEvent):
 
     type: Literal["specstream.prompt.delta"] = "specstream.prompt.delta"
     shot: dict[str, Any]
+
+
+class ReasoningDelta(_ContentEvent):
+    """New text that the model wrote for itself: no part of the item, never spoken."""
+
+    type: Literal["specstream.reasoning.delta"] = "specstream.reasoning.delta"
+    delta: str
 
 
 class RevokeEvent(_ContentEvent):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import logging
 import os
 import socket as sockets
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -14,21 +13,19 @@ import anyio
 from websockets.asyncio.server import ServerConnection, serve
 
 from specstream.errors import ConfigError, PortUnavailable
+from specstream.ws.log import LOG
 
-__all__ = ["CLOSE_TIMEOUT", "check_address", "check_key", "listen"]
+__all__ = ["CLOSE_TIMEOUT", "check_address", "check_key", "is_loopback", "listen"]
 
 CLOSE_TIMEOUT = 2.0
 """Seconds that a closing handshake may take before the connection is dropped."""
-
-_log = logging.getLogger("specstream.ws")
-_log.addHandler(logging.NullHandler())  # a refused handshake is for the log, not for the terminal
 
 _DEFAULTS: dict[str, Any] = {
     "compression": None,  # PCM doesn't shrink, and deflate doubles the latency of small frames
     "max_size": 1 << 20,
     "write_limit": 16 << 10,
     "close_timeout": CLOSE_TIMEOUT,
-    "logger": _log,
+    "logger": LOG,
 }
 
 
@@ -101,13 +98,13 @@ def check_key(host: str, api_key: str | None) -> None:
     """
     if api_key is not None and not api_key:
         raise ConfigError("the api key is empty; leave it out, or give one")
-    if api_key is None and not _is_loopback(host):
+    if api_key is None and not is_loopback(host):
         raise ConfigError(
             f"{host} can be reached from other machines: set an api key, or listen on 127.0.0.1"
         )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Whether only programs on this machine can reach ``host``; of names, only localhost is known."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -23,7 +24,11 @@ class Replies(Protocol):
     """What a turn needs of `specstream.Session`."""
 
     def reply(
-        self, messages: list[Message], params: SamplingParams
+        self,
+        messages: list[Message],
+        params: SamplingParams,
+        *,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> AbstractAsyncContextManager[Any]:
         """A reply to ``messages``: an async iterator of `Chunk`, with ``cancel`` and ``report``."""
         ...
@@ -48,6 +53,7 @@ class Order:
     max_output_tokens: int | Literal["inf"] = "inf"
     voice: str | dict[str, str] = "default"
     metadata: dict[str, str] | None = None
+    template_kwargs: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

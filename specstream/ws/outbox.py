@@ -30,6 +30,7 @@ class Outbox:
         self._frames: deque[str] = deque()
         self._bytes = 0
         self._seq = 0
+        self._finished = False
         self._changed = anyio.Event()
 
     @property
@@ -56,9 +57,16 @@ class Outbox:
         self._bytes += len(frame)
         self._notify()
 
-    async def take(self) -> str:
-        """The next frame to write."""
+    def finish(self) -> None:
+        """Nothing more is worth waiting for: what is there is still taken."""
+        self._finished = True
+        self._notify()
+
+    async def take(self) -> str | None:
+        """The next frame to write; None after the last one."""
         while not self._frames:
+            if self._finished:
+                return None
             await self._changed.wait()
         frame = self._frames.popleft()
         self._bytes -= len(frame)

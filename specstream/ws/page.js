@@ -1,204 +1,9 @@
-/* Plays PCM as it comes. `position` is the sample that is heard now: the clock of everything else. */
-class Player {
-  constructor() {
-    this.context = null;
-    this.reset();
-  }
-  wake() {
-    this.context ??= new AudioContext({ sampleRate: RATE });
-    if (this.context.state === "suspended") this.context.resume();
-  }
-  reset() {
-    for (const { node } of this.queue ?? []) node.stop();
-    this.queue = [];
-    this.next = 0; // when the audio that has come so far will have been played
-    this.received = 0;
-    this.heard = 0;
-  }
-  add(bytes) {
-    const samples = new Int16Array(bytes.buffer);
-    const buffer = this.context.createBuffer(1, samples.length, RATE);
-    const channel = buffer.getChannelData(0);
-    for (let i = 0; i < samples.length; i++) channel[i] = samples[i] / 32768;
-    const node = this.context.createBufferSource();
-    node.buffer = buffer;
-    node.connect(this.context.destination);
-    this.next = Math.max(this.next, this.context.currentTime + 0.03);
-    node.start(this.next);
-    this.queue.push({ node, at: this.next, from: this.received, length: samples.length });
-    this.next += samples.length / RATE;
-    this.received += samples.length;
-  }
-  get position() {
-    if (!this.context || !this.queue.length) return this.heard;
-    const now = this.context.currentTime - (this.context.outputLatency || 0);
-    while (this.queue.length > 1 && this.queue[1].at <= now) this.queue.shift();
-    const { at, from, length } = this.queue[0];
-    this.heard = Math.max(this.heard, from + Math.min(length, Math.max(0, (now - at) * RATE)));
-    return this.heard;
-  }
-  get ahead() {
-    return (this.received - this.position) / RATE;
-  }
-}
-
-/* The reply as it grows: a tint for each round, solid once it is spoken. */
-class Transcript {
-  user(text) {
-    $("log").querySelector(".hint")?.remove();
-    $("log").append(element("p", "you", text));
-    this.scroll();
-  }
-  begin(aloud) {
-    this.reply = element("p", aloud ? "reply" : "reply text");
-    this.spans = [];
-    this.runs = 0;
-    this.round = -1;
-    this.words = [];
-    $("log").append(this.reply);
-  }
-  add(text, from) {
-    const span = element("span", "", text);
-    if (from.round !== this.round && from.accepted > 0) this.runs++;
-    this.round = from.round;
-    if (from.accepted > 0) span.className = this.runs % 2 ? "run" : "run b";
-    span.title = `round ${from.round}: ${from.accepted} of ${from.drafted} proposed tokens accepted`;
-    this.spans.push({ span, end: from.chars[1] });
-    this.reply.append(span);
-    this.scroll();
-  }
-  said(sample) {
-    while (this.words?.length && this.words[0].samples[0] <= sample) {
-      const upTo = this.words.shift().chars[1];
-      for (const { span, end } of this.spans) if (end <= upTo + 1) span.classList.add("said");
-    }
-  }
-  end(status, note) {
-    if (status === "completed" || status === "incomplete") {
-      this.whole = true;
-    } else {
-      this.reply?.classList.add("cut");
-    }
-    if (note) {
-      $("log").append(element("p", status === "failed" ? "note bad" : "note", note));
-      this.scroll();
-    }
-  }
-  finish() {
-    for (const { span } of this.spans ?? []) span.classList.add("said");
-  }
-  scroll() {
-    $("log").scrollTop = $("log").scrollHeight;
-  }
-}
-
-class Board {
-  constructor() {
-    this.shots = new Map(); // by shot_id: its card, and the sample at which it is due
-    this.current = null;
-  }
-  reset() {
-    $("shots").replaceChildren();
-    this.shots.clear();
-    this.current = null;
-  }
-  add(shot) {
-    const card = element("article", "shot");
-    let hash = 0;
-    for (const char of shot.setting + shot.subject) hash = (hash * 31 + char.codePointAt(0)) % 360;
-    card.style.setProperty("--hue", `hsl(${hash} 48% 52%)`);
-    const head = element("header");
-    const revised = shot.rev > 0 ? ` · rev ${shot.rev}` : "";
-    head.append(element("span", "", shot.shot_id + revised));
-    head.append(element("span", "", `${(shot.t_start_ms / 1000).toFixed(1)} s`));
-    const title = [shot.subject, shot.action].filter(Boolean).join(" – ");
-    card.append(head, element("h3", "", title), element("p", "", shot.prompt));
-    const facts = element("ul");
-    for (const fact of [shot.setting, shot.camera, shot.style])
-      if (fact) facts.append(element("li", "", fact));
-    card.append(facts);
-    const old = this.shots.get(shot.shot_id);
-    if (old) old.card.replaceWith(card);
-    else $("shots").append(card);
-    this.shots.set(shot.shot_id, { card, at: (shot.t_start_ms / 1000) * RATE });
-  }
-  step(sample, playing) {
-    let current = null;
-    for (const shot of this.shots.values()) if (playing && shot.at <= sample) current = shot.card;
-    if (current === this.current) return;
-    this.current?.classList.remove("now");
-    this.current = current;
-    if (!current) return;
-    current.classList.add("now");
-    $("shots").scrollTo({ left: current.offsetLeft - $("shots").offsetLeft - 12, behavior: "smooth" });
-  }
-}
-
-class Figures {
-  reset() {
-    this.rounds = [];
-    this.asked = 0; // the session's clock when the reply began
-    this.heard = false;
-    for (const name of ["rate", "length", "speed", "ttft", "ttfa", "lead"]) this.set(name, "–");
-    this.draw();
-  }
-  set(name, value, unit) {
-    const field = $("f-" + name);
-    field.textContent = value;
-    if (unit) field.append(element("small", "", unit));
-  }
-  add(from) {
-    if (this.rounds.at(-1)?.round === from.round) return;
-    this.rounds.push(from);
-    const drafted = this.rounds.reduce((sum, r) => sum + r.drafted, 0);
-    const accepted = this.rounds.reduce((sum, r) => sum + r.accepted, 0);
-    if (drafted) this.set("rate", Math.round((100 * accepted) / drafted), "%");
-    this.set("length", (1 + accepted / this.rounds.length).toFixed(2));
-    const took = from.t_ms - this.asked;
-    if (this.rounds.length === 1) this.set("ttft", took.toFixed(0), "ms");
-    if (took > 0) this.set("speed", ((1000 * from.tokens[1]) / took).toFixed(0));
-    this.draw();
-  }
-  sound(t_ms) {
-    if (this.heard) return;
-    this.heard = true;
-    this.set("ttfa", (t_ms - this.asked).toFixed(0), "ms");
-  }
-  report(report) {
-    if (report.drafted) this.set("rate", Math.round(100 * report.acceptance_rate), "%");
-    this.set("length", report.mean_acceptance_length.toFixed(2));
-    this.set("speed", report.tokens_per_second.toFixed(0));
-    this.set("ttft", report.ttft_ms.toFixed(0), "ms");
-    if (report.ttfa_ms !== undefined) this.set("ttfa", report.ttfa_ms.toFixed(0), "ms");
-  }
-  draw() {
-    const canvas = $("rounds");
-    const scale = window.devicePixelRatio || 1;
-    canvas.width = canvas.clientWidth * scale;
-    canvas.height = 56 * scale;
-    const pen = canvas.getContext("2d");
-    const css = getComputedStyle(document.documentElement);
-    const shown = this.rounds.slice(-64);
-    const most = Math.max(4, ...shown.map((r) => r.drafted));
-    const step = canvas.width / Math.max(32, shown.length);
-    shown.forEach((r, i) => {
-      const bar = (count, colour) => {
-        const height = (count / most) * (canvas.height - 2);
-        pen.fillStyle = css.getPropertyValue(colour);
-        pen.fillRect(i * step, canvas.height - height, step * 0.72, height);
-      };
-      bar(r.drafted || 0.15, "--line");
-      bar(r.accepted, i % 2 ? "--b" : "--a");
-    });
-  }
-}
-
 const player = new Player();
 const face = new Face();
 const transcript = new Transcript();
 const board = new Board();
 const figures = new Figures();
-const turn = { id: null, item: null, aloud: true, waiting: null, stopped: false };
+const turn = { id: null, item: null, aloud: true, waiting: null, stopped: false, items: [] };
 let socket = null;
 
 const send = (type, fields) => socket.send(JSON.stringify({ type, ...fields }));
@@ -257,6 +62,8 @@ const handlers = {
     figures.asked = event.specstream.t_ms;
     status("busy", "replying");
   },
+  "conversation.item.added": (event) => turn.items.push(event.item.id),
+  "conversation.item.deleted": (event) => (turn.items = turn.items.filter((id) => id !== event.item_id)),
   "response.output_item.added": (event) => (turn.item = event.item.id),
   "response.output_text.delta": (event) => grow(event),
   "response.output_audio_transcript.delta": (event) => grow(event),
@@ -294,6 +101,32 @@ function grow(event) {
   figures.add(event.specstream);
 }
 
+/* A suggestion is meant as the first words of a conversation: what was said before is forgotten. */
+function offer(text) {
+  if (socket.readyState !== WebSocket.OPEN || turn.id) return;
+  player.wake();
+  if (player.ahead > 0.05) stop();
+  for (const id of turn.items) send("conversation.item.delete", { item_id: id });
+  transcript.clear();
+  ask(text);
+  ready();
+}
+
+/* A browser doesn't say why a WebSocket wasn't opened; the plain pages do. */
+async function whyNot() {
+  const answer = async (path) => {
+    const url = new URL(path, location.href);
+    url.search = location.search;
+    return fetch(url, { cache: "no-store" }).then((response) => response.status, () => 0);
+  };
+  const health = await answer("healthz");
+  if (health === 0) return "the server doesn't answer; is it still running?";
+  if (health === 503) return "the server is stopping";
+  if ((await answer("metrics")) !== 401) return "the server takes no more clients now; trying again";
+  const given = new URLSearchParams(location.search).get("token");
+  return given ? "the key in this address is wrong" : "this server wants a key: add ?token=KEY";
+}
+
 function connect() {
   const url = new URL("v1/realtime", location.href);
   url.protocol = url.protocol.replace("http", "ws");
@@ -305,12 +138,25 @@ function connect() {
     const event = JSON.parse(data);
     handlers[event.type]?.(event);
   };
-  socket.onclose = () => {
+  socket.onclose = async ({ code, reason }) => {
     turn.id = null;
-    status("off", opened ? "connection lost; trying again" : "no connection (a key? add ?token=KEY)");
+    turn.items = [];
     ready();
-    setTimeout(connect, 2000);
+    if (code === 1008 && reason.startsWith("idle_timeout")) {
+      status("off", "closed after a long silence; touch the page to go on");
+      for (const act of ["pointerdown", "keydown"]) addEventListener(act, wake);
+      return;
+    }
+    const trying = setTimeout(connect, opened ? 2000 : 4000);
+    const why = await whyNot();
+    if (socket.readyState === WebSocket.CLOSED) status("off", why);
+    if (why.includes("key")) clearTimeout(trying); // no other answer will come
   };
+}
+
+function wake() {
+  for (const act of ["pointerdown", "keydown"]) removeEventListener(act, wake);
+  connect();
 }
 
 let last = performance.now();
@@ -345,6 +191,8 @@ $("ask").addEventListener("submit", (event) => {
   ready();
 });
 $("stop").addEventListener("click", stop);
+for (const button of document.querySelectorAll(".offers button"))
+  button.addEventListener("click", () => offer(button.textContent));
 $("prompt").addEventListener("input", ready);
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") stop();

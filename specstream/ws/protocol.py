@@ -8,16 +8,24 @@ has the whole of it, `specstream.ws.events` what a server sends.
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    StringConstraints,
+    model_validator,
+)
 
-from specstream.ws.settings import ResponseSettings, SessionSettings
-from specstream.ws.wire import Refused, Strict, validate
+from specstream.ws.settings import ResponseSettings, SessionSettings, leave_out
+from specstream.ws.wire import Ignored, Refused, Strict, validate
 
 __all__ = [
     "MAX_STRUCTURE",
     "ClientEvent",
+    "InputAudio",
     "ItemCreate",
     "ItemDelete",
     "ItemInput",
@@ -89,10 +97,40 @@ class ClientEvent(Strict):
 
 
 class SessionUpdate(ClientEvent):
-    """Change the settings that are named; ``session.updated`` answers with all of them."""
+    """Change the settings that are named; ``session.updated`` answers with all of them.
+
+    ``ignored`` are those that this server can't serve; ``session`` is without them.
+    """
 
     type: Literal["session.update"]
     session: SessionSettings
+    _ignored: list[Ignored] = PrivateAttr(default_factory=list)
+
+    @property
+    def ignored(self) -> list[Ignored]:
+        """What the answer must mention."""
+        return self._ignored
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _only_what_is_served(cls, data: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        session = data.get("session") if isinstance(data, dict) else None
+        if not isinstance(session, dict):
+            return read(data)
+        served, ignored = leave_out(session)
+        event = read({**data, "session": served})
+        event._ignored = ignored
+        return event
+
+
+class InputAudio(ClientEvent):
+    """Microphone audio, or what to do with it. Nobody listens here: it is read over."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: Literal[
+        "input_audio_buffer.append", "input_audio_buffer.commit", "input_audio_buffer.clear"
+    ]
 
 
 class ItemCreate(ClientEvent):
@@ -148,8 +186,10 @@ _KNOWN: dict[str, type[ClientEvent]] = {
     "conversation.item.truncate": ItemTruncate,
     "response.create": ResponseCreate,
     "response.cancel": ResponseCancel,
+    "input_audio_buffer.append": InputAudio,
+    "input_audio_buffer.commit": InputAudio,
+    "input_audio_buffer.clear": InputAudio,
 }
-_AUDIO_IN = {f"input_audio_buffer.{verb}" for verb in ("append", "commit", "clear")}
 _WEBRTC_ONLY = "output_audio_buffer.clear"
 
 _MAX_DEPTH = 64
@@ -202,9 +242,6 @@ def _model_of(kind: Any) -> type[ClientEvent]:
         message = "Missing required parameter: 'type'."
         raise Refused("missing_required_parameter", message, param="type")
     name = str(kind)
-    if name in _AUDIO_IN:
-        message = "This server hears no audio; send text with 'conversation.item.create'."
-        raise Refused("input_audio_not_supported", message, param="type")
     if name == _WEBRTC_ONLY:
         message = "Here the client plays the audio: drop it there, then cancel or truncate."
         raise Refused("output_audio_buffer_not_supported", message, param="type")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from types import TracebackType
@@ -19,6 +20,7 @@ from specstream.pipeline.link import Inlet
 from specstream.pipeline.stage import as_failure
 from specstream.types import AvatarCue, Cancel, Flush, Phrase, Revoke, ScenePrompt, Speech
 from specstream.ws.listen import CLOSE_TIMEOUT
+from specstream.ws.log import LOG, shown
 from specstream.ws.stage_channel import MAX_SIZE, Channel
 from specstream.ws.stage_codec import Violation
 from specstream.ws.stage_frames import (
@@ -60,6 +62,8 @@ class RemoteStage:
         cancel_timeout: Seconds that the adapter may take to let go of a cancelled turn; after that
             the turn ends here and the connection is dropped.
         api_key: For an adapter that asks for one (``?token=`` in the address does as well).
+        tls: Whom to trust behind ``wss://``, such as ``ssl.create_default_context(cafile="ca.pem")``.
+            None: the authorities of this machine, or those in the file that ``SSL_CERT_FILE`` names.
 
     Raises:
         ConfigError: ``url`` is no WebSocket address, or ``window`` is out of range.
@@ -75,16 +79,20 @@ class RemoteStage:
         connect_timeout: float = 5.0,
         cancel_timeout: float = 2.0,
         api_key: str | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         try:
-            parse_uri(url)
+            secure = parse_uri(url).secure
         except (InvalidURI, ValueError) as error:
-            raise ConfigError(f"{url!r} isn't an address such as ws://host:port") from error
+            raise ConfigError(f"{shown(url)!r} isn't an address such as ws://host:port") from error
         if not 1 <= window <= MAX_WINDOW:
             raise ConfigError(f"window must be from 1 to {MAX_WINDOW}, not {window}")
+        if tls is not None and not secure:
+            raise ConfigError(f"tls is for a wss:// address, and {shown(url)!r} is none")
         self.name = name or kind
+        self._tls: dict[str, Any] = {} if tls is None else {"ssl": tls}
         self._url = url
-        self._shown = url.partition("?")[0]  # the query may hold a key
+        self._shown = shown(url)
         self._kind: Kind = kind
         self._start = StartFrame(window=window)
         self._connect_timeout = connect_timeout
@@ -172,6 +180,8 @@ class RemoteStage:
                     additional_headers=self._headers,
                     compression=None,
                     proxy=None,
+                    **self._tls,
+                    logger=LOG,
                     max_size=MAX_SIZE,
                     # A reader that stops for long must not stop the pongs: the windows bound this.
                     max_queue=4 * self._start.window + 64,

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from specstream.errors import SpecstreamError
 from specstream.metrics import Report
 from specstream.types import Span
-from specstream.ws.wire import Sparse
+from specstream.ws.wire import Ignored, Sparse
 
 __all__ = [
     "EndStatus",
@@ -44,7 +44,7 @@ class Extra(Sparse):
     """The ``specstream`` field: where a frame stands, and where its content came from.
 
     ``tokens`` and ``chars`` are ranges in the reply as the model wrote it, ``samples`` a range in
-    the turn's audio at 24 kHz; all are half-open.
+    the turn's audio at 24 kHz; all are half-open. ``ignored`` is what a client sent in vain.
     """
 
     seq: int = 0
@@ -56,6 +56,7 @@ class Extra(Sparse):
     accepted: int | None = None
     samples: Span | None = None
     words: list[Word] | None = None
+    ignored: list[Ignored] | None = None
 
 
 class Part(Sparse):
@@ -94,9 +95,13 @@ class StatusDetails(Sparse):
 
     @classmethod
     def of(cls, status: EndStatus, error: BaseException | None) -> StatusDetails:
-        """Only what was raised on purpose is told to the client; the rest is for the log."""
+        """Only what was raised on purpose is told to the client; the rest is for the log.
+
+        A cancelled response has an error only when the server cancelled it.
+        """
         failure = None
-        if status == "failed":
+        cancelled_here = status == "cancelled" and error is not None
+        if status == "failed" or cancelled_here:
             failure = Failure(
                 type="server_error",
                 code="server_error",
@@ -104,7 +109,9 @@ class StatusDetails(Sparse):
             )
             if isinstance(error, SpecstreamError):
                 failure.code, failure.message = error.code, str(error)
-        return cls(type=status, reason=_REASONS.get(status), error=failure)
+        return cls(
+            type=status, reason=None if cancelled_here else _REASONS.get(status), error=failure
+        )
 
 
 class CachedTokens(BaseModel):
@@ -142,8 +149,20 @@ class Usage(BaseModel):
     output_token_details: OutputTokens
 
     @classmethod
-    def of(cls, report: Report) -> Usage:
-        """The report's tokens under the protocol's names."""
+    def of(cls, report: Report | None) -> Usage:
+        """The report's tokens under the protocol's names; without one nothing was read or written.
+
+        Clients read the counts of every ended response, also of one that never began.
+        """
+        if report is None:
+            inputs, outputs = InputTokens(), OutputTokens()
+            return cls(
+                total_tokens=0,
+                input_tokens=0,
+                output_tokens=0,
+                input_token_details=inputs,
+                output_token_details=outputs,
+            )
         written = len(report.token_ids)
         return cls(
             total_tokens=report.prompt_tokens + written,

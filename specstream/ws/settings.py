@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
-from specstream.errors import SamplingError
-from specstream.types import SamplingParams
-from specstream.ws.wire import Refused, Strict, unused, validate
+from specstream.errors import PromptError, SamplingError
+from specstream.types import SamplingParams, template_kwargs
+from specstream.ws.wire import Ignored, Refused, Strict, unused, validate
 
 __all__ = [
     "MAX_SETTINGS",
@@ -19,13 +19,39 @@ __all__ = [
     "Sampling",
     "SessionSettings",
     "TokenLimit",
+    "leave_out",
     "sampling_params",
 ]
 
 MAX_SETTINGS = 128 << 10
 """Characters of a session's settings as JSON: they are echoed whole at every update."""
 
-OwnEvent = Literal["avatar", "prompt", "revoke", "report"]
+_NO_TOOLS = "this server calls no tools"
+_NO_PROMPTS = "this server stores no prompt templates"
+_NO_AUDIO = "this server hears no audio; send text with 'conversation.item.create'"
+_NO_REASONING = "the model's reasoning can't be set"
+_UNSERVED: dict[str, Any] = {
+    "tools": _NO_TOOLS,
+    "tool_choice": _NO_TOOLS,
+    "parallel_tool_calls": _NO_TOOLS,
+    "prompt": _NO_PROMPTS,
+    "reasoning": _NO_REASONING,
+    "tracing": "this server sends no traces anywhere",
+    "truncation": "the conversation is not truncated; delete items when it grows too long",
+    "include": "there is nothing more to include",
+    "audio": {
+        "input": {
+            "format": _NO_AUDIO,
+            "noise_reduction": _NO_AUDIO,
+            "transcription": _NO_AUDIO,
+            "turn_detection": _NO_AUDIO,
+        },
+        "output": {"speed": "this server speaks at speed 1.0 only"},
+    },
+}
+_NOTHING: tuple[Any, ...] = (None, "", [], {}, "auto", "none", 1)
+
+OwnEvent = Literal["avatar", "prompt", "reasoning", "revoke", "report"]
 
 
 def _token_limit(value: Any) -> Any:
@@ -41,20 +67,19 @@ def _one_modality(value: list[str]) -> list[str]:
     return value
 
 
-def _as_spoken(value: float) -> float:
-    if value != 1.0:
-        raise ValueError("this server speaks at speed 1.0 only")
-    return value
+def _variables(value: Any) -> dict[str, Any]:
+    try:
+        return template_kwargs(value)
+    except PromptError as error:
+        raise ValueError(str(error).removeprefix("chat_template_kwargs: ")) from None
 
 
 TokenLimit = Annotated[Any, BeforeValidator(_token_limit)]
 Modalities = Annotated[list[Literal["text", "audio"]], AfterValidator(_one_modality)]
-NoTools = Annotated[
-    Any, BeforeValidator(unused("this server calls no tools; leave the list empty"))
-]
-NoPrompt = Annotated[Any, BeforeValidator(unused("this server stores no prompt templates"))]
+NoTools = Annotated[Any, BeforeValidator(unused(f"{_NO_TOOLS}; leave the list empty"))]
+NoPrompt = Annotated[Any, BeforeValidator(unused(_NO_PROMPTS))]
 Texts = Annotated[tuple[str, ...], Field(max_length=64)]
-Speed = Annotated[float, AfterValidator(_as_spoken)]
+TemplateKwargs = Annotated[dict[str, Any], BeforeValidator(_variables)]
 
 
 class AudioFormat(Strict):
@@ -69,16 +94,16 @@ class AudioOutput(Strict):
 
     format: AudioFormat = AudioFormat()
     voice: str | dict[str, str] = "default"
-    speed: Speed = 1.0
+    speed: float = 1.0
 
 
 class AudioInput(Strict):
-    """Kept and echoed only: this server hears no audio, and says so when some is sent."""
+    """Nothing of it is served: this server hears no audio."""
 
-    format: dict[str, Any] | None = None
-    noise_reduction: dict[str, Any] | None = None
-    transcription: dict[str, Any] | None = None
-    turn_detection: dict[str, Any] | None = None
+    format: None = None
+    noise_reduction: None = None
+    transcription: None = None
+    turn_detection: None = None
 
 
 class Audio(Strict):
@@ -108,14 +133,15 @@ class Sampling(Strict):
 
 
 class SessionOwn(Strict):
-    """``session.specstream``: our own event types that the client wants, and the sampling."""
+    """``session.specstream``: our own event types that the client wants, and how replies are made."""
 
     events: list[OwnEvent] = []
     sampling: Sampling = Sampling()
+    chat_template_kwargs: TemplateKwargs = {}
 
 
 class SessionSettings(Strict):
-    """The session as it stands. Fields that have no effect here are kept and echoed."""
+    """The session as it stands. What `leave_out` takes out of updates keeps its default."""
 
     type: Literal["realtime"]
     model: str = "specstream"
@@ -123,14 +149,14 @@ class SessionSettings(Strict):
     output_modalities: Modalities = ["audio"]
     max_output_tokens: TokenLimit = "inf"
     audio: Audio = Audio()
-    tools: NoTools = []
-    tool_choice: Any = "auto"
-    parallel_tool_calls: bool | None = None
-    prompt: NoPrompt = None
-    reasoning: dict[str, Any] | None = None
-    tracing: Any = None
-    truncation: Any = "auto"
-    include: list[str] | None = None
+    tools: list[Any] = []
+    tool_choice: Literal["auto"] = "auto"
+    parallel_tool_calls: None = None
+    prompt: None = None
+    reasoning: None = None
+    tracing: None = None
+    truncation: Literal["auto"] = "auto"
+    include: None = None
     specstream: SessionOwn = SessionOwn()
 
     def merged(self, update: SessionSettings) -> SessionSettings:
@@ -147,6 +173,32 @@ class SessionSettings(Strict):
             message = f"The session's settings are longer than {MAX_SETTINGS} characters of JSON."
             raise Refused("settings_too_large", message, param="session")
         return merged
+
+
+def leave_out(update: dict[str, Any]) -> tuple[dict[str, Any], list[Ignored]]:
+    """A ``session`` without the standard settings that this server can't serve, and what those were.
+
+    Clients send such settings as a matter of course (tools, turn detection), and some give the
+    session up at the first ``error``; so the rest of the update is taken, and the answer says what
+    was not. A value that asks for nothing is left out unmentioned.
+    """
+    ignored: list[Ignored] = []
+
+    def served(settings: Any, unserved: dict[str, Any], at: str) -> Any:
+        if not isinstance(settings, dict):
+            return settings
+        kept: dict[str, Any] = {}
+        for key, value in settings.items():
+            why = unserved.get(key)
+            if why is None:
+                kept[key] = value
+            elif isinstance(why, dict):
+                kept[key] = served(value, why, f"{at}.{key}")
+            elif value not in _NOTHING:
+                ignored.append(Ignored(param=f"{at}.{key}", message=f"Ignored: {why}."))
+        return kept
+
+    return served(update, _UNSERVED, "session"), ignored
 
 
 _GROUPS = {"audio", "input", "output", "specstream", "sampling"}
@@ -174,9 +226,10 @@ class ResponseAudio(Strict):
 
 
 class ResponseOwn(Strict):
-    """``response.specstream``: sampling for this response only."""
+    """``response.specstream``: for this response only; its variables win over the session's."""
 
     sampling: Sampling = Sampling()
+    chat_template_kwargs: TemplateKwargs = {}
 
 
 class ResponseSettings(Strict):

@@ -67,31 +67,34 @@ class Turn:
         self._scope = anyio.CancelScope()
         self._playing = anyio.CancelScope()
         self._cancelled = False
+        self._why: SpecstreamError | None = None
         self._closing = False
         self._muted = False
         self._error: BaseException | None = None
         self._times: dict[str, float] = {}
+        self._chunk_ms: float | None = None
 
     @property
     def out_of_band(self) -> bool:
         """Whether the response stays out of the conversation."""
         return self._order.conversation is None
 
-    def cancel(self) -> bool:
+    def cancel(self, why: SpecstreamError | None = None) -> bool:
         """Stop the reply and its audio; returns whether there was something left to stop.
 
-        Returns at once. `finished` is set after ``response.done``, and nothing is sent after that.
+        ``why`` is told in ``response.done`` when it is not the client who stops it. Returns at once.
+        `finished` is set after ``response.done``, and nothing is sent after that.
         """
         if self._cancelled or self._closing:
             return False
-        self._cancelled = True
+        self._cancelled, self._why = True, why
         self._outflow.drop()
         self._playing.cancel()
         if self._run is None:
             self._scope.cancel()
         else:
             self._generation.cancel()
-            self._run.cancel("client_cancelled")
+            self._run.cancel(why.code if why else "client_cancelled")
             self._scope.deadline = anyio.current_time() + CANCEL_GRACE_S
         return True
 
@@ -116,7 +119,9 @@ class Turn:
         order = self._order
         async with (
             self._tools.places if self.out_of_band else nullcontext(),
-            self._tools.replies.reply(order.messages, order.params) as generation,
+            self._tools.replies.reply(
+                order.messages, order.params, chat_template_kwargs=order.template_kwargs
+            ) as generation,
         ):
             self._generation = generation
             async with self._tools.pipeline.run(generation) as run:
@@ -165,8 +170,19 @@ class Turn:
         if self.entry is None:
             await self._open()
         assert self.entry is not None
-        self._tools.counters.count_chunk(chunk)
+        self._count(chunk)
         self.entry.text += chunk.text
+        if chunk.reasoning and "reasoning" in self._order.wants:
+            where = Extra(tokens=chunk.tokens, round=chunk.round)
+            await self._put(
+                ev.ReasoningDelta(
+                    response_id=self.id,
+                    item_id=self.item_id,
+                    delta=chunk.reasoning,
+                    specstream=where,
+                )
+            )
+        self._tokens_from = max(self._tokens_from, chunk.reasoning_end)
         if not chunk.text:
             return
         extra = Extra(
@@ -181,6 +197,14 @@ class Turn:
             await self._say([(chunk.text, chunk.chars, extra)])
         else:
             await self._say(self._speaker.add(chunk.text, extra))
+
+    def _count(self, chunk: Chunk) -> None:
+        if not chunk.token_ids:
+            return
+        now, before = self._tools.outbox.t_ms, self._chunk_ms
+        gap_s = None if before is None else (now - before) / 1e3
+        self._tools.counters.count_chunk(chunk, (now - self._begun_ms) / 1e3, gap_s)
+        self._chunk_ms = now
 
     async def _say(self, pieces: list[tuple[str, Span, Extra]]) -> None:
         kind = ev.TextDelta if self._track is None else ev.TranscriptDelta
@@ -236,6 +260,7 @@ class Turn:
         if audible is not None:
             at = (start + audible) / SAMPLE_RATE * 1e3
             self._times["ttfa_ms"] = round(max(first + at, now), 3)
+            self._tools.counters.first_audio.observe(self._times["ttfa_ms"] / 1e3)
 
     async def _on_cue(self, cue: AvatarCue) -> None:
         data = {**asdict(cue), "samples": self._outflow.at_24k(cue.samples)}
@@ -307,7 +332,7 @@ class Turn:
 
     def _response(self, status: Status) -> Response:
         order, ended = self._order, status != "in_progress"
-        details = None if status == "in_progress" else StatusDetails.of(status, self._error)
+        details = None if status == "in_progress" else self._details(status)
         output = {"format": {"type": "audio/pcm", "rate": SAMPLE_RATE}, "voice": order.voice}
         return Response(
             id=self.id,
@@ -318,9 +343,12 @@ class Turn:
             output_modalities=["audio" if order.audio else "text"],
             max_output_tokens=order.max_output_tokens,
             audio={"output": output} if order.audio else None,
-            usage=Usage.of(self._generation.report) if ended and self._generation else None,
+            usage=Usage.of(self._generation and self._generation.report) if ended else None,
             metadata=order.metadata,
         )
+
+    def _details(self, status: EndStatus) -> StatusDetails:
+        return StatusDetails.of(status, self._why if self._cancelled else self._error)
 
     def _report(self) -> dict[str, Any]:
         report: dict[str, Any] = self._generation.report.to_dict()

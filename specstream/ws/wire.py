@@ -17,7 +17,17 @@ from pydantic_core import ErrorDetails
 
 from specstream.errors import ProtocolError
 
-__all__ = ["PATH", "SAMPLE_RATE", "Refused", "Sparse", "Strict", "new_id", "unused", "validate"]
+__all__ = [
+    "PATH",
+    "SAMPLE_RATE",
+    "Ignored",
+    "Refused",
+    "Sparse",
+    "Strict",
+    "new_id",
+    "unused",
+    "validate",
+]
 
 PATH = "/v1/realtime"
 SAMPLE_RATE = 24000
@@ -58,6 +68,14 @@ class Sparse(BaseModel):
     @model_serializer(mode="wrap")
     def _without_none(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {key: value for key, value in handler(self).items() if value is not None}
+
+
+class Ignored(BaseModel):
+    """Something of a frame that was left undone while the rest was done; told in ``specstream``."""
+
+    code: Literal["unsupported_setting", "input_audio_not_supported"] = "unsupported_setting"
+    param: str
+    message: str
 
 
 def unused(why: str) -> Callable[[Any], Any]:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -112,8 +113,7 @@ async def test_the_text_itself_is_the_reference() -> None:
     [
         (lambda p: "", "empty"),
         (lambda p: f"{p}\nAnd more.", "one line"),
-        (lambda p: "A painter stands by the lake in soft light.", "subject"),
-        (lambda p: f"{p} Next to her stands Boris.", "'Boris'"),
+        (lambda p: "Two ships cross a stormy sea at night.", "something else"),
         (lambda p: f"{p} [smile]", "markup"),
         (lambda p: p * 20, "characters"),
         (lambda p: "Iris.", "characters"),
@@ -127,11 +127,19 @@ async def test_an_answer_that_breaks_a_rule_is_not_taken(answer: Answer, why: st
     assert why in rewriter.last_fault
 
 
-async def test_names_from_the_text_may_come_back() -> None:
-    text = "A young painter named Iris saw Paris at dawn."
-    answer = 'Wide shot: a young painter named Iris looks at Paris at dawn. Golden light. "Iris"'
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Wide shot: Iris, a painter, looks at the Eiffel Tower at dawn. Golden light.",
+        "Prompt: A young woman painter by the lake, soft morning light, Leica look.",
+        '"Video prompt: Close-up of the painter Iris, her hands on a wooden box."',
+    ],
+)
+async def test_a_good_answer_is_taken_whatever_words_it_finds(answer: str) -> None:
     rewriter = ModelRewriter(Writer(lambda p: answer))
-    assert [shot.rev for shot in await shoot(rewriter, text)] == [0, 1]
+    shots = await shoot(rewriter, "A young painter named Iris opened her box.")
+    assert [shot.rev for shot in shots] == [0, 1]
+    assert shots[1].prompt[0] not in '"P'
 
 
 async def test_a_failing_model_keeps_the_template() -> None:
@@ -187,12 +195,11 @@ async def test_a_slow_model_is_given_up() -> None:
 
 
 async def test_revisions_of_the_template_are_numbered_on() -> None:
-    text = "A young painter named Iris stood at a lake. It was quiet. She opened her box."
+    one, two, three = clauses()
     gate = asyncio.Event()
     writer = Writer(richer, gate)
     rewriter = ModelRewriter(writer)
     board = rewriter.open()
-    one, two, three = phrases(text)
     shots = list(await board.add(one))
     await writer.asked.wait()
     shots += await board.add(two)  # revises the shot that the model works on
@@ -202,17 +209,25 @@ async def test_revisions_of_the_template_are_numbered_on() -> None:
     assert [(s.rev, s.supersedes) for s in first] == [
         (0, None), (1, "shot-1@0"), (2, "shot-1@1"),
     ]  # fmt: skip
-    assert "Quiet." in first[1].prompt
+    assert "at a lake" in first[1].prompt
     assert first[2].prompt == f"{first[1].prompt} Soft light falls on the water."
     assert (rewriter.rewritten, rewriter.kept) == (2, 1)
+
+
+def clauses() -> list[Phrase]:
+    """A sentence in two phrases, and a second sentence."""
+    text = "A young painter named Iris stood, at a lake. She opened her box."
+    one, two, three = phrases(text)
+    return [replace(one, reason="clause"), two, three]
 
 
 async def test_an_old_revision_that_still_waits_is_not_asked_for() -> None:
     gate = asyncio.Event()
     writer = Writer(richer, gate)
     board = ModelRewriter(writer).open()
-    text = "A young painter named Iris sang. A heron landed beside a lake. It was quiet."
-    for phrase in phrases(text):
+    text = "A young painter named Iris sang. A heron landed, beside a lake."
+    one, two, three = phrases(text)
+    for phrase in (one, replace(two, reason="clause"), three):
         await board.add(phrase)
         await writer.asked.wait()
     gate.set()
@@ -224,7 +239,7 @@ async def test_an_old_revision_that_still_waits_is_not_asked_for() -> None:
 async def test_what_waits_is_bounded() -> None:
     gate = asyncio.Event()
     rewriter = ModelRewriter(Writer(richer, gate), max_waiting=2)
-    text = "A fox ran. A wolf ran. A bear ran. A hare ran. A deer ran."
+    text = "A fox ran off. A wolf ran off. A bear ran off. A hare ran off. A deer ran off."
     board = rewriter.open()
     for phrase in phrases(text):
         await board.add(phrase)

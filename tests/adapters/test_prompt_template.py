@@ -88,11 +88,11 @@ def check(shots: Sequence[ScenePrompt], text: str, rewriter: TemplateRewriter) -
     """What holds for every shot list."""
     latest: dict[str, ScenePrompt] = {}
     for shot in shots:
-        for part in (shot.subject, shot.action, shot.setting, shot.camera, shot.style, shot.prompt):
+        for part in (shot.action, shot.setting, shot.camera, shot.style, shot.prompt):
             assert part.strip()
             assert "\n" not in part
-        assert len(shot.prompt) <= 700
-        assert shot.subject in shot.prompt
+        assert len(shot.prompt) <= 1200
+        assert shot.subject.casefold() in shot.prompt.casefold()
         assert shot.prompt.endswith(f"{shot.style}.")
         assert not _TAG.search(shot.prompt + shot.action + shot.subject)
         assert 0 <= shot.span.start < shot.span.end <= len(text)
@@ -107,7 +107,7 @@ def check(shots: Sequence[ScenePrompt], text: str, rewriter: TemplateRewriter) -
     assert starts == sorted(starts)
     # Nothing comes in that neither the text nor an option names.
     known = words(_TAG.sub(" ", text)) | words(rewriter.default_subject)
-    known |= words(rewriter.default_setting) | {"the", "s", "and", "in", "at", "on", "near"}
+    known |= words(rewriter.default_setting)
     for shot in shots:
         assert words(f"{shot.subject} {shot.action} {shot.setting}") <= known
 
@@ -122,8 +122,8 @@ async def test_every_shot_list_is_sound_however_the_text_was_cut(name: str) -> N
         cuts = random_cuts(text, random.Random(seed))
         shots = await shoot(text, cuts, rewriter)
         check(shots, text, rewriter)
-        if name not in ("booking", "recipe", "noir"):  # short asides there are shots or not
-            assert [s.subject for s in final(shots)] == [s.subject for s in final(whole)], cuts
+        if name != "booking":  # half a sentence can be no talk yet, and a shot
+            assert [s.prompt for s in final(shots)] == [s.prompt for s in final(whole)], cuts
 
 
 @pytest.mark.parametrize("name", ["tale", "space", "nature", "sea", "noir"])
@@ -137,41 +137,51 @@ async def test_the_first_prompt_comes_before_a_third_of_the_text(name: str) -> N
     pytest.fail("no shot")
 
 
+@pytest.mark.parametrize("name", ["german", "chinese", "nature", "tale"])
+async def test_a_sentence_passes_through_in_its_own_words_and_language(name: str) -> None:
+    shots = final(await shoot(STORIES[name]))
+    told = [shot for shot in shots if '"' not in shot.prompt]
+    assert told
+    for shot in told:
+        sentence = " ".join(_TAG.sub("", STORIES[name][shot.span.start : shot.span.end]).split())
+        assert sentence in shot.prompt
+
+
 @pytest.mark.parametrize(
     ("name", "description", "count"),
     [
         ("tale", "a shy baker called Anselm", 4),
-        ("tale", "a silver cat", 3),
         ("space", "Captain Ilya Voss", 3),
-        ("nature", "a snow leopard", 3),
         ("sea", "Tomas, an old fisherman", 4),
-        ("noir", "the bartender, a thin man with tired eyes", 2),
     ],
 )
 async def test_names_and_pronouns_carry_the_description_word_for_word(
     name: str, description: str, count: int
 ) -> None:
     shots = final(await shoot(STORIES[name]))
-    assert sum(description in shot.subject for shot in shots) == count
-    assert all(description in shot.prompt for shot in shots if description in shot.subject)
+    assert sum(description == shot.subject for shot in shots) == count
+    assert sum(description in shot.prompt for shot in shots) == count
+
+
+async def test_a_pronoun_without_a_name_brings_the_sentence_that_it_follows() -> None:
+    shots = final(await shoot(STORIES["nature"]))
+    assert "Same scene as: At dawn, a snow leopard moves along a cliff" in shots[1].prompt
+    assert "Same scene as: The leopard crouches and waits." in shots[-1].prompt
 
 
 async def test_a_place_holds_until_the_story_moves() -> None:
     settings = [shot.setting for shot in final(await shoot(STORIES["tale"]))]
-    assert settings[0] == "in a village by the sea"
-    assert set(settings[1:]) == {"in the bakery"}
+    assert set(settings) == {"in a village by the sea"}
     settings = [shot.setting for shot in final(await shoot(STORIES["nature"]))]
-    assert set(settings) == {"along a cliff in the Himalayas, at dawn"}
+    assert settings == ["along a cliff in the Himalayas"] * 3 + ["in the valley"] * 3
 
 
 async def test_the_camera_follows_what_happens() -> None:
     shots = final(await shoot(STORIES["tale"]))
-    assert shots[0].camera == "establishing wide shot"
-    by_text = {STORIES["tale"][s.span.start : s.span.end][:18].strip(): s.camera for s in shots}
-    assert by_text["[smile] One day a"] == "over-the-shoulder shot"
-    assert by_text['"You smell of cinn'] == "close-up"
-    assert final(await shoot(STORIES["nature"]))[-1].camera == "tracking shot"
-    assert final(await shoot(STORIES["recipe"]))[0].camera == "overhead close-up"
+    assert [shot.camera for shot in shots[:3]] == [
+        "Establishing wide shot", "Medium shot", "Close-up",
+    ]  # fmt: skip
+    assert final(await shoot(STORIES["nature"]))[3].camera == "Wide shot"
 
 
 async def test_tags_set_the_mood_and_stay_out_of_the_prompt() -> None:
@@ -183,44 +193,35 @@ async def test_tags_set_the_mood_and_stay_out_of_the_prompt() -> None:
     assert plain[0].t_start_ms == tagged[0].t_start_ms == 0.0
 
 
-async def test_description_revises_the_shot_and_action_makes_a_new_one() -> None:
-    text = "A young woman stood in a snowy forest. It was quiet. Her name was Nora. She ran."
-    shots = await shoot(text)
-    assert [(s.shot_id, s.rev) for s in shots] == [
-        ("shot-1", 0), ("shot-1", 1), ("shot-1", 2), ("shot-2", 0),
-    ]  # fmt: skip
-    assert [s.subject for s in shots[1:]] == ["a young woman", *["Nora, a young woman"] * 2]
-    assert "Quiet." in shots[1].prompt
-    assert text[shots[2].span.start : shots[2].span.end].strip().endswith("Nora.")
-    assert text[shots[3].span.start : shots[3].span.end] == "She ran."
-
-
 async def test_the_rest_of_a_sentence_revises_its_shot() -> None:
     text = "This is Omar, a night baker, waiting on the deck of a ship, holding a lamp."
     shots = await shoot(text, [text.index(" waiting") + 1, text.index(" holding") + 1])
     assert [(s.shot_id, s.rev, s.supersedes) for s in shots] == [
-        ("shot-1", 0, None), ("shot-1", 1, "shot-1@0"),
+        ("shot-1", 0, None), ("shot-1", 1, "shot-1@0"), ("shot-1", 2, "shot-1@1"),
     ]  # fmt: skip
-    assert shots[0].action == "waiting on the deck of a ship"
-    assert shots[1].action == "waiting on the deck of a ship, holding a lamp"
-    assert shots[1].span == (0, len(text))
+    assert shots[2].action == text
+    assert shots[2].span == (0, len(text))
 
 
-async def test_a_bare_attribution_tells_who_spoke() -> None:
-    text = 'Ada and a tall guard waited at a gate. "Who goes there?" The guard whispered.'
+async def test_speech_alone_makes_no_shot_of_its_own() -> None:
+    text = 'Ada, a tall guard, waited at a gate. "Who goes there?" Ada whispered.'
     at = text.index('"') + len('"Who goes there?" ')
-    shots = await shoot(text, [text.index('"'), at])
-    assert final(shots)[-1].subject == "a tall guard"
-    assert "Who goes there?" in final(shots)[-1].action
+    shots = final(await shoot(text, [text.index('"'), at]))
+    assert [shot.action for shot in shots] == [
+        "Ada, a tall guard, waited at a gate.",
+        "Ada whispered.",
+    ]
 
 
-async def test_talk_shows_the_speaker() -> None:
+async def test_talk_to_the_listener_shows_the_speaker_once_for_a_run() -> None:
     rewriter = TemplateRewriter(default_subject="a weary detective in a long coat")
     shots = final(await shoot(STORIES["booking"], rewriter=rewriter))
-    assert {s.subject for s in shots} == {"a weary detective in a long coat"}
-    assert "10 hotels in Toronto" in shots[0].action
-    assert "check in" in shots[-1].action
-    assert final(await shoot(STORIES["noir"], rewriter=rewriter))[0].camera.endswith("wide shot")
+    assert [shot.subject for shot in shots] == [
+        rewriter.default_subject, "", rewriter.default_subject,
+    ]  # fmt: skip
+    assert "10 hotels in Toronto" in shots[0].prompt
+    assert "reserve it" in shots[2].prompt
+    assert "check in" not in "".join(shot.prompt for shot in shots)
 
 
 @pytest.mark.parametrize("text", ["Sure!", "Hi.", "[smile] Of course."])
@@ -254,13 +255,15 @@ async def test_time_counts_the_characters_that_are_spoken() -> None:
 
 
 async def test_past_the_limit_the_last_shot_is_revised() -> None:
-    text = "A fox ran. A wolf ran. A bear ran. A hare ran."
+    text = "A fox ran off. A wolf ran off. A bear ran off. A hare ran off."
     shots = await shoot(text, rewriter=TemplateRewriter(max_shots=2))
     assert [(s.shot_id, s.rev) for s in shots] == [
         ("shot-1", 0), ("shot-2", 0), ("shot-2", 1), ("shot-2", 2),
     ]  # fmt: skip
-    assert [s.subject for s in shots] == ["a fox", "a wolf", "a bear", "a hare"]
-    assert text[shots[-1].span.start :] == "A wolf ran. A bear ran. A hare ran."
+    assert [s.action for s in shots] == [
+        f"A {who} ran off." for who in ("fox", "wolf", "bear", "hare")
+    ]
+    assert text[shots[-1].span.start :] == "A wolf ran off. A bear ran off. A hare ran off."
 
 
 async def test_what_was_taken_back_is_forgotten() -> None:
@@ -274,27 +277,12 @@ async def test_what_was_taken_back_is_forgotten() -> None:
     assert shot.shot_id == "shot-3"
 
 
-async def test_a_shot_that_was_taken_back_is_not_revised() -> None:
-    first, wrong, right = "A fox named Rusty slept. ", "A wolf ran off. ", "He was tired."
-    board = TemplateRewriter().open()
-    for phrase in phrases(first + wrong):
-        await board.add(phrase)
-    (shot,) = await board.add(phrases(first + right, [len(first)])[1])
-    assert (shot.shot_id, shot.supersedes) == ("shot-1", "shot-1@0")
-    assert "tired" in shot.prompt
-
-
-async def test_weather_lasts_a_few_shots_and_stays_where_it_is() -> None:
-    rain = "A fox named Rusty slept in a wood. Heavy rain was falling. "
-    here = final(await shoot(rain + "He woke up. He yawned. He ate. He slept."))
-    assert ["Heavy rain" in shot.prompt for shot in here] == [True, True, True, False, False]
-    away = final(await shoot(rain + "He walked into a kitchen. He yawned."))
-    assert ["Heavy rain" in shot.prompt for shot in away] == [True, False, False]
-
-
-async def test_a_pronoun_stays_with_whom_it_meant_first() -> None:
-    shots = await shoot("Ana sang. She smiled. Kit laughed. She waved. He bowed.")
-    assert [shot.subject for shot in shots] == ["Ana", "Ana", "Kit", "Ana", "Kit"]
+async def test_a_pronoun_stands_for_whoever_was_named_last() -> None:
+    text = "A girl named Ana sang. She smiled. A boy named Kit laughed. He bowed."
+    subjects = ["a girl named Ana"] * 2 + ["a boy named Kit"] * 2
+    shots = await shoot(text)
+    assert [shot.subject for shot in shots] == subjects
+    assert shots[1].action == "Ana smiled."
 
 
 async def test_after_a_flush_the_same_reply_goes_on() -> None:
@@ -323,13 +311,13 @@ async def test_after_a_revoke_the_new_board_knows_what_was_kept() -> None:
     assert shot.subject == "a fox named Rusty"
 
 
-@pytest.mark.parametrize(("remember", "subject"), [(True, "a fox named Rusty"), (False, "Rusty")])
+@pytest.mark.parametrize(("remember", "subject"), [(True, "a fox named Rusty"), (False, "")])
 async def test_people_are_remembered_on_request(remember: bool, subject: str) -> None:
     rewriter = TemplateRewriter(remember=remember)
     await shoot("A fox named Rusty slept in a cave.", rewriter=rewriter)
     shots = await shoot("Rusty woke up.", rewriter=rewriter)
     assert shots[0].subject == subject
-    assert shots[0].camera == "establishing wide shot"
+    assert shots[0].camera == "Establishing wide shot"
 
 
 async def test_two_boards_at_once_keep_apart() -> None:

@@ -114,6 +114,21 @@ async def test_no_round_begins_when_the_time_is_up_but_each_way_goes_first_once(
     assert crowd.to_dict()["rounds"] == 2
 
 
+async def test_how_far_it_is_is_told_before_every_round() -> None:
+    arm, told = SteppingArm(), list[tuple[int, int]]()
+    await measure_crowd(
+        arm,
+        [prompt("a")],
+        ASK,
+        2,
+        rounds=2,
+        each=1,
+        clock=lambda: arm.now,
+        tell=lambda done, total: told.append((done, total)),
+    )
+    assert told == [(0, 3), (1, 3), (2, 3)]  # the first is the warm-up
+
+
 def run(tokens: int, *at_ms: float) -> Run:
     emissions = tuple(Emission(t, tokens // len(at_ms)) for t in at_ms)
     return Run((1,) * tokens, emissions, at_ms[-1], "stop")

@@ -6,7 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
-from specstream.bench.padded import Padding, Shape, choose_shape, pad, parse_padding, save_padded
+from specstream.bench.options import Padding, parse_padding
+from specstream.bench.padded import Shape, choose_shape, pad, save_padded
 from specstream.errors import ConfigError, ModelUnsupported
 from tests.tiny import byte_tokenizer, tiny_model
 
@@ -60,20 +61,6 @@ def test_a_shape_comes_close_to_the_size_that_was_asked_for() -> None:
 def test_a_large_target_is_not_padded_to_a_small_one() -> None:
     with pytest.raises(ConfigError, match="larger already"):
         choose_shape(TINY.config, Padding(20_000, 2))
-
-
-@pytest.mark.parametrize(
-    ("text", "padding"),
-    [("100M", Padding(100_000_000)), ("1.5b:28", Padding(1_500_000_000, 28))],
-)
-def test_sizes_are_read(text: str, padding: Padding) -> None:
-    assert parse_padding(text) == padding
-
-
-@pytest.mark.parametrize("text", ["", "100", "100K", "8B:", "8B:0", "8B:999", "0M", "-1B", "9999B"])
-def test_bad_sizes_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="--padded"):
-        parse_padding(text)
 
 
 def test_it_is_saved_as_a_folder_that_loads(tmp_path: Path) -> None:

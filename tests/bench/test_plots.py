@@ -34,3 +34,26 @@ def test_it_draws_every_arm(tmp_path: Path) -> None:
 def test_it_draws_what_little_there_is(tmp_path: Path) -> None:
     draw_plots(Results([made_record("generate", peer_run(3, 5.0))]), tmp_path / "a.png", "title")
     assert size_of(tmp_path / "a.png")[0] > 1000
+
+
+def test_the_number_of_prompts_and_their_spread_are_in_the_picture() -> None:
+    from matplotlib import pyplot
+    from matplotlib.collections import LineCollection
+
+    from specstream.bench.plots import _draw_speed
+
+    records = [
+        made_record("own", plain_run(40, 1000 / speed), prompt=f"p{speed}")
+        for speed in (100, 200, 300, 400, 500)
+    ]
+    figure, axes = pyplot.subplots()
+    try:
+        _draw_speed(axes, Results(records))
+        (line,) = axes.collections
+        assert isinstance(line, LineCollection)
+        (ends,) = line.get_segments()
+        assert [round(float(y)) for _, y in ends] == [200, 400]
+        assert [text.get_text() for text in axes.get_xticklabels()] == ["chat, n = 5"]
+        assert "middle half" in axes.get_title(loc="left")
+    finally:
+        pyplot.close(figure)

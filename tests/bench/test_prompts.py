@@ -86,3 +86,17 @@ def test_a_system_text_takes_the_place_of_the_prompts_own() -> None:
         roles = [m["role"] for m in prompt.messages]
         assert roles.count("system") == 1
         assert prompt.messages[0] == {"role": "system", "content": "Be brief."}
+
+
+def test_texts_may_hold_any_separator_and_the_file_a_byte_order_mark(tmp_path: Path) -> None:
+    text = "one\u2028two\x85three"
+    line = json.dumps(GOOD | {"messages": [{"role": "user", "content": text}]}, ensure_ascii=False)
+    path = tmp_path / "windows.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + line.encode() + b"\r\n")
+    (prompt,) = read_prompts(path).prompts
+    assert prompt.messages[0]["content"] == text
+
+
+def test_a_file_without_end_is_not_read_to_its_end() -> None:
+    with pytest.raises(ConfigError, match="larger than 64 MiB"):
+        read_prompts("/dev/zero")

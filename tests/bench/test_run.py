@@ -59,7 +59,7 @@ async def measured(
 ) -> Outcome:
     outcome = Outcome()
     limit = Budget(budget, lambda: clock[0])
-    await run_cells(arms, cells(of, repeats), ASK, limit, outcome, keep=keep)
+    await run_cells(arms, list(cells(of, repeats)), ASK, limit, outcome, keep=keep)
     return outcome
 
 
@@ -141,7 +141,7 @@ async def test_cancelling_leaves_the_complete_cells() -> None:
         if record.prompt == "chat-1":
             auto.fail = asyncio.CancelledError()  # type: ignore[assignment]
 
-    todo = cells(prompts("chat", each=3), 1)
+    todo = list(cells(prompts("chat", each=3), 1))
     with pytest.raises(asyncio.CancelledError):
         await run_cells([auto, own], todo, ASK, Budget(None, lambda: clock[0]), outcome, keep=stop)
     assert [(r.prompt, r.arm) for r in outcome.records] == [("chat-0", "auto"), ("chat-0", "own")]
@@ -163,6 +163,23 @@ async def test_a_peer_that_breaks_in_the_warm_up_never_runs() -> None:
     arms = [FakeArm("own", clock), FakeArm("lookup", clock, fail=ValueError("no"))]
     outcome = Outcome()
     await warm_up(arms, prompts("chat"), ASK, outcome)
-    await run_cells(arms, cells(prompts("chat"), 1), ASK, Budget(None, lambda: clock[0]), outcome)
+    todo = list(cells(prompts("chat"), 1))
+    await run_cells(arms, todo, ASK, Budget(None, lambda: clock[0]), outcome)
     assert {r.arm for r in outcome.records} == {"own"}
     assert len(arms[1].asked) == 1
+
+
+async def test_how_far_it_is_is_told_before_every_step() -> None:
+    clock = [0.0]
+    arms = [FakeArm("own", clock), FakeArm("auto", clock)]
+    of, outcome, told = prompts("chat", "math", each=2), Outcome(), list[tuple[int, int]]()
+
+    def tell(done: int, total: int) -> None:
+        told.append((done, total))
+
+    await warm_up(arms, of, ASK, outcome, tell=tell)
+    assert told == [(0, 2), (1, 2)]
+    told.clear()
+    budget = Budget(5.0, lambda: clock[0] - 2.0)
+    await run_cells(arms, list(cells(of, 1)), ASK, budget, outcome, tell=tell)
+    assert told == [(0, 4), (1, 4), (2, 4), (3, 4)]

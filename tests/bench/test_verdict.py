@@ -28,9 +28,9 @@ def experiment(*, round_ms: float, accepted: int) -> Results:
 @pytest.mark.parametrize(
     ("round_ms", "accepted", "says"),
     [
-        (6.0, 2, "speculation earned its keep: 2.00x"),
-        (8.0, 0, "turn it off: 0.50x"),
-        (8.0, 1, "speculation made no difference here: 1.00x"),
+        (6.0, 2, "speculation earned its keep: 2.00 times the speed"),
+        (8.0, 0, "turn speculation off: 0.50 times"),
+        (8.0, 1, "speculation made no difference here: 1.00 times"),
     ],
 )
 def test_the_answer_comes_first(round_ms: float, accepted: int, says: str) -> None:
@@ -43,10 +43,17 @@ def test_it_says_where_it_pays_and_what_the_most_would_be() -> None:
     results = experiment(round_ms=6.0, accepted=2)
     summary, costs, ceilings = analyse(results)
     lines = verdict_of(results, summary, costs, ceilings)
-    assert lines[1] == "it pays on chat 2.00x, math 2.00x"
-    assert "4.00x transformers generate, 2.50x its assisted generation" in lines[2]
-    assert "67% acceptance" in lines[3]
-    assert "measured 2.00x" in lines[3]
+    assert lines[1] == "it pays on chat (2.00), math (2.00)"
+    assert lines[2] == (
+        "with speculation it is faster than transformers' generate: 4.00 times its speed; "
+        "without speculation, 2.00 times"
+    )
+    assert "faster than transformers' assisted generation: 2.50 times" in lines[3]
+    assert lines[4].startswith(
+        "chat: a drafted token costs about an eighth (0.12) of a plainly decoded one, and is "
+        "accepted 67% of the time where those before it were; "
+    )
+    assert lines[4].endswith("(measured: 2.00)")
     assert ceilings["chat"].best.speedup >= ceilings["chat"].as_run - 0.3
 
 
@@ -59,8 +66,124 @@ def test_a_loss_beside_a_gain_is_in_the_headline() -> None:
         records.append(made_record("auto", plain_run(40, ms), domain=domain))
     results = Results(records)
     lines = verdict_of(results, *analyse(results))
-    assert lines[0].endswith("but it cost time in one domain (0.50x)")
-    assert lines[1] == "it pays on chat 4.00x, tools 4.00x; costs on math 0.50x"
+    assert lines[0].endswith("but it cost time in one domain (0.50 times)")
+    assert lines[1] == "it pays on chat (4.00), tools (4.00); costs time on math (0.50)"
+
+
+LLAMA = "llama.cpp's plain decoding"
+
+
+def with_llama_cpp(ms: float) -> Results:
+    """Plain rounds of ours take 4 ms, twice as fast with speculation; llama.cpp's take ``ms``."""
+    peer = [
+        made_record("llama.cpp", peer_run(40, ms), domain=domain, setting="model-q8")
+        for domain in ("chat", "math")
+    ]
+    return Results([*experiment(round_ms=6.0, accepted=2).records, *peer])
+
+
+@pytest.mark.parametrize(
+    ("ms", "says"),
+    [
+        (8.0, "is faster than {}: 4.00 times its speed; without speculation, 2.00 times"),
+        (1.0, "is slower than {}: 0.50 times its speed; without speculation, 0.25 times"),
+        (2.0, "is about as fast as {}: 1.00 times its speed; without speculation, 0.50 times"),
+    ],
+)
+def test_llama_cpp_is_in_verdict_table_and_ratios_be_it_faster_or_slower(
+    ms: float, says: str
+) -> None:
+    results = with_llama_cpp(ms)
+    document = document_of(results, Outcome(cells=2), {"dtype": "float32"})
+    assert f"with speculation it {says.format(LLAMA)}" in document["verdict"]
+    assert document["summary"]["speculation_vs_llama_cpp"] == pytest.approx(ms / 2)
+    assert document["summary"]["ar_vs_llama_cpp"] == pytest.approx(ms / 4)
+    for domain in ("chat", "math"):
+        ratios = document["ratios"][domain]
+        assert ratios["auto / llama.cpp"]["decode"] == pytest.approx(ms / 2)
+        assert ratios["own / llama.cpp"]["decode"] == pytest.approx(ms / 4)
+    assert any("llama.cpp decodes the GGUF file" in note for note in document["notes"])
+    lines = table_of(results, document["summary"])
+    rows = {line.split("  ")[1].strip(): line for line in lines if line.startswith("  ")}
+    assert "llama.cpp (model-q8)" in rows
+    assert rows["auto / llama.cpp"].endswith(f"{ms / 2:.2f}x")
+    assert rows["own / llama.cpp"].endswith(f"{ms / 4:.2f}x")
+
+
+def test_llama_cpp_is_compared_where_only_the_plain_loop_ran() -> None:
+    records = [made_record("own", plain_run(40, 4.0)), made_record("llama.cpp", peer_run(40, 2.0))]
+    results = Results(records)
+    lines = verdict_of(results, *analyse(results))
+    assert lines == [
+        "no verdict on speculation: that takes the arms own and auto",
+        f"without speculation it is slower than {LLAMA}: 0.50 times its speed",
+    ]
+
+
+def test_a_domain_where_it_is_the_other_way_is_named() -> None:
+    records = []
+    for domain, theirs in (("chat", 1.0), ("tools", 16.0), ("math", 16.0)):
+        records.append(made_record("own", plain_run(40, 4.0), domain=domain))
+        records.append(made_record("auto", plain_run(40, 2.0), domain=domain))
+        records.append(made_record("lookup", peer_run(40, theirs), domain=domain, setting="4"))
+        records.append(made_record("llama.cpp", peer_run(40, 1 / theirs), domain=domain))
+    results = Results(records)
+    lines = verdict_of(results, *analyse(results))
+    lookup = "transformers' prompt lookup: 3.17 times its speed; but slower on chat (0.50)"
+    assert f"with speculation it is faster than {lookup}" in lines
+    assert not any("but faster" in line for line in lines)  # slower than llama.cpp everywhere
+    assert not any("the better of" in line for line in lines)  # there is only one of the two
+    both = [
+        *records,
+        *(
+            made_record("assisted", peer_run(40, 0.5), domain=domain, setting="3")
+            for domain in ("tools", "math")
+        ),
+    ]
+    lines = verdict_of(Results(both), *analyse(Results(both)))
+    assert any("slower than the better of assisted generation and lookup" in line for line in lines)
+
+
+def test_the_number_of_prompts_and_their_spread_are_told() -> None:
+    records = []
+    for number, ms in enumerate((1.0, 2.0, 4.0, 8.0, 16.0)):
+        records.append(made_record("own", plain_run(40, 16.0), prompt=f"p{number}"))
+        records.append(made_record("auto", plain_run(40, ms), prompt=f"p{number}"))
+    results = Results(records)
+    summary = analyse(results)[0]
+    head = verdict_of(results, *analyse(results))[0]
+    assert "(n = 5 prompts, the middle half of them between 2.00 and 8.00; so few are" in head
+    rows = [line.split() for line in table_of(results, summary)]
+    assert ["prompts", "5", "5"] in rows
+    assert [
+        "auto",
+        "/",
+        "own,",
+        "middle",
+        "half",
+        "of",
+        "prompts",
+        "2.00-8.00x",
+        "2.00-8.00x",
+    ] in rows
+    found = document_of(results, Outcome(cells=5), {"dtype": "float32"})["ratios"]["chat"]
+    assert found["auto / own"]["prompts"] == 5
+    assert found["auto / own"]["decode_p25_of_prompts"] == 2.0
+    assert found["auto / own"]["decode_p75_of_prompts"] == 8.0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sampled", "said"),
+    [("bfloat16", False, True), ("float16", False, True), ("float32", False, False),
+     ("bfloat16", True, False)],
+)  # fmt: skip
+def test_that_rounding_may_change_greedy_texts_is_said_where_it_may(
+    dtype: str, sampled: bool, said: bool
+) -> None:
+    results = Results(experiment(round_ms=6.0, accepted=2).records, sampled=sampled)
+    notes = document_of(results, Outcome(cells=2), {"dtype": dtype})["notes"]
+    start = f"greedy texts in {dtype} may differ from transformers'"
+    assert [note.startswith(start) for note in notes].count(True) == said
 
 
 def test_without_both_loops_there_is_no_verdict() -> None:
@@ -76,6 +199,8 @@ def test_the_table_marks_the_best_setting_and_is_aligned() -> None:
     assert any("auto / own " in line and "2.00x" in line for line in lines)
     end = row.index("*")
     assert end == lines[0].index("chat") + len("chat") - 1  # numbers end where their heads do
+    assert "assisted: transformers with the draft model" in " ".join(lines)
+    assert "llama.cpp" not in " ".join(lines)
 
 
 def test_the_document_holds_everything_and_says_what_to_mind() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specstream.commands.common import add_engine_options, params_of
+from specstream.commands.common import add_engine_options, engine_of, params_of
 from specstream.errors import ConfigError, SamplingError
 from specstream.types import Grammar, SamplingParams
 
@@ -79,3 +79,25 @@ def test_a_misspelt_parameter_is_told_with_the_one_that_was_meant(tmp_path: Path
         ConfigError, match="unknown key sampling.temperatur; did you mean temperature"
     ):
         params_of(options(tmp_path, "[sampling]\ntemperatur = 0.5"))
+
+
+def test_variables_of_the_chat_template_win_over_the_files(tmp_path: Path) -> None:
+    toml = "[engine.chat_template_kwargs]\nenable_thinking = true\neffort = 'low'"
+    args = options(tmp_path, toml, "--chat-template-kwargs", '{"enable_thinking": false}')
+    wanted = {"enable_thinking": False, "effort": "low"}
+    assert engine_of(args).config.chat_template_kwargs == wanted
+
+
+@pytest.mark.parametrize("text", ["enable_thinking", "[1]", '{"tokenize": true}', '{"a": NaN}'])
+def test_what_can_be_no_variable_ends_before_any_model_is_loaded(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        options(tmp_path, "", "--chat-template-kwargs", text)
+    assert ended.value.code == 2
+    assert "--chat-template-kwargs" in capsys.readouterr().err
+
+
+def test_variables_in_a_file_are_checked_as_well(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="chat_template_kwargs: 'tokenize' can't be"):
+        engine_of(options(tmp_path, "[engine.chat_template_kwargs]\ntokenize = true"))

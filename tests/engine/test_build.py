@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specstream.config import EngineConfig
+from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig, parse_config
 from specstream.engine import build
 from specstream.engine.worker import EngineWorker
 from specstream.errors import EngineClosed, ModelUnsupported, SpecstreamError, VocabularyMismatch
 from specstream.model.compiled.widths import CapturePlan
+from specstream.model.load import load_tokenizer
+from specstream.model.vocabulary import find_draft
+from specstream.types import SamplingParams
 from tests.model import families
 from tests.model.compiled.uncompiled import Uncompiled
-from tests.tiny import byte_tokenizer, save_pair, tiny_model
+from tests.tiny import EOS, ask, byte_tokenizer, run_until_idle, save_pair, tiny_model
 
 PACKAGES = 5  # three passes, a pass and a chain
 
@@ -45,10 +49,12 @@ def test_compiling_is_told_package_by_package_and_the_next_start_has_nothing_to_
     build.build_engine(config_of(*pair))
     told = [record.getMessage() for record in caplog.records]
     wanted = [("pass", 1), ("pass", 2), ("pass", 5), ("pass", 3), ("chain", 1)]
-    assert len(told) == 2 * len(wanted) == 2 * len(compiler.made) == 2 * PACKAGES
-    for (kind, width), before, after in zip(wanted, told[::2], told[1::2]):
-        assert before.startswith(f"compiling a {kind} from {width} tokens, layers 1 to 2")
-        assert after.startswith("compiled in ")
+    assert len(told) == len(wanted) == len(compiler.made) == PACKAGES
+    for number, ((kind, width), said) in enumerate(zip(wanted, told), start=1):
+        what = f"a {kind} from {width} tokens, layers 1 to 2"
+        assert said.startswith(f"compiling {number} of {PACKAGES} ({what}); ")
+    assert told[0].endswith("; kept for later starts")
+    assert all(said.endswith(" s left") for said in told[1:])
     caplog.clear()
     build.build_engine(config_of(*pair))
     assert caplog.messages == [] and len(compiler.made) == PACKAGES
@@ -104,13 +110,63 @@ def test_a_draft_that_will_not_do_is_refused_before_anything_is_compiled(
     assert len(compiler.made) == 3
 
 
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+def test_without_a_draft_that_fits_lookup_drafts_alone_and_one_line_says_so(
+    pair: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    core = build.build_engine(parse_config({"target": str(pair[0]), "threads": 1}))
+    (line,) = told(caplog)
+    assert "another tokenizer" in line and str(pair[0]) in line and "lookup" in line
+    params = SamplingParams(max_tokens=30)
+    request, inbox = ask(core, "one two one two one", params, proposer="auto")
+    run_until_idle(core)
+    assert len(inbox.token_ids) == 30 and not inbox.errors
+    assert set(request.stats.proposer_rounds) <= {"off", "ngram"}
+    assert "draft" not in request.report().explanation
+    explanation = core.explain()
+    assert explanation is not None and explanation.kind in ("off", "ngram")
+
+
+@pytest.mark.parametrize(
+    "more", [{"draft": DEFAULT_DRAFT}, {"proposer": {"kind": "draft"}}], ids=["named", "wanted"]
+)
+def test_a_draft_that_is_asked_for_and_does_not_fit_is_an_error(
+    pair: tuple[Path, Path], more: dict[str, Any]
+) -> None:
+    with pytest.raises(VocabularyMismatch, match="--proposer ngram"):
+        build.build_engine(parse_config({"target": str(pair[0]), "threads": 1, **more}))
+
+
+def test_the_bundled_target_gets_the_bundled_draft_under_any_name(tmp_path: Path) -> None:
+    (tmp_path / "here").symlink_to(DEFAULT_TARGET)
+    config = parse_config({"target": str(tmp_path / "here")})
+    assert find_draft(config, load_tokenizer(config.target)) == DEFAULT_DRAFT
+
+
+def test_an_end_that_the_model_has_no_row_for_is_none(tmp_path: Path) -> None:
+    target, _ = save_pair(tmp_path)
+    config = json.loads((target / "generation_config.json").read_text())
+    (target / "generation_config.json").write_text(
+        json.dumps(config | {"eos_token_id": [EOS, 5, 9999]})
+    )
+    core = build.build_engine(
+        parse_config({"target": str(target), "proposer": {"kind": "off"}, "threads": 1})
+    )
+    request, inbox = ask(core, "hello", SamplingParams(max_tokens=4, min_tokens=4))
+    run_until_idle(core)
+    assert request.eos_ids == {EOS, 5} and len(inbox.token_ids) == 4
+
+
 @pytest.mark.parametrize("stop", [1, 3, 4], ids=["at once", "behind the target", "in the draft"])
 def test_a_start_that_nobody_waits_for_ends_behind_the_package_under_way(
     pair: tuple[Path, Path], compiler: Uncompiled, stop: int
 ) -> None:
     """And what it has compiled serves a later start."""
     config = config_of(*pair)
-    told: list[SpecstreamError | None] = []
+    outcomes: list[SpecstreamError | None] = []
     ended: list[bool] = []
 
     def leave() -> None:
@@ -118,12 +174,14 @@ def test_a_start_that_nobody_waits_for_ends_behind_the_package_under_way(
             worker.close()
 
     worker = EngineWorker(
-        lambda: build.build_engine(config, worker.check), told.append, lambda: ended.append(True)
+        lambda: build.build_engine(config, worker.check),
+        outcomes.append,
+        lambda: ended.append(True),
     )
     compiler.before_next = leave
     worker.start()
     worker.join()
-    assert [type(error) for error in told] == [EngineClosed] and ended == [True]
+    assert [type(error) for error in outcomes] == [EngineClosed] and ended == [True]
     assert len(compiler.made) == stop
     compiler.before_next = lambda: None
     build.build_engine(config)

@@ -13,7 +13,7 @@ import pytest_asyncio  # noqa: F401 - the engine belongs to a test's own loop
 
 from specstream import Engine, SamplingParams
 from specstream.engine import admission as admissions
-from specstream.engine.prompt import encode_messages
+from specstream.engine.prompt import Prompt, PromptEncoder
 from specstream.errors import EngineBusy, EngineClosed, PromptError
 from specstream.types import Message
 from tests.tiny import save_pair
@@ -34,16 +34,22 @@ class Watched:
         self.lengths: list[int] = []
         self.threads: list[str] = []
         self.gate = threading.Event()
-        self._encode = encode_messages
-        patch.setattr(admissions, "encode_messages", self)
+        real = PromptEncoder.encode
 
-    def __call__(self, tokenizer: Any, messages: list[Message], context: int) -> list[int]:
+        def encode(
+            own: PromptEncoder, messages: list[Message], context: int, options: Any = None
+        ) -> Prompt:
+            self._note(messages)
+            return real(own, messages, context, options)
+
+        patch.setattr(PromptEncoder, "encode", encode)
+
+    def _note(self, messages: list[Message]) -> None:
         length = sum(len(message["content"]) for message in messages)
         self.lengths.append(length)
         self.threads.append(threading.current_thread().name)
         if length >= len(LONG):
             assert self.gate.wait(20), "whoever opens the gate waits for this"
-        return self._encode(tokenizer, messages, context)
 
 
 def engine_of(pair: tuple[Path, Path], **options: Any) -> Engine:

@@ -134,19 +134,6 @@ def test_requests_side_by_side_do_not_touch_each_other() -> None:
         assert inbox.token_ids == plain_greedy(text, 40)
 
 
-def test_a_seed_fixes_the_samples_whatever_runs_beside() -> None:
-    def sample(beside: int) -> list[int]:
-        core = make_core(MODEL, TOKENIZER, proposer("draft"))
-        params = SamplingParams(temperature=1.0, seed=9, max_tokens=30)
-        _, inbox = ask(core, "abc", params)
-        for _ in range(beside):
-            ask(core, "xyz", SamplingParams(temperature=1.0, max_tokens=30))
-        run_until_idle(core)
-        return inbox.token_ids
-
-    assert sample(0) == sample(2)
-
-
 def test_a_consumer_that_stops_reading_parks_its_own_request_only() -> None:
     core = make_core(MODEL, TOKENIZER, OffProposer(), eos_ids=())
     slow = Inbox(reading=False, limit=4)

@@ -256,7 +256,8 @@ def deciding(after: int) -> Callable[[list[int], str], bool]:
         ({"processors": (emptying(7),)}, SamplingError, 7),
         ({"processors": (emptying(0),)}, SamplingError, 0),
         ({"stop_when": (deciding(7),)}, RequestError, 6),
-        ({"grammar": Grammar("regex", "abc"), "min_tokens": 9}, SamplingError, 3),
+        ({"grammar": Grammar("regex", "abc"), "min_tokens": 9}, SamplingError, 0),
+        ({"grammar": Grammar("regex", "abc"), "bad_words": ("c",)}, SamplingError, 2),
     ],
 )
 def test_a_fault_ends_its_own_request_where_plain_decoding_would(

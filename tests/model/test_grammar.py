@@ -265,6 +265,36 @@ def test_a_matcher_that_gives_up_on_a_draft_is_taken_back_to_what_is_certain(
     assert allowed_text(grammar, "b") == "d"
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "longest"),
+    [
+        ("regex", "(yes|no|perhaps)", 7),
+        ("regex", "é?[0-9]", 3),
+        ("json_schema", '{"enum": ["Ann", "Bo"]}', 5),
+        ("regex", "[a-h ]{5,40}", 40),
+        ("regex", ".*", None),
+    ],
+)
+def test_how_long_a_reply_can_be_is_known(kind: str, text: str, longest: int | None) -> None:
+    grammar = state(kind, text)
+    before = allowed_text(grammar)
+    assert grammar.can_last(longest or 10_000)
+    assert longest is None or grammar.can_last(longest + 1) == (longest > 7)  # too many to look at
+    assert allowed_text(grammar) == before
+
+
+async def test_a_grammar_that_ends_too_early_is_refused_before_the_first_token() -> None:
+    short = Grammar("regex", "(yes|no)")
+    async with Engine.load(proposer="off") as engine:
+        params = SamplingParams(grammar=short, min_tokens=30)
+        async with engine.generate("Is it?", params) as chunks:
+            with pytest.raises(SamplingError, match="min_tokens=30"):
+                await anext(aiter(chunks))
+        params = SamplingParams(grammar=Grammar("regex", "(yes|no){2}"), min_tokens=2)
+        async with engine.generate("Is it?", params) as chunks:
+            assert "".join([chunk.text async for chunk in chunks])
+
+
 def test_the_vocabulary_is_built_once_and_few_are_kept() -> None:
     module._vocabulary.cache_clear()
     for _ in range(3):

@@ -104,6 +104,52 @@ def test_what_it_does_not_compute_runs_as_it_is(name: str, changes: dict[str, An
     torch.testing.assert_close(rows, whole(model, text(20)), atol=1e-4, rtol=1e-4)
 
 
+class Packed(torch.Tensor):
+    """A weight as quantised ones are: eight-bit numbers and scales, which can only be multiplied by."""
+
+    numbers: torch.Tensor
+    scales: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, weight: torch.Tensor) -> Packed:
+        made: Any = torch.Tensor._make_wrapper_subclass(cls, weight.shape, dtype=weight.dtype)
+        made.scales = weight.abs().amax(-1, keepdim=True) / 127
+        made.numbers = (weight / made.scales).round().to(torch.int8)
+        found: Packed = made
+        return found
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.linear:
+            x, weight, *bias = args
+            return func(x, weight.numbers.to(x.dtype) * weight.scales, *bias)
+        plain: Any = super().__torch_function__
+        return plain(func, types, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.ops.aten.detach.default:
+            return args[0]
+        raise NotImplementedError(f"{func} on a packed weight")
+
+
+@torch.inference_mode()
+def test_weights_that_can_only_be_multiplied_by_are_left_alone() -> None:
+    with torch.inference_mode(False), torch.no_grad():
+        model = build("llama")
+        for layer in model.model.layers:
+            layer.mlp.up_proj.weight = torch.nn.Parameter(
+                Packed(layer.mlp.up_proj.weight.data), requires_grad=False
+            )
+    runner, ids = ModelRunner(model), text(20)
+    assert not runner.lean
+    cache = runner.new_cache()
+    parts = [runner.forward([ForwardInput(p, cache, keep=10)])[0] for p in (ids[:10], ids[10:])]
+    torch.testing.assert_close(torch.cat(parts), whole(model, ids), atol=1e-4, rtol=1e-4)
+
+
 def test_a_model_that_does_something_else_is_found_out(caplog: pytest.LogCaptureFixture) -> None:
     model = tiny_model(40)
     own = model.model.norm.forward

@@ -1,23 +1,28 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import CONFIG_MAPPING
 
-from specstream.config import EngineConfig
+from specstream.config import EngineConfig, OffProposerConfig
 from specstream.engine.build import build_engine
 from specstream.errors import (
     ConfigError,
     ModelBroken,
     ModelError,
     ModelNotFound,
+    ModelUnsupported,
+    PromptError,
     VocabularyMismatch,
 )
 from specstream.model.load import choose_device, choose_dtype
-from tests.tiny import byte_tokenizer, tiny_model
+from specstream.types import SamplingParams
+from tests.tiny import ask, byte_tokenizer, run_until_idle, tiny_model
 
 
 @pytest.fixture
@@ -109,6 +114,100 @@ def test_damaged_files_are_one_clear_line(folder: Path, damage: object) -> None:
     assert "model" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value, ModelError)
+
+
+def said(folder: Path, kind: type[ModelError]) -> str:
+    with pytest.raises(kind) as caught:
+        build(folder)
+    assert str(caught.value).startswith(f"{folder}: ")
+    return str(caught.value)
+
+
+def test_what_is_wrong_with_weights_is_told_by_their_names(folder: Path) -> None:
+    misshape_a_weight(folder)
+    assert "model.norm.weight has shape [7] and should have [32]" in said(folder, ModelBroken)
+
+
+def test_missing_weights_are_counted_and_a_few_named(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    kept = {name: tensor for name, tensor in tensors.items() if "mlp" not in name}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    message = said(folder, ModelBroken)
+    assert "6 weights are missing: " in message and message.endswith(", and 3 more")
+
+
+def test_an_unknown_model_type_is_told_whole(folder: Path) -> None:
+    damage_architecture(folder)
+    message = said(folder, ModelBroken)
+    assert "'no-such-architecture'" in message and message.endswith("config.json is wrong)")
+    config = {"model_type": "no-such-architecture", "auto_map": {"AutoConfig": "their.Config"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert "code of their own, which is not run" in said(folder, ModelBroken)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("t5", "encoder-decoder models are not supported"),
+        ("bart", "encoder-decoder models are not supported"),
+        ("mamba", "can't be rolled back"),
+        ("moshi", "moshi"),
+        ("vit", "no causal language model of type 'vit'"),
+    ],
+)
+def test_what_is_no_decoder_is_refused_before_a_weight_is_read(
+    folder: Path, kind: str, words: str
+) -> None:
+    CONFIG_MAPPING[kind]().save_pretrained(folder)
+    remove_weights(folder)
+    assert words in said(folder, ModelUnsupported)
+
+
+def fill_with_nan(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    nan = {name: torch.full_like(tensor, torch.nan) for name, tensor in tensors.items()}
+    save_file(nan, folder / "model.safetensors", {"format": "pt"})
+
+
+def test_weights_that_are_no_numbers_are_found(folder: Path, tmp_path: Path) -> None:
+    draft = tmp_path / "draft"
+    shutil.copytree(folder, draft)
+    fill_with_nan(draft)
+    with pytest.raises(ModelBroken, match=f"{draft}: its logits are not numbers"):
+        build(folder, draft, "draft")
+    fill_with_nan(folder)
+    assert "not numbers" in said(folder, ModelBroken)
+
+
+def test_a_tokenizer_larger_than_its_model_is_refused_with_the_remedy(folder: Path) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens(["hello"])
+    tokenizer.save_pretrained(folder)
+    rows = len(tokenizer) - 1
+    with pytest.raises(ModelBroken, match="'hello'") as caught:
+        build(folder)
+    assert f"{rows} output rows" in str(caught.value)
+    assert f"resize_token_embeddings({rows + 1})" in str(caught.value)
+
+
+def test_a_special_token_without_a_row_is_told_and_a_prompt_with_it_refused(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"pad_token": "<pad>"})
+    tokenizer.chat_template = (
+        "{% set said = messages[-1].content %}{{ said }}{% if said == 'pad' %}<pad>{% endif %}"
+    )
+    tokenizer.save_pretrained(folder)
+    config = EngineConfig(target=str(folder), proposer=OffProposerConfig())
+    core = build_engine(config)
+    assert "<pad>" in caplog.messages[0]
+    _, inbox = ask(core, "pad", SamplingParams(max_tokens=4))
+    _, other = ask(core, "hello <pad> you", SamplingParams(max_tokens=4))  # only spelled
+    run_until_idle(core)
+    (error,) = inbox.errors
+    assert isinstance(error, PromptError) and "'<pad>'" in str(error)
+    assert not inbox.chunks and len(other.token_ids) == 4
 
 
 def test_a_draft_of_another_family_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_a_row_has_the_same_bits_alone_among_others_and_once_committed() -> None
 def test_rows_of_a_tree_follow_their_own_path() -> None:
     params = SamplingParams(repetition_penalty=1.5, frequency_penalty=0.5, bad_words=("ab",))
     a, b, c, _ = LETTERS
-    tokens, parents = torch.tensor([a, b, c, b, a]), torch.tensor([-1, -1, 0, 0, 1])
+    tokens, parents = torch.tensor([a, b, c, b, a]), (-1, -1, 0, 0, 1)
     contexts = Proposal(tokens, parents=parents).contexts()
     assert contexts == [[], [a], [b], [a, c], [a, b], [b, a]]
     assert Proposal(tokens[:2]).contexts() == [[], [a], [a, b]]

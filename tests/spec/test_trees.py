@@ -114,7 +114,7 @@ def test_a_drawn_verdict_follows_the_law() -> None:
     logits = torch.randn(5, 4, generator=generator)
     q = torch.rand(4, 4, generator=generator).softmax(-1)
     parents, tokens = [-1, -1, 0, 0], torch.tensor([1, 2, 3, 0])
-    case = Case(Proposal(tokens, q, torch.tensor(parents)), logits, PLAIN, generator)
+    case = Case(Proposal(tokens, q, tuple(parents)), logits, PLAIN, generator)
     law = tree_law(tokens, parents, logits.softmax(-1), q)
     following = law.following / law.following.sum(-1, keepdim=True)
     wanted = (law.accepted.unsqueeze(-1) * following).double()
@@ -137,7 +137,7 @@ def test_a_drawn_verdict_follows_the_law() -> None:
 def tree_case(tokens: list[int], parents: list[int], table: Tensor, params: SamplingParams) -> Case:
     """A tree after context 0 of a target whose next token depends on the last one only."""
     rows = torch.stack([table[0], *(table[token] for token in tokens)])
-    proposal = Proposal(torch.tensor(tokens), None, torch.tensor(parents))
+    proposal = Proposal(torch.tensor(tokens), None, tuple(parents))
     return Case(proposal, rows, params, torch.Generator().manual_seed(0))
 
 

@@ -60,6 +60,13 @@ def test_a_sound_pair_is_called_sound(
     assert "num_beams" in parameters["refused"]
 
 
+def test_a_target_without_a_draft_is_checked_with_lookup(
+    pair: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, values = verify([*pair[:2], "--runs", "10", "--dtype", "float32"], capsys)
+    assert (code, values["proposer"], values["draft"]) == (0, "ngram", None)
+
+
 def test_a_draft_that_lies_about_q_is_caught(
     pair: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -14,12 +16,13 @@ from websockets.asyncio.server import ServerConnection
 from specstream.errors import (
     ConfigError,
     ConnectionFailed,
+    PromptError,
     ProtocolError,
     RequestError,
     SamplingError,
 )
-from specstream.testing import ScriptedEngine
-from specstream.types import AvatarCue, SamplingParams, ScenePrompt
+from specstream.testing import ScriptedEngine, ScriptedGeneration
+from specstream.types import AvatarCue, Message, SamplingParams, ScenePrompt
 from specstream.ws.client import (
     AudioDelta,
     AvatarDelta,
@@ -33,7 +36,7 @@ from specstream.ws.client import (
     TextDelta,
 )
 from specstream.ws.listen import listen
-from tests.ws.doubles import BrokenVoice, Gate, Stand, WordVoice
+from tests.ws.doubles import BrokenVoice, Gate, Stand, WordVoice, wait_for
 
 SAID = "Hello [smile] there, dear friend. How are you?"
 HEARD = "Hello there, dear friend. How are you?"
@@ -151,6 +154,49 @@ async def test_a_failed_reply_ends_with_its_error() -> None:
         assert not any(isinstance(event, Problem) for event in events)
 
 
+class ChoosyEngine(ScriptedEngine):
+    """Refuses long prompts, as an engine does."""
+
+    @asynccontextmanager
+    async def generate(
+        self, messages: Sequence[Message] | str, *args: Any, **options: Any
+    ) -> AsyncGenerator[ScriptedGeneration, None]:
+        if any(len(message["content"]) > 99 for message in messages if isinstance(message, dict)):
+            raise PromptError("the prompt has 100 tokens; shorten it")
+        async with super().generate(messages, *args, **options) as generation:
+            yield generation
+
+
+async def test_words_that_were_refused_are_taken_back_before_the_next_are_said() -> None:
+    engine = ChoosyEngine(["five.", "six."])
+    stand = Stand(engine, voice=None)
+    async with stand.running(), RealtimeClient.connect(stand.url, events=()) as client:
+        (done,) = await read(client.respond("x" * 100, audio=False))
+        assert isinstance(done, Done)
+        assert done.error is not None
+        assert (done.status, done.error[0]) == ("failed", "bad_prompt")
+        with pytest.raises(RequestError, match="no voice"):
+            await read(client.respond("Speak!", audio=True))
+        for text in ("Hi", "And?"):
+            assert isinstance((await read(client.respond(text, audio=False)))[-1], Done)
+    assert [m["content"] for m in engine.requests[1][0]] == ["Hi", "five.", "And?"]
+
+
+async def test_words_before_an_interrupted_reply_stay_said() -> None:
+    gate = Gate()
+    engine = ScriptedEngine(["five.", "six."], gate=gate)
+    stand = Stand(engine)
+    async with stand.running(), RealtimeClient.connect(stand.url, events=()) as client:
+        reply = client.respond("Hi", audio=False)
+        async with anyio.create_task_group() as group:
+            group.start_soon(read, reply)
+            await wait_for(lambda: bool(engine.generations))
+            await client.cancel()
+        gate.open()
+        await read(client.respond("And?", audio=False))
+    assert [m["content"] for m in engine.requests[1][0]] == ["Hi", "And?"]
+
+
 async def test_a_refused_request_raises_and_the_client_stays_usable() -> None:
     stand = Stand(ScriptedEngine(["five."]), voice=None)
     async with stand.running(), RealtimeClient.connect(stand.url) as client:
@@ -180,7 +226,7 @@ async def test_connecting_fails_with_one_clear_error(
     stand = Stand(ScriptedEngine(["x"]), api_key="secret")
     async with stand.running():
         with pytest.raises(error, match=reason):
-            async with RealtimeClient.connect(url.format(port=stand.port)):
+            async with RealtimeClient.connect(url.format(port=stand.port), ready_timeout=0):
                 raise AssertionError("connected")
         async with RealtimeClient.connect(stand.url, api_key="secret") as client:
             assert client.session["model"] == "specstream"

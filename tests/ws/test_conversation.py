@@ -127,7 +127,7 @@ def test_truncation_is_refused_where_it_makes_no_sense() -> None:
     entry = spoken_entry(words=True)
     conversation = Conversation(entries=[entry, Entry("typed", "assistant", "Hi")])
     cases = {
-        ("nowhere", 0, 10): "item_not_found",
+        ("nowhere", 0, 10): "item_truncate_invalid_item_id",
         ("typed", 0, 10): "unsupported_content_type",
         ("item", 1, 10): "unsupported_content_type",
         ("item", 0, 334): "invalid_value",

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Origin, Subprotocol
 from websockets.version import version as websockets_version
 
 from specstream.errors import ConfigError, PortUnavailable
 from specstream.testing import ScriptedEngine
+from specstream.ws.places import Places
 from specstream.ws.server import RealtimeServer
-from tests.ws.doubles import Stand, WordVoice, wait_for
+from tests.ws.doubles import Gate, Stand, WordVoice, wait_for
 
 KEY = "s3cret"
 
@@ -112,21 +114,52 @@ async def test_foreign_pages_are_kept_out(
         assert await status(server, origin=told) == wanted
 
 
-async def test_a_name_that_was_pointed_at_this_machine_is_kept_out() -> None:
+UPGRADE = (
+    "Upgrade: websocket",
+    "Connection: Upgrade",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+    "Sec-WebSocket-Version: 13",
+)
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", "/v1/realtime", "/nothing"])
+async def test_a_name_that_was_pointed_at_this_machine_is_kept_out(path: str) -> None:
     server = stand()
     async with server.running():
-        code, _, _ = await get(
-            server.port,
-            "/v1/realtime",
-            "GET",
-            "Upgrade: websocket",
-            "Connection: Upgrade",
-            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
-            "Sec-WebSocket-Version: 13",
-            "Origin: http://rebound.example",
-            host="rebound.example",
-        )
-        assert code == 403
+        rebound = (*UPGRADE, "Origin: http://rebound.example")
+        for headers in ((), rebound):
+            code, _, body = await get(server.port, path, "GET", *headers, host="rebound.example")
+            assert code == 421
+            assert "specstream" not in body
+        assert server.server.counters.refused_total == 2
+
+
+@pytest.mark.parametrize(
+    ("host", "options", "code"),
+    [
+        ("127.0.0.1:1234", {}, 200),
+        ("localhost", {}, 200),
+        ("LocalHost:8765", {}, 200),
+        ("[::1]:8765", {}, 200),
+        ("192.168.1.5", {}, 200),
+        ("localhost.evil.example", {}, 421),
+        ("127.0.0.1.evil.example", {}, 421),
+        ("evil.example:80", {"api_key": KEY}, 421),
+        ("voice.example", {"allowed_hosts": ["Voice.example"]}, 200),
+        ("other.example", {"allowed_hosts": ["voice.example"]}, 421),
+        ("other.example", {"allowed_hosts": ["*"]}, 200),
+        ("any.example", {"api_key": KEY, "host": "0.0.0.0"}, 200),
+        ("any.example", {"api_key": KEY, "host": "0.0.0.0", "allowed_hosts": ["v.example"]}, 421),
+        ("user@localhost@evil.example", {}, 421),
+        ("[::1", {}, 400),
+    ],
+)
+async def test_only_names_of_this_server_are_answered(
+    host: str, options: dict[str, Any], code: int
+) -> None:
+    server = stand(**options)
+    async with server.running():
+        assert (await get(server.port, "/healthz", host=host))[0] == code
 
 
 async def test_when_all_sessions_are_taken_the_next_is_told_to_come_back() -> None:
@@ -136,6 +169,66 @@ async def test_when_all_sessions_are_taken_the_next_is_told_to_come_back() -> No
             assert await status(server) == 503
         await wait_for(lambda: server.server.counters.sessions == 0)
         assert await status(server) == 101
+
+
+@pytest.mark.parametrize(
+    ("address", "most", "each", "let_in"),
+    [
+        ("203.0.113.7", 8, None, 4),
+        ("203.0.113.7", 8, 3, 3),
+        ("::ffff:203.0.113.7", 8, 3, 3),
+        ("2001:db8::1", 8, 3, 3),
+        ("127.0.0.1", 8, None, 8),
+        ("127.0.0.1", 8, 3, 3),
+        ("::1", 8, None, 8),
+        ("203.0.113.7", 1, None, 1),
+    ],
+)
+def test_one_address_cannot_have_all_places(
+    address: str, most: int, each: int | None, let_in: int
+) -> None:
+    places = Places(most, each)
+    with ExitStack() as stack:
+        for _ in range(let_in):
+            assert places.refusal(address) is None
+            stack.enter_context(places.taken(address))
+        assert places.refusal(address) is not None
+        if address.startswith("2001:db8::"):
+            assert places.refusal("2001:db8::ffff:2") is not None, "the same network"
+            assert places.refusal("2001:db8:0:1::1") is None
+        if let_in < most:
+            assert places.refusal("198.51.100.1") is None, "others still can"
+    assert places.refusal(address) is None
+
+
+async def test_an_address_with_all_its_places_is_told() -> None:
+    server = stand(max_per_address=1)
+    async with server.running():
+        async with server.client():
+            code, _, body = await get(server.port, "/v1/realtime", "GET", *UPGRADE)
+            assert (code, "your address" in body) == (503, True)
+        await wait_for(lambda: server.server.counters.sessions == 0)
+        assert await status(server) == 101
+
+
+async def test_a_client_that_says_nothing_gives_its_place_back() -> None:
+    """The one that is being answered keeps its place, however long that takes."""
+    gate = Gate()
+    server = Stand(ScriptedEngine(["fine."], gate=gate), idle_s=0.01)
+    async with server.running(), server.client() as waiting:
+        await waiting.ask("Hi", output_modalities=["text"])
+        await waiting.until("response.created")
+        for _ in range(2):
+            async with server.client() as silent:
+                with pytest.raises(ConnectionClosed) as caught:
+                    await silent.next()
+        assert caught.value.rcvd is not None
+        assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (
+            1008,
+            "idle_timeout: no frame for 0.01 s",
+        )
+        gate.open()
+        await waiting.until("response.done")
 
 
 async def test_the_plain_pages() -> None:
@@ -155,7 +248,8 @@ async def test_the_plain_pages() -> None:
             await wire.until("response.done")
             code, _, body = await get(server.port, "/metrics")
         assert code == 200
-        assert "specstream_sessions 1\n" in body
+        assert "specstream_open_sessions 1\n" in body
+        assert "specstream_sessions_total 1\n" in body
         assert 'specstream_responses_total{status="completed"} 1\n' in body
         assert "specstream_audio_seconds_total 0.2\n" in body
         assert (await get(server.port, "/nothing"))[0] == 404
@@ -192,6 +286,8 @@ async def test_figures_need_the_key_and_the_page_does_not() -> None:
         {"host": ""},
         {"api_key": ""},
         {"max_sessions": 0},
+        {"max_per_address": 0},
+        {"idle_s": 0.0},
         {"max_size": 10},
         {"lead_s": 0.0},
         {"buffer_s": 0.0},

@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 import pytest
@@ -15,11 +15,12 @@ from specstream.errors import ProtocolError
 from specstream.types import SamplingParams, Span
 from specstream.ws import events as ev
 from specstream.ws import protocol as pr
+from specstream.ws.conversation import _MISSING
 from specstream.ws.outbox import MAX_BYTES, MAX_EVENTS, Outbox
 from specstream.ws.protocol import SessionUpdate, parse_client_event
 from specstream.ws.resources import Extra
 from specstream.ws.settings import Sampling, SessionSettings, sampling_params
-from specstream.ws.wire import Refused
+from specstream.ws.wire import Ignored, Refused
 
 USER = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]}
 
@@ -102,9 +103,11 @@ BAD_FRAMES = [
         "invalid_value",
         "audio_end_ms",
     ),
-    (frame("input_audio_buffer.append", audio=""), "input_audio_not_supported", "type"),
-    (frame("input_audio_buffer.commit"), "input_audio_not_supported", "type"),
-    (frame("input_audio_buffer.clear"), "input_audio_not_supported", "type"),
+    (
+        frame("session.update", session={"type": "realtime", "audio": {"input": {"gain": 2}}}),
+        "unknown_parameter",
+        "session.audio.input.gain",
+    ),
     (frame("output_audio_buffer.clear"), "output_audio_buffer_not_supported", "type"),
 ]
 
@@ -124,7 +127,7 @@ def test_updates_change_what_they_name_and_nothing_else() -> None:
     start = SessionSettings(type="realtime", instructions="Be kind.")
     one = updated(
         start,
-        audio={"input": {"turn_detection": {"type": "server_vad"}}, "output": {"voice": "marin"}},
+        audio={"output": {"voice": "marin"}},
         specstream={"events": ["avatar"], "sampling": {"temperature": 0.5}},
     )
     assert (one.instructions, one.audio.output.voice) == ("Be kind.", "marin")
@@ -132,10 +135,10 @@ def test_updates_change_what_they_name_and_nothing_else() -> None:
     two = updated(
         one,
         instructions="",
-        audio={"input": {"turn_detection": None}},
+        audio={"output": {"format": {"type": "audio/pcm", "rate": 24000}}},
         specstream={"sampling": {"seed": 7, "logit_bias": {"5": -2}}},
     )
-    assert (two.instructions, two.audio.input.turn_detection) == ("", None)
+    assert two.instructions == ""
     assert two.audio.output.voice == "marin"
     assert two.specstream.events == ["avatar"]
     sampling = two.specstream.sampling
@@ -145,12 +148,60 @@ def test_updates_change_what_they_name_and_nothing_else() -> None:
     assert three.specstream.sampling.seed == 7
     for bad in (
         {"audio": {"output": {"format": {"type": "audio/pcm", "rate": 16000}}}},
-        {"audio": {"output": {"speed": 1.5}}},
         {"specstream": {"events": ["weather"]}},
-        {"tools": [{"type": "function", "name": "f"}]},
     ):
         with pytest.raises(Refused):
             updated(two, **bad)
+
+
+UNSERVED = {
+    "tools": [{"type": "function", "name": "f"}],
+    "tool_choice": "required",
+    "parallel_tool_calls": False,
+    "prompt": {"id": "p"},
+    "reasoning": {"effort": "low"},
+    "tracing": {"workflow_name": "w" * 100_000},
+    "truncation": "disabled",
+    "include": ["item.input_audio_transcription.logprobs"],
+    "audio": {
+        "input": {
+            "format": {"type": "audio/pcmu"},
+            "noise_reduction": {"type": "near_field"},
+            "transcription": {"model": "whisper-1"},
+            "turn_detection": {"type": "semantic_vad", "eagerness": "high"},
+        },
+        "output": {"speed": 1.5, "voice": "marin"},
+    },
+}
+
+
+def test_settings_that_cannot_be_served_are_left_out_and_named() -> None:
+    update = {"type": "realtime", "instructions": "Be kind.", **UNSERVED}
+    event = parse_client_event(frame("session.update", session=update))
+    assert isinstance(event, SessionUpdate)
+    merged = SessionSettings(type="realtime").merged(event.session)
+    wanted = {"instructions": "Be kind.", "audio": {"output": {"voice": "marin"}}}
+    start = SessionSettings(type="realtime").model_dump()
+    start["instructions"] = wanted["instructions"]
+    start["audio"]["output"]["voice"] = "marin"
+    assert merged.model_dump() == start, "the rest is taken, and nothing of this is echoed"
+    told = [ignored.param for ignored in event.ignored]
+    inputs = ["format", "noise_reduction", "transcription", "turn_detection"]
+    assert told == [
+        *(f"session.{name}" for name in UNSERVED if name != "audio"),
+        *(f"session.audio.input.{name}" for name in inputs),
+        "session.audio.output.speed",
+    ]
+    assert all(len(ignored.message) < 200 for ignored in event.ignored)
+    nothing: list[dict[str, Any]] = [
+        {"tools": [], "tool_choice": "auto", "tracing": None, "truncation": "auto", "include": []},
+        {"audio": {"input": {"turn_detection": None}, "output": {"speed": 1.0}}},
+        {"tool_choice": "none", "prompt": None},
+    ]
+    for empty in nothing:
+        event = parse_client_event(frame("session.update", session={"type": "realtime", **empty}))
+        assert isinstance(event, SessionUpdate)
+        assert event.ignored == [], "nothing was asked for"
 
 
 def test_every_plain_sampling_parameter_can_be_set_over_the_wire() -> None:
@@ -180,9 +231,9 @@ async def test_the_log_is_numbered_in_order_and_bounded() -> None:
         group.start_soon(outbox.put, ev.ItemDeleted(item_id="late"))
         await anyio.wait_all_tasks_blocked()
         assert outbox.seq == MAX_EVENTS
-        frames = [json.loads(await outbox.take())]
+        frames = [json.loads(await outbox.take() or "")]
     assert outbox.seq == MAX_EVENTS + 1
-    frames += [json.loads(await outbox.take()) for _ in range(MAX_EVENTS)]
+    frames += [json.loads(await outbox.take() or "") for _ in range(MAX_EVENTS)]
     assert [f["specstream"]["seq"] for f in frames] == list(range(MAX_EVENTS + 1))
     assert [f["event_id"] for f in frames] == [f"event_{n}" for n in range(MAX_EVENTS + 1)]
     assert (frames[0]["specstream"]["t_ms"], frames[1]["specstream"]["t_ms"]) == (0.0, 500.0)
@@ -193,7 +244,7 @@ async def test_the_log_is_numbered_in_order_and_bounded() -> None:
             await anyio.wait_all_tasks_blocked()
             assert outbox.seq == MAX_EVENTS + 2
             scope.cancel()
-    assert len(await outbox.take()) > MAX_BYTES
+    assert len(await outbox.take() or "") > MAX_BYTES
 
 
 def test_the_document_names_every_event_code_and_field() -> None:
@@ -205,6 +256,8 @@ def test_the_document_names_every_event_code_and_field() -> None:
     for source in (root / "specstream" / "ws").glob("*.py"):
         codes.update(re.findall(r'Refused\(\s*"(\w+)"', source.read_text(encoding="utf-8")))
     assert len(codes) > 10
+    codes.update(code for code, _ in _MISSING.values())
+    codes.update(get_args(Ignored.model_fields["code"].annotation))
     names = [*types, *fields, *codes]
     missing = [name for name in names if not re.search(rf"[`\".]{re.escape(name)}[`\"]", text)]
     assert missing == []

@@ -173,14 +173,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("response.cancel", {}, "response_cancel_not_active"),
     ("response.cancel", {"response_id": "resp_x"}, "response_cancel_not_active"),
-    ("conversation.item.retrieve", {"item_id": "x"}, "item_not_found"),
-    ("conversation.item.delete", {"item_id": "x"}, "item_not_found"),
+    ("conversation.item.retrieve", {"item_id": "x"}, "item_retrieve_invalid_item_id"),
+    ("conversation.item.delete", {"item_id": "x"}, "item_delete_invalid_item_id"),
     (
         "conversation.item.truncate",
         {"item_id": "x", "content_index": 0, "audio_end_ms": 0},
-        "item_not_found",
+        "item_truncate_invalid_item_id",
     ),
-    ("input_audio_buffer.append", {"audio": ""}, "input_audio_not_supported"),
     (
         "response.create",
         {"response": {"input": [{"type": "item_reference", "id": "x"}]}},

@@ -39,8 +39,9 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn, "CANCEL_GRACE_S", math.inf)
 
 
-async def test_cancel_before_the_first_token() -> None:
-    engine = ScriptedEngine(["one two three."], gate=Gate())
+async def test_cancel_before_the_first_token_keeps_what_was_said() -> None:
+    gate = Gate()
+    engine = ScriptedEngine(["one two three."], gate=gate)
     stand = Stand(engine)
     async with stand.running(), stand.client() as wire:
         await wire.ask("Hi")
@@ -51,6 +52,10 @@ async def test_cancel_before_the_first_token() -> None:
         assert (done["status"], done["output"]) == ("cancelled", [])
         assert done["status_details"] == {"type": "cancelled", "reason": "client_cancelled"}
         assert wire.types()[-2:] == ["response.created", "response.done"]
+        gate.open()
+        await wire.ask("Are you there?", output_modalities=["text"])
+        await wire.until("response.done")
+        assert [m["content"] for m in engine.requests[1][0]] == ["Hi", "Are you there?"]
 
 
 async def test_cancel_in_the_middle_of_the_text() -> None:

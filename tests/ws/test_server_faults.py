@@ -114,12 +114,11 @@ class _FailingEngine(ScriptedEngine):
         self,
         messages: Sequence[Message] | str,
         params: SamplingParams | None = None,
-        *,
-        reference: str = "",
+        **options: Any,
     ) -> AsyncGenerator[Any, None]:
         if self._after == 0:
             raise self._error
-        async with super().generate(messages, params, reference=reference) as generation:
+        async with super().generate(messages, params, **options) as generation:
             step = generation.__anext__
             count = 0
 

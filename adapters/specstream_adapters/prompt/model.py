@@ -19,12 +19,10 @@ __all__ = ["ModelRewriter", "ModelStoryboard", "fault"]
 _TASK = (
     "You write prompts for a video generator. Rewrite the prompt as one richer line of plain"
     " English: shot and camera first, then who does what and where, then light, colour and small"
-    " visible details. Repeat the subject word for word. Keep the action and the place. Add no"
-    " person, name or quotation. Answer with the prompt only."
+    " visible details. Keep the subject, the action and the place. Add no person and no quotation."
+    " Answer with the prompt only."
 )
 _SOURCE_CHARS = 4000  # how much of the reply is kept to be cited
-_CAPITALISED = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
-_STARTS = re.compile(r"(?:^|[.!?:;…—–]\s+|[\"“‘(]\s*)$")
 
 
 class ModelRewriter:
@@ -155,7 +153,7 @@ class _Desk:
             except SpecstreamError as error:
                 self._rewriter.keep(str(error))
                 continue
-            prompt = answer.strip().strip('"“”').strip()
+            prompt = _cleaned(answer)
             why = fault(prompt, shot, source, max_chars=self._rewriter.max_chars)
             if why:
                 self._rewriter.keep(why)
@@ -163,7 +161,8 @@ class _Desk:
                 self._done.append((shot, prompt))
 
     async def _ask(self, shot: ScenePrompt, source: str) -> str:
-        asked = f"Text: {source}\nSubject: {shot.subject}\nPrompt: {shot.prompt}"
+        about = f"\nSubject: {shot.subject}" if shot.subject else ""
+        asked = f"Text: {source}{about}\nPrompt: {shot.prompt}"
         messages: list[Message] = [
             {"role": "system", "content": _TASK},
             {"role": "user", "content": asked},
@@ -248,9 +247,9 @@ class ModelStoryboard:
 def fault(prompt: str, shot: ScenePrompt, source: str, *, max_chars: int) -> str:
     """What is wrong with ``prompt`` as a new prompt for ``shot``; "" if nothing is.
 
-    It must be one line of at least five words and at most ``max_chars`` characters, hold the
-    subject word for word and no brackets or markup, and bring in no proper name (a capitalised word
-    that doesn't begin a sentence) which neither the text nor the old prompt has.
+    It must be one line of at least five words and at most ``max_chars`` characters without brackets
+    or markup, and have a word (of four letters or more) in common with the subject or, where nobody
+    is known, with the text: else the model wrote about something else.
     """
     if not prompt:
         return "the answer is empty"
@@ -260,11 +259,18 @@ def fault(prompt: str, shot: ScenePrompt, source: str, *, max_chars: int) -> str
         return f"the answer has {len(prompt)} characters"
     if re.search(r"[\[\]{}<>|]|https?:", prompt):
         return "the answer holds markup"
-    if shot.subject.casefold() not in prompt.casefold():
-        return "the answer doesn't repeat the subject"
-    known = {w.casefold() for w in _CAPITALISED.findall(f"{source} {shot.prompt} {shot.style}")}
-    for word in _CAPITALISED.finditer(prompt):
-        starts = _STARTS.search(prompt[: word.start()]) is not None
-        if word[0][0].isupper() and not starts and word[0].casefold() not in known:
-            return f"the answer brings in {word[0]!r}"
+    about = _words(shot.subject) or _words(source)
+    if about and not about & _words(prompt):
+        return "the answer is about something else"
     return ""
+
+
+def _cleaned(answer: str) -> str:
+    """An answer without what models put around one: a label before, quotation marks, a fence."""
+    text = answer.strip().strip("`").strip()
+    text = re.sub(r"^(?:\w+ )?prompt:\s*", "", text, flags=re.IGNORECASE)
+    return text.strip().strip('"“”').strip()
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"[^\W\d_]{4,}", text.casefold()))

@@ -1,18 +1,17 @@
-"""A rule-based storyboard: phrases become shots, each usable as soon as it is emitted."""
+"""A storyboard by rules: sentences pass through, with their subject, place and style carried along."""
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 
 from specstream.errors import ConfigError
 from specstream.types import Phrase, ScenePrompt, Span
-from specstream_adapters.prompt.bible import Bible, Subject
-from specstream_adapters.prompt.board import Story
-from specstream_adapters.prompt.look import compose
+from specstream_adapters.prompt.bible import Bible, Seen
 from specstream_adapters.prompt.reading import Reader, Sentence, is_code
-from specstream_adapters.prompt.world import World
 
 __all__ = ["TemplateRewriter", "TemplateStoryboard"]
 
@@ -21,20 +20,42 @@ _NEGATIVE = (
     "text, captions, subtitles, watermark, logo, split screen, blurry, deformed hands, extra limbs"
 )
 _REMEMBERED = 64  # sentences that can be taken back
+_LONGEST = 320  # characters of a sentence that go into its prompt
+_QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|«[^»]*»|„[^“]*“")
+_TALK = re.compile(r"\b(?:I|me|my|we|us|our|you|your)\b|\?\W*$", re.IGNORECASE)
+_ENDED = re.compile(r"[.!?…。！？][\"”»]?$")
+_MOODS = {
+    "smile": "warm", "happy": "warm", "laugh": "warm", "chuckle": "warm", "giggle": "warm",
+    "sad": "sombre", "cry": "sombre", "sob": "sombre", "tearful": "sombre",
+    "worried": "tense", "afraid": "tense", "scared": "tense", "nervous": "tense",
+    "sigh": "weary", "tired": "weary", "surprised": "astonished", "wide": "astonished",
+    "gasp": "astonished", "angry": "fierce", "whisper": "hushed", "quiet": "hushed",
+    "think": "pensive", "serious": "pensive", "determined": "determined", "brave": "determined",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Shot:
+    """What one sentence makes of the screen."""
+
+    seen: Seen
+    camera: str
+    mood: str
+    talk: bool
 
 
 class TemplateRewriter:
-    """Makes a shot list from plain English narration by rules alone; needs no model.
+    """Makes a shot list by passing sentences through; needs no model and no parser.
 
-    A sentence with a new action is a new shot; one that only describes (weather, a name, a state)
-    revises the shot on screen, and so does the rest of a sentence that was cut in two. Whoever is
-    introduced is carried word for word from shot to shot, a place until the story moves on. Every
-    word of ``subject``, ``action`` and ``setting`` comes from the text or from an option; only
-    ``prompt`` also brings verbs into the form that captions have.
+    Each sentence that shows something is a shot, in its own words and in any language. Added are the
+    subject as the text introduced it ("Rusty, a brave little fox"), the place until another is
+    named, a camera, the mood of the last tag, and the style. Introductions, pronouns and places are
+    recognised in English only, by a few patterns (see `Bible`); what they miss is left out.
 
-    Where nobody is told of (a question, an answer, an order) the subject is ``default_subject``;
-    JSON and code give no shot. ``t_start_ms`` is the number of characters spoken before the shot
-    divided by ``chars_per_second``; tags don't count.
+    Talk to the listener (a question, "I", "you") shows ``default_subject`` speaking: one shot for
+    a run of such sentences. A quotation without any telling makes no shot of its own. JSON and code
+    give no shot. ``t_start_ms`` is the number of characters spoken before the shot divided by
+    ``chars_per_second``; tags don't count.
 
     Shot ids never repeat within one rewriter. A board that goes on where the last one ended in the
     same reply (after a flush) knows its people and places; with ``remember`` so does the next reply
@@ -45,7 +66,7 @@ class TemplateRewriter:
         negative: What every prompt should keep out.
         chars_per_second: Expected speed of speech.
         max_shots: After so many shots of a turn, the last one is revised instead.
-        default_subject: Who talks when nobody else does.
+        default_subject: Who talks to the listener.
         default_setting: Where, until the text says so.
         remember: Keep people and places for the next turn.
 
@@ -84,8 +105,6 @@ class TemplateRewriter:
         self.default_subject = default_subject
         self.default_setting = default_setting
         self.remember = remember
-        speaker = Subject(default_subject, set(), animate=True)
-        self._blank = Story(Bible(speaker), World(default_setting))
         self._ids = count(1)
         self._last: TemplateStoryboard | None = None
 
@@ -93,12 +112,12 @@ class TemplateRewriter:
         """Begin a turn."""
         return TemplateStoryboard(self, self._ids, self._last)
 
-    def first_story(self, phrase: Phrase, former: TemplateStoryboard | None) -> Story:
+    def first_bible(self, phrase: Phrase, former: TemplateStoryboard | None) -> Bible:
         """What a board knows whose first phrase is ``phrase``; ``former`` was closed before it."""
-        story = former.story_before(phrase) if former is not None else None
-        if story is None and self.remember and former is not None:
-            story = former.story_after()
-        return story or self._blank.copy()
+        bible = former.bible_before(phrase) if former is not None else None
+        if bible is None and self.remember and former is not None:
+            bible = former.bible_after()
+        return bible or Bible()
 
     def closed(self, board: TemplateStoryboard) -> None:
         """Keep what ``board`` knows for the next one."""
@@ -115,11 +134,12 @@ class TemplateStoryboard:
         self._former = former
         self._ids = ids
         self._reader = Reader()
-        self._story: Story | None = None
-        self._before: OrderedDict[int, Story] = OrderedDict()  # by a sentence's first character
+        self._bible: Bible | None = None
+        self._before: OrderedDict[int, Bible] = OrderedDict()  # by a sentence's first character
         self._shown: dict[int, str] = {}  # the shot that each of those sentences made
         self._sent: dict[str, ScenePrompt] = {}  # the newest version of each shot
         self._unshown: Sentence | None = None
+        self._talk_at: int | None = None  # where the run of talk began that the last shot shows
         self._index = 0
 
     async def add(self, phrase: Phrase) -> Sequence[ScenePrompt]:
@@ -127,8 +147,8 @@ class TemplateStoryboard:
 
         A phrase that starts before the last one ended replaces what was there.
         """
-        if self._story is None:
-            self._story = self._rewriter.first_story(phrase, self._former)
+        if self._bible is None:
+            self._bible = self._rewriter.first_bible(phrase, self._former)
             self._former = None  # or boards would keep each other for ever
         elif phrase.chars.start < (self._reader.end or 0):
             self._rewind(phrase.chars.start)
@@ -138,92 +158,158 @@ class TemplateStoryboard:
 
     async def close(self) -> Sequence[ScenePrompt]:
         """The text has ended: return what was still open. Never waits; idempotent."""
-        if self._story is None:
+        if self._bible is None:
             return []
         rest = self._reader.close()
         prompt = self._show(rest) if rest is not None else None
         if not self._sent and self._unshown is not None:
-            prompt = self._say(self._unshown)
+            shot = replace(self._shot(self._unshown, Bible()), talk=True)
+            prompt = self._emit(self._unshown, shot)
         self._rewriter.closed(self)
         return [prompt] if prompt is not None else []
 
-    def story_before(self, phrase: Phrase) -> Story | None:
+    def bible_before(self, phrase: Phrase) -> Bible | None:
         """What was known where ``phrase`` begins, if it can be the next one of the same reply."""
         start, end = phrase.chars.start, self._reader.end or 0
-        if self._story is None or not (0 < start <= end and 0 < phrase.index <= self._index + 1):
+        if self._bible is None or not (0 < start <= end and 0 < phrase.index <= self._index + 1):
             return None
         later = [at for at in self._before if at >= start]
-        return (self._before[min(later)] if later else self._story).copy()
+        return (self._before[min(later)] if later else self._bible).copy()
 
-    def story_after(self) -> Story | None:
-        """What the next turn may remember: people and place, but no shot."""
-        if self._story is None:
-            return None
-        story = self._story.copy()
-        story.draft, story.mood, story.speaking = None, "", False
-        return story
+    def bible_after(self) -> Bible | None:
+        """What the next turn may remember."""
+        return self._bible.copy() if self._bible is not None else None
 
     def _rewind(self, char: int) -> None:
         for start in sorted((start for start in self._before if start >= char), reverse=True):
-            self._story = self._before.pop(start)
+            self._bible = self._before.pop(start)
             self._shown.pop(start, None)
         self._sent = {shot: p for shot, p in self._sent.items() if p.span.start < char}
+        if self._talk_at is not None and self._talk_at >= char:
+            self._talk_at = None
 
     def _show(self, sentence: Sentence) -> ScenePrompt | None:
+        """The shot that a sentence makes, or revises: a longer reading of the same sentence."""
         start = sentence.span.start
         if start in self._before:  # its beginning was shown already: read it again as a whole
-            self._story = self._before[start].copy()
+            self._bible = self._before[start].copy()
         else:
-            assert self._story is not None
-            self._before[start] = self._story.copy()
+            assert self._bible is not None
+            self._before[start] = self._bible.copy()
             if len(self._before) > _REMEMBERED:
                 self._shown.pop(self._before.popitem(last=False)[0], None)
-        step = self._story.tell(sentence)
-        if step == "none":
-            if any(c.isalnum() for c in sentence.text) and not is_code(sentence.text):
-                self._unshown = self._unshown or sentence
+        if not any(c.isalnum() for c in sentence.text) or is_code(sentence.text):
             return None
-        return self._emit(sentence, new=step == "new")
+        began = bool(self._bible.current or self._bible.anchor)
+        shot = self._shot(sentence, self._bible)
+        again = shot.talk and self._talk_at not in (None, start)
+        slight = again or _is_all_speech(sentence.text) or (not began and _is_aside(sentence.text))
+        if slight and start not in self._shown:
+            self._unshown = self._unshown or sentence
+            return None
+        self._talk_at = start if shot.talk else None
+        return self._emit(sentence, shot)
 
-    def _say(self, sentence: Sentence) -> ScenePrompt | None:
-        assert self._story is not None
-        self._story.say(sentence.text)
-        return self._emit(sentence, new=True)
+    def _shot(self, sentence: Sentence, bible: Bible) -> _Shot:
+        seen = bible.read(" ".join(sentence.text.split()))
+        told = _QUOTED.sub(" ", seen.text)
+        talk = bool(_TALK.search(told)) or (not seen.subject and _is_all_speech(seen.text))
+        if talk:
+            camera = "Medium shot"
+        elif not self._sent.keys() - {self._shown.get(sentence.span.start)}:
+            camera = "Establishing wide shot"
+        elif told != seen.text:
+            camera = "Close-up"
+        else:
+            camera = "Wide shot" if seen.new_place else "Medium shot"
+        return _Shot(seen, camera, _mood_of(sentence.tags), talk)
 
-    def _emit(self, sentence: Sentence, *, new: bool) -> ScenePrompt | None:
-        """The story's draft as a prompt; None if that says nothing that was not said before."""
-        assert self._story is not None
-        draft = self._story.draft
-        assert draft is not None
+    def _emit(self, sentence: Sentence, shot: _Shot) -> ScenePrompt | None:
+        """The shot as a prompt; None if that says nothing that was not said before."""
+        rewriter = self._rewriter
         last = next(reversed(self._sent), None)
-        shot = self._shown.get(sentence.span.start) or (None if new else last)
-        if shot is None and len(self._sent) >= self._rewriter.max_shots:
-            shot = last
-        old = self._sent.get(shot) if shot is not None else None
-        self._shown[sentence.span.start] = shot = shot or f"shot-{next(self._ids)}"
-        style = self._rewriter.style
+        shot_id = self._shown.get(sentence.span.start)
+        if shot_id is None and len(self._sent) >= rewriter.max_shots:
+            shot_id = last
+        old = self._sent.get(shot_id) if shot_id is not None else None
+        self._shown[sentence.span.start] = shot_id = shot_id or f"shot-{next(self._ids)}"
+        seen = shot.seen
+        subject = rewriter.default_subject if shot.talk else seen.subject
         prompt = ScenePrompt(
-            shot_id=shot,
+            shot_id=shot_id,
             rev=old.rev + 1 if old else 0,
             t_start_ms=old.t_start_ms if old else self._ms(sentence.spoken_before),
             span=_union(old.span, sentence.span) if old else sentence.span,
             tokens=_union(old.tokens, sentence.tokens) if old else sentence.tokens,
-            subject=draft.subject,
-            action=draft.moment.action,
-            setting=draft.setting,
-            camera=draft.camera,
-            style=style,
-            prompt=compose(draft, style),
-            negative=self._rewriter.negative,
-            supersedes=f"{shot}@{old.rev}" if old else None,
+            subject=subject,
+            action=_shorten(seen.text),
+            setting=seen.place or rewriter.default_setting,
+            camera=shot.camera,
+            style=rewriter.style,
+            prompt=_compose(shot, subject, rewriter),
+            negative=rewriter.negative,
+            supersedes=f"{shot_id}@{old.rev}" if old else None,
         )
         if old and old.prompt == prompt.prompt:
             return None
-        self._sent[shot] = prompt
+        self._sent[shot_id] = prompt
         return prompt
 
     def _ms(self, chars: int) -> float:
         return round(chars * 1000 / self._rewriter.chars_per_second, 3)
+
+
+def _compose(shot: _Shot, subject: str, rewriter: TemplateRewriter) -> str:
+    """One line for a picture or video model: camera, sentence, subject, place, mood, style."""
+    seen, text = shot.seen, _shorten(shot.seen.text)
+    if shot.talk:
+        said = text.replace('"', "'")
+        parts = [f'{shot.camera} of {subject}, who says: "{said}"']
+    else:
+        parts = [f"{shot.camera}: {text}"]
+        if subject and subject.casefold() not in text.casefold():
+            parts.append(f"Featuring {subject}")
+        if seen.anchor:
+            parts.append(f"Same scene as: {_shorten(seen.anchor)}")
+    place = seen.place or (rewriter.default_setting if shot.talk else "")
+    if place and place.casefold() not in text.casefold():
+        parts.append(place[:1].upper() + place[1:])
+    if shot.mood:
+        parts.append(f"{shot.mood.capitalize()} mood")
+    parts.append(rewriter.style)
+    return " ".join(p if _ENDED.search(p) else f"{p}." for p in parts)
+
+
+def _is_aside(text: str) -> bool:
+    """Whether a sentence that opens a reply says too little to be shown: "Sure!", "Of course."."""
+    return text.isascii() and len(text.split()) <= 2
+
+
+def _is_all_speech(text: str) -> bool:
+    """Whether nothing is told but what somebody says."""
+    rest = _QUOTED.sub(" ", text)
+    return rest != text and not any(c.isalnum() for c in rest)
+
+
+def _mood_of(tags: tuple[str, ...]) -> str:
+    """The mood that the last telling tag gives; "" for none: "[wide eyes]" is "astonished"."""
+    for tag in reversed(tags):
+        for word in re.findall(r"[a-z]+", tag.lower()):
+            for stem in (word, *(word.removesuffix(end) for end in ("s", "ing", "ed", "d"))):
+                if stem in _MOODS:
+                    return _MOODS[stem]
+    return ""
+
+
+def _shorten(text: str) -> str:
+    """At most `_LONGEST` characters, cut where a clause or at least a word ends."""
+    text = text.strip()
+    if len(text) <= _LONGEST:
+        return text
+    head = text[: _LONGEST + 1]
+    cut = max(head.rfind(mark) for mark in (", ", "; ", ". "))
+    end = cut if cut > _LONGEST // 2 else head.rfind(" ")
+    return head[: end if end > 0 else _LONGEST].rstrip(" ,;")
 
 
 def _union(a: Span, b: Span) -> Span:

@@ -15,7 +15,7 @@ __all__ = ["EspeakVoice"]
 
 
 class EspeakVoice:
-    """A `SpeechSynthesizer` on libespeak-ng, from ``specstream[espeak]`` or the system.
+    """A `SpeechSynthesizer` on libespeak-ng, from the extra ``espeak`` or the system.
 
     Audio is 22,050 Hz. It is not ``deterministic``: the library's pitch flutter goes on from phrase
     to phrase. The text is always read as plain text, never as SSML or phoneme input. Phonemes are

@@ -197,8 +197,8 @@ def _open() -> tuple[c.CDLL, int]:
             return lib, rate
         reasons.append(f"{path}: its data files can't be read")
     raise AdapterUnavailable(
-        'the espeak voice needs espeak-ng: pip install "specstream[espeak]", or choose the voice '
-        f"'reference', which needs nothing ({'; '.join(reasons) or 'no library found'})"
+        "the espeak voice needs espeak-ng: pip install espeakng-loader, or choose the voice "
+        f"'reference', a test voice that nobody understands ({'; '.join(reasons) or 'no library found'})"
     )
 
 

@@ -1,35 +1,78 @@
-"""A voice that needs nothing but numpy and always says the same phrase with the same samples."""
+"""A test voice that needs nothing but numpy: one sound a letter, the same samples every time."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, Sequence
-from functools import partial
-from itertools import groupby, pairwise
+import math
+import unicodedata
+from collections.abc import AsyncGenerator, Iterator
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
 
 from specstream.errors import AdapterFailed, ConfigError
 from specstream.pipeline.interfaces import VoiceCapabilities
 from specstream.types import PAUSE, Mark, Phrase, Span, SpeechBuffer
-from specstream_adapters.voice.prosody import Clause, clauses
-from specstream_adapters.voice.synth import FormantSynth
-from specstream_adapters.voice.text import plain, speakable
+from specstream_adapters.voice.text import plain, speakable, tokens
 
 __all__ = ["ReferenceVoice"]
 
+_BUFFER_MS = 60
+_FADE_MS = 5  # at both ends of a sound, so that neighbours join without a click
+_VOWELS = {  # IPA: the first two formants in Hz (Peterson and Barney 1952)
+    "ɑ": (730, 1090), "ɛ": (530, 1840), "ɪ": (390, 1990), "ɔ": (570, 840), "ʊ": (440, 1020),
+    "i": (270, 2290), "ə": (490, 1350),
+}  # fmt: skip
+_HISSES = {
+    "s": 1.0,
+    "z": 0.7,
+    "f": 0.35,
+    "h": 0.2,
+    "θ": 0.25,
+    "v": 0.3,
+    "k": 0.5,
+    "t": 0.6,
+    "p": 0.3,
+}
+_LETTERS = dict(zip("aeiouybcdfghjklmnpqrstvwxz", "ɑɛɪɔʊibkdfghʒklmnpkɹstvwsz", strict=True))
+_DIGITS = ("zɪɹɔ", "wən", "tʊ", "θɹi", "fɔɹ", "fɑɪv", "sɪks", "sɛvən", "ɛɪt", "nɑɪn")
+_SIGNS = {
+    "$": "dɑləɹ",
+    "€": "jʊɹɔ",
+    "£": "pɑʊnd",
+    "%": "pəsɛnt",
+    "&": "ɛnd",
+    "@": "ɛt",
+    "+": "pləs",
+}
+_PAUSES_MS = {
+    ",": 160,
+    ";": 160,
+    ":": 160,
+    "–": 160,
+    "—": 160,
+    ".": 340,
+    "!": 340,
+    "?": 340,
+    "…": 340,
+}
+_VOWEL_MS, _CONSONANT_MS = 85, 60
+
+Samples = NDArray[np.int16]
+
 
 class ReferenceVoice:
-    """A `SpeechSynthesizer` that talks English as speech chips did: letter rules, then formants.
+    """A `SpeechSynthesizer` that babbles: each letter has one sound, each digit its English name.
 
-    For tests, for machines without a speech library, and wherever equal bytes matter: the samples
-    depend only on the phrase's spoken text and the options (and on the machine's floating-point
-    arithmetic), not on the consumer's pace. Other scripts are read by the Unicode names of their
-    letters or as neutral syllables, never left out.
+    For tests, for machines without a speech library, and wherever equal bytes matter: words, pauses,
+    marks and mouth shapes come as from any voice, but nobody will understand the words. The samples
+    depend on the phrase's spoken text and the options alone, not on the consumer's pace.
 
     Args:
         sample_rate: Samples a second, 8,000 to 48,000.
-        speed: 1 is about 165 words a minute; 0.5 to 2.
-        pitch_hz: The voice's mean pitch, 60 to 300.
+        speed: 1 is about 14 letters a second; 0.5 to 2.
+        pitch_hz: The pitch of what is voiced, 60 to 300.
         seed: Of the noise in the consonants.
 
     Raises:
@@ -54,9 +97,8 @@ class ReferenceVoice:
             raise ConfigError(f"pitch_hz must be between 60 and 300, not {pitch_hz}")
         if not isinstance(seed, int) or seed < 0:
             raise ConfigError(f"seed must be a whole number of at least 0, not {seed}")
-        self._sample_rate = sample_rate
-        self._speed = speed
-        self._make_synth = partial(FormantSynth, sample_rate, pitch_hz, seed)
+        self._rate, self._speed = sample_rate, speed
+        self._pitch, self._seed = pitch_hz, seed
         self._closed = False
 
     @property
@@ -64,7 +106,7 @@ class ReferenceVoice:
         """Fixed facts about this voice."""
         return VoiceCapabilities(
             name="reference",
-            sample_rate=self._sample_rate,
+            sample_rate=self._rate,
             streaming=True,
             deterministic=True,
             words=True,
@@ -72,65 +114,104 @@ class ReferenceVoice:
         )
 
     async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
-        """Speak ``phrase.spoken`` in buffers of 60 ms; nothing if it has no letter and no digit.
+        """Speak ``phrase.spoken`` in buffers of at most 60 ms; nothing if it has nothing to say.
 
-        A buffer is made when it is asked for (about a millisecond), so closing the generator or
-        cancelling the task stops the voice at once.
+        A buffer is made when it is asked for, so closing the generator or cancelling the task stops
+        the voice at once.
 
         Raises:
             AdapterFailed: the voice was closed.
         """
         if self._closed:
             raise AdapterFailed("the voice is closed; make a new one")
-        text = plain(phrase.spoken)
+        text, at = plain(phrase.spoken), 0
         if not speakable(text):
             return
-        synth = self._make_synth()
-        marks = _Marks(text, phrase.chars.start)
-        for clause in clauses(text, self._speed):
-            marks.add(clause, synth.starts(clause.sounds))
-            for block in synth.render(clause):
-                yield SpeechBuffer(block.astype("<i2").tobytes(), marks.until(len(block)))
-                await asyncio.sleep(0)
-                if self._closed:
-                    return
+        size = self._rate * _BUFFER_MS // 1000
+        for word, pause_ms in _words(text):
+            chars = Span(phrase.chars.start + word.start, phrase.chars.start + word.end)
+            first, phones = at, _phones(text[slice(*word)])
+            sounds = [(p, _VOWEL_MS if p in _VOWELS else _CONSONANT_MS) for p in phones]
+            sounds += [(PAUSE, pause_ms)] if pause_ms else []
+            for number, (phone, ms) in enumerate(sounds, 1):
+                samples = _sound(phone, self._samples(ms), self._rate, self._pitch, self._seed)
+                marks = [Mark("phoneme", phone, Span(at, at + len(samples)), chars)]
+                at += len(samples)
+                if number == len(phones):
+                    marks.append(Mark("word", text[slice(*word)], Span(first, at), chars))
+                for start in range(0, len(samples), size):
+                    last = start + size >= len(samples)
+                    block = samples[start : start + size].astype("<i2").tobytes()
+                    yield SpeechBuffer(block, tuple(marks) if last else ())
+                    await asyncio.sleep(0)
+                    if self._closed:
+                        return
+
+    def _samples(self, ms: float) -> int:
+        return round(ms / self._speed * self._rate / 1000)
 
     async def aclose(self) -> None:
         """Stop what is being spoken; idempotent."""
         self._closed = True
 
 
-class _Marks:
-    """The marks of a phrase, given out with the buffers in which they end."""
+def _words(text: str) -> Iterator[tuple[Span, int]]:
+    """Each word that has a sound, with the pause after it in milliseconds."""
+    last: Span | None = None
+    for word in tokens(text):
+        if not _phones(text[slice(*word)]):
+            continue
+        if last is not None:
+            yield last, _pause(text[last.end : word.start])
+        last = word
+    if last is not None:
+        yield last, _pause(text[last.end :])
 
-    def __init__(self, text: str, first_char: int) -> None:
-        self._text = text
-        self._first_char = first_char
-        self._clause_start = 0
-        self._given = 0
-        self._last_token = Span(-1, -1)
-        self._waiting: deque[Mark] = deque()
 
-    def add(self, clause: Clause, starts: Sequence[int]) -> None:
-        """Take a clause whose sounds begin at ``starts``; the last entry is where it ends."""
-        at = [self._clause_start + start for start in starts]
-        self._clause_start = at[-1]
-        numbered = zip(clause.sounds, pairwise(at), strict=True)
-        for token, group in groupby(numbered, key=lambda entry: entry[0].token):
-            timed = [(sound.phone, Span(*samples)) for sound, samples in group]
-            chars = Span(self._first_char + token.start, self._first_char + token.end)
-            for phone, samples in timed:
-                self._waiting.append(Mark("phoneme", phone, samples, chars))
-            # A token so long that it takes several clauses gets its mark with the first of them.
-            if timed[0][0] != PAUSE and token != self._last_token:
-                said = Span(timed[0][1].start, timed[-1][1].end)
-                self._waiting.append(Mark("word", self._text[slice(*token)], said, chars))
-            self._last_token = token
+def _pause(between: str) -> int:
+    return max((_PAUSES_MS.get(char, 0) for char in between), default=0)
 
-    def until(self, samples: int) -> tuple[Mark, ...]:
-        """The marks that end within the next ``samples``."""
-        self._given += samples
-        done = []
-        while self._waiting and self._waiting[0].samples.end <= self._given:
-            done.append(self._waiting.popleft())
-        return tuple(done)
+
+def _phones(token: str) -> str:
+    """One IPA symbol a sound. Letters without one of their own are a neutral vowel."""
+    out = ""
+    for char in unicodedata.normalize("NFKD", token.lower()):
+        if char in _LETTERS:
+            out += _LETTERS[char]
+        elif (digit := unicodedata.decimal(char, None)) is not None:
+            out += _DIGITS[digit]
+        elif char in _SIGNS:
+            out += _SIGNS[char]
+        elif char.isalnum():
+            out += "ə"
+    return out
+
+
+@lru_cache(maxsize=512)
+def _sound(phone: str, count: int, rate: int, pitch: float, seed: int) -> Samples:
+    """``count`` samples of a sound: a vowel's harmonics, noise for a hiss, a hum for the rest."""
+    out = np.zeros(count)
+    seconds = np.arange(count) / rate
+    if phone != PAUSE and phone not in "sfhktpθ":
+        formants = _VOWELS.get(phone, (250, 1100))
+        loud = 0.5 if phone in _VOWELS else 0.2
+        weights = {
+            k: _gain(k * pitch, formants) for k in range(1, int(min(4000, 0.4 * rate) / pitch))
+        }
+        total = math.sqrt(sum(weight * weight for weight in weights.values()))
+        for harmonic, weight in weights.items():
+            out += loud * weight / total * np.sin(2 * np.pi * harmonic * pitch * seconds)
+    if phone in _HISSES:
+        noise = np.random.Generator(np.random.PCG64([seed, ord(phone)])).standard_normal(count + 1)
+        out += 0.1 * _HISSES[phone] * np.diff(noise)
+    fade = min(count // 2, rate * _FADE_MS // 1000)
+    ramp = np.linspace(0.0, 1.0, fade, endpoint=False)
+    out[:fade] *= ramp
+    out[count - fade :] *= ramp[::-1]
+    return (np.tanh(out) * 32000).astype(np.int16)
+
+
+def _gain(hz: float, formants: tuple[int, int]) -> float:
+    """A vocal tract's response at a frequency: two resonances, 120 Hz wide, over a falling source."""
+    peaks = (1 / (1 + ((hz - formant) / 120) ** 2) for formant in formants)
+    return (sum(peaks) + 0.02) / (1 + hz / 500)

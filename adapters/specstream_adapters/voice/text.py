@@ -11,11 +11,6 @@ from specstream.types import Span
 
 __all__ = ["pieces", "plain", "speakable", "tokens"]
 
-# Markdown that a listener should not hear: emphasis and code marks at a word's edge, headings,
-# bullets, quotes and table bars.
-_MARKUP = re.compile(
-    r"(?<!\w)[*_`~|]+|[*_`~|]+(?!\w)|^[ \t]*(?:#{1,6}|[>+-])(?=[ \t])", re.MULTILINE
-)
 _RUN = re.compile(r"[^\s<>\u2013\u2014\u2026]+")
 _OUTER = (
     "\"'.,;:!?()[]{}<>*_`~|-\u2018\u2019\u201c\u201d\u00ab\u00bb"
@@ -40,9 +35,8 @@ def _heard(char: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Blank emoji, arrows, control characters and Markdown marks, one space for each character."""
-    heard = "".join(map(_heard, text))
-    return _MARKUP.sub(lambda match: " " * len(match[0]), heard)
+    """Blank emoji, arrows and control characters, one space for each character."""
+    return "".join(map(_heard, text))
 
 
 def speakable(text: str) -> bool:

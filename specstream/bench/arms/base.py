@@ -11,10 +11,21 @@ from specstream.bench.records import Run
 from specstream.errors import ConfigError
 from specstream.types import Message
 
-__all__ = ["DEFAULT_ARMS", "PEERS", "Arm", "Ask", "label", "parse_arms"]
+__all__ = ["DEFAULT_ARMS", "MEANINGS", "PEERS", "Arm", "Ask", "label", "parse_arms"]
 
 DEFAULT_ARMS = ("own", "auto", "generate", "assisted", "lookup")
 PEERS = ("generate", "assisted", "lookup", "llama.cpp")
+MEANINGS = {
+    "own": "our engine without speculation",
+    "auto": "the same engine speculating, as configured",
+    "draft-": "the same, that many drafts in every round",
+    "ngram": "the same, drafts by lookup only",
+    "generate": "transformers, plain",
+    "assisted": "transformers with the draft model",
+    "lookup": "transformers with prompt lookup",
+    "llama.cpp": "its plain decoding of the GGUF file",
+}
+"""What the arms are, by how their names begin."""
 _ALL = (*DEFAULT_ARMS, "draft-2", "draft-4", "draft-6", "draft-8", "ngram")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import time
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,9 @@ from typing import Any
 from specstream.bench.arms.base import Ask
 from specstream.bench.arms.transformers_peers import PeerModels
 from specstream.bench.records import Emission, Run
-from specstream.engine.prompt import encode_messages
 from specstream.errors import ConfigError
 
-__all__ = ["GgufArm", "has_llama_cpp"]
-
-
-def has_llama_cpp() -> bool:
-    """Whether llama-cpp-python is installed."""
-    return importlib.util.find_spec("llama_cpp") is not None
+__all__ = ["GgufArm"]
 
 
 class GgufArm:
@@ -37,7 +30,7 @@ class GgufArm:
 
     @classmethod
     async def load(cls, file: str, models: PeerModels, threads: int) -> GgufArm:
-        """Read the file.
+        """Read the file; `check_gguf` has looked at it before.
 
         Raises:
             ConfigError: llama.cpp can't read it, or its vocabulary is another one.
@@ -74,7 +67,7 @@ class GgufArm:
         llama.set_seed(ask.seed)
         started = time.perf_counter()
         context = models.target.config.max_position_embeddings
-        ids = encode_messages(models.tokenizer, list(ask.messages), context)
+        ids = models.encode(ask.messages)
         most = min(ask.max_tokens, context - len(ids))
         ends = set(models.eos_ids)
         tokens: list[int] = []

@@ -11,7 +11,7 @@ from typing import Any
 from specstream.bench.arms import transformers_peers as peers
 from specstream.bench.arms.base import PEERS, Arm
 from specstream.bench.arms.engine import CoreArm
-from specstream.bench.arms.gguf import GgufArm, has_llama_cpp
+from specstream.bench.arms.gguf import GgufArm
 from specstream.bench.arms.thread import BenchThread
 from specstream.config import EngineConfig, parse_config
 from specstream.engine.build import build_engine
@@ -27,7 +27,7 @@ class Wanted:
     Attributes:
         names: See `parse_arms`.
         few: Leave out the settings of peers that are seldom the best.
-        gguf: A file for llama.cpp.
+        gguf: A file for llama.cpp, looked at by `check_gguf`.
         notes: What couldn't be had is written here, in words.
     """
 
@@ -68,7 +68,11 @@ async def _open_ours(wanted: Wanted, config: EngineConfig, thread: BenchThread) 
     for name in wanted.names:
         if name not in ("own", "auto", *PEERS):
             other = _with_proposer(config, name)
-            core = await thread.call(partial(build_engine, other))
+            try:
+                core = await thread.call(partial(build_engine, other))
+            except VocabularyMismatch as error:
+                wanted.notes.append(f"{name} was left out: {error}")
+                continue
             arms.append(CoreArm(name, core, thread, other.proposer.kind))
     return arms
 
@@ -103,9 +107,9 @@ async def _open_peers(wanted: Wanted, config: EngineConfig, thread: BenchThread)
         for setting, options in settings.get(name, {}).items()
     ]
     if wanted.gguf is None:
-        wanted.notes.append("llama.cpp was not measured: no GGUF file of the target (--llama-cpp)")
-    elif not has_llama_cpp():
-        wanted.notes.append("llama.cpp was not measured: llama-cpp-python is not installed")
+        wanted.notes.append(
+            "llama.cpp was not measured: that takes a GGUF file of the target (--llama-cpp FILE)"
+        )
     else:
         arms.append(await GgufArm.load(wanted.gguf, models, config.threads or 1))
     return arms

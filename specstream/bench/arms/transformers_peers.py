@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,8 +15,11 @@ from specstream.bench.arms.base import Ask
 from specstream.bench.arms.thread import BenchThread
 from specstream.bench.records import Emission, Run
 from specstream.config import EngineConfig
-from specstream.engine.prompt import encode_messages
-from specstream.model.load import check_vocabulary, load_model, load_tokenizer
+from specstream.engine.prompt import PromptEncoder
+from specstream.errors import VocabularyMismatch
+from specstream.model.load import load_model, load_tokenizer
+from specstream.model.vocabulary import find_draft
+from specstream.types import Message
 
 __all__ = [
     "ASSISTED",
@@ -89,6 +92,7 @@ class PeerModels:
         self._config = config
         self.thread = thread
         self.tokenizer: Any = None
+        self._prompts: PromptEncoder | None = None
         self.target: Any = None
         self.draft: Any = None
 
@@ -106,17 +110,24 @@ class PeerModels:
         """Read the draft.
 
         Raises:
-            VocabularyMismatch: its tokenizer isn't the target's.
+            VocabularyMismatch: there is none with the target's tokenizer.
             ModelError: any of its other kinds.
         """
         config = self._config
 
         def read() -> Any:
-            theirs = load_tokenizer(config.draft)
-            check_vocabulary(self.tokenizer, theirs, (config.target, config.draft))
-            return load_model(config.draft, config)
+            name = find_draft(config, self.tokenizer)
+            if name is None:
+                raise VocabularyMismatch("no draft was named, and the bundled one doesn't fit")
+            return load_model(name, config)
 
         self.draft = await self.thread.call(read)
+
+    def encode(self, messages: Sequence[Message]) -> list[int]:
+        """The prompt, as the engine encodes it."""
+        context: int = self.target.config.max_position_embeddings
+        self._prompts = self._prompts or PromptEncoder(self.tokenizer)
+        return self._prompts.encode(list(messages), context, self._config.chat_template_kwargs).ids
 
     @property
     def eos_ids(self) -> list[int]:
@@ -159,7 +170,7 @@ class PeerArm:
         started = time.perf_counter()
         watch = _Watch(lambda: (time.perf_counter() - started) * 1e3, models.thread.check)
         context = models.target.config.max_position_embeddings
-        ids = encode_messages(models.tokenizer, list(ask.messages), context)
+        ids = models.encode(ask.messages)
         prompt = torch.tensor([ids], device=models.target.device)
         models.target.generate(
             prompt,

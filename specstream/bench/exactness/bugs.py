@@ -15,11 +15,13 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from specstream.bench.exactness.cells import Cell, run_cell
+from specstream.bench.exactness.cells import SURE, Cell, run_cell
 from specstream.bench.exactness.gtest import GTest
 from specstream.engine.request import Request
+from specstream.model.noise import race
 from specstream.model.sampling import draw, draw_at, probabilities
 from specstream.spec.proposal import Proposal, Proposer, SpecRequest, Verdict
+from specstream.spec.proposers.drafting import Drafting
 from specstream.spec.rules import Law, block_law, ratio_law
 from specstream.spec.verify import Case
 from specstream.types import SamplingParams
@@ -137,8 +139,30 @@ class StaleRow(Meddling):
         super().observe(requests, verdicts)
 
 
+class KeyedByPosition(Meddling):
+    """Draws with noise that belongs to the position: the same again where a position is drafted again.
+
+    Under the block rule the tokens behind a rejected one had a say in its rejection, and that noise is
+    used up. Under the ratio rule they had none, and in the reproducible mode it is how one draws.
+    """
+
+    def disguise(self, request: Any) -> Any:
+        """By seed and position."""
+        return _Drawing(request, lambda probs, position: race(probs, request.seed, position))
+
+
+def _less_unsure(self: Drafting, device: torch.device) -> Proposal:
+    """What was written, but for a last token that was looked at and is unsure."""
+    if self.tokens and self.confidences[-1] <= SURE:
+        del self.tokens[-1], self.probs[-1]
+    return _HONEST(self, device)
+
+
+_HONEST = Drafting.proposal
+
+
 class SubVocabulary(Meddling):
-    """Drafts over some tokens only, and reports q without normalising it over them."""
+    """Drafts over some tokens only, and reports q over all of them."""
 
     @staticmethod
     def _cut(probs: Tensor) -> Tensor:
@@ -147,6 +171,10 @@ class SubVocabulary(Meddling):
     def disguise(self, request: SpecRequest) -> Any:
         """Draws among the known tokens."""
         return _Drawing(request, lambda probs, position: request.draw(self._cut(probs), position))
+
+
+class Unnormalised(SubVocabulary):
+    """The same, but reports q over the known tokens, not normalised: that is refused at the door."""
 
     def edit(self, request: SpecRequest, proposal: Proposal) -> Proposal:
         """The rows as they are, less the unknown tokens."""
@@ -218,6 +246,8 @@ class Bug:
 
 
 _RATIO, _BLOCK = Cell(rule="ratio", batch="32"), Cell(rule="block", batch="32")
+_COINS = replace(_BLOCK, target="coins")
+_AUTO = replace(_BLOCK, proposer="auto")
 _JUDGE = "specstream.engine.judge.verify_batch"
 
 BUGS: Mapping[str, Bug] = {
@@ -240,7 +270,14 @@ BUGS: Mapping[str, Bug] = {
         patch=lambda: _patched("specstream.spec.verify.probabilities", _top_p_first),
     ),
     "stale row of q after a full acceptance": Bug(replace(_RATIO, k="one"), StaleRow),
-    "sub-vocabulary, q not normalised": Bug(_BLOCK, SubVocabulary),
+    "sub-vocabulary, q over all tokens": Bug(_BLOCK, SubVocabulary),
+    "draft's noise keyed by position alone": Bug(_COINS, KeyedByPosition),
+    "auto drops its unsure last token": Bug(
+        _AUTO,
+        patch=lambda: _patched(
+            "specstream.spec.proposers.drafting.Drafting.proposal", _less_unsure
+        ),
+    ),
 }
 
 
@@ -266,6 +303,10 @@ HARMLESS: Mapping[str, Bug] = {
     "unsure tokens dropped, reproducible mode": Bug(_COUPLED, DropUnsure),
     "q a position late, reproducible mode": Bug(_COUPLED, ShiftedRows),
     "sub-vocabulary, reproducible mode": Bug(_COUPLED, SubVocabulary),
+    "sub-vocabulary, q not normalised": Bug(_BLOCK, Unnormalised),
+    "draft's noise keyed by position alone, ratio rule": Bug(
+        replace(_COINS, rule="ratio"), KeyedByPosition
+    ),
 }
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -18,17 +18,52 @@ from specstream.bench.exactness.toy import EOS, Letters, TableRunner, TinyRunner
 from specstream.config import DraftProposerConfig, NgramProposerConfig
 from specstream.engine.loop import EngineCore
 from specstream.model.runner import ModelRunner
+from specstream.spec.control.records import Explanation, Outcome, Outlook, Plan, RoundTimes
 from specstream.spec.proposal import Proposer
+from specstream.spec.proposers.auto import AutoProposer
 from specstream.spec.proposers.draft_model import DraftModelProposer
 from specstream.spec.proposers.ngram import NgramProposer
 from specstream.spec.proposers.off import OffProposer
 from specstream.types import SamplingParams
 
-__all__ = ["FACTORS", "Cell", "covering_cells", "every_cell", "run_cell"]
+__all__ = ["FACTORS", "SURE", "Cell", "covering_cells", "every_cell", "run_cell"]
 
 VOCAB, LENGTH, PROMPT = 5, 4, "bcdbc"
 _ENDS = frozenset({EOS})
 _K = {"fixed": 3, "varying": 4, "one": 1}
+SURE = 0.4
+"""The draft under ``proposer="auto"`` goes on after a token that it gave more than this."""
+
+
+class _Unsure:
+    """In place of a controller: always the draft, which goes on while it is sure."""
+
+    def __init__(self, tokens: int) -> None:
+        self._plan = Plan("draft", tokens, lambda q: q > SURE)
+
+    def plan(self, outlooks: Sequence[Outlook]) -> list[Plan]:
+        """The same for each."""
+        return [self._plan for _ in outlooks]
+
+    def observe(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> None:
+        """Nothing to learn."""
+
+    def observe_aside(self, times: RoundTimes) -> None:
+        """Nothing to learn."""
+
+    def forget(self, request_id: int) -> None:
+        """Nothing is kept."""
+
+    def explain(self, request_id: int | None = None) -> Explanation:
+        """No reasons."""
+        return Explanation("always the draft", "draft", 0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0)
+
+
+def _coin(heads: float) -> Tensor:
+    """``[V, V, V]``: a toss of two tokens, whatever came before."""
+    row = torch.full((VOCAB,), -30.0)
+    row[-2:] = torch.tensor([heads, 1 - heads]).log()
+    return row.expand(VOCAB, VOCAB, VOCAB)
 
 
 def alternating(ids: Tensor, scores: Tensor) -> Tensor:
@@ -100,10 +135,12 @@ class Cell:
         """The cell's target, or its draft."""
         if self.target == "tiny":
             return TinyRunner(VOCAB, 1 if draft else 0)
+        if self.target == "coins":  # where a draft's reused noise shows most, by search
+            return TableRunner(_coin(0.35 if draft else 0.53))
         table = random_logits(VOCAB, 0)
         if draft:
             other = random_logits(VOCAB, 1)
-            table = other * 1.5 if self.proposer == "bad draft" else table + 0.6 * other
+            table = table + 0.6 * other if self.proposer == "draft" else other * 1.5
         return TableRunner(table)
 
     def proposer_object(self) -> Proposer:
@@ -112,6 +149,10 @@ class Cell:
         if self.proposer.endswith("draft"):
             config = DraftProposerConfig(num_tokens=_K[self.k])
             made = DraftModelProposer(config, self.runner(draft=True), _ENDS)
+        elif self.proposer == "auto":
+            draft = DraftModelProposer(DraftProposerConfig(), self.runner(draft=True), _ENDS)
+            lookup = NgramProposer(NgramProposerConfig(min_ngram=1), torch.device("cpu"))
+            made = AutoProposer(cast(Any, _Unsure(_K[self.k])), lookup, draft)
         elif self.proposer == "ngram":
             made = NgramProposer(NgramProposerConfig(min_ngram=1), torch.device("cpu"))
         return Varying(made) if self.k == "varying" else made

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from specstream.bench.exactness.pair import Finding
 from specstream.errors import SamplingError
+from specstream.model.defaults import HONOURED
 from specstream.model.grammar import GrammarState
 from specstream.types import Grammar, SamplingParams
 
@@ -26,7 +27,8 @@ SAME = {
     "max_new_tokens": "max_tokens",
     "stop_strings": "stop",
 }
-# transformers' name → the value that means "off". Asking for them is refused: there is no such field.
+# transformers' name → the value that means "off". A request that asks for them is refused: there is no
+# such field. Of those, `ModelDefaults` applies what a model's own config asks for.
 NOT_OFFERED = {
     "num_beams": 1,
     "num_return_sequences": 1,
@@ -71,7 +73,7 @@ def check_parameters(
     missed = {
         name: asked[name]
         for name, off in NOT_OFFERED.items()
-        if asked.get(name) not in (None, off, [])
+        if asked.get(name) not in (None, off, []) and name not in HONOURED
     }
     recommends = {ours: asked[theirs] for theirs, ours in SAME.items() if theirs in asked}
     says = f"{len(supported)} parameters supported, {len(refused)} refused by name"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from specstream.config import EngineConfig
@@ -70,8 +69,11 @@ def run_requests(
     proposer: str = "bench",
     session: str | None = None,
     reference: str = "",
+    noise: Sequence[int | None] = (),
 ) -> list[Request]:
     """Serve one request for each of ``params``, as many side by side as the engine takes.
+
+    ``noise`` seeds those that name no seed: it fixes the draws, and leaves the rule to the engine.
 
     Raises:
         SpecstreamError: the first error that any of them ended with.
@@ -80,10 +82,16 @@ def run_requests(
         [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     )
     requests = []
-    for one in params:
+    for one, own in zip(params, noise or [None] * len(params), strict=True):
         delivery = Delivery(lambda item: None, limit=2**62)
         request = Request(
-            messages, one, delivery, session=session, reference=reference, proposer=proposer
+            messages,
+            one,
+            delivery,
+            session=session,
+            reference=reference,
+            proposer=proposer,
+            noise=own,
         )
         requests.append(request)
         core.submit(request)
@@ -106,12 +114,12 @@ def sample(
     session: str | None = None,
     outcome: Callable[[tuple[int, ...]], tuple[int, ...]] = lambda tokens: tokens,
 ) -> Counter[tuple[int, ...]]:
-    """Counts of the first ``length`` tokens over ``n`` runs with seeds of their own."""
+    """Counts of the first ``length`` tokens over ``n`` runs with noise of their own."""
     seen: Counter[tuple[int, ...]] = Counter()
     for start in range(0, n, AT_ONCE):
         seeds = range(first_seed + start, first_seed + min(start + AT_ONCE, n))
-        batch = [replace(params, seed=seed) for seed in seeds]
-        for request in run_requests(core, prompt, batch, session=session):
+        batch = [params] * len(seeds)
+        for request in run_requests(core, prompt, batch, session=session, noise=seeds):
             reply = request.token_ids[request.prompt_length :][:length]
             seen[outcome(tuple(reply))] += 1
     return seen

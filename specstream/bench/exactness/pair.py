@@ -16,7 +16,6 @@ from specstream.bench.exactness.gtest import g_test, holm
 from specstream.bench.exactness.harness import run_requests, sample
 from specstream.bench.exactness.reference import next_law
 from specstream.engine.loop import EngineCore
-from specstream.engine.prompt import encode_messages
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.model.sampling import probabilities
 from specstream.spec.proposal import Proposer
@@ -105,18 +104,13 @@ class Probe:
         return proposal.probs[0].cpu()
 
 
-def prompt_ids(tokenizer: Any, messages: list[Message], runner: ModelRunner) -> list[int]:
-    """As the engine encodes them."""
-    return encode_messages(tokenizer, messages, runner.context_length)
-
-
 def end_ids_of(core: EngineCore, messages: list[Message]) -> frozenset[int]:
     """The tokens that end a reply of this engine."""
     (request,) = run_requests(core, messages, [SamplingParams(max_tokens=1)], proposer="off")
     return request.eos_ids
 
 
-def check_rules(core: EngineCore, tokenizer: Any, prompts: Sequence[list[Message]]) -> Finding:
+def check_rules(core: EngineCore, prompts: Sequence[list[Message]]) -> Finding:
     """Enumerate every rule on the pair's own distributions, in float64.
 
     After each prompt the six tokens that are most likely together (normalised over them) make a
@@ -126,7 +120,7 @@ def check_rules(core: EngineCore, tokenizer: Any, prompts: Sequence[list[Message
     overlap, accepted = [], {"ratio": 0.0, "block": 0.0}
     with torch.inference_mode():
         for messages in prompts:
-            ids = prompt_ids(tokenizer, messages, core.target)
+            ids = core.admission.encode(messages).ids
             target, draft = _tables(core, ids)
             wanted = joint(target)
             drawn = draft is not None
@@ -182,7 +176,6 @@ def _over(row: Tensor, few: Tensor) -> Tensor:
 
 def check_samples(
     core: EngineCore,
-    tokenizer: Any,
     prompts: Sequence[list[Message]],
     n: int,
 ) -> Finding:
@@ -197,7 +190,7 @@ def check_samples(
             **{name: getattr(_PARAMS[number % len(_PARAMS)], name) for name in _FIELDS},
             max_tokens=4,
         )
-        ids = prompt_ids(tokenizer, messages, core.target)
+        ids = core.admission.encode(messages).ids
         end_ids = end_ids_of(core, messages)
         law = _pooled_law(Rows(core.target, ids), params, ids, end_ids)
         known = {reply[:i] for reply in law for i in range(1, len(reply) + 1)}

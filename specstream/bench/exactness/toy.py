@@ -83,6 +83,9 @@ class _TokenCache(KVCache):
         self._check(length)
         del self.ids[length:]
 
+    def _move_rows(self, start: int, path: Sequence[int]) -> None:
+        self.ids[start : start + len(path)] = [self.ids[start + node] for node in path]
+
     @property
     def nbytes(self) -> int:
         """Next to nothing."""
@@ -112,11 +115,13 @@ class TableRunner(ModelRunner):
             assert isinstance(item.cache, _TokenCache)
             self.forwards += 1
             item.cache.ids.extend(item.token_ids.tolist())
-            seen = item.cache.ids[-item.keep - 1 :]
-            if len(seen) <= item.keep:
-                seen = [seen[0]] * (item.keep + 1 - len(seen)) + seen
-            befores += seen[:-1]
-            lasts += seen[1:]
+            ids = item.cache.ids
+            before = [ids[0], *ids[:-1]]
+            if item.tree is not None:
+                first = len(ids) - len(item.tree.parents)
+                before[first:] = [ids[first + parent] for parent in item.tree.parents]
+            befores += before[-item.keep :]
+            lasts += ids[-item.keep :]
             counts.append(item.keep)
         return list(torch.split(self.table[befores, lasts], counts))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -12,12 +11,21 @@ from specstream.errors import ConfigError
 from specstream.model.compiled.cudagraphs import GraphedPasses, capture_on_gpu
 from specstream.model.compiled.inductor import InductorPasses
 from specstream.model.compiled.passes import CompiledPasses
+from specstream.model.compiled.progress import Progress
 from specstream.model.compiled.store import PackageStore
 from specstream.model.compiled.widths import DRAFT, TARGET, CapturePlan
 from specstream.model.lean import LeanDecoder
 from specstream.model.slab import SlabCache
 
-__all__ = ["DRAFT", "TARGET", "CapturePlan", "CompiledPasses", "compile_passes"]
+__all__ = [
+    "DRAFT",
+    "TARGET",
+    "CapturePlan",
+    "CompiledPasses",
+    "Progress",
+    "compile_passes",
+    "count_packages",
+]
 
 _log = logging.getLogger("specstream.model")
 
@@ -30,25 +38,26 @@ def compile_passes(
     plan: CapturePlan,
     vocab_size: int | None = None,
     store: PackageStore | None = None,
-    check: Callable[[], None] = lambda: None,
+    progress: Progress | None = None,
 ) -> CompiledPasses:
     """Capture passes of a model, and try each.
 
-    The first time this takes some ten seconds a pass on a CPU; the code is kept in ``store``. Before
-    each pass ``check`` is called; what it raises ends the capturing. What disagrees with the plain
-    pass by more than rounding is left out, with a warning.
+    The first time this takes some ten seconds a pass on a CPU; the code is kept in ``store``.
+    ``progress`` is told of each pass; what it raises then ends the capturing. What disagrees with the
+    plain pass by more than rounding is left out, with a warning.
 
     Raises:
         ConfigError: there is no way to compile here.
     """
     device, vocab = lean.weights.device, vocab_size or lean.weights.vocab_size
+    progress = progress or Progress(count_packages(lean, plan))
     made: CompiledPasses
     if device.type == "cpu":
         store = store or PackageStore()
-        made = InductorPasses(lean.weights, lean.rotary, plan, vocab, store, check)
+        made = InductorPasses(lean.weights, lean.rotary, plan, vocab, store, progress)
     elif device.type == "cuda":
         made = GraphedPasses(lean.weights, lean.rotary, plan, vocab, capture_on_gpu(device))
-        made.record_all(check)  # not while somebody listens
+        made.record_all(progress.check)  # not while somebody listens
     else:
         raise ConfigError(
             f"compile: passes can be captured on a CPU or a GPU, not on {device.type}"
@@ -65,6 +74,12 @@ def compile_passes(
             _log.warning("the compiled chain from %d tokens is off by %.3g: not used", width, off)
             made.drop_chain(width)
     return made
+
+
+def count_packages(lean: LeanDecoder, plan: CapturePlan) -> int:
+    """How many `compile_passes` will tell a `Progress` of."""
+    on_cpu = lean.weights.device.type == "cpu"
+    return InductorPasses.packages(len(lean.weights.layers), plan) if on_cpu else 0
 
 
 @torch.inference_mode()

@@ -6,7 +6,6 @@ import errno
 import hashlib
 import logging
 import platform
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 from specstream.errors import ConfigError
 from specstream.model.compiled.chain import StaticChain
+from specstream.model.compiled.progress import Progress
 from specstream.model.compiled.store import PackageStore
 from specstream.model.weights import DecoderWeights
 
@@ -56,7 +56,7 @@ def load_code(
     layers: tuple[int, int],
     what: dict[str, int],
     store: PackageStore,
-    check: Callable[[], None],
+    progress: Progress,
 ) -> Code:
     """The code of ``graph``, from the store or made now.
 
@@ -67,14 +67,14 @@ def load_code(
         layers: The first layer and the one behind the last.
         what: What else tells this graph from others.
         store: Where code is kept.
-        check: Called first, before what may take a minute.
+        progress: Is told of this package first, before what may take a minute.
 
     Raises:
         ConfigError: no working C++ compiler, or the store can't be written.
     """
-    check()
+    progress.next()
     recipe = _recipe(weights, width, layers) | what
-    make = partial(_compile, graph, weights, width, layers)
+    make = partial(_compile, progress, graph, weights, width, layers)
     try:
         path = store.path(recipe, make)
         try:
@@ -122,7 +122,12 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def _compile(
-    graph: nn.Module, weights: DecoderWeights, width: int, layers: tuple[int, int], path: Path
+    progress: Progress,
+    graph: nn.Module,
+    weights: DecoderWeights,
+    width: int,
+    layers: tuple[int, int],
+    path: Path,
 ) -> None:
     """Write the package of ``graph``.
 
@@ -131,14 +136,6 @@ def _compile(
     """
     start, stop = layers
     kind = "chain" if isinstance(graph, StaticChain) else "pass"
-    _log.info(
-        "compiling a %s from %d tokens, layers %d to %d; kept for later starts",
-        kind,
-        width,
-        start + 1,
-        stop,
-    )
-    began = time.perf_counter()
     x = torch.zeros(width, dtype=torch.int64)
     if start:
         x = torch.zeros(width, weights.hidden, dtype=weights.dtype)
@@ -150,8 +147,9 @@ def _compile(
     rows = {1: torch.export.Dim("capacity", min=16, max=2**24)}
     length = {0: torch.export.Dim("length", min=2, max=2**23)}
     shapes: tuple[Any, ...] = ({}, places, places, length, tuple(rows for _ in kv))
+    what = f"a {kind} from {width} tokens, layers {start + 1} to {stop}"
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        with progress.compiling(what), warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             exported = torch.export.export(graph, example, dynamic_shapes=shapes)
             torch._inductor.aoti_compile_and_package(
@@ -165,7 +163,6 @@ def _compile(
         raise _no_compiler(error) from error
     except Exception as error:
         raise _no_compiler(error) from error
-    _log.info("compiled in %.0f s", time.perf_counter() - began)
 
 
 def _no_compiler(error: Exception) -> ConfigError:

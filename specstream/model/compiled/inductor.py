@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -12,6 +11,7 @@ from torch import Tensor
 from specstream.model.compiled.aot import Code, load_code
 from specstream.model.compiled.chain import StaticChain
 from specstream.model.compiled.passes import CompiledPasses
+from specstream.model.compiled.progress import Progress
 from specstream.model.compiled.static import StaticPass, by_rows
 from specstream.model.compiled.store import PackageStore
 from specstream.model.compiled.widths import CapturePlan
@@ -38,7 +38,7 @@ class InductorPasses(CompiledPasses):
     Args:
         weights, rotary, plan, vocab_size: See `CompiledPasses`.
         store: Where compiled code is kept.
-        check: Called before each package; what it raises ends the loading.
+        progress: Is told of each package; what it raises then ends the loading.
 
     Raises:
         ConfigError: no working C++ compiler, or the store can't be written.
@@ -51,15 +51,21 @@ class InductorPasses(CompiledPasses):
         plan: CapturePlan,
         vocab_size: int,
         store: PackageStore,
-        check: Callable[[], None],
+        progress: Progress,
     ) -> None:
         if len(weights.layers) > _BLOCK:
             plan = replace(plan, chain_widths=())
         super().__init__(weights, rotary, plan, vocab_size)
         self._ruler = torch.empty(0, dtype=torch.uint8)
-        self._load = partial(load_code, weights=weights, store=store, check=check)
+        self._load = partial(load_code, weights=weights, store=store, progress=progress)
         self._blocks = {width: self._load_blocks(width) for width in self.widths}
         self._chained = {width: self._load_chain(width) for width in self.chains}
+
+    @staticmethod
+    def packages(depth: int, plan: CapturePlan) -> int:
+        """How many are loaded for a model of ``depth`` layers."""
+        blocks = -(-depth // _BLOCK)
+        return len(plan.widths) * blocks + (len(plan.chain_widths) if blocks == 1 else 0)
 
     def _serves(self, read: int, end: int) -> bool:
         return read >= 2  # sizes below 2 are special to the compiler

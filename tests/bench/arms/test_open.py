@@ -12,7 +12,7 @@ import pytest
 from specstream.bench.arms.base import Ask
 from specstream.bench.arms.engine import CoreArm
 from specstream.bench.arms.open import Wanted, open_arms
-from specstream.config import DraftProposerConfig, EngineConfig
+from specstream.config import AutoProposerConfig, DraftProposerConfig, EngineConfig
 from specstream.errors import ModelNotFound
 from tests.tiny import byte_tokenizer, noisy_copy, tiny_model
 
@@ -109,6 +109,16 @@ async def test_a_draft_of_another_tokenizer_leaves_assisted_out(
     async with open_arms(wanted, config.model_copy(update={"draft": str(tmp_path)})) as arms:
         assert {arm.name for arm in arms} == {"lookup"}
     assert any("assisted generation was left out" in note for note in wanted.notes)
+
+
+async def test_without_a_draft_the_arms_that_need_one_are_left_out(config: EngineConfig) -> None:
+    alone = config.model_copy(update={"draft": None, "proposer": AutoProposerConfig()})
+    wanted = Wanted(("auto", "draft-2", "assisted"))
+    async with open_arms(wanted, alone) as arms:
+        assert [arm.name for arm in arms] == ["auto"]
+        assert len((await arms[0].run(ASK)).token_ids) == 24
+    said = [note for note in wanted.notes if "left out" in note]
+    assert [note.split()[0] for note in said] == ["draft-2", "assisted"]
 
 
 async def test_what_is_said_of_llama_cpp(config: EngineConfig) -> None:

@@ -124,7 +124,7 @@ def test_the_draft_never_goes_on_from_a_row_that_is_not_the_requests(
         for _ in range(rng.choice([1, 1, 2])):
             params = SamplingParams(
                 temperature=rng.choice([0.0, 1.0]),
-                seed=rng.randrange(99),
+                seed=rng.choice([None, rng.randrange(99)]),
                 max_tokens=rng.randint(1, 25),
                 stop=(rng.choice("abcdefgh"),) if rng.random() < 0.5 else (),
             )

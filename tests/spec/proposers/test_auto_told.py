@@ -77,7 +77,7 @@ def test_confidences_are_those_of_the_proposed_tokens() -> None:
     core, dice = diced(5, eos_ids=frozenset())
     dice.stops = lambda: lambda q: q > 0.2
     ask(core, "abab", greedy(60))
-    ask(core, "zq", SamplingParams(temperature=1.0, seed=2, max_tokens=60))
+    ask(core, "zq", SamplingParams(temperature=1.0, max_tokens=60), noise=2)
     run_until_idle(core)
     outcomes = [o for _, told in dice.told for o in told if o.plan.go_on is not None]
     assert len(outcomes) > 20

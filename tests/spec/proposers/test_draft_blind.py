@@ -92,8 +92,8 @@ def test_a_whole_round_waits_for_the_device_once(
         inner = proposer = DraftModelProposer(DraftProposerConfig(), runner, frozenset())
     inner._looks = False
     core = make_core(model, TOKENIZER, proposer, eos_ids=(), rule=rule, max_running=count)
-    params = SamplingParams(temperature=temperature, seed=4, top_p=0.9, top_k=30, max_tokens=60)
-    asked = [ask(core, "abab" * (n + 1), params) for n in range(count)]
+    params = SamplingParams(temperature=temperature, top_p=0.9, top_k=30, max_tokens=60)
+    asked = [ask(core, "abab" * (n + 1), params, noise=4) for n in range(count)]
     drafted = rounds = 0
     core.step()
     while True:
@@ -116,8 +116,8 @@ def test_a_blind_draft_changes_no_token_of_a_reply() -> None:
             inner = DraftModelProposer(DraftProposerConfig(), runner, frozenset())
             inner._looks = looks
             core = make_core(model, TOKENIZER, inner, eos_ids=())
-            params = SamplingParams(temperature=temperature, seed=3, max_tokens=60)
-            _, inbox = ask(core, "abab", params)
+            params = SamplingParams(temperature=temperature, max_tokens=60)
+            _, inbox = ask(core, "abab", params, noise=3)
             run_until_idle(core)
             replies.append(inbox.token_ids)
         assert replies[0] == replies[1]
@@ -157,14 +157,14 @@ def test_a_blind_draft_without_numbers_names_no_token_that_there_is_not(
 ) -> None:
     """On a GPU, reading what is out of range is the end of the process; the reply is as without."""
     model = tiny_model(len(TOKENIZER), seed=2)
-    params = SamplingParams(temperature=temperature, seed=4, max_tokens=20)
+    params = SamplingParams(temperature=temperature, max_tokens=20)
     for passes in (0, 2, 9):
         runner = ModelRunner(noisy_copy(model, 0.1))
         runner.forward = nan_after(runner, passes)  # type: ignore[method-assign]
         inner = DraftModelProposer(DraftProposerConfig(), runner, frozenset())
         inner._looks = False
         core = make_core(model, TOKENIZER, Listening(inner), eos_ids=(), rule=rule)
-        request, inbox = ask(core, "abab", params)
+        request, inbox = ask(core, "abab", params, noise=4)
         run_until_idle(core)
         proposals = core.proposer.made  # type: ignore[attr-defined]
         assert len(inbox.token_ids) == 20

@@ -1,0 +1,185 @@
+"""``specstream chat``: a conversation in the terminal, or with lines that are piped in."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Self
+
+from specstream.commands.common import engine_of, note, params_of, print_json
+from specstream.commands.loading import loaded
+from specstream.commands.show import RunPrinter, tell_cut
+from specstream.commands.stdin import read_lines
+from specstream.conversation import Session
+from specstream.errors import EngineBusy, EngineFailed, PromptError, RequestError
+from specstream.generation import Generation
+from specstream.metrics import Report
+from specstream.types import Message, SamplingParams
+
+__all__ = ["run"]
+
+
+async def run(args: argparse.Namespace) -> None:
+    """Answer line after line until there are no more.
+
+    On a terminal an interrupt stops the reply under way; at the prompt it ends the conversation, as
+    does the end of input. Errors of one turn are told there, and the conversation goes on; where
+    lines are piped in, the first one ends the command.
+    """
+    engine, params = engine_of(args), params_of(args)
+    async with loaded(engine), engine.session(args.system) as talk:
+        if sys.stdin is not None and sys.stdin.isatty():
+            await _converse(talk, params, as_json=args.json)
+            return
+        for text in read_lines():
+            report = await _turn(talk, text, params)
+            if (cut := tell_cut(report, params.max_tokens)) is not None:
+                note(cut)
+            if args.json:
+                print_json(report.to_dict())
+
+
+async def _converse(talk: Session, params: SamplingParams, *, as_json: bool) -> None:
+    _tell("Ctrl-C stops a reply, Ctrl-D ends the conversation")
+    with suppress(ImportError):
+        import readline  # noqa: F401  # lines can be edited and called back
+    with _Interrupts() as interrupts:
+        while (text := _ask(interrupts)) is not None:
+            try:
+                report = await _turn(talk, text, params, interrupts)
+            except (RequestError, EngineBusy, EngineFailed) as error:
+                note(f"specstream: {error}")
+                continue
+            _tell(_figures(report, params.max_tokens))
+            if as_json:
+                print_json(report.to_dict())
+
+
+def _ask(interrupts: _Interrupts) -> str | None:
+    """What the person says next; None when nothing more. The loop stands still, and so does all else."""
+    while True:
+        try:
+            with interrupts.asking():
+                if not sys.stdout.isatty():
+                    print("> ", end="", file=sys.stderr, flush=True)
+                text = input("> " if sys.stdout.isatty() else "").strip()
+        except (EOFError, KeyboardInterrupt):
+            note()
+            return None
+        except UnicodeDecodeError:
+            note("specstream: that line is no text in UTF-8")
+            continue
+        if text:
+            return text
+
+
+async def _turn(
+    talk: Session, text: str, params: SamplingParams, interrupts: _Interrupts | None = None
+) -> Report:
+    """One reply, to stdout as it comes. Where the context has no room, the older half is forgotten."""
+    before, forgotten = list(talk.messages), False
+    while True:
+        try:
+            async with talk.generate(text, params) as chunks:
+                if interrupts is not None:
+                    interrupts.begin(chunks)
+                await _print(chunks)
+        except PromptError:
+            forgotten = _forget_half(talk.messages)
+            if forgotten:
+                continue
+            talk.messages[:] = before  # then it is too long by itself
+            raise
+        if forgotten:
+            note("(the older half of the conversation is forgotten: the model's context is full)")
+        return chunks.report
+
+
+async def _print(chunks: Generation) -> None:
+    printer = RunPrinter(sys.stdout, show_runs=False)
+    try:
+        async for chunk in chunks:
+            printer.add(chunk)
+            printer.check()
+    finally:
+        printer.end()
+
+
+def _forget_half(messages: list[Message]) -> bool:
+    """Drop the older half of the turns, at once: what is left is read anew. False if there are none."""
+    begin = 1 if messages and messages[0]["role"] == "system" else 0
+    turns = [index for index, message in enumerate(messages) if message["role"] == "user"]
+    if not turns:
+        return False
+    turns.append(len(messages))
+    del messages[begin : turns[len(turns) // 2]]
+    return True
+
+
+class _Interrupts:
+    """Ctrl-C in a conversation: stops a reply; while the person is asked, raises KeyboardInterrupt.
+
+    In the block this replaces the event loop's own handling, which would end the command, but not
+    before the next line is read. A service manager's stop always raises.
+    """
+
+    def __init__(self) -> None:
+        self._asking = self._stopped = False
+        self._reply: Generation | None = None
+        self._loop = asyncio.get_running_loop()
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """The person is asked for the next line."""
+        self._asking = True
+        try:
+            yield
+        finally:
+            self._asking = self._stopped = False
+
+    def begin(self, reply: Generation) -> None:
+        """From here on ``reply`` is what an interrupt stops, or stops at once if there was one."""
+        self._reply = reply
+        if self._stopped:
+            self._stop()
+
+    def _act(self, *_: object) -> None:
+        if self._asking:
+            raise KeyboardInterrupt
+        self._stopped = True
+        self._loop.call_soon_threadsafe(self._stop)  # it also wakes the loop
+
+    def _stop(self) -> None:
+        if self._reply is not None:
+            self._reply.cancel()
+
+    def __enter__(self) -> Self:
+        self._before: Any = signal.signal(signal.SIGINT, self._act)
+        self._before_stop: Any = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+        signal.signal(signal.SIGTERM, self._before_stop)
+
+
+def _figures(report: Report, max_tokens: int) -> str:
+    tokens = len(report.token_ids)
+    if report.finish_reason == "cancelled":
+        return f"stopped after {tokens} tokens"
+    cut = tell_cut(report, max_tokens)
+    return (
+        f"{tokens} tokens, {report.tokens_per_second:.0f} a second, "
+        f"{report.mean_acceptance_length:.1f} a pass, {report.reused_tokens} of "
+        f"{report.prompt_tokens} prompt tokens kept{f'; {cut}' if cut is not None else ''}"
+    )
+
+
+def _tell(line: str) -> None:
+    """A dim line, for a person only."""
+    if sys.stdout.isatty():
+        print(f"\033[2m{line}\033[0m", flush=True)

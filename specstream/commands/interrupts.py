@@ -1,0 +1,64 @@
+"""Ctrl-C and a service manager's stop: one line, and no waiting for what can't be cut short."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+__all__ = ["ends_at_once", "tell_interrupted"]
+
+_HOW = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+
+
+@contextmanager
+def ends_at_once() -> Iterator[None]:
+    """In this block an interrupt or a stop ends the process there and then.
+
+    For imports and the reading of models: a thread that is busy with them can't be cancelled, and
+    neither the event loop nor the interpreter ends before its threads do. Nothing is unwound, so no
+    file may be half-written in the block. The process exits with 128 and the signal's number, after
+    one line on stderr. A signal that is ignored stays ignored. Outside the main thread, where signals
+    can't be handled, the block changes nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in _HOW}
+    for number, handler in before.items():
+        if handler != signal.SIG_IGN:
+            signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+
+def tell_interrupted(*, last: bool) -> int:
+    """Say that the command was interrupted; gives the exit code.
+
+    ``last``: nothing of the program is left to do, and it ends here. The interpreter's own exit takes
+    seconds once torch is loaded, and answers an impatient second Ctrl-C with a traceback.
+    """
+    _tell(signal.SIGINT)
+    if last:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(128 + signal.SIGINT)
+    return 128 + signal.SIGINT
+
+
+def _end(number: int, frame: object) -> None:
+    _tell(number)
+    os._exit(128 + number)
+
+
+def _tell(number: int) -> None:
+    """Straight to the descriptor: the handler may have come in the middle of a write to stderr."""
+    with suppress(OSError):
+        clear = b"\r\033[K" if os.isatty(2) else b""  # the line that showed the loading
+        os.write(2, clear + f"specstream: {_HOW[signal.Signals(number)]}\n".encode())

@@ -1,0 +1,169 @@
+"""How ``serve`` and ``adapter`` are reached and stopped: address, key, TLS, limits, signals."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import ssl
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import anyio
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from specstream.commands.common import note, tables_of
+from specstream.config import meant
+from specstream.errors import ConfigError
+
+__all__ = ["ServerConfig", "add_server_options", "api_key_of", "server_config", "until_stopped"]
+
+KEY_VARIABLE = "SPECSTREAM_API_KEY"
+
+
+class ServerConfig(BaseModel):
+    """What the options say, and for ``serve`` the config file's table ``[server]``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    host: str = "127.0.0.1"
+    port: int | None = Field(default=None, ge=0, le=65535)
+    api_key_file: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    drain: float = Field(default=10.0, ge=0, description="seconds")
+    origins: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    max_sessions: int = Field(default=32, ge=1)
+    max_per_address: int | None = Field(default=None, ge=1)
+    idle: float = Field(default=600.0, gt=0, description="seconds")
+    lead: float = Field(default=2.0, ge=0.2, description="seconds")
+
+    def tls(self) -> ssl.SSLContext | None:
+        """The context to serve with; None without a certificate.
+
+        Raises:
+            ConfigError: the files can't be used.
+        """
+        if self.tls_cert is None:
+            if self.tls_key is not None:
+                raise ConfigError("--tls-key needs --tls-cert")
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self.tls_cert, self.tls_key)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"the TLS certificate can't be used: {error}") from None
+        return context
+
+
+def _port(text: str) -> int:
+    port = int(text) if text.isascii() and text.isdigit() else -1
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError("a port is a number from 0 to 65535")
+    return port
+
+
+def add_server_options(parser: argparse.ArgumentParser, port: int, *, clients: bool) -> None:
+    """The options of a command that listens; ``clients`` adds those for many foreign clients."""
+    add = parser.add_argument_group("address and clients").add_argument
+    add("--host", help="address to listen on (default: 127.0.0.1)")
+    add("--port", type=_port, help=f"default: {port or 'any free one'}")
+    add(
+        "--api-key-file",
+        metavar="FILE",
+        help=f"ask clients for the key in this file, or for ${KEY_VARIABLE}; needed off this machine",
+    )
+    add("--api-key", metavar="KEY", help="the same, but whoever may run ps on this machine sees it")
+    add("--tls-cert", metavar="FILE", help="serve TLS with this certificate (PEM)")
+    add("--tls-key", metavar="FILE", help="the certificate's key, if not in its file")
+    add(
+        "--drain",
+        type=float,
+        metavar="SECONDS",
+        help="after SIGTERM, how long what runs may take to end (default: 10)",
+    )
+    if not clients:
+        return
+    add("--origins", nargs="+", metavar="URL", help="pages of others that may connect; '*': any")
+    add("--hosts", nargs="+", metavar="NAME", help="names this server is reached by; '*': any")
+    add("--max-sessions", type=int, metavar="N", help="connections at once (default: 32)")
+    add(
+        "--max-per-address",
+        type=int,
+        metavar="N",
+        help="of these, from one address (default: a half; this machine: all)",
+    )
+    add("--idle", type=float, metavar="SECONDS", help="close clients silent for so long (600)")
+    add("--lead", type=float, metavar="SECONDS", help="audio is sent so far ahead of play-out (2)")
+
+
+def server_config(args: argparse.Namespace, *, table: bool) -> ServerConfig:
+    """The options, and under them the config file's ``[server]`` if ``table``.
+
+    Raises:
+        ConfigError: a key that there isn't, or a value out of range.
+    """
+    values: dict[str, Any] = tables_of(args)["server"] if table else {}
+    unknown = sorted(values.keys() - ServerConfig.model_fields.keys())
+    if unknown:
+        hint = meant(unknown[0], ServerConfig.model_fields)
+        raise ConfigError(f"{args.config}: unknown key server.{unknown[0]}{hint}")
+    given = {name: getattr(args, name, None) for name in ServerConfig.model_fields}
+    given = {name: value for name, value in given.items() if value is not None}
+    try:
+        return ServerConfig.model_validate(values | given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = str(first["loc"][0])
+        place = f"--{name.replace('_', '-')}" if name in given else f"{args.config}: server.{name}"
+        raise ConfigError(f"{place}: {first['msg']}") from None
+
+
+def api_key_of(args: argparse.Namespace, config: ServerConfig) -> str | None:
+    """The key that clients must bring: the option's, else the file's, else the environment's.
+
+    Raises:
+        ConfigError: the file can't be read, or what is there is empty or more than one line.
+    """
+    if args.api_key is not None:
+        key, source = args.api_key, "--api-key"
+    elif config.api_key_file is not None:
+        key, source = _read(config.api_key_file), config.api_key_file
+    elif KEY_VARIABLE in os.environ:
+        key, source = os.environ[KEY_VARIABLE], f"${KEY_VARIABLE}"
+    else:
+        return None
+    key = key.strip()
+    if not key or len(key.split()) > 1:
+        raise ConfigError(f"{source} must hold one key, without spaces; leave it out for none")
+    return str(key)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read(4096)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ConfigError(f"can't read the key file {path}: {why}") from None
+
+
+async def until_stopped(drain: Callable[[float], Coroutine[Any, Any, None]], seconds: float) -> int:
+    """Wait for SIGTERM, then drain; returns the exit code: 0, or 130 if a second one cut it short."""
+    with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+        await anext(signals)
+        note(f"stopping: what runs may take {seconds:g} s (SIGTERM again: at once)")
+        hurried = False
+        async with anyio.create_task_group() as group:
+
+            async def hurry() -> None:
+                nonlocal hurried
+                await anext(signals)
+                hurried = True
+                group.cancel_scope.cancel()
+
+            group.start_soon(hurry)
+            await drain(seconds)
+            group.cancel_scope.cancel()
+    return 130 if hurried else 0

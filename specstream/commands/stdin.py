@@ -1,0 +1,86 @@
+"""What comes in on stdin: a whole prompt, or what is said line by line."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+from specstream.errors import PromptError
+
+__all__ = ["interruptible", "read_lines", "read_prompt"]
+
+MAX_BYTES = 1 << 20
+"""The longest prompt and the longest line that are read."""
+
+
+def read_prompt() -> str:
+    """Everything up to the end of stdin, without the newlines at its end.
+
+    Raises:
+        PromptError: there is nothing, too much, or something that is no text in UTF-8.
+    """
+    with _readable() as stdin, interruptible():
+        text = _text(stdin.read(MAX_BYTES + 1), "the prompt on stdin")
+    if not text.strip():
+        raise PromptError("the prompt on stdin is empty: pipe some text in")
+    return text
+
+
+def read_lines() -> Iterator[str]:
+    """The lines of stdin that say something, one by one as they come.
+
+    Raises:
+        PromptError: a line is too long, or no text in UTF-8.
+    """
+    number = 0
+    while True:
+        number += 1
+        with _readable() as stdin, interruptible():
+            line = stdin.readline(MAX_BYTES + 1)
+        if not line:
+            return
+        if text := _text(line, f"line {number} of stdin").strip():
+            yield text
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """In this block an interrupt raises KeyboardInterrupt, even where an event loop has taken it over.
+
+    For waiting for a person: the loop would only note the interrupt and go on waiting. An interrupt
+    that is ignored stays ignored.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before == signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _readable() -> Iterator[BinaryIO]:
+    if sys.stdin is None:
+        raise PromptError("stdin is closed, so nothing can be read from there")
+    try:
+        yield sys.stdin.buffer
+    except OSError as error:
+        raise PromptError(f"stdin can't be read: {error.strerror or error}") from error
+
+
+def _text(data: bytes, what: str) -> str:
+    if len(data) > MAX_BYTES:
+        raise PromptError(f"{what} is longer than {MAX_BYTES >> 20} MiB; shorten it")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise PromptError(f"{what} is binary data; it must be text in UTF-8")
+    return text.rstrip("\r\n")

@@ -1,0 +1,70 @@
+"""Reads the command line: what is misspelt is told in one line, with what was probably meant."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
+from typing import NoReturn
+
+__all__ = ["Parser", "read_arguments"]
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line: no usage text before them."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and where help is; ends the program with exit code 2."""
+        more = "" if message.endswith("?") else f"; see `{self.prog} --help`"
+        self.exit(2, f"specstream: {message}{more}\n")
+
+    def check_options(self, words: Sequence[str]) -> None:
+        """Refuse the first word that looks like a long option and begins none.
+
+        Before anything is parsed: argparse would first complain of an argument whose place the value
+        of the misspelt option has taken.
+        """
+        known = {"--help", *re.findall(r"--[a-z][a-z-]*", self.format_usage())}
+        for word in takewhile(lambda word: word != "--", words):
+            name = word.partition("=")[0]
+            if not name.startswith("--") or " " in word:
+                continue
+            if not any(option.startswith(name) for option in known):
+                self.error(f"unknown option {name!r}{_meant(name, known)}")
+
+
+def read_arguments(
+    parser: Parser, commands: Mapping[str, Parser], argv: Sequence[str] | None
+) -> argparse.Namespace:
+    """Parse ``argv`` (default: the program's own). Without any, help is what was asked for.
+
+    Raises:
+        SystemExit: 0 after help was printed, 2 after an error.
+    """
+    words = sys.argv[1:] if argv is None else list(argv)
+    if not words:
+        parser.print_help()
+        parser.exit()
+    name = words[0]
+    if name in commands:
+        commands[name].check_options(words[1:])
+    elif name.startswith("-"):
+        parser.check_options(words)
+    else:
+        known = _meant(name, commands) or f"; there are: {', '.join(commands)}"
+        parser.error(f"unknown command {name!r}{known}")
+    args, extra = parser.parse_known_args(words)
+    if extra:
+        why = (
+            "no such option" if extra[0].startswith("-") else "a text of several words needs quotes"
+        )
+        commands[args.command].error(f"unexpected {' '.join(extra)!r}: {why}")
+    return args
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, known, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,199 @@
+"""What of a reply is reasoning: spans that the model writes for itself, told apart while they come.
+
+Two things open a span. Its tag as text, but only where a reply begins (white space aside): further in,
+a tag is something that the answer mentions. And its tag as a special token, anywhere: those aren't
+part of the text, and no answer mentions them. Some templates open the span themselves, at the end of
+the prompt. The first closing tag ends a span; one that is never closed goes on to the reply's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+__all__ = ["Reasoning", "Tag", "markers_of", "opened_by"]
+
+
+class Tag(NamedTuple):
+    """How a reasoning span begins and ends."""
+
+    open: str
+    close: str
+
+
+_TAGS = (
+    Tag("<think>", "</think>"),  # DeepSeek-R1, Qwen3, GLM and most others
+    Tag("<thinking>", "</thinking>"),
+    Tag("<thought>", "</thought>"),
+    Tag("<reasoning>", "</reasoning>"),
+    Tag("<seed:think>", "</seed:think>"),  # Seed-OSS
+    Tag("[THINK]", "[/THINK]"),  # Magistral
+    Tag("<|START_THINKING|>", "<|END_THINKING|>"),  # Command-A
+    Tag("<|channel>", "<channel|>"),  # Gemma 4
+)
+# gpt-oss: channels, of which only "final" is for the user.
+_CHANNEL, _MESSAGE = "<|channel|>", "<|message|>"
+_HARMONY = frozenset({_CHANNEL, _MESSAGE, "<|start|>", "<|end|>"})
+_LONGEST_HEADER = 256
+_GAP = "\n\n"  # between spans
+
+
+def opened_by(prompt: str) -> Tag | None:
+    """The span that a rendered prompt ends in the beginning of."""
+    end = prompt.rstrip()
+    return next((tag for tag in _TAGS if end.endswith(tag.open)), None)
+
+
+def markers_of(tokenizer: Any) -> dict[int, str]:
+    """The tokens that open and close spans by themselves, by id."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    paired = {side for tag in _TAGS for side in tag}
+    names = {token.content for token in added.values()}
+    harmony = _HARMONY if {_CHANNEL, _MESSAGE} <= names else frozenset()
+    return {
+        number: token.content
+        for number, token in added.items()
+        if token.content in harmony or (token.special and token.content in paired)
+    }
+
+
+class Reasoning:
+    """Follows one reply, token by token. What comes out doesn't depend on how text is dealt out.
+
+    A tag in which one of the ``stops`` lies is not looked for in the text: the stop string is.
+
+    Args:
+        markers: The tokens that are tags by themselves; None leaves everything to the reply.
+        opened: The span that the prompt has opened.
+        stops: The request's stop strings.
+
+    Attributes:
+        text: The reasoning so far, without its tags.
+        tokens: How many tokens were no part of the reply: reasoning, tags, white space behind them.
+        end: The number of the token after the last of those.
+    """
+
+    def __init__(
+        self,
+        markers: Mapping[int, str] | None,
+        opened: Tag | None = None,
+        stops: Sequence[str] = (),
+    ) -> None:
+        self._markers = markers or {}
+        bare = [stop.lstrip() for stop in stops]
+        self._tags = [tag for tag in _TAGS if not any(b and b in tag.open for b in bare)]
+        self.text = ""
+        self.tokens = self.end = 0
+        self._count = self._known = 0  # tokens read, and those of which is known where they belong
+        self._state: Literal["start", "inside", "header", "reply"]
+        self._state = "reply" if markers is None else "start"
+        self._held = ""  # may be a part of a tag; in a header, all of it
+        self._close = ""
+        self._drop_space = False
+        self._replied = False
+        if opened is not None and markers is not None:
+            self._enter(opened.close)
+
+    def add(self, text: str, token: int | None = None) -> str:
+        """Take what a token made certain; returns what of that is the reply's."""
+        self._count += 1
+        marker = self._markers.get(token) if token is not None else None
+        reply = self._read(text.removesuffix(marker) if marker else text)
+        if marker is not None:
+            reply += self._obey(marker)
+        self._replied |= bool(reply.strip())
+        unsaid = bool(text) and self._state != "start"  # a tag, or white space behind one
+        aside = unsaid or marker is not None or self._state in ("inside", "header")
+        if aside and not reply:
+            self.tokens += self._count - self._known
+            self.end = self._count
+        if aside or reply:
+            self._known = self._count
+        return reply
+
+    def finish(self, text: str = "") -> str:
+        """The reply has ended with this text; returns that, and what was held back as half a tag."""
+        return self._read(text) + self._settle()
+
+    def _settle(self) -> str:
+        """No tag was begun: what was held back goes where it belongs."""
+        held, self._held = self._held, ""
+        if self._state == "inside":
+            self._think(held)
+        return held if self._state == "start" else ""
+
+    def _obey(self, marker: str) -> str:
+        """A token that is a tag by itself."""
+        header, reply = self._held.strip(), self._settle()
+        if marker == _MESSAGE and not header.startswith("final"):
+            self._enter("")
+        elif marker in _HARMONY - {_MESSAGE}:
+            self._state = "header"
+        elif close := next((tag.close for tag in _TAGS if tag.open == marker), ""):
+            self._enter(close)
+        else:
+            self._leave()
+        return reply
+
+    def _enter(self, close: str) -> None:
+        self._state, self._close, self._drop_space = "inside", close, True
+
+    def _leave(self) -> None:
+        self._state, self._drop_space = "reply", not self._replied
+
+    def _read(self, text: str) -> str:
+        match self._state:
+            case "start":
+                return self._start(text)
+            case "inside":
+                return self._inside(text)
+            case "header":
+                self._held = (self._held + text)[:_LONGEST_HEADER]
+                return ""
+            case "reply":
+                return self._reply(text)
+
+    def _start(self, text: str) -> str:
+        """Nothing but white space so far, which is given out at once."""
+        text = self._held + text
+        body = text.lstrip()
+        space = text[: len(text) - len(body)]
+        self._held = ""
+        for tag in self._tags:
+            if body.startswith(tag.open):
+                self._enter(tag.close)
+                return space + self._inside(body[len(tag.open) :])
+        if any(tag.open.startswith(body) for tag in self._tags):
+            self._held = body
+            return space
+        self._state = "reply"
+        return text
+
+    def _inside(self, text: str) -> str:
+        text = self._held + text
+        self._held = ""
+        at = text.find(self._close) if self._close else -1
+        if at >= 0:
+            self._think(text[:at])
+            rest = text[at + len(self._close) :]
+            self._leave()
+            return self._reply(rest)
+        sizes = range(len(self._close) - 1, 0, -1)
+        kept = next((size for size in sizes if text.endswith(self._close[:size])), 0)
+        self._think(text[: len(text) - kept])
+        self._held = text[len(text) - kept :]
+        return ""
+
+    def _think(self, text: str) -> None:
+        if self._drop_space:
+            text = text.lstrip()
+            if text and self.text:
+                self.text += _GAP
+            self._drop_space = not text
+        self.text += text
+
+    def _reply(self, text: str) -> str:
+        if self._drop_space:
+            text = text.lstrip()
+            self._drop_space = not text
+        return text

@@ -1,0 +1,99 @@
+"""Where a model is, a folder or the Hub: what can be told without torch, in no time."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import textwrap
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from specstream.config import EngineConfig
+from specstream.errors import ModelBroken, ModelNotFound
+
+__all__ = ["check_folder", "check_models", "first_line", "hub_options", "not_found"]
+
+
+def check_models(config: EngineConfig) -> None:
+    """Look for the models that an engine would load. Of one on the Hub, its config is fetched.
+
+    Raises:
+        ModelNotFound: nothing there, or the Hub can't be reached.
+        ModelBroken: a folder whose config can't be read, or that has no weights.
+    """
+    draft = config.draft if config.wants_draft else None
+    for name in [config.target, *([draft] if draft is not None else [])]:
+        check_folder(name)
+        folder = Path(name)
+        if not folder.is_dir():
+            _check_hub(name)
+        elif not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
+            raise ModelBroken(f"{name} is a model folder without weights (*.safetensors)")
+
+
+def _check_hub(name: str) -> None:
+    from huggingface_hub import hf_hub_download  # half a second that only Hub models take
+
+    options = hub_options(name)
+    try:
+        hf_hub_download(name, "config.json", **options)
+    except Exception as error:
+        raise not_found(name, "it can't be reached" if options else error) from error
+
+
+def check_folder(name: str) -> None:
+    """Refuse what is neither a model folder nor, by its looks, a Hub id.
+
+    Raises:
+        ModelNotFound: no such folder, or none of a model.
+        ModelBroken: its config can't be read.
+    """
+    path = Path(name)
+    if path.is_dir():
+        config = path / "config.json"
+        if not config.is_file():
+            raise ModelNotFound(f"{name} is a folder without a config.json: not a model folder")
+        try:
+            json.loads(config.read_text(encoding="utf-8"))
+        except (ValueError, OSError) as error:
+            raise ModelBroken(f"{config} can't be read: {first_line(error)}") from None
+    elif path.is_absolute() or name.startswith(("./", "../", "~")) or name.count("/") > 1:
+        raise ModelNotFound(f"no such model folder: {name}")
+    elif not name.strip() or path.is_file():
+        raise ModelNotFound(f"{name!r} is neither a model folder nor a Hub id")
+
+
+def hub_options(name: str) -> dict[str, Any]:
+    """Of a download: not to wait through a minute of retries where the Hub is plainly out of reach.
+
+    Where a proxy is set, only the real request can tell.
+    """
+    if Path(name).is_dir() or any(key.lower().endswith("_proxy") for key in os.environ):
+        return {}
+    import huggingface_hub
+
+    address = urlsplit(huggingface_hub.constants.ENDPOINT)
+    port = address.port or (80 if address.scheme == "http" else 443)
+    try:
+        socket.create_connection((address.hostname or "", port), timeout=2).close()
+    except OSError:
+        return {"local_files_only": True}  # what an earlier run has fetched is still there
+    return {}
+
+
+def not_found(name: str, why: object) -> ModelNotFound:
+    """What to raise where the Hub doesn't give the model."""
+    return ModelNotFound(
+        f"{name} is no folder here and can't be had from the Hub ({first_line(why)}); "
+        "check the name and the network, or give a local folder"
+    )
+
+
+def first_line(error: object) -> str:
+    """Of what an exception says, so much as fits into a message."""
+    text = str(error).strip()
+    if not text:
+        return type(error).__name__
+    return textwrap.shorten(text.splitlines()[0], 300, placeholder=" …")

@@ -1,0 +1,121 @@
+"""Tries a model that has just been read: what can't be decoded with a cache is found before a reply."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from specstream.errors import ModelBroken, ModelError, ModelUnsupported, SpecstreamError
+from specstream.model.runner import ForwardInput, ModelRunner
+
+__all__ = ["check_decoding"]
+
+_TEXT = "In 1969 two people walked on the moon, and the others watched."
+_FIRST, _ALL = 6, 11  # tokens of the first part, and of all
+# How far rows may be off, by their size: in float32; in less, from passes of one shape, and of several.
+_EXACT, _SAME_SHAPE, _ROUNDED = 1e-3, 0.01, 0.1
+
+
+@torch.inference_mode()
+def check_decoding(name: str, runner: ModelRunner, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Read a few tokens at once, with others behind them, and in parts with a cache that is cut back.
+
+    All must come to the same logits. They don't where a later token changes an earlier one's row, or
+    where a model keeps anything else than keys and values.
+
+    Args:
+        name: The model, as it was asked for.
+        runner: It. A lean one has been compared with the model already.
+        tokenizer: Its own.
+
+    Raises:
+        ModelUnsupported: this model can't be decoded with a cache.
+        ModelBroken: its logits are no numbers.
+    """
+    ids = torch.tensor(_ordinary(tokenizer, runner.model_vocab_size), device=runner.device)
+    try:
+        why = _find_trouble(name, runner, ids)
+    except SpecstreamError:
+        raise
+    except torch.OutOfMemoryError as error:
+        raise ModelError(f"{name} doesn't fit into the device's memory") from error
+    except Exception as error:
+        why = f"it broke: {(str(error).strip().splitlines() or [type(error).__name__])[0][:200]}"
+        raise _unsupported(name, runner, why) from error
+    if why:
+        raise _unsupported(name, runner, why)
+
+
+def _unsupported(name: str, runner: ModelRunner, why: str) -> ModelUnsupported:
+    return ModelUnsupported(
+        f"{name}: {type(runner.model).__name__} can't be decoded token by token with a cache ({why}); "
+        "choose a decoder-only model whose layers are all attention"
+    )
+
+
+def _find_trouble(name: str, runner: ModelRunner, ids: Tensor) -> str:
+    whole = _whole(runner, ids)
+    if not bool((whole.isfinite().any(-1) & ~whole.isnan().any(-1)).all()):
+        dtype = str(runner.dtype).removeprefix("torch.")
+        raise ModelBroken(
+            f"{name}: its logits are not numbers: the weights are damaged, or too large for {dtype}"
+        )
+    if runner.lean:
+        return ""
+    exact = runner.dtype == torch.float32
+    changed = torch.cat([ids[:_FIRST], ids[0].expand(_ALL - _FIRST)])
+    off = _distance(_whole(runner, changed)[:_FIRST], whole[:_FIRST], exact=exact)
+    if off > (_EXACT if exact else _SAME_SHAPE):
+        return f"later tokens change the logits of earlier ones, by {off:.2g} of their size"
+    parts, kept = _in_parts(runner, ids)
+    if not kept:
+        return "it doesn't keep its state in the cache that it is given"
+    off = _distance(parts, whole[:, : parts.shape[1]], exact=exact)
+    if off > (_EXACT if exact else _ROUNDED):
+        return f"tokens that come one after another have other logits, by {off:.2g} of their size"
+    return ""
+
+
+def _whole(runner: ModelRunner, ids: Tensor) -> Tensor:
+    logits: Tensor = runner.model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0]
+    return logits.float()
+
+
+def _in_parts(runner: ModelRunner, ids: Tensor) -> tuple[Tensor, bool]:
+    """Rows of ``ids``: the first part, one by itself, the others; behind each, junk that is taken back.
+
+    And whether the cache has kept what it was to keep; else the rows are none.
+    """
+    cache, rows, at = runner.new_cache(), [], 0
+    for count in (_FIRST, 1, _ALL - _FIRST - 1):
+        tokens = torch.cat([ids[at : at + count], ids[:2]])
+        (found,) = runner.forward([ForwardInput(tokens, cache, keep=count + 2)])
+        if cache.length != at + count + 2:
+            return found[:0], False
+        at += count
+        cache.rollback_to(at)
+        rows.append(found[:count])
+    return torch.cat(rows).float(), True
+
+
+def _ordinary(tokenizer: PreTrainedTokenizerBase, rows: int) -> list[int]:
+    special = set(tokenizer.all_special_ids)
+    said = tokenizer.encode(_TEXT, add_special_tokens=False)
+    usual = [int(i) for i in said if i < rows and i not in special] or list(range(rows))
+    return (usual * _ALL)[:_ALL]
+
+
+def _distance(found: Tensor, wanted: Tensor, *, exact: bool) -> float:
+    """How far rows are off, by the size of what tells their tokens apart.
+
+    That of the worst row; with rounding, of the middle one of the first part or of the rest, whichever
+    is worse: near a tie of its experts' scores a mixture sends single tokens elsewhere.
+    """
+    finite = wanted.isfinite()
+    wanted, found = wanted.where(finite, 0.0), found.where(finite, 0.0)
+    size = (wanted - wanted.mean(-1, keepdim=True)).norm(dim=-1).clamp_min(1e-6)
+    off = (found - wanted).norm(dim=-1) / size
+    if exact:
+        return float(off.amax())
+    return max(float(part.quantile(0.5)) for part in off.split(_FIRST))

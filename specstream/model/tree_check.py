@@ -1,0 +1,57 @@
+"""Whether a target can judge trees: tried on a small one when the engine is built."""
+
+from __future__ import annotations
+
+import torch
+
+from specstream.errors import ModelUnsupported
+from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.transfer import sent
+from specstream.model.tree import Tree
+
+__all__ = ["check_trees"]
+
+_TREE, _PROMPT, _NODES = Tree((-1, -1, 0, 1, 1)), [1, 2, 3], [4, 5, 6, 7, 8]
+
+
+@torch.inference_mode()
+def check_trees(runner: ModelRunner) -> None:
+    """Try a small tree: its logits must be those of its paths, one token after another.
+
+    Raises:
+        ModelUnsupported: passes of a fixed width, or a model that takes positions or masks in
+            another way (relative biases, sliding windows).
+    """
+    if runner.fixed_width is not None:
+        # Sums over a path run in another order than over a chain: the last bits would differ.
+        raise ModelUnsupported("reproducible mode judges chains only; choose a proposer of chains")
+    name = type(getattr(runner, "model", runner)).__name__
+    try:
+        off, allowed = _error(runner)
+    except Exception as error:  # whatever a model's own code makes of a mask it doesn't expect
+        raise ModelUnsupported(f"{name} can't judge trees: {error}") from error
+    finally:
+        runner.forwards = 0
+    if not off <= allowed:
+        raise ModelUnsupported(
+            f"{name} can't judge trees (its positions or masks work in another way; off by "
+            f"{off:.2g}); choose a proposer of chains"
+        )
+
+
+def _error(runner: ModelRunner) -> tuple[float, float]:
+    """How far a small tree's logits are from those of its paths, and how far rounding may be."""
+    cache = runner.new_cache()
+    (found,) = runner.forward([ForwardInput(_ids(runner, [*_PROMPT, *_NODES]), cache, 6, _TREE)])
+    off, scale = 0.0, 1.0
+    for node, path in enumerate(_TREE.paths):
+        cache.rollback_to(0)
+        ids = _ids(runner, [*_PROMPT, *(_NODES[step] for step in path)])
+        wanted = runner.forward([ForwardInput(ids, cache)])[0][-1].float()
+        off = max(off, float((found[node + 1].float() - wanted).abs().max()))
+        scale = max(scale, float(wanted.abs().max()))
+    return off, 64 * torch.finfo(runner.dtype).eps * scale
+
+
+def _ids(runner: ModelRunner, tokens: list[int]) -> torch.Tensor:
+    return sent([token % runner.model_vocab_size for token in tokens], runner.device)

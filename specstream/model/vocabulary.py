@@ -1,0 +1,75 @@
+"""Which token ids mean the same: a draft's and its target's, a tokenizer's and its model's."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from specstream.config import DEFAULT_DRAFT, EngineConfig
+from specstream.errors import ModelBroken, VocabularyMismatch
+from specstream.model.load import load_tokenizer
+
+__all__ = ["check_rows", "find_draft"]
+
+_log = logging.getLogger("specstream.model")
+
+
+def find_draft(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """The draft for a target with this tokenizer: the named one, else the bundled one if that fits.
+
+    Token ids are compared one by one, so both sides must mean the same by each. None: no draft was
+    named, and the bundled one has another tokenizer.
+
+    Raises:
+        VocabularyMismatch: the named draft has another tokenizer.
+        ModelError: its tokenizer can't be read.
+    """
+    name = config.draft or DEFAULT_DRAFT
+    ours, theirs = tokenizer.get_vocab(), load_tokenizer(name).get_vocab()
+    if ours == theirs:
+        return name
+    if config.draft is None:
+        return None
+    differ = [
+        token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token)
+    ]
+    example = min(differ)
+    raise VocabularyMismatch(
+        f"draft {name} and target {config.target} don't share a tokenizer: {len(differ)} tokens differ "
+        f"(for example {example!r}: {ours.get(example)} and {theirs.get(example)}); "
+        "choose a draft of the same family, or --proposer ngram"
+    )
+
+
+def check_rows(name: str, tokenizer: Any, rows: int) -> None:
+    """A model must know what its tokenizer says.
+
+    Special tokens that were added behind its vocabulary are an exception: many tokenizers have a
+    padding token that no prompt contains. A prompt that does is refused when it comes.
+
+    Raises:
+        ModelBroken: ordinary tokens have no row.
+    """
+    beyond = sorted((i, token) for token, i in tokenizer.get_vocab().items() if i >= rows)
+    if not beyond:
+        return
+    added = tokenizer.added_tokens_decoder
+    ordinary = [token for i, token in beyond if i not in added or not added[i].special]
+    (last, _), remedy = (
+        beyond[-1],
+        (
+            "take the tokenizer that was saved with the weights, or widen the model with transformers' "
+            f"resize_token_embeddings({beyond[-1][0] + 1}) and save it"
+        ),
+    )
+    if ordinary:
+        raise ModelBroken(
+            f"{name} has {rows} output rows and its tokenizer ids up to {last}: {len(ordinary)} tokens "
+            f"have no row (for example {ordinary[0]!r}); {remedy}"
+        )
+    _log.warning(
+        "%s has %d output rows: its tokenizer's %s can't be read or written; %s",
+        name, rows, ", ".join(token for _, token in beyond[:3]), remedy,
+    )  # fmt: skip

@@ -1,0 +1,121 @@
+"""Reaches a Realtime server, which may still be loading its models. Imports no torch."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import ssl
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import anyio
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+
+from specstream.errors import ConfigError, ConnectionFailed
+from specstream.ws.log import LOG, shown
+from specstream.ws.wire import PATH
+
+__all__ = ["Reached", "dial"]
+
+PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.0)
+"""Seconds between the attempts; the last one repeats."""
+
+_MAX_FRAME = 4 << 20
+_TRY_AGAIN_LATER = 1013
+
+
+class Reached(NamedTuple):
+    """An open connection, and the first frame that came over it."""
+
+    socket: ClientConnection
+    greeting: str | bytes
+
+
+async def dial(
+    url: str,
+    *,
+    api_key: str | None,
+    open_timeout: float,
+    ready_timeout: float,
+    tls: ssl.SSLContext | None = None,
+) -> Reached:
+    """Connect, trying again for ``ready_timeout`` seconds while nobody listens there yet.
+
+    ``open_timeout`` bounds each handshake, and then the wait for the first frame. Cancelling it
+    closes what was opened.
+
+    Raises:
+        ConnectionFailed: nobody answers, or the server refuses the connection.
+        ConfigError: the address is not a WebSocket address.
+    """
+    address = _address(url)
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    options: dict[str, Any] = {"additional_headers": headers, "open_timeout": open_timeout}
+    options |= {"logger": LOG} | ({"ssl": tls} if tls is not None else {})
+    deadline = anyio.current_time() + ready_timeout
+    for pause in itertools.chain(PAUSES_S, itertools.repeat(PAUSES_S[-1])):
+        found = await _attempt(url, address, options)
+        if isinstance(found, Reached):
+            return found
+        if anyio.current_time() + pause > deadline:
+            break
+        await anyio.sleep(pause)
+    tried = f", for {ready_timeout:g} s" if ready_timeout > 0 else ""
+    raise ConnectionFailed(
+        f"no Realtime server answers at {shown(url)}: {found}{tried}; "
+        "is `specstream serve` running there?"
+    )
+
+
+async def _attempt(url: str, address: str, options: dict[str, Any]) -> Reached | str:
+    """One attempt; a text says why there should be another."""
+    try:
+        socket = await connect(address, compression=None, max_size=_MAX_FRAME, **options)
+    except InvalidStatus as error:
+        raise ConnectionFailed(_refusal(shown(url), error.response.status_code)) from error
+    except InvalidURI as error:
+        raise ConfigError(f"{shown(url)} is not a WebSocket address") from error
+    except (OSError, TimeoutError, InvalidHandshake) as error:
+        if _nobody_listens(error):
+            return "the connection is refused"
+        raise ConnectionFailed(f"no Realtime server answers at {shown(url)}: {error}") from error
+    try:
+        with anyio.fail_after(options["open_timeout"]):
+            return Reached(socket, await socket.recv())
+    except ConnectionClosed as error:
+        if error.rcvd is not None and error.rcvd.code == _TRY_AGAIN_LATER:
+            return error.rcvd.reason or "it asks to try again later"
+        raise ConnectionFailed(f"the server closed the connection: {error}") from error
+    except BaseException as error:
+        socket.transport.abort()
+        if isinstance(error, TimeoutError):
+            raise ConnectionFailed(f"the server at {shown(url)} says nothing") from error
+        raise
+
+
+def _nobody_listens(error: Exception) -> bool:
+    """Of a name with several addresses, asyncio tells the failures in one text without a number."""
+    return isinstance(error, ConnectionRefusedError) or f"[Errno {errno.ECONNREFUSED}]" in str(
+        error
+    )
+
+
+def _address(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("ws", "wss") or not parts.netloc:
+        raise ConfigError(
+            f"{shown(url)} is not a WebSocket address; it begins with ws:// or wss://"
+        )
+    return parts._replace(path=PATH).geturl() if parts.path in ("", "/") else url
+
+
+def _refusal(url: str, status: int) -> str:
+    reasons = {
+        401: "it wants a key; pass api_key",
+        403: "it does not allow this origin",
+        404: "there is no Realtime endpoint at that path",
+        421: "it isn't known by that name; its owner can allow it",
+        503: "all its sessions are taken, or it is stopping; try again later",
+    }
+    return f"{url} refused the connection: {reasons.get(status, 'see its log')} (HTTP {status})"

@@ -1,0 +1,285 @@
+"""``specstream chat`` as a script pipes lines into it, and as a person sits before it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specstream.cli import main
+from specstream.commands.chat import _forget_half
+from specstream.errors import PromptError
+from specstream.testing import ScriptedEngine, ScriptedGeneration, chunks_of
+from specstream.types import Message
+from tests.commands.doubles import piped, scripted
+
+
+def test_lines_are_turns_of_one_conversation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = scripted(monkeypatch, "chat", "one.", "two.", "three.")
+    piped(monkeypatch, "Hello\n\n  \nWie geht’s?\r\nBye".encode())
+    assert main(["chat", "--system", "Be brief."]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "one.\ntwo.\nthree.\n"
+    assert captured.err == ""
+    assert [m["content"] for m in engine.requests[2][0]] == [
+        "Be brief.",
+        "Hello",
+        "one.",
+        "Wie geht’s?",
+        "two.",
+        "Bye",
+    ]
+
+
+def test_each_reply_has_its_figures_when_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted(monkeypatch, "chat", "one.", chunks_of("two", finish_reason="length"))
+    piped(monkeypatch, b"a\nb\n")
+    assert main(["chat", "--json", "--max-tokens", "1"]) == 0
+    captured = capsys.readouterr()
+    lines = captured.out.splitlines()
+    assert [lines[0], lines[2]] == ["one.", "two"]
+    assert [json.loads(line)["finish_reason"] for line in (lines[1], lines[3])] == [
+        "stop",
+        "length",
+    ]
+    assert captured.err == "cut at 1 tokens; --max-tokens raises that\n"
+
+
+def test_a_line_that_is_no_text_is_one_clear_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted(monkeypatch, "chat", "one.")
+    piped(monkeypatch, b"Hello\n\xff\xfe\nBye\n")
+    assert main(["chat"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "one.\n"
+    assert captured.err == "specstream: line 2 of stdin is binary data; it must be text in UTF-8\n"
+
+
+@pytest.mark.parametrize(
+    ("turns", "left"),
+    [
+        ("suauaua", "sua"),
+        ("uaua", "ua"),
+        ("ua", ""),
+        ("suaua", "sua"),
+        ("suuaua", "sua"),
+        ("uauauaua", "uaua"),
+    ],
+)
+def test_half_of_a_conversation_is_forgotten_at_a_users_turn(turns: str, left: str) -> None:
+    roles = {"s": "system", "u": "user", "a": "assistant"}
+    messages: list[Message] = [
+        {"role": roles[turn], "content": str(number)}  # type: ignore[typeddict-item]
+        for number, turn in enumerate(turns)
+    ]
+    last = messages[-1]
+    assert _forget_half(messages)
+    assert "".join(m["role"][0] for m in messages) == left
+    assert not left or messages[-1] is last
+
+
+def test_there_is_nothing_to_forget_before_the_first_turn() -> None:
+    assert not _forget_half([])
+    assert not _forget_half([{"role": "system", "content": "x" * 999}])
+
+
+class SmallEngine(ScriptedEngine):
+    """A context of forty characters."""
+
+    @asynccontextmanager
+    async def generate(
+        self, messages: Sequence[Message] | str, *args: Any, **options: Any
+    ) -> AsyncGenerator[ScriptedGeneration, None]:
+        if sum(len(m["content"]) for m in messages if isinstance(m, dict)) > 40:
+            raise PromptError("too long; shorten it")
+        async with super().generate(messages, *args, **options) as generation:
+            yield generation
+
+
+def test_a_conversation_that_outgrows_the_context_goes_on_without_its_older_half(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = SmallEngine(["yes, of course."])
+    monkeypatch.setattr("specstream.commands.chat.engine_of", lambda args: engine)
+    piped(monkeypatch, b"one, please\ntwo, please\nthree\n" + b"x" * 50 + b"\nnever read\n")
+    assert main(["chat", "--system", "Yes."]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "yes, of course.\n" * 3
+    note, error = captured.err.splitlines()
+    assert "older half of the conversation is forgotten" in note
+    assert error == "specstream: too long; shorten it"
+    asked = [[m["content"] for m in messages] for messages, _ in engine.requests]
+    assert asked == [
+        ["Yes.", "one, please"],
+        ["Yes.", "two, please"],
+        ["Yes.", "two, please", "yes, of course.", "three"],
+    ]
+
+
+SCRIPTED = """
+import sys
+import anyio
+from specstream.cli import main
+from specstream.commands import chat
+from specstream.errors import PromptError
+from specstream.testing import ScriptedEngine
+
+free = 3  # chunks of all replies; then the model says nothing until it is stopped
+
+def gate():
+    global free
+    free -= 1
+    return anyio.Event() if free < 0 else None
+
+engine = ScriptedEngine(["one two three four", "five"], gate=gate)
+ask = engine.generate
+
+def generate(messages, *args, **options):
+    global free
+    if messages[-1]["content"] == "go on":
+        free = 99
+    if messages[-1]["content"] == "long":
+        raise PromptError("the prompt has 9 tokens; shorten it")
+    return ask(messages, *args, **options)
+
+engine.generate = generate
+chat.engine_of = lambda args: engine
+code = main(["chat"])
+print("HISTORY", [m["content"] for m in engine.requests[-1][0]] if engine.requests else [])
+sys.exit(code)
+"""
+
+
+def interrupt(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    stat = Path(f"/proc/{process.pid}/stat")
+    while stat.read_text().rpartition(")")[2].split()[0] != "S":
+        os.sched_yield()
+    process.send_signal(number)
+
+
+class Terminal:
+    """A person's end of a pseudo-terminal."""
+
+    def __init__(self) -> None:
+        self._end, other = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPTED],
+            stdin=other,
+            stdout=other,
+            stderr=other,
+            env={**os.environ, "TERM": "dumb"},
+        )
+        os.close(other)
+        self._seen = ""
+
+    def until(self, text: str) -> str:
+        """Read on until ``text`` was shown; returns what was shown up to there."""
+        while text not in self._seen:
+            ready, _, _ = select.select([self._end], [], [], 60)
+            assert ready, f"{text!r} was not shown, but {self._seen!r}"
+            try:
+                data = os.read(self._end, 4096)
+            except OSError:  # the other end is closed
+                data = b""
+            assert data, f"{text!r} was not shown, but {self._seen!r}"
+            self._seen += data.decode()
+        before, _, self._seen = self._seen.partition(text)
+        return before
+
+    def interrupt(self, number: signal.Signals = signal.SIGINT) -> None:
+        """Once it waits for something: `input` misses what comes right after it has shown its prompt."""
+        interrupt(self.process, number)
+
+    def say(self, text: str) -> None:
+        os.write(self._end, text.encode())
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._end)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    made = Terminal()
+    yield made
+    made.close()
+
+
+def test_a_person_talks_stops_a_reply_and_leaves(terminal: Terminal) -> None:
+    terminal.until("Ctrl-C stops a reply")
+    terminal.until("> ")
+    terminal.say("hello\n")
+    terminal.until("one two three")
+    terminal.interrupt()
+    terminal.until("stopped after 3 tokens")
+    terminal.until("> ")
+    terminal.say("again\n")  # this reply never begins
+    terminal.until("again\r\n")
+    terminal.interrupt()
+    terminal.until("stopped after 0 tokens")
+    terminal.until("> ")
+    terminal.say("long\n")
+    terminal.until("specstream: the prompt has 9 tokens; shorten it")
+    terminal.until("> ")
+    terminal.say("go on\n")
+    terminal.until("five")
+    terminal.until("1 tokens, ")
+    terminal.until("> ")
+    terminal.say("\x04")
+    terminal.until("HISTORY ['hello', 'one two three', 'again', 'go on']")
+    assert terminal.process.wait() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_at_the_prompt_ends_it_quietly(
+    terminal: Terminal, number: signal.Signals
+) -> None:
+    terminal.until("> ")
+    terminal.interrupt(number)
+    shown = terminal.until("HISTORY []")
+    assert not shown.strip()
+    assert terminal.process.wait() == 0
+
+
+def test_a_stop_ends_it_in_the_middle_of_a_reply(terminal: Terminal) -> None:
+    terminal.until("> ")
+    terminal.say("hello\n")
+    terminal.until("one two three")
+    terminal.interrupt(signal.SIGTERM)
+    shown = terminal.until("HISTORY ['hello']")
+    assert "Traceback" not in shown
+    assert terminal.process.wait() == 130
+
+
+def test_an_interrupt_ends_the_wait_for_a_line_that_is_piped_in() -> None:
+    argv = [sys.executable, "-c", SCRIPTED]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"go on\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"one two three four\n"
+        interrupt(process, signal.SIGINT)
+        assert process.stderr is not None
+        try:
+            assert process.wait(timeout=60) == 130
+        finally:
+            process.kill()
+        assert b"Traceback" not in process.stderr.read()

@@ -1,0 +1,112 @@
+"""What is seen while models load."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import sys
+from collections.abc import Iterator
+from typing import Self
+
+import pytest
+
+from specstream.commands.loading import loaded, show_log
+from specstream.config import EngineConfig
+from specstream.errors import ModelError, ModelNotFound
+from specstream.session import Engine
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Slow(Engine):
+    """Takes three seconds to load, if it can be loaded."""
+
+    def __init__(self, error: ModelError | None = None) -> None:
+        super().__init__(EngineConfig())
+        self.error = error
+        self.begun = self.left = False
+
+    async def __aenter__(self) -> Self:
+        self.begun = True
+        await asyncio.sleep(3.1)
+        if self.error is not None:
+            raise self.error
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.left = True
+
+
+@pytest.mark.virtual_time
+async def test_a_terminal_shows_for_how_long_already_and_then_nothing_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stderr", shown := Terminal())
+    async with loaded(engine := Slow()) as given:
+        assert given is engine and not engine.left
+        lines = shown.getvalue().split("\r\033[K")
+        seconds = [line.removeprefix("loading the models … ") for line in lines if line]
+        assert list(dict.fromkeys(seconds)) == ["0 s", "1 s", "2 s", "3 s"]
+        assert lines[-1] == "" and "\n" not in shown.getvalue()
+        written = len(shown.getvalue())
+        await asyncio.sleep(5)
+    assert len(shown.getvalue()) == written
+    assert engine.left
+
+
+@pytest.mark.virtual_time
+async def test_a_pipe_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", shown := io.StringIO())
+    async with loaded(Slow()):
+        pass
+    assert shown.getvalue() == ""
+
+
+@pytest.mark.virtual_time
+async def test_what_fails_clears_its_line_and_is_raised_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stderr", shown := Terminal())
+    with pytest.raises(ModelNotFound, match="nowhere"):
+        async with loaded(Slow(ModelNotFound("nowhere"))):
+            pass
+    assert shown.getvalue().endswith(" s\r\033[K")
+
+
+async def test_an_interrupt_just_before_it_begins_is_not_forgotten() -> None:
+    """Delivered where the engine waits for its first import, it would wait for that, too."""
+    engine = Slow()
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await loaded(engine).__aenter__()
+    task.uncancel()
+    assert not engine.begun
+
+
+@pytest.fixture
+def quiet() -> Iterator[logging.Logger]:
+    log = logging.getLogger("specstream.model")
+    before, log.handlers = log.handlers, []
+    yield log
+    log.handlers = before
+    log.setLevel(logging.NOTSET)
+
+
+@pytest.mark.parametrize(
+    ("stream", "line"),
+    [(Terminal(), "\r\033[Kspecstream: one of two\n"), (io.StringIO(), "specstream: one of two\n")],
+)
+def test_compiling_is_told_on_lines_of_its_own(
+    stream: io.StringIO, line: str, quiet: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stream)
+    quiet.setLevel(logging.WARNING)
+    show_log(info=True)
+    quiet.info("one of %s", "two")
+    assert stream.getvalue() == line

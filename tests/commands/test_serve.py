@@ -1,0 +1,46 @@
+"""What the server says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Self
+
+import pytest
+
+from specstream.cli import main
+from specstream.session import Engine
+from specstream.ws.client import RealtimeClient
+
+
+class Loaded(Engine):
+    """Loads nothing: the server asks for replies only when somebody speaks."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        pass
+
+
+def test_it_says_that_it_is_ready_and_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one line, when a client can connect and not before."""
+    said: list[str] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    def note(text: str) -> None:
+        said.append(text)
+        tasks.append(asyncio.create_task(connect(text)))
+
+    async def connect(text: str) -> None:
+        async with RealtimeClient.connect(text.partition("realtime: ")[2]):
+            said.append("connected")
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("specstream.commands.common.Engine", Loaded)
+    monkeypatch.setattr("specstream.commands.serve.note", note)
+    assert main(["serve", "--port", "0", "--voice", "reference"]) == 130
+    ready, connected = said
+    page, _, realtime = ready.removeprefix("ready – page: ").partition("   realtime: ")
+    assert page.removeprefix("http") + "v1/realtime" == realtime.removeprefix("ws")
+    assert connected == "connected"

@@ -1,0 +1,220 @@
+"""``serve`` and ``adapter``: where their settings come from, and how they are stopped."""
+
+from __future__ import annotations
+
+import signal
+from argparse import Namespace
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from specstream import cli
+from specstream.commands import serve
+from specstream.commands.serving import ServerConfig, api_key_of, server_config, until_stopped
+from specstream.config import EngineConfig
+from specstream.errors import ConfigError
+from specstream.testing import ScriptedEngine
+from specstream.ws.client import Done, RealtimeClient
+from tests.ws.doubles import Gate, settle
+
+
+def parsed(*argv: str) -> Namespace:
+    return cli._arguments(argv)
+
+
+def test_the_table_sets_what_the_options_leave_open(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(
+        '[server]\nhost = "::1"\nport = 9000\norigins = ["https://a.example"]\nhosts = ["v.example"]\n'
+        "max_sessions = 5\nmax_per_address = 2\nidle = 60\nlead = 1.5\ndrain = 3\n"
+        'api_key_file = "key"\ntls_cert = "c.pem"\ntls_key = "k.pem"\n'
+    )
+    written = ServerConfig(
+        host="::1",
+        port=9000,
+        origins=("https://a.example",),
+        hosts=("v.example",),
+        max_sessions=5,
+        max_per_address=2,
+        idle=60,
+        lead=1.5,
+        drain=3,
+        api_key_file="key",
+        tls_cert="c.pem",
+        tls_key="k.pem",
+    )
+    assert written.model_fields_set == set(ServerConfig.model_fields), "every key is tried"
+    assert server_config(parsed("serve", "--config", str(file)), table=True) == written
+    options = ["--host", "127.0.0.1", "--port", "0", "--origins", "https://b.example", "null"]
+    options += ["--max-sessions", "7", "--lead", "0.5", "--idle", "9", "--drain", "0"]
+    config = server_config(parsed("serve", "--config", str(file), *options), table=True)
+    assert config == written.model_copy(
+        update={
+            "host": "127.0.0.1",
+            "port": 0,
+            "origins": ("https://b.example", "null"),
+            "max_sessions": 7,
+            "lead": 0.5,
+            "idle": 9.0,
+            "drain": 0.0,
+        }
+    )
+    adapter = server_config(parsed("adapter", "voice", "--config", str(file)), table=False)
+    assert adapter == ServerConfig(), "the table is the server's, and so is its port"
+
+
+@pytest.mark.parametrize(
+    ("toml", "argv", "says"),
+    [
+        ("[server]\nmax_session = 3\n", [], "server.max_session; did you mean max_sessions?"),
+        ("[server]\norigins = 'x'\n", [], "server.origins"),
+        ("[server]\nlead = 0\n", [], "server.lead"),
+        ("[servers]\n", [], "unknown table 'servers'"),
+        ("server = 3\n", [], "server must be a table"),
+        ("", ["--max-sessions", "0"], "--max-sessions"),
+        ("", ["--drain", "nan"], "--drain"),
+        ("", ["--idle", "0"], "--idle"),
+    ],
+)
+def test_what_is_wrong_is_named_before_anything_is_loaded(
+    toml: str, argv: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(toml)
+    assert cli.main(["serve", "--config", str(file), *argv]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_key_comes_from_the_option_the_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "key"
+    file.write_text("from-file\n")
+
+    def key(*argv: str) -> str | None:
+        args = parsed("serve", *argv)
+        return api_key_of(args, server_config(args, table=True))
+
+    monkeypatch.delenv("SPECSTREAM_API_KEY", raising=False)
+    assert key() is None
+    monkeypatch.setenv("SPECSTREAM_API_KEY", "from-environment")
+    assert key() == "from-environment"
+    assert key("--api-key-file", str(file)) == "from-file"
+    assert key("--api-key-file", str(file), "--api-key", "given") == "given"
+    monkeypatch.setenv("SPECSTREAM_API_KEY", "")
+    with pytest.raises(ConfigError, match="SPECSTREAM_API_KEY"):
+        key()
+    for bad, says in ((b"\n", "one key"), (b"two words\n", "one key"), (b"\xff\xfe", "no text")):
+        file.write_bytes(bad)
+        with pytest.raises(ConfigError, match=says):
+            key("--api-key-file", str(file))
+    with pytest.raises(ConfigError, match="can't read the key file"):
+        key("--api-key-file", str(tmp_path / "none"))
+
+
+def test_the_help_tells_who_sees_a_key(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "--help"])
+    assert "ps" in capsys.readouterr().out
+
+
+@asynccontextmanager
+async def serving(
+    engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, *argv: str
+) -> AsyncGenerator[tuple[str, list[int]], None]:
+    """``specstream serve`` on a scripted engine: its address, and the exit code once it has ended."""
+    notes: list[str] = []
+    codes: list[int] = []
+    listening = anyio.Event()
+
+    def note(text: str = "") -> None:
+        notes.append(text)
+        listening.set()
+
+    @asynccontextmanager
+    async def scripted(args: object) -> AsyncGenerator[ScriptedEngine, None]:
+        engine.config = EngineConfig()  # type: ignore[attr-defined]
+        yield engine
+
+    async def run() -> None:
+        codes.append(await serve.run_server(parsed("serve", "--port", "0", *argv)))
+
+    monkeypatch.delenv("SPECSTREAM_API_KEY", raising=False)
+    monkeypatch.setattr(serve, "engine_of", scripted)
+    monkeypatch.setattr(serve, "note", note)
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        await listening.wait()
+        yield notes[0].split()[-1], codes
+
+
+async def test_sigterm_lets_a_reply_finish_and_exits_with_nothing_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = Gate()
+    argv = ("--voice", "reference", "--drain", "60")
+    async with serving(ScriptedEngine(["fine."], gate=gate), monkeypatch, *argv) as (url, codes):
+        async with RealtimeClient.connect(url) as client:
+            reply = client.respond("Hi", audio=False)
+            ended: list[Any] = []
+
+            async def read() -> None:
+                async for event in reply:
+                    ended.append(event)
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(read)
+                while not reply.under_way:
+                    await anyio.lowlevel.checkpoint()
+                await settle()
+                signal.raise_signal(signal.SIGTERM)
+                await settle()
+                gate.open()
+    assert isinstance(ended[-1], Done)
+    assert ended[-1].status == "completed"
+    assert codes == [0]
+
+
+async def test_a_second_sigterm_does_not_wait() -> None:
+    codes: list[int] = []
+    draining = anyio.Event()
+
+    async def drain(seconds: float) -> None:
+        draining.set()
+        await anyio.sleep_forever()
+
+    async def stopped() -> None:
+        codes.append(await until_stopped(drain, 600))
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(stopped)
+            await settle()
+            signal.raise_signal(signal.SIGTERM)
+            await draining.wait()
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert codes == [130]
+
+
+async def test_an_adapter_is_stopped_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    listening = anyio.Event()
+    codes: list[int] = []
+
+    async def run() -> None:
+        codes.append(await serve.run_adapter(parsed("adapter", "voice", "--name", "reference")))
+
+    monkeypatch.delenv("SPECSTREAM_API_KEY", raising=False)
+    monkeypatch.setattr(serve, "note", lambda text="": listening.set())
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        await listening.wait()
+        await settle()
+        signal.raise_signal(signal.SIGTERM)
+    assert codes == [0]

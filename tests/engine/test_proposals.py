@@ -1,0 +1,216 @@
+"""What a proposer hands over is checked at the door: malformed, it costs its help and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from specstream.spec.proposal import Proposal, SpecRequest
+from specstream.types import SamplingParams
+from tests.drafts import no_looking
+from tests.engine.plain import MODEL, TOKENIZER, plain_greedy, proposer
+from tests.tiny import ask, make_core, run_until_idle
+from tests.transfers import transfers
+
+V = len(TOKENIZER)
+
+
+def probs_of(proposal: Proposal) -> Tensor:
+    """Its own rows, or some that fit."""
+    if proposal.probs is not None:
+        return proposal.probs
+    return torch.full((proposal.length, V), 1 / V)
+
+
+def with_id(value: int) -> Callable[[Proposal], Any]:
+    def edit(proposal: Proposal) -> Proposal:
+        tokens = proposal.tokens.clone()
+        tokens[-1] = value
+        return replace(proposal, tokens=tokens)
+
+    return edit
+
+
+def with_probs(change: Callable[[Tensor], Any]) -> Callable[[Proposal], Any]:
+    return lambda proposal: replace(proposal, probs=change(probs_of(proposal).clone()))
+
+
+def spoilt(value: float) -> Callable[[Tensor], Tensor]:
+    def change(rows: Tensor) -> Tensor:
+        rows[0, 5] = value
+        return rows
+
+    return change
+
+
+def negative(rows: Tensor) -> Tensor:
+    rows[0, 5] -= 2.0
+    rows[0, 6] += 2.0
+    return rows
+
+
+VALUES: dict[str, Callable[[Proposal], Any]] = {  # what only a look at the numbers shows
+    "an id too large": with_id(V),
+    "an id far too large": with_id(2**62),
+    "a negative id": with_id(-1),
+    "probs with NaN": with_probs(spoilt(torch.nan)),
+    "probs with infinity": with_probs(spoilt(torch.inf)),
+    "probs not normalised": with_probs(lambda rows: rows * 1.5),
+    "a negative probability": with_probs(negative),
+}
+SHAPES: dict[str, Callable[[Proposal], Any]] = {
+    "no proposal": lambda proposal: None,
+    "a list": lambda proposal: proposal.tokens.tolist(),
+    "tokens as a list": lambda p: replace(p, tokens=cast(Any, p.tokens.tolist())),
+    "tokens of another dtype": lambda p: replace(p, tokens=p.tokens.int()),
+    "tokens as floats": lambda p: replace(p, tokens=p.tokens.float()),
+    "tokens of two dimensions": lambda p: replace(p, tokens=p.tokens.unsqueeze(0)),
+    "a lone token": lambda p: replace(p, tokens=p.tokens[0]),
+    "tokens elsewhere": lambda p: replace(p, tokens=p.tokens.to("meta")),
+    "too many tokens": lambda p: Proposal(p.tokens[:1].expand(500)),
+    "too few rows": with_probs(lambda rows: rows[:-1]),
+    "rows too short": with_probs(lambda rows: rows[:, 1:]),
+    "one row for all": with_probs(lambda rows: rows[0]),
+    "rows of another dtype": with_probs(lambda rows: rows.double()),
+    "rows as numbers": with_probs(lambda rows: rows.tolist()),
+    "rows elsewhere": with_probs(lambda rows: rows.to("meta")),
+    "sparse rows": with_probs(lambda rows: rows.to_sparse()),
+    "siblings": lambda p: replace(p, parents=(-1,) * p.length),
+    "a tree": lambda p: replace(p, parents=(-1, *[0] * (p.length - 1))),
+    "parents elsewhere": lambda p: replace(p, parents=tuple(range(p.length + 1))),
+    "parents as a tensor": lambda p: replace(p, parents=cast(Any, torch.arange(p.length))),
+    "parents as text": lambda p: replace(p, parents=cast(Any, "chain")),
+}
+
+
+class Spoiling:
+    """Passes on what another proposer made; one request's is spoilt, from its second on."""
+
+    name = "spoiling"
+
+    def __init__(self, edit: Callable[[Proposal], Any], victim: str = "") -> None:
+        self.inner = proposer("draft")
+        self.capabilities = self.inner.capabilities
+        self.edit = edit
+        self.victim = TOKENIZER.encode(victim)
+        self.sound = self.spoilt = 0
+
+    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Any]:
+        made: list[Any] = self.inner.propose(requests, budget)
+        for index, request in enumerate(requests):
+            if request.token_ids[: len(self.victim)] != self.victim:
+                continue
+            if self.sound and made[index].length > 2:
+                made[index] = self.edit(made[index])
+                self.spoilt += 1
+            else:
+                self.sound += made[index].length > 0
+        return made
+
+    def observe(self, *args: Any) -> None:
+        self.inner.observe(*args)
+
+    def release(self, slot: int) -> None:
+        self.inner.release(slot)
+
+
+@pytest.mark.parametrize("name", [*VALUES, *SHAPES])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_malformed_proposal_costs_its_own_help_only(
+    name: str, temperature: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = Spoiling((VALUES | SHAPES)[name], victim="abab")
+    core = make_core(MODEL, TOKENIZER, made, eos_ids=())
+    _, inbox = ask(core, "abab", SamplingParams(temperature, max_tokens=30))
+    other, beside = ask(core, "the cat", SamplingParams(max_tokens=30))
+    run_until_idle(core)
+    assert made.spoilt > 2
+    assert not inbox.errors and not beside.errors
+    assert len(inbox.token_ids) == 30
+    if temperature == 0.0:
+        assert inbox.token_ids == plain_greedy("abab", 30, eos=None)
+    assert beside.token_ids == plain_greedy("the cat", 30, eos=None)
+    assert other.stats.accepted > 0 and other.stats.rounds < 30  # its help went on
+    assert sum(chunk.drafted > 0 for chunk in inbox.chunks) == made.sound
+    assert [r.levelname for r in caplog.records if r.levelname == "ERROR"] == ["ERROR"]
+    assert "goes on without its help" in caplog.text
+
+
+@pytest.mark.parametrize("change", [-1, +1])
+def test_a_wrong_number_of_proposals_costs_the_round(
+    change: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Miscounting(Spoiling):
+        def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Any]:
+            made = super().propose(requests, budget)
+            return made[:-1] if change < 0 else [*made, made[0]]
+
+    core = make_core(MODEL, TOKENIZER, Miscounting(lambda proposal: proposal), eos_ids=())
+    asked = [ask(core, text, SamplingParams(max_tokens=20)) for text in ("abab", "the cat")]
+    run_until_idle(core)
+    for text, (_, inbox) in zip(("abab", "the cat"), asked):
+        assert inbox.token_ids == plain_greedy(text, 20, eos=None)
+    assert "proposals were made for" in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["default", "reproducible"])
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_where_looking_is_a_wait_numbers_are_checked_without_one(
+    name: str,
+    temperature: float,
+    mode: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As on a GPU: no id reaches the target that names no token, and a round has one transfer."""
+    no_looking(monkeypatch)
+    made = Spoiling(VALUES[name])
+    made.inner._looks = False  # type: ignore[attr-defined]
+    core = make_core(MODEL, TOKENIZER, made, eos_ids=(), mode=mode)
+    forward = core.target.forward
+
+    def watched(inputs: Any) -> Any:
+        read = torch.cat([item.token_ids for item in inputs])
+        assert 0 <= int(read.min()) and int(read.max()) < V
+        return forward(inputs)
+
+    request, inbox = ask(core, "abab", SamplingParams(temperature, max_tokens=40))
+    core.step()
+    for _ in range(3):
+        with transfers() as counter:
+            core.step()
+        assert counter.where == ["tolist"]
+    core.target.forward = watched  # type: ignore[method-assign]
+    run_until_idle(core)
+    assert made.spoilt > 2 and not inbox.errors and len(inbox.token_ids) == 40
+    if temperature == 0.0:
+        assert inbox.token_ids == plain_greedy("abab", 40, eos=None)
+    judged_by_q = temperature > 0.0 and mode == "default"
+    if judged_by_q and name.startswith("prob"):
+        assert (
+            request.stats.accepted_at[0] <= made.sound
+        )  # nothing stands where the first q is none
+    if judged_by_q or "id" in name.split():
+        assert "out of range" in caplog.text
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_parents_that_tell_of_a_chain_change_nothing(temperature: float) -> None:
+    params = SamplingParams(temperature, max_tokens=30)
+    replies = []
+    for edit in (
+        lambda proposal: proposal,
+        lambda proposal: replace(proposal, parents=tuple(range(-1, proposal.length - 1))),
+    ):
+        core = make_core(MODEL, TOKENIZER, Spoiling(edit), eos_ids=())
+        request, inbox = ask(core, "abab", params, noise=4)
+        run_until_idle(core)
+        assert request.stats.accepted > 0
+        replies.append(inbox.token_ids)
+    assert replies[0] == replies[1]

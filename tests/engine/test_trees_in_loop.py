@@ -1,0 +1,132 @@
+"""Trees through the engine's loop: greedy equality, limits inside a path, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from transformers import BloomConfig, BloomForCausalLM
+
+from specstream.config import EngineConfig
+from specstream.engine.loop import EngineCore
+from specstream.errors import ModelUnsupported
+from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.spec.proposal import Capabilities, Proposal, Proposer, SpecRequest, States
+from specstream.types import SamplingParams
+from tests.engine.plain import MODEL, TOKENIZER, plain_greedy
+from tests.tiny import ask, run_until_idle
+from tests.trees import LyingTree, OracleTree
+
+TEXT = "A tree of words."
+REPLY = plain_greedy(TEXT, 40, None)
+
+
+def oracle(seed: int = 0) -> OracleTree:
+    return OracleTree(REPLY, len(TOKENIZER), seed=seed)
+
+
+def engine(proposer: Proposer, *, lean: bool = True, **options: int) -> EngineCore:
+    runner = ModelRunner(MODEL, lean=lean)
+    return EngineCore(
+        EngineConfig.model_validate(options), runner, TOKENIZER, proposer, frozenset()
+    )
+
+
+@pytest.mark.parametrize("lean", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_greedy_text_is_the_targets_own(lean: bool, seed: int) -> None:
+    proposer = oracle(seed)
+    core = engine(proposer, lean=lean)
+    _, inbox = ask(core, TEXT, SamplingParams(max_tokens=40))
+    run_until_idle(core)
+    assert inbox.token_ids == REPLY
+    assert proposer.accepted > 8
+    assert proposer.branched > 3
+
+
+def test_requests_with_trees_and_without_share_a_pass() -> None:
+    core = engine(oracle())
+    others = ["Another one", "A third, longer than the rest of them", TEXT]
+    wanted = [plain_greedy(text, 20, None) for text in others]
+    boxes = [ask(core, text, SamplingParams(max_tokens=20))[1] for text in others]
+    run_until_idle(core)
+    assert [box.token_ids for box in boxes] == wanted
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5, 7, 11])
+def test_a_limit_inside_a_path_ends_it_there(most: int) -> None:
+    core = engine(oracle(most))
+    request, inbox = ask(core, TEXT, SamplingParams(max_tokens=most))
+    run_until_idle(core)
+    assert inbox.token_ids == REPLY[:most]
+    assert request.finish_reason == "length"
+
+
+class Undeclared(LyingTree):
+    capabilities = Capabilities()
+
+
+class Endless(LyingTree):
+    def grow(self, request: object, depth: int) -> Proposal:
+        return Proposal(torch.zeros(65, dtype=torch.int64), None, (-1,) * 65)
+
+
+@pytest.mark.parametrize("kind", [Undeclared, Endless])
+def test_a_tree_that_may_not_be_costs_only_the_proposers_help(kind: type[LyingTree]) -> None:
+    proposer = kind(torch.zeros(len(TOKENIZER), 1))
+    core = engine(proposer)
+    _, inbox = ask(core, TEXT, SamplingParams(max_tokens=10))
+    run_until_idle(core)
+    assert inbox.token_ids == REPLY[:10]
+    assert proposer.accepted == 0
+
+
+class Reading(OracleTree):
+    """Keeps the states of every request, and checks that no token is left out."""
+
+    capabilities = Capabilities(trees=True, hidden_states=(0, 1, 2))
+
+    def __init__(self) -> None:
+        super().__init__(REPLY, len(TOKENIZER))
+        self.seen: dict[int, torch.Tensor] = {}
+
+    def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
+        for request, new in zip(requests, states, strict=True):
+            before = self.seen.get(request.id, new.states[:0])
+            assert new.start == before.shape[0]
+            self.seen[request.id] = torch.cat([before, new.states])
+
+
+@torch.inference_mode()
+def test_a_proposer_reads_the_states_of_prompt_and_accepted_tokens() -> None:
+    """With several requests, a prompt in parts, and trees whose paths are not the first rows."""
+    proposer = Reading()
+    core = engine(proposer, prefill_chunk=7)
+    asked = [
+        ask(core, text, SamplingParams(max_tokens=30))[0] for text in (TEXT, "Hello, you", TEXT)
+    ]
+    run_until_idle(core)
+    assert proposer.branched > 3
+    for request in asked:
+        assert request.token_ids[request.prompt_length :] == plain_greedy(
+            str(request.messages[0]["content"]), 30, None
+        )
+        ids = torch.tensor(request.token_ids[:-1])  # the last one was never read
+        runner = ModelRunner(MODEL)
+        item = ForwardInput(ids, runner.new_cache())
+        ((_, wanted),) = runner.forward_with_states([item], (0, 1, 2))
+        found = proposer.seen[request.id][: len(ids)]
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_states_that_a_target_can_not_give_are_refused_when_the_engine_is_built() -> None:
+    with pytest.raises(ModelUnsupported, match="hidden states"):
+        engine(Reading(), lean=False)
+
+
+def test_a_target_that_can_not_judge_trees_is_refused_when_the_engine_is_built() -> None:
+    sizes = {"hidden_size": 32, "n_layer": 1, "n_head": 2}
+    bloom = BloomForCausalLM(BloomConfig(vocab_size=len(TOKENIZER), **sizes))  # type: ignore[arg-type]
+    with pytest.raises(ModelUnsupported, match="Bloom"):
+        EngineCore(EngineConfig(), ModelRunner(bloom), TOKENIZER, oracle(), frozenset())

@@ -1,0 +1,45 @@
+"""Two turns of the user in a row, for templates that take them and for templates that don't."""
+
+from __future__ import annotations
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from specstream.engine.prompt import PromptEncoder
+from specstream.errors import PromptError
+from specstream.types import Message
+from tests.tiny import byte_tokenizer
+
+LENIENT = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}a:"
+STRICT = (
+    "{% for m in messages %}{% if loop.index0 % 2 != (m.role == 'assistant') %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}{% endfor %}" + LENIENT
+)
+
+
+def tokenizer(template: str) -> PreTrainedTokenizerFast:
+    made = byte_tokenizer()
+    made.chat_template = template
+    return made
+
+
+def prompt(template: str, *turns: str) -> str:
+    roles = {"u": "user", "a": "assistant"}
+    messages: list[Message] = [{"role": roles[t[0]], "content": t[2:]} for t in turns]  # type: ignore[typeddict-item]
+    made = tokenizer(template)
+    return str(made.decode(PromptEncoder(made).encode(messages, 512).ids))
+
+
+def test_a_template_that_takes_them_gets_them_as_they_are() -> None:
+    assert prompt(LENIENT, "u:one", "u:two") == "u:one;u:two;a:"
+
+
+def test_a_template_that_refuses_them_gets_them_joined() -> None:
+    assert prompt(STRICT, "u:one", "u:two", "a:yes", "u:three") == "u:one\ntwo;a:yes;u:three;a:"
+    assert prompt(STRICT, "u:one", "u:two", "u:three") == "u:one\ntwo\nthree;a:"
+
+
+@pytest.mark.parametrize("turns", [["a:hello"], ["u:one", "a:yes", "a:no"], ["a:x", "u:1", "u:2"]])
+def test_what_joining_does_not_mend_is_told_in_the_templates_own_words(turns: list[str]) -> None:
+    with pytest.raises(PromptError, match="roles must alternate"):
+        prompt(STRICT, *turns)

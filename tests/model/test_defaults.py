@@ -1,0 +1,153 @@
+"""A model's generation_config is followed as transformers' generate follows it, drafts or not."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+from specstream.config import DraftProposerConfig, NgramProposerConfig, parse_config
+from specstream.engine.build import build_engine
+from specstream.errors import SamplingError
+from specstream.model.defaults import HONOURED, ModelDefaults
+from specstream.model.runner import ModelRunner
+from specstream.spec.proposal import Proposer
+from specstream.spec.proposers.draft_model import DraftModelProposer
+from specstream.spec.proposers.ngram import NgramProposer
+from specstream.spec.proposers.off import OffProposer
+from specstream.types import SamplingParams
+from tests.tiny import (
+    EOS,
+    ask,
+    byte_tokenizer,
+    make_core,
+    noisy_copy,
+    run_until_idle,
+    save_pair,
+    tiny_model,
+)
+
+TOKENIZER = byte_tokenizer()
+MODEL: Any = tiny_model(len(TOKENIZER), seed=2, context=160)
+TEXT = "the cat sat on the mat, the cat"
+TOKENS = 40
+
+
+def greedy(asked: dict[str, Any], text: str = TEXT) -> list[int]:
+    """Transformers' own reply."""
+    model = copy.deepcopy(MODEL)
+    model.generation_config = new_config(**asked)
+    prompt = torch.tensor([TOKENIZER.encode(text)])
+    options = {"attention_mask": torch.ones_like(prompt), "pad_token_id": EOS}
+    found = model.generate(prompt, max_new_tokens=TOKENS, do_sample=False, **options)
+    reply: list[int] = found[0, prompt.shape[1] :].tolist()
+    return reply
+
+
+def new_config(**asked: Any) -> GenerationConfig:
+    factory: Any = GenerationConfig
+    made: GenerationConfig = factory(eos_token_id=EOS, **asked)
+    return made
+
+
+def proposer(kind: str) -> Proposer:
+    if kind == "draft":
+        draft = ModelRunner(noisy_copy(MODEL, 0.1))
+        return DraftModelProposer(DraftProposerConfig(num_tokens=4), draft, frozenset({EOS}))
+    if kind == "ngram":
+        return NgramProposer(NgramProposerConfig(min_ngram=1), torch.device("cpu"))
+    return OffProposer()
+
+
+def reply(
+    asked: dict[str, Any], kind: str, params: SamplingParams, text: str = TEXT, **options: Any
+) -> list[int]:
+    model = copy.deepcopy(MODEL)
+    model.generation_config = new_config(**asked)
+    core = make_core(model, TOKENIZER, proposer(kind), **options)
+    _, inbox = ask(core, text, params)
+    run_until_idle(core)
+    if inbox.errors:
+        raise inbox.errors[0]
+    return inbox.token_ids
+
+
+PLAIN = greedy({})
+FIRST, SECOND = PLAIN[:2]
+ASKED: dict[str, dict[str, Any]] = {
+    "repetition_penalty": {"repetition_penalty": 1.4},
+    "sequence_bias": {"sequence_bias": [[[FIRST], -20.0]], "repetition_penalty": 1.2},
+    "encoder_repetition_penalty": {"encoder_repetition_penalty": 1.5, "repetition_penalty": 1.1},
+    "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
+    "encoder_no_repeat_ngram_size": {
+        "encoder_no_repeat_ngram_size": 2,
+        "sequence_bias": [[TOKENIZER.encode("t"), 9.0], [TOKENIZER.encode("h"), 9.0]],
+    },
+    "bad_words_ids": {"bad_words_ids": [[FIRST, SECOND], [SECOND]]},
+    "min_length": {"min_length": 66, "sequence_bias": [[[EOS], 60.0]]},
+    "min_new_tokens": {"min_new_tokens": 12, "sequence_bias": [[[EOS], 60.0]]},
+    "forced_bos_token_id": {"forced_bos_token_id": 9, "no_repeat_ngram_size": 3},
+    "forced_eos_token_id": {"forced_eos_token_id": EOS},
+    "exponential_decay_length_penalty": {"exponential_decay_length_penalty": (5, 1.9)},
+    "suppress_tokens": {"suppress_tokens": [FIRST, SECOND]},
+    "begin_suppress_tokens": {"begin_suppress_tokens": [FIRST]},
+}
+
+
+@pytest.mark.parametrize("kind", ["off", "draft", "ngram"])
+@pytest.mark.parametrize("name", sorted(HONOURED))
+def test_the_reply_is_that_of_generate(name: str, kind: str) -> None:
+    text = "t" if name == "forced_bos_token_id" else TEXT  # which is about the second token of all
+    wanted = greedy(ASKED[name], text)
+    assert wanted != greedy({k: v for k, v in ASKED[name].items() if k != name}, text)
+    assert reply(ASKED[name], kind, SamplingParams(max_tokens=TOKENS), text) == wanted
+
+
+def test_it_can_be_switched_off_and_a_request_has_its_own_penalty() -> None:
+    asked = ASKED["repetition_penalty"]
+    params = SamplingParams(max_tokens=TOKENS)
+    assert reply(asked, "off", params, model_defaults=False) == PLAIN
+    own = SamplingParams(max_tokens=TOKENS, repetition_penalty=1.1)
+    assert reply(asked, "ngram", own) == greedy({"repetition_penalty": 1.1})
+
+
+def test_what_leaves_no_token_names_the_default() -> None:
+    everything = {"suppress_tokens": list(range(len(TOKENIZER)))}
+    with pytest.raises(SamplingError, match="suppress_tokens of the model's generation_config"):
+        reply(everything, "off", SamplingParams(max_tokens=4))
+
+
+def test_without_an_end_what_is_about_ends_is_left_out() -> None:
+    defaults = ModelDefaults.of(new_config(min_length=9, suppress_tokens=[3]))
+    params = defaults.applied(SamplingParams(), [5], frozenset(), torch.device("cpu"))
+    assert [repr(p).split()[0] for p in params.processors] == ["suppress_tokens"]
+
+
+def test_nothing_is_asked_for_by_an_empty_config() -> None:
+    params = SamplingParams()
+    for config in (None, new_config(), new_config(repetition_penalty=1.0, temperature=0.7)):
+        found = ModelDefaults.of(config).applied(params, [5], frozenset({EOS}), torch.device("cpu"))
+        assert found == params and found.plain_logits
+
+
+def test_what_is_asked_for_in_vain_is_told_and_what_is_recommended_noted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="specstream.model")
+    target, _ = save_pair(tmp_path)
+    asked = new_config(num_beams=4, do_sample=True, temperature=0.6, top_p=0.9)
+    asked.save_pretrained(target)
+    config = parse_config({"target": str(target), "proposer": {"kind": "off"}, "threads": 1})
+    build_engine(config)
+    warned, noted = caplog.records
+    assert (warned.levelno, noted.levelno) == (logging.WARNING, logging.INFO)
+    assert "num_beams=4; not supported" in warned.getMessage()
+    assert "temperature=0.6, top_p=0.9; replies are greedy" in noted.getMessage()
+    caplog.clear()
+    build_engine(config.model_copy(update={"model_defaults": False}))
+    assert caplog.messages == []

@@ -1,0 +1,127 @@
+"""Trees in a pass: each node's logits are those of its own path, and the path's rows can be kept."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel
+
+from specstream.errors import ModelUnsupported
+from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.tree import Tree, positions_of
+from specstream.model.tree_check import check_trees
+from tests.model.families import FAMILY, VOCAB, build, text
+
+
+def random_tree(rng: random.Random, size: int) -> Tree:
+    return Tree(tuple(rng.randrange(-1, node) for node in range(size)))
+
+
+def gpt2() -> PreTrainedModel:
+    torch.manual_seed(3)
+    sizes: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512}
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB, **sizes))
+    model.train(False)
+    return model
+
+
+def linear(runner: ModelRunner, ids: torch.Tensor) -> torch.Tensor:
+    """The logits after the last of ``ids``, ``[V]``."""
+    return runner.forward([ForwardInput(ids, runner.new_cache())])[0][0]
+
+
+@pytest.mark.parametrize("name", [*FAMILY, "gpt2"])
+@pytest.mark.parametrize("lean", [True, False])
+@torch.inference_mode()
+def test_every_nodes_logits_are_those_of_its_path(name: str, lean: bool) -> None:
+    rng = random.Random(7)
+    runner = ModelRunner(gpt2() if name == "gpt2" else build(name), lean=lean)
+    for size in (2, 5, 13, 90):  # 90: more rows than query heads are folded for
+        tree = random_tree(rng, size)
+        prompt, nodes = text(11, seed=size), text(size, seed=size + 1)
+        cache = runner.new_cache()
+        runner.forward([ForwardInput(prompt[:6], cache)])
+        ids = torch.cat([prompt[6:], nodes])
+        (found,) = runner.forward([ForwardInput(ids, cache, size + 1, tree)])
+        torch.testing.assert_close(found[0], linear(runner, prompt), rtol=0, atol=1e-5)
+        for node in range(0, size, 1 + size // 8):
+            path = torch.cat([prompt, nodes[list(tree.paths[node])]])
+            torch.testing.assert_close(found[node + 1], linear(runner, path), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("lean", [True, False])
+@torch.inference_mode()
+def test_a_kept_path_goes_on_as_if_there_had_been_no_tree(lean: bool) -> None:
+    rng = random.Random(1)
+    runner = ModelRunner(build("llama"), lean=lean)
+    for seed in range(20):
+        tree = random_tree(rng, 9)
+        prompt, nodes, after = text(10, seed), text(9, seed + 100), text(3, seed + 200)
+        path = tree.paths[rng.randrange(9)]
+        cache = runner.new_cache()
+        runner.forward([ForwardInput(torch.cat([prompt, nodes]), cache, 10, tree)])
+        cache.keep_path(10, path)
+        assert cache.length == 10 + len(path)
+        (found,) = runner.forward([ForwardInput(after, cache)])
+        whole = torch.cat([prompt, nodes[list(path)], after])
+        torch.testing.assert_close(found[0], linear(runner, whole), rtol=0, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_trees_and_chains_share_a_pass() -> None:
+    rng = random.Random(5)
+    runner = ModelRunner(build("qwen3"))
+    trees = [random_tree(rng, 6), None, random_tree(rng, 3), None]
+    inputs, prompts = [], []
+    for number, tree in enumerate(trees):
+        prompt = text(4 + 3 * number, number)
+        nodes = text(len(tree.parents) if tree else 2, 50 + number)
+        keep = 1 + nodes.shape[0]
+        inputs.append(ForwardInput(torch.cat([prompt, nodes]), runner.new_cache(), keep, tree))
+        prompts.append(prompt)
+    for item, prompt, found in zip(inputs, prompts, runner.forward(inputs), strict=True):
+        nodes = item.token_ids[prompt.shape[0] :]
+        paths = item.tree.paths if item.tree else [(0,), (0, 1)]
+        for node, path in enumerate(paths):
+            ids = torch.cat([prompt, nodes[list(path)]])
+            torch.testing.assert_close(found[node + 1], linear(runner, ids), rtol=0, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_a_model_that_takes_positions_in_another_way_is_refused_by_name() -> None:
+    check_trees(ModelRunner(build("llama")))
+    check_trees(ModelRunner(gpt2()))
+    torch.manual_seed(0)
+    bloom = BloomForCausalLM(BloomConfig(vocab_size=VOCAB, hidden_size=32, n_layer=2, n_head=4))
+    with pytest.raises(ModelUnsupported, match="BloomForCausalLM can't judge trees"):
+        check_trees(ModelRunner(bloom))
+    with pytest.raises(ModelUnsupported, match="reproducible"):
+        check_trees(ModelRunner(build("llama"), fixed_width=8, context_length=64))
+
+
+def test_a_chain_is_no_tree_and_disorder_is_refused() -> None:
+    assert Tree.of([-1, 0, 1]) is None
+    assert Tree.of([]) is None
+    assert Tree.of([-1, -1]) == Tree((-1, -1))
+    for parents in ([0], [-1, 1], [-2], [-1, 5]):
+        with pytest.raises(ValueError, match="parent"):
+            Tree.of(parents)
+
+
+def test_positions_go_by_depth() -> None:
+    assert positions_of(4, 6, Tree((-1, 0, 0, -1))) == [4, 5, 6, 7, 7, 6]
+    assert positions_of(4, 2, None) == [4, 5]
+
+
+@pytest.mark.parametrize("path", [(1, 0), (0, 0), (3,)])
+@torch.inference_mode()
+def test_a_path_that_is_none_is_refused(path: tuple[int, ...]) -> None:
+    runner = ModelRunner(build("llama"))
+    cache = runner.new_cache()
+    runner.forward([ForwardInput(text(6), cache)])
+    with pytest.raises(ValueError, match="path|roll back"):
+        cache.keep_path(3, path)
+    assert cache.length == 6

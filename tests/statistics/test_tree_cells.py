@@ -1,0 +1,99 @@
+"""Trees through the whole engine: the exact law of the first four tokens, and greedy equality.
+
+As in `test_engine`: a G-test of N runs against the exact law, here N = 500 a cell, which finds a
+total variation of 0.18 with probability 0.99; a cell fails at p < 1e-3 / (number of cells). The planted
+bugs show that these cells see what goes wrong with trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor
+
+from specstream.bench.exactness.cells import VOCAB, Cell, run_cell
+from specstream.bench.exactness.toy import random_logits
+from specstream.engine import judge
+from specstream.model.cache import KVCache
+from specstream.spec import trees
+from specstream.spec.proposal import Proposal
+from specstream.spec.verify import Case, verify_batch
+from tests.trees import BestTree, LyingTree, RandomTree, TreeProposer
+
+ALPHA, N = 1e-3, 500
+KINDS: list[type[TreeProposer]] = [RandomTree, BestTree, LyingTree]
+CELLS = [
+    (kind, Cell(warper=warper, processor=processor, batch=batch))
+    for kind in KINDS
+    for warper, processor, batch in (
+        ("T 1", "none", "1"), ("top-p", "penalties", "4"), ("T 0.5", "automaton", "4"),
+    )
+]  # fmt: skip
+
+
+def draft() -> Tensor:
+    return random_logits(VOCAB, 0) + 0.6 * random_logits(VOCAB, 1)
+
+
+@pytest.mark.parametrize(("kind", "cell"), CELLS, ids=str)
+def test_a_tree_cell_has_the_exact_law(kind: type[TreeProposer], cell: Cell) -> None:
+    proposer = kind(draft())
+    result = run_cell(cell, N, proposer=proposer)
+    assert result.p_value > ALPHA / len(CELLS), result
+    assert proposer.branched > 50  # paths other than the first were taken, and kept
+
+
+def test_a_real_transformer_has_the_exact_law() -> None:
+    proposer = BestTree(draft())
+    result = run_cell(Cell(target="tiny", batch="4"), 300, proposer=proposer)
+    assert result.p_value > ALPHA, result
+    assert proposer.branched > 25
+
+
+def without_residuals(children: Tensor, target: Tensor, q: Tensor | None = None) -> trees.Siblings:
+    """Each sibling judged against the target's own row, not against what those before it left."""
+    assert q is not None
+    first = [trees.Siblings(*_one(children, target, q, i)) for i in range(children.shape[-1])]
+    alive, taken = torch.ones_like(target[..., 0]), []
+    for law in first:
+        taken.append(alive * law.taken[..., 0])
+        alive = alive * law.none
+    return trees.Siblings(torch.stack(taken, -1), alive, first[-1].following)
+
+
+_sibling_law = trees.sibling_law
+
+
+def _one(children: Tensor, target: Tensor, q: Tensor, i: int) -> tuple[Tensor, Tensor, Tensor]:
+    law = _sibling_law(children[..., i : i + 1], target, q[..., i : i + 1, :])
+    return law.taken, law.none, law.following
+
+
+def test_a_wrong_sibling_rule_is_found() -> None:
+    with mock.patch.object(trees, "sibling_law", without_residuals):
+        found = run_cell(Cell(), 3_000, proposer=RandomTree(draft()))
+    assert found.p_value < 1e-6
+
+
+def test_a_path_whose_rows_are_not_moved_is_found() -> None:
+    def forgetful(self: KVCache, start: int, path: Sequence[int]) -> None:
+        self.rollback_to(start + len(path))
+
+    with mock.patch.object(KVCache, "keep_path", forgetful):
+        found = run_cell(Cell(), 3_000, proposer=BestTree(draft()))
+    assert found.p_value < 1e-6
+
+
+def test_a_tree_judged_as_a_chain_is_found() -> None:
+    def chain(case: Any) -> Any:
+        flat = Proposal(case.proposal.tokens, case.proposal.probs)
+        one = Case(flat, case.logits, case.params, case.generator)
+        return verify_batch([one])[0]
+
+    with mock.patch.object(judge, "verify_tree", chain):
+        found = run_cell(Cell(), 3_000, proposer=BestTree(draft()))
+    assert found.p_value < 1e-6

@@ -1,0 +1,125 @@
+"""A client that comes before its server is ready."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import socket
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection
+
+from specstream.errors import ConnectionFailed
+from specstream.testing import ScriptedEngine
+from specstream.ws import dial
+from specstream.ws.client import Done, RealtimeClient
+from specstream.ws.listen import listen
+from tests.ws.doubles import Stand
+
+REFUSED = ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)")
+BOTH = OSError(f"Multiple exceptions: [Errno {errno.ECONNREFUSED}] x ('::1', 1), [Errno 99] y")
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        port = int(holder.getsockname()[1])
+    return port
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[float]:
+    """Every attempt fails; returns when they were made."""
+    at: list[float] = []
+
+    async def attempt(*args: Any, **options: Any) -> None:
+        at.append(asyncio.get_running_loop().time())
+        raise error
+
+    monkeypatch.setattr(dial, "connect", attempt)
+    return at
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("error", [REFUSED, BOTH], ids=["one address", "two"])
+async def test_a_refused_connection_is_tried_again_for_so_long_and_no_longer(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = failing(monkeypatch, error)
+    with pytest.raises(ConnectionFailed, match="for 7 s.*specstream serve") as caught:
+        async with RealtimeClient.connect("ws://localhost:1", ready_timeout=7):
+            raise AssertionError("connected")
+    assert 6 < at[-1] - at[0] <= 7
+    assert 7 <= len(at) < 20
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "patience"),
+    [(socket.gaierror(-2, "Name or service not known"), 20), (REFUSED, 0), (TimeoutError(), 20)],
+)
+async def test_what_waiting_does_not_mend_fails_at_once(
+    error: Exception, patience: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = failing(monkeypatch, error)
+    with pytest.raises(ConnectionFailed, match="no Realtime server answers at ws://nowhere:1"):
+        async with RealtimeClient.connect("ws://nowhere:1", ready_timeout=patience):
+            raise AssertionError("connected")
+    assert len(at) == 1
+
+
+async def test_a_server_that_comes_up_meanwhile_is_found(
+    free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand = Stand(ScriptedEngine(["five."]), port=free_port)
+    attempts = 0
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def counted(*args: Any, **options: Any) -> Any:
+            nonlocal attempts
+            attempts += 1
+            if attempts == 3:
+                await stack.enter_async_context(stand.running())
+            return await connect(*args, **options)
+
+        monkeypatch.setattr(dial, "connect", counted)
+        monkeypatch.setattr(dial, "PAUSES_S", (0.0,))
+        async with RealtimeClient.connect(f"ws://127.0.0.1:{free_port}") as client:
+            events = [event async for event in client.respond("Hi", audio=False)]
+    assert attempts == 3
+    assert isinstance(events[-1], Done)
+
+
+async def test_a_server_that_asks_to_come_back_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dial, "PAUSES_S", (0.0,))
+    visits = 0
+
+    async def busy_at_first(visitor: ServerConnection) -> None:
+        nonlocal visits
+        visits += 1
+        if visits < 3:
+            await visitor.close(1013, "not ready yet; try again")
+            return
+        for kind in ("session.created", "session.updated"):
+            await visitor.send(json.dumps({"type": kind, "session": {}}))
+        await visitor.wait_closed()
+
+    async with listen(busy_at_first) as port, RealtimeClient.connect(f"ws://127.0.0.1:{port}"):
+        pass
+    assert visits == 3
+
+
+async def test_a_peer_that_says_nothing_is_not_waited_for() -> None:
+    async def silent(visitor: ServerConnection) -> None:
+        await visitor.wait_closed()
+
+    async with listen(silent) as port:
+        with pytest.raises(ConnectionFailed, match="says nothing"):
+            async with RealtimeClient.connect(f"ws://127.0.0.1:{port}", open_timeout=0.05):
+                raise AssertionError("greeted")

@@ -1,0 +1,117 @@
+"""What the protocol's known clients send as a matter of course, and what they match in answers.
+
+openai-python, @openai/agents-realtime, pipecat and LiveKit send tools, turn detection and microphone
+frames to every server. pipecat stops reading at any ``error`` but two, agents-js does without its
+settings when the update that holds them is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from specstream.testing import ScriptedEngine
+from tests.ws.doubles import Gate, Stand, Wire
+
+TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
+BORNE = {"response_cancel_not_active", "conversation_already_has_active_response"}
+AGENT = {
+    "type": "realtime",
+    "instructions": "Be kind.",
+    "output_modalities": ["text"],
+    "audio": {
+        "input": {
+            "format": {"type": "audio/pcm", "rate": 24000},
+            "turn_detection": {"type": "semantic_vad", "create_response": True},
+            "transcription": {"model": "gpt-4o-mini-transcribe"},
+            "noise_reduction": None,
+        },
+        "output": {"voice": "marin", "speed": 1.0},
+    },
+    "tools": [TOOL],
+    "tool_choice": "auto",
+    "tracing": "auto",
+}
+
+
+def fatal(wire: Wire) -> list[dict[str, Any]]:
+    """The events at which the least patient of the clients gives up."""
+    errors = [event["error"] for event in wire.seen if event["type"] == "error"]
+    return [error for error in errors if error["code"] not in BORNE]
+
+
+async def test_an_agent_with_tools_and_a_microphone_is_served_in_text(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine = ScriptedEngine(["fine."])
+    stand = Stand(engine)
+    async with stand.running(), stand.client() as wire:
+        await wire.send("session.update", session=AGENT)
+        for _ in range(50):
+            await wire.send("input_audio_buffer.append", audio="AAAA" * 100)
+        await wire.send("input_audio_buffer.commit")
+        await wire.send("input_audio_buffer.clear")
+        with caplog.at_level(logging.WARNING, "specstream.realtime"):
+            await wire.ask("Hi")
+            done = (await wire.until("response.done"))["response"]
+    assert done["status"] == "completed"
+    assert fatal(wire) == []
+    ((messages, _),) = engine.requests
+    assert [m["content"] for m in messages] == ["Be kind.", "Hi"], "the instructions were taken"
+    answers = [event for event in wire.seen if event["type"] == "session.updated"]
+    ignored = [[i["param"] for i in event["specstream"]["ignored"]] for event in answers]
+    assert ignored == [
+        [
+            "session.audio.input.format",
+            "session.audio.input.turn_detection",
+            "session.audio.input.transcription",
+            "session.tools",
+        ],
+        ["type"],
+    ], "the settings are named in their answer, the microphone once for all frames"
+    assert answers[0]["session"]["tools"] == []
+    assert answers[0]["session"]["audio"]["input"]["turn_detection"] is None
+    assert answers[1]["specstream"]["ignored"][0]["code"] == "input_audio_not_supported"
+    assert len([r for r in caplog.records if "microphone" in r.message]) == 1
+
+
+async def test_refusals_have_the_words_that_clients_match() -> None:
+    gate = Gate()
+    stand = Stand(ScriptedEngine(["fine."], gate=gate))
+    item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "A"}]}
+    async with stand.running(), stand.client() as wire:
+        error = await wire.refused("response.cancel")
+        assert error["code"] == "response_cancel_not_active"
+        assert error["message"].startswith("Cancellation failed: no active response found")
+        await wire.send("conversation.item.create", item={**item, "id": "a"})
+        await wire.until("conversation.item.done")
+        error = await wire.refused("conversation.item.create", item={**item, "id": "a"})
+        assert error["code"] == "item_create_duplicate_item_id"
+        for verb, doing in (("retrieve", "retrieving"), ("delete", "deleting")):
+            error = await wire.refused(f"conversation.item.{verb}", item_id="b", event_id="rci_b")
+            assert error["code"] == f"item_{verb}_invalid_item_id"
+            assert error["event_id"] == "rci_b"
+            assert error["message"] == (f"Error {doing} item: the item with id 'b' does not exist.")
+        await wire.ask("Hi", output_modalities=["text"])
+        active = (await wire.until("response.created"))["response"]["id"]
+        error = await wire.refused("response.create")
+        assert error["code"] == "conversation_already_has_active_response"
+        assert error["message"].startswith(
+            f"Conversation already has an active response in progress: {active}"
+        )
+        gate.open()
+        await wire.until("response.done")
+
+
+async def test_a_response_that_never_began_has_its_counts() -> None:
+    gate = Gate()
+    stand = Stand(ScriptedEngine(["fine."], gate=gate))
+    async with stand.running(), stand.client() as wire:
+        await wire.ask("Hi", output_modalities=["text"])
+        await wire.send("response.cancel")
+        done = (await wire.until("response.done"))["response"]
+        assert done["status"] == "cancelled"
+        assert done["usage"]["output_tokens"] == 0
+        assert done["usage"]["input_token_details"]["cached_tokens"] == 0
