@@ -80,11 +80,17 @@ def noisy_copy(model: PreTrainedModel, noise: float, seed: int = 1) -> PreTraine
 
 
 def save_pair(
-    root: Path, *, seed: int = 3, scale: float = 2.5, noise: float = 0.15, eos: bool = True
+    root: Path,
+    *,
+    seed: int = 3,
+    scale: float = 2.5,
+    noise: float = 0.15,
+    eos: bool = True,
+    context: int = 512,
 ) -> tuple[Path, Path]:
     """A target and a noisy copy of it, as folders of ``root``; without ``eos`` nothing ends a reply."""
     tokenizer = byte_tokenizer()
-    model = tiny_model(len(tokenizer), seed=seed, scale=scale)
+    model = tiny_model(len(tokenizer), seed=seed, scale=scale, context=context)
     if not eos:
         model.generation_config.eos_token_id = None
         tokenizer.eos_token = None

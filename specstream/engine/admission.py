@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +22,10 @@ from specstream.model.runner import ModelRunner
 from specstream.spec.proposal import Proposer
 from specstream.types import Message
 
-__all__ = ["Admission"]
+__all__ = ["SHORT_CHARS", "Admission"]
+
+SHORT_CHARS = 4000
+"""A prompt of at most so many characters is encoded between two rounds: it takes about 2 ms."""
 
 
 class Admission:
@@ -37,7 +41,11 @@ class Admission:
     ) -> None:
         self._target = target
         self._tokenizer, self._decoder = tokenizer, decoder_of(tokenizer)
+        longest = max(len(token) for token in tokenizer.get_vocab())
+        self._max_chars = longest * target.context_length
         self._prompts = PromptEncoder(tokenizer)
+        # A tokenizer is one thread's: long prompts are encoded beside the engine's by a copy.
+        self._beside = PromptEncoder(copy.deepcopy(tokenizer))
         self._template_kwargs = config.chat_template_kwargs
         self._markers = markers_of(tokenizer) if config.reasoning == "apart" else None
         self._eos_ids = eos_ids
@@ -49,6 +57,33 @@ class Admission:
         self._phrases = PhraseLengths() if eager else None
         self.slots = Slots(target.new_cache, config.max_sessions, proposer.release)
 
+    def is_long(self, request: Request) -> bool:
+        """Whether encoding the request takes long enough for others to notice."""
+        return _chars(request) + len(request.reference) > SHORT_CHARS
+
+    def tokenize(self, request: Request, *, beside: bool = False) -> None:
+        """Put the prompt and the reference into tokens, before the request is admitted.
+
+        What can't fit whatever its tokens are is not encoded at all. ``beside``: this is not the
+        engine's thread; no two others may do this at once.
+
+        Raises:
+            PromptError: the messages can't be encoded or leave no room.
+        """
+        context, chars = self._target.context_length, _chars(request)
+        if chars > self._max_chars:
+            raise PromptError(
+                f"the prompt has {chars} characters; at most {self._max_chars} can fit into"
+                f" the {context} tokens of the model's context; shorten it"
+            )
+        prompts = self._beside if beside else self._prompts
+        options = {**self._template_kwargs, **request.template_kwargs}
+        prompt = prompts.encode(request.messages, context, options)
+        if request.reference:
+            ids = prompts.encode_text(request.reference[: self._max_chars])
+            request.reference_ids = [i for i in ids if i < self._target.vocab_size][:context]
+        request.prompt = prompt
+
     def admit(self, request: Request) -> None:
         """Make a request ready for its first round.
 
@@ -57,7 +92,10 @@ class Admission:
             SamplingError: a parameter can't be honoured with this model.
         """
         target, params = self._target, request.params
-        prompt, opened = self.encode(request.messages, request.template_kwargs)
+        if request.prompt is None:
+            self.tokenize(request)
+        assert request.prompt is not None
+        prompt, opened = request.prompt
         unread = [i for i in prompt if i >= target.model_vocab_size]
         if unread:
             raise PromptError(
@@ -74,10 +112,6 @@ class Admission:
             processors = LogitsPipeline(
                 params, self._tokenizer, prompt, target.vocab_size, self._eos_ids, target.device
             )
-        if request.reference:
-            reference = self._prompts.encode_text(request.reference)
-            known = [i for i in reference if i < target.vocab_size]
-            request.reference_ids = known[: target.context_length]
         request.context_length, request.eos_ids = target.context_length, self._eos_ids
         if self._phrases is not None:
             request.first_phrase = FirstPhrase(self._phrases)
@@ -101,3 +135,7 @@ class Admission:
         if request.slot_state is not None:
             self.slots.give_back(request.slot_state, request.session, request.token_ids)
             request.slot_state = None
+
+
+def _chars(request: Request) -> int:
+    return sum(len(message["content"]) for message in request.messages)

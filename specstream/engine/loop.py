@@ -15,7 +15,7 @@ from specstream.engine.request import Request
 from specstream.engine.rounds import Rounds
 from specstream.engine.scheduler import Scheduler
 from specstream.engine.slots import Slots
-from specstream.errors import ConsumerStalled, EngineFailed, SpecstreamError
+from specstream.errors import ConsumerStalled, EngineBusy, EngineFailed, SpecstreamError
 from specstream.model.runner import ModelRunner
 from specstream.model.tree_check import check_trees
 from specstream.spec.control.records import Explanation
@@ -57,6 +57,8 @@ class EngineCore:
         self.scheduler: Scheduler[Request] = Scheduler(
             config.max_running, config.max_waiting, config.max_parked, config.max_parked_s, now
         )
+        self._aside: list[Request] = []
+        self._max_aside = config.max_waiting
         self._max_parked_s = config.max_parked_s
         self.admission = Admission(config, target, tokenizer, proposer, eos_ids)
         self._adaptive = proposer if isinstance(proposer, AdaptiveProposer) else None
@@ -114,8 +116,31 @@ class EngineCore:
         self._drop_cancelled()
         self._guard([request], partial(self.scheduler.submit, request))
 
+    def set_aside(self, request: Request) -> bool:
+        """Keep a request until `take_back`; False where too many are (it ends with EngineBusy)."""
+        self._drop_cancelled()
+        if len(self._aside) >= self._max_aside:
+            busy = f"{len(self._aside)} long prompts are being encoded; try again later"
+            self._fail(request, EngineBusy(busy))
+            return False
+        self._aside.append(request)
+        return True
+
+    def take_back(self, request: Request, error: Exception | None) -> None:
+        """Put a request that was set aside in line, or end it with ``error``."""
+        if request not in self._aside:
+            return  # cancelled meanwhile
+        self._aside.remove(request)
+        if error is not None:
+            self._fail(request, error)
+        else:
+            self.submit(request)
+
+    def _all(self) -> list[Request]:
+        return [*self.scheduler.running, *self.scheduler.waiting, *self._aside]
+
     def _drop_cancelled(self) -> None:
-        for request in [*self.scheduler.running, *self.scheduler.waiting]:
+        for request in self._all():
             if request.delivery.cancelled:
                 self._finish(request, "cancelled")
 
@@ -148,6 +173,8 @@ class EngineCore:
             request.explanation = self._rounds.spare(partial(explain, request.id), None)
             self._rounds.spare(partial(finish, request.id), None)
         self.scheduler.retire(request)
+        if request in self._aside:
+            self._aside.remove(request)
         self.admission.leave(request)
 
     def _guard(self, batch: Sequence[Request], work: Callable[[], None]) -> None:
@@ -171,5 +198,5 @@ class EngineCore:
 
     def close(self) -> None:
         """End every request as cancelled."""
-        for request in [*self.scheduler.running, *self.scheduler.waiting]:
+        for request in self._all():
             self._finish(request, "cancelled")

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from specstream.engine.detokenizer import Decoder, Detokenizer
 from specstream.engine.phrase import FirstPhrase
+from specstream.engine.prompt import Prompt
 from specstream.engine.reasoning import Reasoning
 from specstream.engine.stops import StopMatcher
 from specstream.errors import RequestError, SpecstreamError
@@ -75,6 +76,7 @@ class Request:
     noise: int | None = None  # seeds the noise of a request whose parameters name no seed
     id: int = field(default_factory=lambda: next(_ids))
     arrived: float = field(default_factory=time.perf_counter)
+    prompt: Prompt | None = None  # encoded, at admission or before
     # Set at admission.
     slot_state: Slot | None = None
     token_ids: list[int] = field(default_factory=list)

@@ -12,6 +12,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,6 +21,7 @@ from specstream.engine.request import Request
 from specstream.errors import EngineBusy, EngineClosed, EngineFailed, SpecstreamError
 
 if TYPE_CHECKING:
+    from specstream.engine.admission import Admission
     from specstream.engine.loop import EngineCore
 
 __all__ = ["EngineWorker"]
@@ -49,6 +51,7 @@ class EngineWorker:
         self._on_ready = on_ready
         self._on_closed = on_closed
         self._mail: queue.SimpleQueue[Mail | None] = queue.SimpleQueue()
+        self._encoder = ThreadPoolExecutor(1, "specstream-encoder")  # starts when it is needed
         self._closing = False
         self._gate = threading.Lock()  # nothing may enter the mailbox behind the closing notice
         self._thread = threading.Thread(target=self._run, name="specstream-engine", daemon=True)
@@ -77,7 +80,23 @@ class EngineWorker:
                 raise EngineClosed("the engine is closed")
             if self._mail.qsize() >= _MAX_MAIL:
                 raise EngineBusy("the engine's mailbox is full; try again later")
-            self._mail.put(lambda core: core.submit(request))
+            self._mail.put(lambda core: self._enter(core, request))
+
+    def _enter(self, core: EngineCore, request: Request) -> None:
+        """A long prompt is encoded on a thread of its own first: nobody's round waits for it."""
+        if not core.admission.is_long(request):
+            core.submit(request)
+        elif core.set_aside(request):
+            self._encoder.submit(self._encode, core.admission, request)
+
+    def _encode(self, admission: Admission, request: Request) -> None:
+        found: Exception | None = None
+        try:
+            if not request.delivery.cancelled:
+                admission.tokenize(request, beside=True)
+        except Exception as error:
+            found = error
+        self.post(lambda core: core.take_back(request, found))
 
     def post(self, mail: Mail) -> None:
         """Run ``mail(core)`` on the engine thread between two steps; dropped after closing."""
@@ -146,6 +165,7 @@ class EngineWorker:
                     break
             core.close()
         finally:
+            self._encoder.shutdown(wait=False, cancel_futures=True)
             self._on_closed()
 
     def _refuse(self, error: SpecstreamError) -> None:

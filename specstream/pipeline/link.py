@@ -31,6 +31,8 @@ class Link(Generic[T]):
         self._closed = False
         self._finished = False
         self._cancelled = False
+        self._awaited = False
+        self.taken = 0  # items that the receiver has read
         self._changed = anyio.Event()
         self._interruptible: set[anyio.CancelScope] = set()
         self.inlet: Inlet[T] = Inlet(self)
@@ -85,13 +87,23 @@ class Link(Generic[T]):
         """Whether ``cancel`` was called before the receiver finished, and it doesn't know yet."""
         return self._cancelled and not self._finished
 
+    @property
+    def starved(self) -> bool:
+        """Whether the receiver waits for an item that nobody has sent yet."""
+        return self._awaited
+
     async def _receive(self) -> T | Control:
         while not self._items:
             if self._closed:
                 self._finished = True
                 raise StopAsyncIteration
-            await self._changed.wait()
+            self._awaited = True
+            try:
+                await self._changed.wait()
+            finally:
+                self._awaited = False
         item = self._items.popleft()
+        self.taken += 1
         self._finished = self._cancelled
         self._notify()
         return item

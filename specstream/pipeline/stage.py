@@ -17,8 +17,9 @@ import anyio
 from anyio.abc import TaskGroup
 
 from specstream.errors import AdapterFailed, ConfigError, SpecstreamError
+from specstream.pipeline.limits import Limits, Watch
 from specstream.pipeline.link import Inlet, Link
-from specstream.types import Cancel, Control
+from specstream.types import Cancel, Control, Phrase
 
 __all__ = ["Event", "Pipeline", "Run", "Stage", "StageFailed", "as_failure"]
 
@@ -76,6 +77,8 @@ class Run:
     def __init__(self, capacity: int, clock: Callable[[], float]) -> None:
         self._log: Link[Event] = Link(capacity)
         self._links: list[Link[Any]] = []
+        self._watches: list[Watch] = []
+        self._chars = 0  # of the text that the stages were given
         self._source = anyio.CancelScope()
         self._clock = clock
         self._started = clock()
@@ -114,6 +117,18 @@ class Run:
             await self._log.send(event)
             self._seq += 1
 
+    def stop(self, name: str, failure: SpecstreamError) -> None:
+        """Stop the stages of that name: what they made is no good. They end as if they had broken."""
+        for watch in self._watches:
+            if watch.name == name:
+                watch.stop(failure)
+
+    async def _patrol(self, every_s: float) -> None:
+        while True:
+            await anyio.sleep(every_s)
+            for watch in self._watches:
+                watch.look()
+
     def _link(self, capacity: int) -> Link[Any]:
         link: Link[Any] = Link(capacity)
         self._links.append(link)
@@ -129,6 +144,7 @@ class Pipeline:
     yields; within a branch each stage gets what the one before it yields. Everything that any
     stage yields is also an event of the run. All hand-overs are bounded by ``capacity`` items, so a
     reader that stops reading stops the whole turn, back to the token stream, and loses nothing.
+    A stage that hangs, never ends, or makes more than its text can be worth is stopped (``limits``).
     """
 
     def __init__(
@@ -138,6 +154,7 @@ class Pipeline:
         head: Stage[Any, Any],
         capacity: int = 64,
         clock: Callable[[], float] = time.monotonic,
+        limits: Limits | None = None,
     ) -> None:
         if any(not branch for branch in branches):
             raise ConfigError("a pipeline branch needs at least one stage")
@@ -145,6 +162,7 @@ class Pipeline:
         self._head = head
         self._capacity = capacity
         self._clock = clock
+        self._limits = limits or Limits()
 
     @asynccontextmanager
     async def run(self, chunks: AsyncIterable[Any]) -> AsyncGenerator[Run, None]:
@@ -157,6 +175,7 @@ class Pipeline:
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._drive, run, chunks)
+                group.start_soon(run._patrol, self._limits.stall_s / 8)
                 yield run
                 run.cancel("closed")
                 run._log.abandon()
@@ -200,31 +219,57 @@ class Pipeline:
             group.start_soon(self._run_stage, run, stage, links[position], following)
         return links[0]
 
-    @staticmethod
     async def _run_stage(
-        run: Run, stage: Stage[Any, Any], source: Link[Any], sinks: Sequence[Link[Any]]
+        self, run: Run, stage: Stage[Any, Any], source: Link[Any], sinks: Sequence[Link[Any]]
     ) -> None:
+        watch = Watch(stage.name, source, self._limits)
+        run._watches.append(watch)
+        failure: SpecstreamError | None = None
         try:
-            async with aclosing(stage.run(source.inlet)) as outputs:
-                async for item in outputs:
-                    if source.cancel_pending:
-                        continue  # made before the stage heard of the cancel: nobody wants it now
-                    await run._emit(stage.name, item)
-                    for sink in sinks:
-                        await sink.send(item)
-                    if isinstance(item, Cancel):
-                        break  # that was its last word, whatever it would still yield
-        except Exception as error:
-            await run._emit(stage.name, StageFailed(as_failure(stage.name, error)))
-        except anyio.get_cancelled_exc_class():
-            if _is_cancelled():
-                raise
-            failure = AdapterFailed(f"stage {stage.name!r} waited for something that was cancelled")
-            await run._emit(stage.name, StageFailed(failure))
+            try:
+                with watch.scope:
+                    await self._relay(run, stage, source, sinks, watch)
+            except Exception as error:
+                failure = as_failure(stage.name, error)
+            except anyio.get_cancelled_exc_class():
+                if _is_cancelled():
+                    raise
+                elsewhere = f"stage {stage.name!r} waited for something that was cancelled"
+                failure = AdapterFailed(elsewhere)
+            failure = watch.failure or failure
+            if failure is not None:
+                watch.rest()
+                await run._emit(stage.name, StageFailed(failure))
         finally:
+            watch.rest()
             source.abandon()
             for sink in sinks:
                 sink.close()
+
+    @staticmethod
+    async def _relay(
+        run: Run,
+        stage: Stage[Any, Any],
+        source: Link[Any],
+        sinks: Sequence[Link[Any]],
+        watch: Watch,
+    ) -> None:
+        async with aclosing(stage.run(source.inlet)) as outputs:
+            watch.work()
+            async for item in outputs:
+                watch.rest()
+                if source.cancel_pending:
+                    watch.work()
+                    continue  # made before the stage heard of the cancel: nobody wants it now
+                if isinstance(item, Phrase):
+                    run._chars = max(run._chars, item.chars.end)
+                watch.check(item, run._chars)
+                await run._emit(stage.name, item)
+                for sink in sinks:
+                    await sink.send(item)
+                if isinstance(item, Cancel):
+                    break  # that was its last word, whatever it would still yield
+                watch.work()
 
 
 def _is_cancelled() -> bool:

@@ -20,6 +20,7 @@ from specstream.pipeline.interfaces import (
     PromptRewriter,
     SpeechSynthesizer,
 )
+from specstream.pipeline.limits import check_rate
 from specstream.pipeline.link import Inlet
 from specstream.pipeline.readout import LINE_START, Place, Reading, Readout
 from specstream.pipeline.text import Segmenter
@@ -108,6 +109,7 @@ class VoiceStage:
         self._voice = voice
         self._readout = readout
         self._rate = voice.capabilities.sample_rate
+        check_rate(self._rate, f"voice {voice.capabilities.name!r}")
 
     async def aclose(self) -> None:
         """Release what the voice holds; idempotent."""

@@ -10,6 +10,7 @@ from math import ceil, gcd
 from typing import Protocol
 
 import anyio
+import anyio.lowlevel
 import numpy as np
 import numpy.typing as npt
 
@@ -24,7 +25,9 @@ _ZEROS = 32
 _BETA = 8.0
 _ROLLOFF = 0.92
 """Kaiser window over 32 zero crossings a side: the stop band (-80 dB) begins at Nyquist."""
+_MAX_TAPS = 1 << 17  # a kernel of so many takes milliseconds; every usual rate needs far fewer
 _PIECE = SAMPLE_RATE // 10
+_SLICE = SAMPLE_RATE // 2  # bytes of speech that are converted before the loop turns again
 
 
 class Clock(Protocol):
@@ -70,12 +73,20 @@ class Resampler:
     Linear phase with no net delay: output sample ``n`` stands at time ``n / target`` of the input.
     The output does not depend on how the input is cut, and has ``ceil(inputs * target / source)``
     samples once it is flushed.
+
+    Raises:
+        AdapterFailed: ``source`` has so little in common with ``target`` that it takes too many taps.
     """
 
     def __init__(self, source: int, target: int = SAMPLE_RATE) -> None:
         common = gcd(source, target)
         self._up, self._down = target // common, source // common
         self._same = source == target
+        if 2 * ceil(_ZEROS / (_ROLLOFF * min(1.0, target / source))) * self._up > _MAX_TAPS:
+            raise AdapterFailed(
+                f"speech at {source} Hz can't be converted to {target} Hz;"
+                " use a usual rate such as 16000, 22050, 24000, 44100 or 48000"
+            )
         self._kernel = _kernel(self._up, self._down)
         self._half = self._kernel.shape[1] // 2
         self._held = np.zeros(self._half - 1, dtype=np.float32)
@@ -157,7 +168,7 @@ class Outflow:
         """Take the next speech; returns its words on the wire's clock.
 
         Raises:
-            AdapterFailed: the speech does not begin where the last one ended.
+            AdapterFailed: the speech does not begin where the last one ended, or has an odd rate.
         """
         if self._resampler is None:
             self._rate = speech.sample_rate
@@ -177,7 +188,10 @@ class Outflow:
             if self._sources and self._sources[-1][1].phrase == speech.phrase:
                 self._sources.pop()
             self._sources.append((self.at_24k(speech.samples).end, speech))
-            self._enter(self._resampler.push(speech.pcm))
+            for at in range(0, len(speech.pcm), _SLICE):
+                if at:
+                    await anyio.lowlevel.checkpoint()
+                self._enter(self._resampler.push(speech.pcm[at : at + _SLICE]))
         self._attach(words)
         while self._ready_samples > self._room and not self._ended:
             await self._changed.wait()

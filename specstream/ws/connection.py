@@ -23,8 +23,10 @@ from specstream.ws.kit import Kit, Makers
 from specstream.ws.listen import CLOSE_TIMEOUT
 from specstream.ws.order import Order, Replies, TurnTools
 from specstream.ws.outbox import Outbox
+from specstream.ws.rate import Allowance, cost
 from specstream.ws.resources import Extra
 from specstream.ws.settings import ResponseSettings, SessionSettings, sampling_params
+from specstream.ws.slow_readers import drop_when_unread
 from specstream.ws.turn import CANCEL_GRACE_S, Turn
 from specstream.ws.wire import Ignored, Refused, new_id
 
@@ -34,6 +36,8 @@ _log = logging.getLogger("specstream.realtime")
 
 MAX_TURNS = 4
 """Responses of one session that may run at once: one of the conversation, the rest out of band."""
+OUT_OF_BAND_AT_ONCE = 1
+"""How many of those out of band the model writes at once: no session may take all of its places."""
 
 _NOT_ACTIVE = "Cancellation failed: no active response found"  # clients know it by these words
 
@@ -52,6 +56,7 @@ class Service:
     settings: SessionSettings
     params: SamplingParams
     clock: Clock
+    timer: Clock
     counters: Counters
     lead_s: float
     buffer_s: float
@@ -68,6 +73,9 @@ class Connection:
         self._settings = service.settings.model_copy(update={"model": model} if model else {})
         self._outbox = Outbox(service.clock.now)
         self._conversation = Conversation()
+        self._places = anyio.Semaphore(OUT_OF_BAND_AT_ONCE)
+        self._written = 0
+        self._allowance = Allowance(service.timer)
         self._replies: Replies = service.engine.session()
         self._kits: list[Kit] = []
         self._turns: dict[str, Turn] = {}
@@ -92,6 +100,9 @@ class Connection:
             async with anyio.create_task_group() as group:
                 self._group = group
                 group.start_soon(self._write)
+                group.start_soon(
+                    drop_when_unread, self._socket, lambda: self._written, self._service.timer
+                )
                 await self._outbox.put(ev.SessionCreated(session=self._session()))
                 await self._read()
                 group.cancel_scope.cancel()
@@ -126,6 +137,7 @@ class Connection:
         """The only task that writes to the socket."""
         try:
             while (frame := await self._outbox.take()) is not None:
+                self._written += len(frame.encode())
                 await self._socket.send(frame)
             await self._socket.close(1001, "the server is stopping")
         except ConnectionClosed:
@@ -151,6 +163,7 @@ class Connection:
             return
 
     async def _take(self, frame: str) -> None:
+        await self._allowance.take(1 + cost(len(frame)))
         event: pr.ClientEvent | None = None
         try:
             event = pr.parse_client_event(frame)
@@ -183,6 +196,7 @@ class Connection:
         session, nothing = settings.specstream.sampling, ResponseSettings().specstream.sampling
         sampling_params(self._service.params, session, nothing, "inf")
         self._settings = settings
+        await self._allowance.take(cost(len(settings.model_dump_json())))
         await self._tell_session(event.ignored)
 
     async def _on_input_audio(self, event: pr.InputAudio) -> None:
@@ -217,7 +231,9 @@ class Connection:
         await self._outbox.put(ev.ItemDeleted(item_id=event.item_id))
 
     async def _on_item_retrieve(self, event: pr.ItemRetrieve) -> None:
-        item = self._conversation.get(event.item_id, "retrieve").wire()
+        entry = self._conversation.get(event.item_id, "retrieve")
+        await self._allowance.take(cost(len(entry.text)))
+        item = entry.wire()
         await self._outbox.put(ev.ItemRetrieved(item=item))
 
     async def _on_item_truncate(self, event: pr.ItemTruncate) -> None:
@@ -264,6 +280,7 @@ class Connection:
             self._service.counters,
             self._service.lead_s,
             self._service.buffer_s,
+            self._places,
         )
         turn = Turn(order, tools)
         self._turns[turn.id] = turn

@@ -16,6 +16,7 @@ from specstream.ws.wire import SAMPLE_RATE, Refused, new_id
 __all__ = ["Conversation", "Entry", "SpokenTrack"]
 
 MAX_ITEMS = 1000
+MAX_CHARS = 1 << 20
 Doing = Literal["retrieve", "delete", "truncate"]
 _MISSING: dict[Doing, tuple[str, str]] = {  # clients know what failed by these codes
     "retrieve": ("item_retrieve_invalid_item_id", "retrieving"),
@@ -68,13 +69,14 @@ class SpokenTrack:
         The cut is right behind the last word that was heard to its end, with the punctuation that
         clings to it.
         """
-        heard = [word for word in self._words if word.samples.end <= samples]
+        heard = [word.chars.end for word in self._words if word.samples.end <= samples]
         if not heard:
             return 0
-        end = heard[-1].chars.end
-        limit = len(text)
-        if len(heard) < len(self._words):
-            limit = max(end, self._words[len(heard)].chars.start)
+        end = min(max(heard), len(text))
+        rest = [word.chars.start for word in self._words if word.samples.end > samples]
+        # What an earlier cut took away is still among the words.
+        limit = min([start for start in rest if start >= end], default=len(text))
+        limit = min(limit, len(text))
         while end < limit and not (text[end].isspace() or text[end] == "["):
             end += 1
         return end
@@ -112,7 +114,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Conversation:
-    """Items in order, at most `MAX_ITEMS`."""
+    """Items in order, at most `MAX_ITEMS`; a client may fill them with `MAX_CHARS` of text."""
 
     id: str = field(default_factory=lambda: new_id("conv"))
     entries: list[Entry] = field(default_factory=list)
@@ -146,6 +148,9 @@ class Conversation:
         if item.id is not None and any(entry.id == item.id for entry in self.entries):
             message = f"Error adding item: an item with id '{item.id}' already exists."
             raise Refused("item_create_duplicate_item_id", message, param="item.id")
+        if sum(len(entry.text) for entry in self.entries) + len(item.text) > MAX_CHARS:
+            message = f"The conversation holds {MAX_CHARS} characters; delete some items first."
+            raise Refused("conversation_full", message)
         at = len(self.entries)
         if after is not None:
             at = 0 if after == "root" else self._index(after, param="previous_item_id") + 1

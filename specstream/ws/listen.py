@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket as sockets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -33,13 +34,16 @@ async def listen(
     handler: Callable[[ServerConnection], Awaitable[None]],
     host: str = "127.0.0.1",
     port: int = 0,
+    *,
+    send_buffer: int | None = None,
     **options: Any,
 ) -> AsyncGenerator[int, None]:
     """Serve WebSocket connections while the block runs; gives the port that was bound.
 
     ``port=0`` takes a free one. ``options`` go to `websockets.asyncio.server.serve` and win over
-    the defaults here: no compression, messages of at most 1 MiB, a write buffer of 16 KiB. Leaving
-    the block (or cancelling it) closes every connection with 1001 and waits for the handlers.
+    the defaults here: no compression, messages of at most 1 MiB, a write buffer of 16 KiB.
+    ``send_buffer`` bounds what the kernel holds for a connection besides, in bytes. Leaving the
+    block (or cancelling it) closes every connection with 1001 and waits for the handlers.
 
     Raises:
         PortUnavailable: the address is taken, not permitted, or not an address of this machine.
@@ -51,6 +55,9 @@ async def listen(
             f"can't listen on {host}:{port}: {_reason(error)}; "
             "choose another port (0 takes a free one) or an address of this machine"
         ) from error
+    if send_buffer is not None:
+        for listening in server.sockets:  # every connection inherits it
+            listening.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, send_buffer)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

@@ -7,6 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+import anyio
+
 from specstream.pipeline.stage import Pipeline
 from specstream.types import Message, SamplingParams
 from specstream.ws.audio import Clock
@@ -56,7 +58,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class TurnTools:
-    """What a turn works with."""
+    """What a turn works with; ``places`` are what the session's replies out of band share."""
 
     replies: Replies
     pipeline: Pipeline
@@ -65,3 +67,4 @@ class TurnTools:
     counters: Counters
     lead_s: float = 2.0
     buffer_s: float = 30.0
+    places: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(1))

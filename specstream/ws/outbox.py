@@ -7,12 +7,14 @@ from collections.abc import Callable
 
 import anyio
 
-from specstream.ws.events import ServerEvent
+from specstream.ws.events import AudioDelta, ServerEvent
 
 __all__ = ["Outbox"]
 
 MAX_EVENTS = 64
-MAX_BYTES = 2 << 20
+MAX_BYTES = 128 << 10
+MAX_AUDIO = 4
+"""Events in the queue beyond which audio waits: what is queued can't be taken back by a cancel."""
 
 
 class Outbox:
@@ -43,7 +45,8 @@ class Outbox:
 
     async def put(self, event: ServerEvent) -> None:
         """Enter an event into the log. Cancelling the call enters nothing."""
-        while len(self._frames) >= MAX_EVENTS or self._bytes >= MAX_BYTES:
+        room = MAX_AUDIO if isinstance(event, AudioDelta) else MAX_EVENTS
+        while len(self._frames) >= room or self._bytes >= MAX_BYTES:
             await self._changed.wait()
         event.specstream.seq = self._seq
         event.specstream.t_ms = self.t_ms

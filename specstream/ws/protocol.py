@@ -23,6 +23,7 @@ from specstream.ws.settings import ResponseSettings, SessionSettings, leave_out
 from specstream.ws.wire import Ignored, Refused, Strict, validate
 
 __all__ = [
+    "MAX_STRUCTURE",
     "ClientEvent",
     "InputAudio",
     "ItemCreate",
@@ -192,6 +193,8 @@ _KNOWN: dict[str, type[ClientEvent]] = {
 _WEBRTC_ONLY = "output_audio_buffer.clear"
 
 _MAX_DEPTH = 64
+MAX_STRUCTURE = 64 << 10
+"""Characters of a frame outside of its strings: what reading it takes grows with these."""
 
 
 def parse_client_event(frame: str) -> ClientEvent:
@@ -201,6 +204,9 @@ def parse_client_event(frame: str) -> ClientEvent:
         Refused: malformed JSON, an unknown type or field, a wrong value, or something that this
             server can't do. Its ``event_id`` is the frame's, if it had one.
     """
+    if len(frame) > MAX_STRUCTURE and _structure(frame) > MAX_STRUCTURE:
+        message = f"A frame has at most {MAX_STRUCTURE} characters outside of its strings."
+        raise Refused("invalid_json", message)
     try:
         data = json.loads(frame)
         # Half a surrogate pair, or what nests too deep, can be read but not be sent back.
@@ -216,6 +222,11 @@ def parse_client_event(frame: str) -> ClientEvent:
     except Refused as refusal:
         refusal.event_id = event_id
         raise
+
+
+def _structure(frame: str) -> int:
+    """How many characters lie outside of the strings."""
+    return sum(map(len, frame.replace("\\\\", "").replace('\\"', "").split('"')[::2]))
 
 
 def _check_depth(value: Any, left: int) -> None:

@@ -22,6 +22,7 @@ from specstream.ws.listen import check_key, is_loopback, listen
 from specstream.ws.order import Replies
 from specstream.ws.places import Places
 from specstream.ws.settings import SessionSettings
+from specstream.ws.slow_readers import SEND_BUFFER
 
 __all__ = ["RealtimeServer"]
 
@@ -68,6 +69,7 @@ class RealtimeServer:
             something; the first ``lead_s`` seconds go at once.
         buffer_s: Audio that may wait for that; then the reply waits, too.
         clock: What the pacing goes by.
+        timer: What the deadlines go by.
         tls: Serve ``wss://`` and ``https://`` with this context.
         bundled: The package's own pair answers; the page then says what to ask it.
 
@@ -97,6 +99,7 @@ class RealtimeServer:
         lead_s: float = 2.0,
         buffer_s: float = 30.0,
         clock: Clock | None = None,
+        timer: Clock | None = None,
         tls: ssl.SSLContext | None = None,
         bundled: bool = False,
     ) -> None:
@@ -116,6 +119,7 @@ class RealtimeServer:
             settings=settings,
             params=params or SamplingParams(),
             clock=clock or SystemClock(),
+            timer=timer or SystemClock(),
             counters=self.counters,
             lead_s=lead_s,
             buffer_s=buffer_s,
@@ -139,6 +143,8 @@ class RealtimeServer:
             "subprotocols": ["realtime"],
             "max_size": max_size,
             "ssl": tls,
+            "send_buffer": SEND_BUFFER,
+            "ping_timeout": 60,  # a ping waits behind the audio that a slow reader has still to read
         }
 
     @asynccontextmanager

@@ -12,6 +12,7 @@ from specstream.types import SamplingParams, template_kwargs
 from specstream.ws.wire import Ignored, Refused, Strict, unused, validate
 
 __all__ = [
+    "MAX_SETTINGS",
     "OwnEvent",
     "ResponseAudio",
     "ResponseOwn",
@@ -21,6 +22,9 @@ __all__ = [
     "leave_out",
     "sampling_params",
 ]
+
+MAX_SETTINGS = 128 << 10
+"""Characters of a session's settings as JSON: they are echoed whole at every update."""
 
 _NO_TOOLS = "this server calls no tools"
 _NO_PROMPTS = "this server stores no prompt templates"
@@ -159,9 +163,16 @@ class SessionSettings(Strict):
         """These settings with every field that ``update`` names replaced.
 
         Objects that group settings are merged; lists, formats and the like are replaced whole.
+
+        Raises:
+            Refused: a value doesn't go with another, or all of them are more than is kept.
         """
         changes = update.model_dump(exclude_unset=True)
-        return validate(SessionSettings, _merge(self.model_dump(), changes), at="session")
+        merged = validate(SessionSettings, _merge(self.model_dump(), changes), at="session")
+        if len(merged.model_dump_json()) > MAX_SETTINGS:
+            message = f"The session's settings are longer than {MAX_SETTINGS} characters of JSON."
+            raise Refused("settings_too_large", message, param="session")
+        return merged
 
 
 def leave_out(update: dict[str, Any]) -> tuple[dict[str, Any], list[Ignored]]:

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from specstream.errors import AdapterFailed, SpecstreamError
 from specstream.pipeline.interfaces import VoiceCapabilities
+from specstream.pipeline.limits import MAX_MARKS, MAX_RATE, MIN_RATE
 from specstream.types import AvatarCue, Mark, Phrase, ScenePrompt, Span, Speech
 
 __all__ = [
@@ -84,9 +85,9 @@ class _Model(BaseModel):
 class SpeechHead(_Model):
     """A `Speech` without its PCM."""
 
-    sample_rate: int = Field(ge=1, le=2**20)
+    sample_rate: int = Field(ge=MIN_RATE, le=MAX_RATE)
     samples: _Range
-    marks: Annotated[tuple[Mark, ...], _Checked]
+    marks: Annotated[tuple[Mark, ...], Field(max_length=MAX_MARKS), _Checked]
     chars: _Range
     tokens: _Range
     phrase: _Count
@@ -210,7 +211,7 @@ class CancelledFrame(_Model):
     """Answers a cancel. ``cues`` bring the face to rest."""
 
     type: Literal["cancelled"] = "cancelled"
-    cues: Annotated[tuple[AvatarCue, ...], _Checked] = ()
+    cues: Annotated[tuple[AvatarCue, ...], Field(max_length=256), _Checked] = ()
 
 
 class ErrorFrame(_Model):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import logging
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any
 
 import anyio
 
-from specstream.errors import SpecstreamError
+from specstream.errors import AdapterFailed, SpecstreamError
 from specstream.pipeline.stage import Run, StageFailed
 from specstream.types import (
     AvatarCue,
@@ -68,6 +69,7 @@ class Turn:
         self._cancelled = False
         self._why: SpecstreamError | None = None
         self._closing = False
+        self._muted = False
         self._error: BaseException | None = None
         self._times: dict[str, float] = {}
         self._chunk_ms: float | None = None
@@ -115,9 +117,12 @@ class Turn:
 
     async def _perform(self) -> None:
         order = self._order
-        async with self._tools.replies.reply(
-            order.messages, order.params, chat_template_kwargs=order.template_kwargs
-        ) as generation:
+        async with (
+            self._tools.places if self.out_of_band else nullcontext(),
+            self._tools.replies.reply(
+                order.messages, order.params, chat_template_kwargs=order.template_kwargs
+            ) as generation,
+        ):
             self._generation = generation
             async with self._tools.pipeline.run(generation) as run:
                 self._run = run
@@ -212,7 +217,15 @@ class Turn:
             )
 
     async def _on_speech(self, speech: Speech) -> None:
-        words = await self._outflow.put(speech)
+        if self._muted:
+            return
+        try:
+            words = await self._outflow.put(speech)
+        except AdapterFailed as error:  # the text goes on
+            self._muted, self._error = True, error
+            assert self._run is not None
+            self._run.stop("voice", error)
+            return
         if self._track is not None and self.entry is not None:
             samples = self._outflow.at_24k(speech.samples)
             self._track.add(words, speech, samples, self.entry.text)
