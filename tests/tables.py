@@ -27,6 +27,9 @@ class TableCache:
         assert 0 <= length <= len(self.tokens)
         del self.tokens[length:]
 
+    def keep_path(self, start: int, path: Sequence[int]) -> None:
+        self.tokens[start:] = [self.tokens[start + node] for node in path]
+
 
 class TableRunner:
     """Stands in for a `ModelRunner`. ``script`` are the tokens it wants to write from ``start`` on."""
@@ -36,7 +39,7 @@ class TableRunner:
     dtype = torch.float32
 
     def __init__(self, vocab_size: int, *, seed: int = 0, eager: float = 12.0) -> None:
-        self.vocab_size = vocab_size
+        self.vocab_size = self.model_vocab_size = vocab_size
         self.context_length = 10_000
         self.script: Sequence[int] = ()
         self.start = 0

@@ -112,7 +112,10 @@ async def run_cells(
         for place, arm in enumerate(turned(arms, cell.visit)):
             if not outcome.works(arm):
                 continue
-            seeded = replace(ask, seed=ask.seed + _SEED_STEP * cell.repeat)
+            # With a seed our arms judge by exact match; without, by the usual rule.
+            seeded = ask
+            if ask.seed is not None:
+                seeded = replace(ask, seed=ask.seed + _SEED_STEP * cell.repeat)
             run = await _run(arm, cell.prompt, seeded, outcome)
             if run is not None:
                 done.append(_record(cell, arm, place, run))

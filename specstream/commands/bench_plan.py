@@ -71,9 +71,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
             "--llama-cpp can't be compared with top_p at a temperature other than 1: llama.cpp applies "
             "the temperature after top_p, the other arms before"
         )
-    ask = Ask(
-        (), params.max_tokens, params.temperature, params.top_p, params.top_k, params.seed or 0
-    )
+    ask = Ask((), params.max_tokens, params.temperature, params.top_p, params.top_k, params.seed)
     at_once = args.concurrency or 1
     budget = args.budget or (QUICK_SECONDS if args.quick else None)
     return Plan(_config(args, at_once), _prompts(args), ask, arms, args.repeats, budget, at_once)

@@ -49,8 +49,8 @@ class Admission:
         self._template_kwargs = config.chat_template_kwargs
         self._markers = markers_of(tokenizer) if config.reasoning == "apart" else None
         self._eos_ids = eos_ids
-        own = getattr(target.model, "generation_config", None) if config.model_defaults else None
-        self._defaults = ModelDefaults.of(own)
+        own = getattr(getattr(target, "model", None), "generation_config", None)
+        self._defaults = ModelDefaults.of(own if config.model_defaults else None)
         self._coupled = config.mode == "reproducible"
         wanted = config.proposer
         eager = isinstance(wanted, AutoProposerConfig) and wanted.objective == "first_phrase"

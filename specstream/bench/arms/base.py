@@ -38,7 +38,7 @@ class Ask:
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
-    seed: int = 0
+    seed: int | None = None
 
 
 class Arm(Protocol):

@@ -64,7 +64,8 @@ class GgufArm:
     def _run(self, ask: Ask) -> Run:
         models, llama = self._models, self._llama
         llama.reset()  # or it would find the prompt's beginning in its cache
-        llama.set_seed(ask.seed)
+        if ask.seed is not None:
+            llama.set_seed(ask.seed)
         started = time.perf_counter()
         context = models.target.config.max_position_embeddings
         ids = models.encode(ask.messages)

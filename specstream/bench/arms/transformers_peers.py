@@ -166,7 +166,8 @@ class PeerArm:
         if self._draft_config is not None:
             models.draft.generation_config = self._draft_config
             options["assistant_model"] = models.draft
-        torch.manual_seed(ask.seed)
+        if ask.seed is not None:
+            torch.manual_seed(ask.seed)
         started = time.perf_counter()
         watch = _Watch(lambda: (time.perf_counter() - started) * 1e3, models.thread.check)
         context = models.target.config.max_position_embeddings

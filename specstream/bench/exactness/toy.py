@@ -46,6 +46,10 @@ class Letters:
         """Letters of the ids."""
         return "".join(chr(ord("a") + int(i)) for i in token_ids)
 
+    def get_vocab(self) -> dict[str, int]:
+        """Every letter with its id."""
+        return {chr(ord("a") + number): number for number in range(26)}
+
 
 class Numbers:
     """A tokenizer of numbers: token 17 is the word "17", so that a prompt can name any tokens."""
@@ -59,6 +63,10 @@ class Numbers:
     def decode(self, token_ids: Any, skip_special_tokens: bool = True) -> str:
         """The numbers of the ids."""
         return "".join(f"{int(i)} " for i in token_ids)
+
+    def get_vocab(self) -> dict[str, int]:
+        """As many numbers as any toy has tokens."""
+        return {str(number): number for number in range(1000)}
 
 
 def random_logits(vocab_size: int, seed: int, *, spread: float = 1.5) -> Tensor:
