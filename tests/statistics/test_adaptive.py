@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 import torch
 
-from specstream.bench.exactness.cells import LENGTH, PROMPT, Cell
 from specstream.bench.exactness.gtest import GTest, g_test
 from specstream.bench.exactness.harness import sample
 from specstream.engine.reading import Pace
@@ -29,6 +28,7 @@ from specstream.spec.proposers.auto import AutoProposer
 from specstream.spec.proposers.draft_model import DraftModelProposer
 from specstream.spec.proposers.drafting import Drafting
 from tests.choosers import Dice, Steady, proposer_with
+from tests.exactness.cells import LENGTH, PROMPT, Cell
 
 ALPHA = 1e-3
 N = 1000

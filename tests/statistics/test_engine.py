@@ -16,7 +16,7 @@ import itertools
 
 import pytest
 
-from specstream.bench.exactness.cells import FACTORS, Cell, covering_cells, every_cell, run_cell
+from tests.exactness.cells import FACTORS, Cell, covering_cells, every_cell, run_cell
 
 CELLS = covering_cells()
 TINY = [

@@ -9,14 +9,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specstream.bench.exactness.bugs import Meddling
 from specstream.bench.exactness.gtest import g_test
 from specstream.bench.exactness.harness import make_core, sample
-from specstream.bench.exactness.toy import TableRunner
 from specstream.config import DraftProposerConfig
 from specstream.spec.proposal import Proposer, SpecRequest
 from specstream.spec.proposers.draft_model import DraftModelProposer
 from specstream.types import Grammar, SamplingParams
+from tests.exactness.bugs import Meddling
+from tests.exactness.toy import TableRunner
 from tests.tiny import BOS, EOS, byte_tokenizer
 
 pytest.importorskip("llguidance")

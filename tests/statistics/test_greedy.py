@@ -16,11 +16,11 @@ from specstream.bench.exactness.greedy import (
     width_noise,
 )
 from specstream.bench.exactness.harness import make_core
-from specstream.bench.exactness.toy import Numbers, noisy_copy, tiny_llama
 from specstream.config import DraftProposerConfig
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.spec.proposers.draft_model import DraftModelProposer
 from specstream.types import Message
+from tests.exactness.toy import Numbers, noisy_copy, tiny_llama
 
 NONE: frozenset[int] = frozenset()
 

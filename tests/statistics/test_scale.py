@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specstream.bench.exactness.scale import (
+from specstream.spec.match import match_batch
+from specstream.spec.proposal import Verdict
+from specstream.spec.verify import Case
+from tests.exactness.scale import (
     WAYS,
     Bench,
     count_identical,
     in_a_new_process,
     make_job,
 )
-from specstream.spec.match import match_batch
-from specstream.spec.proposal import Verdict
-from specstream.spec.verify import Case
 
 DTYPES = pytest.mark.parametrize(
     "dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"]

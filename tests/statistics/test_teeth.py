@@ -14,9 +14,9 @@ import functools
 
 import pytest
 
-from specstream.bench.exactness.bugs import BUGS, HARMLESS, run_bug
-from specstream.bench.exactness.cells import Cell, run_cell
 from specstream.bench.exactness.gtest import GTest
+from tests.exactness.bugs import BUGS, HARMLESS, run_bug
+from tests.exactness.cells import Cell, run_cell
 
 N = 1000
 # By the size of the deviation; a judge that goes case by case is slow.

@@ -15,13 +15,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from specstream.bench.exactness.cells import VOCAB, Cell, run_cell
-from specstream.bench.exactness.toy import random_logits
 from specstream.engine import judge
 from specstream.model.cache import KVCache
 from specstream.spec import trees
 from specstream.spec.proposal import Proposal
 from specstream.spec.verify import Case, verify_batch
+from tests.exactness.cells import VOCAB, Cell, run_cell
+from tests.exactness.toy import random_logits
 from tests.trees import BestTree, LyingTree, RandomTree, TreeProposer
 
 ALPHA, N = 1e-3, 500

@@ -9,10 +9,10 @@ from unittest import mock
 import pytest
 import torch
 
-from specstream.bench.exactness.bugs import ArgmaxDraft
 from specstream.cli import main
 from specstream.engine import build
 from specstream.model.runner import ForwardInput, ModelRunner
+from tests.exactness.bugs import ArgmaxDraft
 from tests.tiny import save_pair
 
 CLAIMS = 5

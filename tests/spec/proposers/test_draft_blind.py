@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from specstream.bench.exactness.bugs import Meddling
 from specstream.config import DraftProposerConfig
 from specstream.model.runner import ModelRunner
 from specstream.spec.proposal import Proposal, Proposer, SpecRequest
@@ -17,6 +16,7 @@ from specstream.spec.proposers.drafting import Drafting
 from specstream.types import SamplingParams
 from tests.choosers import Dice, proposer_with
 from tests.drafts import GREEDY, SAMPLED, TOKENIZER, Text, draft, nan_after, no_looking
+from tests.exactness.bugs import Meddling
 from tests.tiny import ask, make_core, noisy_copy, run_until_idle, tiny_model
 from tests.transfers import transfers
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from specstream.bench.exactness.gtest import GTest, g_test
 from specstream.bench.exactness.harness import Varying, make_core, sample
 from specstream.bench.exactness.reference import exact_law
-from specstream.bench.exactness.toy import EOS, Letters, TableRunner, TinyRunner, random_logits
 from specstream.config import DraftProposerConfig, NgramProposerConfig
 from specstream.engine.loop import EngineCore
 from specstream.model.runner import ModelRunner
@@ -25,6 +24,7 @@ from specstream.spec.proposers.draft_model import DraftModelProposer
 from specstream.spec.proposers.ngram import NgramProposer
 from specstream.spec.proposers.off import OffProposer
 from specstream.types import SamplingParams
+from tests.exactness.toy import EOS, Letters, TableRunner, TinyRunner, random_logits
 
 __all__ = ["FACTORS", "SURE", "Cell", "covering_cells", "every_cell", "run_cell"]
 

@@ -15,7 +15,6 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from specstream.bench.exactness.cells import SURE, Cell, run_cell
 from specstream.bench.exactness.gtest import GTest
 from specstream.engine.request import Request
 from specstream.model.noise import race
@@ -25,6 +24,7 @@ from specstream.spec.proposers.drafting import Drafting
 from specstream.spec.rules import Law, block_law, ratio_law
 from specstream.spec.verify import Case
 from specstream.types import SamplingParams
+from tests.exactness.cells import SURE, Cell, run_cell
 
 __all__ = ["BUGS", "HARMLESS", "Bug", "run_bug"]
 

@@ -1,4 +1,4 @@
-"""Recomputes the figures of docs/exactness.md: ``python -m specstream.bench.exactness.publish PART …``.
+"""Recomputes the figures of docs/exactness.md: ``python -m tests.exactness.publish PART …``.
 
 Each part prints one JSON object a line, as it gets them.
 """
@@ -17,9 +17,10 @@ import torch
 import transformers
 
 from specstream import __version__
-from specstream.bench.exactness import bugs, cells, cost, greedy, gtest, peers, scale
+from specstream.bench.exactness import greedy, gtest
 from specstream.config import EngineConfig
 from specstream.engine.build import build_engine
+from tests.exactness import bugs, cells, cost, peers, scale
 
 __all__ = ["PARTS", "main"]
 

@@ -21,8 +21,8 @@ from transformers.generation import utils as generation_utils
 
 from specstream.bench.exactness.gtest import GTest, g_test
 from specstream.bench.exactness.reference import exact_law
-from specstream.bench.exactness.toy import TinyRunner, noisy_copy, tiny_llama
 from specstream.types import SamplingParams
+from tests.exactness.toy import TinyRunner, noisy_copy, tiny_llama
 
 __all__ = ["run_peers"]
 

@@ -19,7 +19,6 @@ import torch
 from transformers import LlamaForCausalLM
 
 from specstream.bench.exactness.harness import Varying, make_core, run_requests
-from specstream.bench.exactness.toy import Numbers, noisy_copy, tiny_llama
 from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerConfig
 from specstream.engine.loop import EngineCore
 from specstream.engine.request import Delivery, Request
@@ -30,6 +29,7 @@ from specstream.spec.proposers.draft_model import DraftModelProposer
 from specstream.spec.proposers.ngram import NgramProposer
 from specstream.spec.proposers.off import OffProposer
 from specstream.types import SamplingParams
+from tests.exactness.toy import Numbers, noisy_copy, tiny_llama
 
 __all__ = ["WAYS", "Bench", "Job", "count_identical", "in_a_new_process", "make_job"]
 
