@@ -45,7 +45,7 @@ class Admission:
         self._max_chars = longest * target.context_length
         self._prompts = PromptEncoder(tokenizer)
         # A tokenizer is one thread's: long prompts are encoded beside the engine's by a copy.
-        self._beside = PromptEncoder(copy.deepcopy(tokenizer))
+        self._beside = PromptEncoder(copy.deepcopy(tokenizer), warns=False)
         self._template_kwargs = config.chat_template_kwargs
         self._markers = markers_of(tokenizer) if config.reasoning == "apart" else None
         self._eos_ids = eos_ids

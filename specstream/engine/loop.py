@@ -58,7 +58,7 @@ class EngineCore:
             config.max_running, config.max_waiting, config.max_parked, config.max_parked_s, now
         )
         self._aside: list[Request] = []
-        self._max_aside = config.max_waiting
+        self._max_aside = config.max_waiting + config.max_running
         self._max_parked_s = config.max_parked_s
         self.admission = Admission(config, target, tokenizer, proposer, eos_ids)
         self._adaptive = proposer if isinstance(proposer, AdaptiveProposer) else None
@@ -126,7 +126,11 @@ class EngineCore:
         self._aside.append(request)
         return True
 
-    def take_back(self, request: Request, error: Exception | None) -> None:
+    def has_aside(self, session: str | None) -> bool:
+        """Whether a request of this conversation is set aside."""
+        return session is not None and any(r.session == session for r in self._aside)
+
+    def take_back(self, request: Request, error: BaseException | None) -> None:
         """Put a request that was set aside in line, or end it with ``error``."""
         if request not in self._aside:
             return  # cancelled meanwhile
@@ -186,7 +190,7 @@ class EngineCore:
                 if request.finish_reason is None and request.error is None:
                     self._fail(request, error)
 
-    def _fail(self, request: Request, error: Exception) -> None:
+    def _fail(self, request: Request, error: BaseException) -> None:
         if not isinstance(error, SpecstreamError):
             wrapped = EngineFailed(f"the engine broke on this request: {error!r}")
             wrapped.__cause__ = error

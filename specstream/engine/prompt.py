@@ -65,10 +65,10 @@ class Prompt(NamedTuple):
 class PromptEncoder:
     """Messages to token ids, for one tokenizer; belongs to one thread."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, *, warns: bool = True) -> None:
         self._tokenizer = tokenizer
         self._controls: ControlTokens | None = None
-        self._warned = False
+        self._warned = not warns
 
     def encode(
         self,

@@ -83,18 +83,21 @@ class EngineWorker:
             self._mail.put(lambda core: self._enter(core, request))
 
     def _enter(self, core: EngineCore, request: Request) -> None:
-        """A long prompt is encoded on a thread of its own first: nobody's round waits for it."""
-        if not core.admission.is_long(request):
+        """A long prompt is encoded on a thread of its own first: nobody's round waits for it.
+
+        So is one whose conversation has another there: turns stay in order.
+        """
+        if not core.admission.is_long(request) and not core.has_aside(request.session):
             core.submit(request)
         elif core.set_aside(request):
             self._encoder.submit(self._encode, core.admission, request)
 
     def _encode(self, admission: Admission, request: Request) -> None:
-        found: Exception | None = None
+        found: BaseException | None = None
         try:
             if not request.delivery.cancelled:
                 admission.tokenize(request, beside=True)
-        except Exception as error:
+        except BaseException as error:  # a tokenizer's panic is no Exception
             found = error
         self.post(lambda core: core.take_back(request, found))
 
@@ -163,8 +166,8 @@ class EngineWorker:
             while self._read_mail(core, wait=False, to_the_end=True):
                 if self._mail.empty():
                     break
-            core.close()
         finally:
+            core.close()
             self._encoder.shutdown(wait=False, cancel_futures=True)
             self._on_closed()
 

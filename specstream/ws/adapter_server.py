@@ -312,10 +312,11 @@ class _Connection:
                 self._channel.post(CancelledFrame(cues=tuple(self._rest)))
             else:
                 self._channel.post(DoneFrame())
-            self._idle.set()
         except Exception as error:
             self._failure = as_failure(self._stage.name, error)
             group.cancel_scope.cancel()
+        finally:
+            self._idle.set()  # a stage that broke, or a client that left, is over too
 
     async def _emit(self, inbox: Link[Any], item: Any) -> None:
         if inbox.finished and isinstance(item, AvatarCue):

@@ -80,6 +80,7 @@ class Connection:
         self._kits: list[Kit] = []
         self._turns: dict[str, Turn] = {}
         self._group: TaskGroup | None = None
+        self._quiet_since = 0.0  # when the last frame came or the last response ended
         self._stopping = False
         self._ended = anyio.Event()
         self._handlers: dict[type[pr.ClientEvent], Callable[[Any], Any]] = {
@@ -146,19 +147,22 @@ class Connection:
 
     async def _read(self) -> None:
         idle_s = self._service.idle_s
+        self._quiet_since = anyio.current_time()
         try:
             while True:
+                left = self._quiet_since + idle_s - anyio.current_time()
+                if left <= 0 and not self._turns:
+                    await self._socket.close(1008, f"idle_timeout: no frame for {idle_s:g} s")
+                    return
                 frame: str | bytes | None = None
-                with anyio.move_on_after(idle_s):
+                with anyio.move_on_after(left if left > 0 else idle_s):
                     frame = await self._socket.recv()
                 if isinstance(frame, bytes):
                     await self._socket.close(1003, "frames are JSON text")
                     return
                 if frame is not None:
+                    self._quiet_since = anyio.current_time()
                     await self._take(frame)
-                elif not self._turns:
-                    await self._socket.close(1008, f"idle_timeout: no frame for {idle_s:g} s")
-                    return
         except ConnectionClosed:
             return
 
@@ -267,6 +271,8 @@ class Connection:
             pipeline = await kit.pipeline(
                 audio=order.audio, avatar="avatar" in order.wants, prompt="prompt" in order.wants
             )
+            if self._stopping:  # meanwhile: a remote adapter may take seconds to answer
+                raise _stopping()
         except BaseException:
             self._kits.insert(0, kit)
             raise
@@ -291,6 +297,7 @@ class Connection:
         try:
             await turn.run()
         finally:
+            self._quiet_since = anyio.current_time()
             del self._turns[turn.id]
             self._kits.insert(0, kit)
             if to_close is not None:

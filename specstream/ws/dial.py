@@ -50,6 +50,8 @@ async def dial(
         ConfigError: the address is not a WebSocket address.
     """
     address = _address(url)
+    if tls is not None and not address.startswith("wss:"):
+        raise ConfigError(f"tls is for wss:// addresses; {shown(url)} is none")
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     options: dict[str, Any] = {"additional_headers": headers, "open_timeout": open_timeout}
     options |= {"logger": LOG} | ({"ssl": tls} if tls is not None else {})
@@ -74,7 +76,7 @@ async def _attempt(url: str, address: str, options: dict[str, Any]) -> Reached |
         socket = await connect(address, compression=None, max_size=_MAX_FRAME, **options)
     except InvalidStatus as error:
         raise ConnectionFailed(_refusal(shown(url), error.response.status_code)) from error
-    except InvalidURI as error:
+    except (InvalidURI, UnicodeError) as error:
         raise ConfigError(f"{shown(url)} is not a WebSocket address") from error
     except (OSError, TimeoutError, InvalidHandshake) as error:
         if _nobody_listens(error):
@@ -102,8 +104,12 @@ def _nobody_listens(error: Exception) -> bool:
 
 
 def _address(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("ws", "wss") or not parts.netloc:
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in ("ws", "wss") and bool(parts.netloc) and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
         raise ConfigError(
             f"{shown(url)} is not a WebSocket address; it begins with ws:// or wss://"
         )

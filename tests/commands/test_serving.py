@@ -156,8 +156,9 @@ async def test_sigterm_lets_a_reply_finish_and_exits_with_nothing_wrong(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate = Gate()
+    engine = ScriptedEngine(["fine."], gate=gate)
     argv = ("--voice", "reference", "--drain", "60")
-    async with serving(ScriptedEngine(["fine."], gate=gate), monkeypatch, *argv) as (url, codes):
+    async with serving(engine, monkeypatch, *argv) as (url, codes):
         async with RealtimeClient.connect(url) as client:
             reply = client.respond("Hi", audio=False)
             ended: list[Any] = []
@@ -168,9 +169,8 @@ async def test_sigterm_lets_a_reply_finish_and_exits_with_nothing_wrong(
 
             async with anyio.create_task_group() as group:
                 group.start_soon(read)
-                while not reply.under_way:
+                while not engine.requests:
                     await anyio.lowlevel.checkpoint()
-                await settle()
                 signal.raise_signal(signal.SIGTERM)
                 await settle()
                 gate.open()

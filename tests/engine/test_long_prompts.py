@@ -14,7 +14,7 @@ import pytest_asyncio  # noqa: F401 - the engine belongs to a test's own loop
 from specstream import Engine, SamplingParams
 from specstream.engine import admission as admissions
 from specstream.engine.prompt import Prompt, PromptEncoder
-from specstream.errors import EngineBusy, EngineClosed, PromptError
+from specstream.errors import EngineBusy, EngineClosed, EngineFailed, PromptError
 from specstream.types import Message
 from tests.tiny import save_pair
 
@@ -118,7 +118,10 @@ async def test_only_so_many_long_prompts_wait_and_closing_ends_them(
     pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = Watched(monkeypatch)
-    async with engine_of(pair, max_waiting=2) as engine, anyio.create_task_group() as group:
+    async with (
+        engine_of(pair, max_waiting=0, max_running=2) as engine,
+        anyio.create_task_group() as group,
+    ):
         found: list[object] = []
 
         async def ask() -> None:
@@ -152,3 +155,44 @@ async def test_a_long_reference_is_read_as_far_as_it_can_matter(
             assert sum([len(chunk.token_ids) async for chunk in chunks]) == 3
             assert chunks._request is not None
             assert len(chunks._request.reference_ids) == CONTEXT
+
+
+class Panic(BaseException):
+    """As a tokenizer written in Rust panics: no `Exception`."""
+
+
+async def test_a_tokenizer_that_panics_costs_its_own_prompt_only(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def panic(*args: Any) -> Prompt:
+        raise Panic("index out of bounds")
+
+    async with engine_of(pair) as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr(PromptEncoder, "encode", panic)
+            with pytest.raises(EngineFailed, match="index out of bounds"):
+                await reply(engine, LONG)
+        assert await reply(engine, LONG) == 3
+
+
+async def test_turns_of_one_conversation_stay_in_order(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(monkeypatch)
+    async with engine_of(pair) as engine, anyio.create_task_group() as group:
+        ended: list[str] = []
+
+        async def ask(prompt: str, session: str) -> None:
+            few = SamplingParams(max_tokens=3)
+            async with engine.generate(prompt, few, session=session) as chunks:
+                assert [c async for c in chunks]
+            ended.append(f"{session} {len(prompt)}")
+
+        group.start_soon(ask, LONG, "a")
+        while not watched.lengths:
+            await anyio.lowlevel.checkpoint()
+        group.start_soon(ask, "short", "a")
+        await anyio.lowlevel.checkpoint()
+        await ask("other", "b")
+        watched.gate.set()
+    assert ended == ["b 5", f"a {len(LONG)}", "a 5"]

@@ -15,7 +15,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
-from specstream.errors import AdapterUnavailable
+from specstream.errors import AdapterFailed, AdapterUnavailable
 from specstream.pipeline.stages import VoiceStage
 from specstream.types import Phrase, SpeechBuffer
 from specstream.ws.adapter_server import serve_adapter
@@ -39,6 +39,16 @@ class GatedVoice(ToneVoice):
         async with aclosing(super().synthesize(phrase)) as buffers:
             async for buffer in buffers:
                 yield buffer
+
+
+class BreakingVoice(GatedVoice):
+    """Breaks as soon as it is let on."""
+
+    async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
+        self.begun.set()
+        await self.gate.wait()
+        raise AdapterFailed("the voice broke")
+        yield  # pragma: no cover
 
 
 class Stop:
@@ -76,14 +86,17 @@ async def last_word(port: int) -> tuple[str, int]:
 
 @asynccontextmanager
 async def a_turn(
-    stop: Stop, gate: anyio.Event, perform: Callable[[RemoteStage], Coroutine[Any, Any, None]]
+    stop: Stop,
+    gate: anyio.Event,
+    perform: Callable[[RemoteStage], Coroutine[Any, Any, None]],
+    voice: type[GatedVoice] = GatedVoice,
 ) -> AsyncGenerator[None, None]:
     """A server that was told to stop, in the middle of a turn; leaving the block waits for both."""
     begun = anyio.Event()
     async with anyio.create_task_group() as group:
 
         async def serve() -> None:
-            make = partial(GatedVoice, begun, gate)
+            make = partial(voice, begun, gate)
             await serve_adapter("voice", make, ready=stop.ready, until=stop.until)
 
         group.start_soon(serve)
@@ -115,3 +128,15 @@ async def test_a_turn_that_takes_too_long_ends_with_an_error() -> None:
 
     async with a_turn(Stop(0), anyio.Event(), perform):
         pass
+
+
+async def test_a_stage_that_breaks_while_the_server_stops_is_not_waited_for() -> None:
+    """Ten minutes would be longer than a test may take."""
+    gate = anyio.Event()
+
+    async def perform(stage: RemoteStage) -> None:
+        with pytest.raises(AdapterFailed, match="broke"):
+            await feed(stage, PHRASES)
+
+    async with a_turn(Stop(600), gate, perform, BreakingVoice):
+        gate.set()

@@ -7,13 +7,14 @@ import contextlib
 import errno
 import json
 import socket
+import ssl
 from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection
 
-from specstream.errors import ConnectionFailed
+from specstream.errors import ConfigError, ConnectionFailed
 from specstream.testing import ScriptedEngine
 from specstream.ws import dial
 from specstream.ws.client import Done, RealtimeClient
@@ -123,3 +124,18 @@ async def test_a_peer_that_says_nothing_is_not_waited_for() -> None:
         with pytest.raises(ConnectionFailed, match="says nothing"):
             async with RealtimeClient.connect(f"ws://127.0.0.1:{port}", open_timeout=0.05):
                 raise AssertionError("greeted")
+
+
+@pytest.mark.parametrize(
+    "url", ["ws://[::1", "ws://h:abc", "ws://h:99999", "http://h", f"ws://{'a' * 64}.example:1"]
+)
+async def test_an_address_that_is_none_is_told_by_a_typed_error(url: str) -> None:
+    with pytest.raises(ConfigError, match="is not a WebSocket address"):
+        async with RealtimeClient.connect(url, ready_timeout=0):
+            raise AssertionError("connected")
+
+
+async def test_tls_without_wss_is_refused() -> None:
+    with pytest.raises(ConfigError, match="tls is for wss://"):
+        async with RealtimeClient.connect("ws://localhost:1", tls=ssl.create_default_context()):
+            raise AssertionError("connected")

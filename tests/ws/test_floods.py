@@ -61,19 +61,24 @@ async def test_deleting_items_makes_room_again() -> None:
 async def test_settings_are_bounded_and_a_refused_update_changes_nothing() -> None:
     stand = Stand(ScriptedEngine(["one."]), voice=None)
     async with stand.running(), stand.client() as wire:
-        for big in ({"tracing": "x" * (MIB - 200)}, {"instructions": "é" * MAX_SETTINGS}):
-            error = await wire.refused("session.update", session={"type": "realtime", **big})
-            assert error["code"] == "settings_too_large"
-            assert str(MAX_SETTINGS) in error["message"]
-        half = {"tracing": "x" * (MAX_SETTINGS // 2)}
-        await wire.send("session.update", session={"type": "realtime", **half})
+        error = await wire.refused(
+            "session.update", session={"type": "realtime", "instructions": "é" * MAX_SETTINGS}
+        )
+        assert error["code"] == "settings_too_large"
+        assert str(MAX_SETTINGS) in error["message"]
+        most = {"instructions": "x" * (MAX_SETTINGS * 3 // 4)}
+        await wire.send("session.update", session={"type": "realtime", **most})
         await wire.until("session.updated")
-        more = {"instructions": "x" * (MAX_SETTINGS // 2)}
+        more = {"specstream": {"chat_template_kwargs": {"a": "x" * (MAX_SETTINGS // 3)}}}
         error = await wire.refused("session.update", session={"type": "realtime", **more})
         assert error["code"] == "settings_too_large", "together they are too large"
-        await wire.send("session.update", session={"type": "realtime"})
+        await wire.send(
+            "session.update", session={"type": "realtime", "tracing": "x" * (MIB - 200)}
+        )
         session = (await wire.until("session.updated"))["session"]
-        assert (session["instructions"], session["tracing"]) == ("", half["tracing"])
+        assert session["instructions"] == most["instructions"]
+        assert not session["specstream"]["chat_template_kwargs"]
+        assert session.get("tracing") is None, "nothing that isn't served is kept or echoed"
 
 
 @pytest.mark.parametrize("part", ["0,", "[],", '"",', '{"":1},', '"\\"",', '"\\\\",'])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 
+import anyio
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -15,6 +16,7 @@ from websockets.version import version as websockets_version
 
 from specstream.errors import ConfigError, PortUnavailable
 from specstream.testing import ScriptedEngine
+from specstream.ws.connection import Connection
 from specstream.ws.places import Places
 from specstream.ws.server import RealtimeServer
 from tests.ws.doubles import Gate, Stand, WordVoice, wait_for
@@ -229,6 +231,34 @@ async def test_a_client_that_says_nothing_gives_its_place_back() -> None:
         )
         gate.open()
         await waiting.until("response.done")
+
+
+class Deaf:
+    """A socket over which nothing comes; remembers when it was closed."""
+
+    closed_at = 0.0
+
+    async def recv(self) -> str:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def close(self, code: int, reason: str) -> None:
+        assert code == 1008
+        self.closed_at = anyio.current_time()
+
+
+@pytest.mark.virtual_time
+async def test_whoever_was_answered_just_now_has_the_whole_time_to_speak() -> None:
+    server, socket = RealtimeServer(ScriptedEngine([]), idle_s=30.0), Deaf()
+    connection = Connection(cast(Any, socket), server._service, None)
+    began = anyio.current_time()
+    connection._turns["a response"] = cast(Any, None)
+    async with anyio.create_task_group() as group:
+        group.start_soon(connection._read)
+        await anyio.sleep(29)
+        del connection._turns["a response"]
+        connection._quiet_since = anyio.current_time()  # as `_perform` does
+    assert socket.closed_at - began == pytest.approx(59)
 
 
 async def test_the_plain_pages() -> None:
