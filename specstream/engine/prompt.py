@@ -20,6 +20,7 @@ __all__ = ["Prompt", "PromptEncoder", "check_messages"]
 _log = logging.getLogger("specstream.engine")
 _ROLES = ("system", "user", "assistant", "tool")
 _NAME = re.compile(r"[^\W\d]\w*")
+_EXTENSIONS = ["jinja2.ext.loopcontrols"]
 
 
 def check_messages(messages: Sequence[Message] | str) -> list[Message]:
@@ -118,7 +119,7 @@ class PromptEncoder:
 
     def _check(self, options: Mapping[str, Any]) -> None:
         """Jinja would pass over a misspelt variable in silence."""
-        names = set(_NAME.findall(self._template(options)))
+        names = _variables(self._template(options))
         for name in options.keys() - names:
             raise PromptError(
                 f"the model's chat template has no variable {name!r}{meant(name, names)}"
@@ -164,3 +165,13 @@ class PromptEncoder:
             template = getattr(self._tokenizer, "chat_template", None) or ""
             self._controls = ControlTokens(self._tokenizer, str(template))
         return self._controls
+
+
+def _variables(template: str) -> set[str]:
+    """The names that a template takes from outside."""
+    from jinja2 import Environment, TemplateSyntaxError, meta
+
+    try:
+        return meta.find_undeclared_variables(Environment(extensions=_EXTENSIONS).parse(template))
+    except TemplateSyntaxError:  # tags that transformers adds to the language
+        return set(_NAME.findall(template))

@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidURI, WebSocketException
+from websockets.exceptions import InvalidStatus, InvalidURI, WebSocketException
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
@@ -191,9 +191,10 @@ class RemoteStage:
                 return await self._greet(socket)
         except (OSError, WebSocketException) as error:
             why = f"no answer in {self._connect_timeout:g} s" if _late(error) else str(error)
-            raise ConnectionFailed(
-                f"can't reach {self._who}: {why}; does `specstream adapter {self._kind}` run there?"
-            ) from error
+            hint = f"does `specstream adapter {self._kind}` run there?"
+            if isinstance(error, InvalidStatus) and error.response.status_code == 401:
+                hint = "it wants a key: set SPECSTREAM_ADAPTER_KEY, or pass api_key"
+            raise ConnectionFailed(f"can't reach {self._who}: {why}; {hint}") from error
 
     async def _greet(self, socket: ClientConnection) -> tuple[Channel, ReadyFrame]:
         channel = Channel(socket, Conversation("client", self._kind), self._who)

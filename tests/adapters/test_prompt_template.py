@@ -357,3 +357,10 @@ async def test_any_text_gives_sound_shots() -> None:
     for _ in range(300):
         text = " ".join(rng.choices(vocabulary, k=rng.randint(1, 40)))
         check(await shoot(text, random_cuts(text, rng), rewriter), text, rewriter)
+
+
+async def test_a_comma_at_the_end_of_a_clause_is_not_shown() -> None:
+    text = "This is Omar, a night baker, waiting on a pier."
+    (first, *_) = await shoot(text, [text.index(" waiting") + 1])
+    assert first.action == "This is Omar, a night baker"
+    assert ",." not in first.prompt

@@ -303,7 +303,7 @@ def _mood_of(tags: tuple[str, ...]) -> str:
 
 def _shorten(text: str) -> str:
     """At most `_LONGEST` characters, cut where a clause or at least a word ends."""
-    text = text.strip()
+    text = text.strip().rstrip(" ,;")
     if len(text) <= _LONGEST:
         return text
     head = text[: _LONGEST + 1]
