@@ -176,7 +176,8 @@ def test_a_template_that_raises_on_a_variable_is_told_in_clear_words() -> None:
 @pytest.mark.parametrize("name", ["for", "endfor", "role", "content", "foo"])
 def test_a_word_of_the_template_language_is_no_variable(name: str) -> None:
     tokenizer = byte_tokenizer()
-    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}{% if thinking %}t{% endif %}"
+    said_by = "{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}"
+    tokenizer.chat_template = said_by + "{% if thinking %}t{% endif %}"
     said: list[Message] = [{"role": "user", "content": "a"}]
     encoder = PromptEncoder(tokenizer)
     assert encoder.encode(said, 99, {"thinking": True}).ids != encoder.encode(said, 99).ids
