@@ -247,17 +247,25 @@ class Deaf:
         self.closed_at = anyio.current_time()
 
 
+class Spoken:
+    """A response that takes 29 seconds."""
+
+    id = "resp_1"
+
+    async def run(self) -> None:
+        await anyio.sleep(29)
+
+
 @pytest.mark.virtual_time
 async def test_whoever_was_answered_just_now_has_the_whole_time_to_speak() -> None:
     server, socket = RealtimeServer(ScriptedEngine([]), idle_s=30.0), Deaf()
     connection = Connection(cast(Any, socket), server._service, None)
     began = anyio.current_time()
-    connection._turns["a response"] = cast(Any, None)
+    turn = cast(Any, Spoken())
+    connection._turns[turn.id] = turn
     async with anyio.create_task_group() as group:
         group.start_soon(connection._read)
-        await anyio.sleep(29)
-        del connection._turns["a response"]
-        connection._quiet_since = anyio.current_time()  # as `_perform` does
+        group.start_soon(connection._perform, turn, cast(Any, None), None)
     assert socket.closed_at - began == pytest.approx(59)
 
 
