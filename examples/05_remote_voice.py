@@ -7,8 +7,8 @@ from specstream.pipeline.adapters import load_adapter
 from specstream.pipeline.stages import AvatarStage, SegmentStage
 from specstream.testing import ScriptedEngine
 from specstream.types import AvatarCue, Speech
-from specstream.ws.adapter_server import adapter_server
-from specstream.ws.remote import RemoteStage
+from specstream.ws.stage.remote import RemoteStage
+from specstream.ws.stage.server import adapter_server
 
 
 async def main() -> None:

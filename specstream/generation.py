@@ -6,8 +6,8 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Self, TypeAlias
 
+from specstream.bridge import ThreadBridge
 from specstream.errors import EngineError, SpecstreamError
-from specstream.handover import Handover
 from specstream.metrics import Report
 from specstream.types import Chunk
 
@@ -29,7 +29,7 @@ class Generation:
     no further than ``max_unread_chunks`` ahead of it.
     """
 
-    def __init__(self, worker: EngineWorker, handover: Handover[_Item], limit: int) -> None:
+    def __init__(self, worker: EngineWorker, handover: ThreadBridge[_Item], limit: int) -> None:
         from specstream.engine.request import Delivery
 
         self._worker = worker

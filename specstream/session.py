@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Never, Self
 
 import anyio
 
+from specstream.bridge import ThreadBridge
 from specstream.config import EngineConfig, parse_config
 from specstream.conversation import Session
 from specstream.errors import ConfigError, EngineClosed, EngineError, SpecstreamError
 from specstream.generation import Generation
-from specstream.handover import Handover
 from specstream.params import checked_params, template_kwargs
 from specstream.types import Chunk, Message, SamplingParams
 
 if TYPE_CHECKING:
     from specstream.engine.worker import EngineWorker
-    from specstream.spec.control.records import Explanation
+    from specstream.speculation.policy.records import Explanation
 
 __all__ = ["Engine", "Session"]
 
@@ -45,7 +45,7 @@ class Engine:
         self._worker: EngineWorker | None = None
         self._process = 0
         self._closed = anyio.Event()
-        self._handover: Handover[Chunk | SpecstreamError] | None = None
+        self._handover: ThreadBridge[Chunk | SpecstreamError] | None = None
 
     @classmethod
     def load(
@@ -94,7 +94,7 @@ class Engine:
         module = await asyncio.to_thread(importlib.import_module, "specstream.engine.worker")
         if self._worker is not None:
             raise ConfigError("this engine was entered before; make a new one")
-        self._handover, self._process = Handover(loop), os.getpid()
+        self._handover, self._process = ThreadBridge(loop), os.getpid()
         ready: asyncio.Future[None] = loop.create_future()
 
         def settle(error: SpecstreamError | None) -> None:
@@ -163,7 +163,7 @@ class Engine:
             )
         return self._worker
 
-    def _own_loop(self) -> Handover[Chunk | SpecstreamError]:
+    def _own_loop(self) -> ThreadBridge[Chunk | SpecstreamError]:
         assert self._handover is not None
         if asyncio.get_running_loop() is not self._handover.loop:
             raise EngineError("this engine belongs to the event loop that entered it; ask it there")

@@ -10,12 +10,19 @@ from typing import Any
 from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerConfig
 from specstream.engine.loop import EngineCore
 from specstream.model.runner import ModelRunner
-from specstream.spec.control.controller import Controller
-from specstream.spec.control.costs import Costs
-from specstream.spec.control.records import Explanation, Kind, Outcome, Outlook, Plan, RoundTimes
-from specstream.spec.proposers.auto import AutoProposer
-from specstream.spec.proposers.draft_model import DraftModelProposer
-from specstream.spec.proposers.ngram import NgramProposer
+from specstream.speculation.policy.controller import Controller
+from specstream.speculation.policy.costs import Costs
+from specstream.speculation.policy.records import (
+    Explanation,
+    Kind,
+    Outcome,
+    Outlook,
+    Plan,
+    RoundTimes,
+)
+from specstream.speculation.proposers.auto import AutoProposer
+from specstream.speculation.proposers.draft_model import DraftModelProposer
+from specstream.speculation.proposers.ngram import NgramProposer
 from specstream.types import SamplingParams
 from tests.tiny import EOS, ask, byte_tokenizer, make_core, noisy_copy, run_until_idle, tiny_model
 

@@ -14,9 +14,9 @@ from specstream.config import DraftProposerConfig
 from specstream.model import sampling
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.model.sampling import draw, probabilities
-from specstream.spec import checking, verify
-from specstream.spec.proposal import Proposal, Verdict
-from specstream.spec.proposers.draft_model import DraftModelProposer
+from specstream.speculation import checking, verify
+from specstream.speculation.proposal import Proposal, Verdict
+from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.types import SamplingParams
 from tests.tiny import byte_tokenizer, tiny_model
 

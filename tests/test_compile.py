@@ -13,9 +13,9 @@ from specstream import Engine, SamplingParams
 from specstream.engine import build
 from specstream.engine.worker import EngineWorker
 from specstream.errors import ConfigError
-from specstream.model.compiled.inductor import InductorPasses
-from specstream.model.compiled.widths import CapturePlan
-from tests.model.compiled.uncompiled import Uncompiled
+from specstream.model.graphs.inductor import InductorPasses
+from specstream.model.graphs.widths import CapturePlan
+from tests.model.graphs.uncompiled import Uncompiled
 from tests.tiny import save_pair
 
 # A compiler on a busy machine takes its time.

@@ -22,7 +22,7 @@ LAYERS = [
     {"specstream.types"},
     {"specstream.metrics", "specstream.config"},
     {"specstream.model"},
-    {"specstream.spec"},
+    {"specstream.speculation"},
     {"specstream.engine"},
     {"specstream.generation", "specstream.conversation"},
     {"specstream.session"},
@@ -34,9 +34,9 @@ LAYERS = [
 
 # The Realtime protocol without sockets: all that the client needs of the server's side.
 WIRE = {
-    f"specstream.ws.{name}"
-    for name in ("wire", "settings", "protocol", "resources", "events", "client_events", "log")
-}
+    f"specstream.ws.realtime.{name}"
+    for name in ("wire", "settings", "protocol", "resources", "events", "client_events")
+} | {"specstream.ws.log"}
 
 
 def module_name(path: Path, package: str) -> str:

@@ -13,10 +13,10 @@ from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerCo
 from specstream.engine.loop import EngineCore
 from specstream.model.invariance import find_fixed_width
 from specstream.model.runner import ModelRunner
-from specstream.spec.proposal import Proposer
-from specstream.spec.proposers.draft_model import DraftModelProposer
-from specstream.spec.proposers.ngram import NgramProposer
-from specstream.spec.proposers.off import OffProposer
+from specstream.speculation.proposal import Proposer
+from specstream.speculation.proposers.draft_model import DraftModelProposer
+from specstream.speculation.proposers.ngram import NgramProposer
+from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams
 from tests.tiny import ask, byte_tokenizer, noisy_copy, run_until_idle, tiny_model
 

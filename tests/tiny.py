@@ -17,13 +17,13 @@ from specstream.engine.loop import EngineCore
 from specstream.engine.request import Delivery, Request
 from specstream.errors import SpecstreamError
 from specstream.model.runner import ModelRunner
-from specstream.spec.control.controller import Controller
-from specstream.spec.control.costs import Costs
-from specstream.spec.control.records import Kind
-from specstream.spec.proposal import Proposer
-from specstream.spec.proposers.auto import AutoProposer
-from specstream.spec.proposers.draft_model import DraftModelProposer
-from specstream.spec.proposers.ngram import NgramProposer
+from specstream.speculation.policy.controller import Controller
+from specstream.speculation.policy.costs import Costs
+from specstream.speculation.policy.records import Kind
+from specstream.speculation.proposal import Proposer
+from specstream.speculation.proposers.auto import AutoProposer
+from specstream.speculation.proposers.draft_model import DraftModelProposer
+from specstream.speculation.proposers.ngram import NgramProposer
 from specstream.types import Chunk, Message, SamplingParams
 
 BOS, EOS = 0, 1

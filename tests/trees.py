@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specstream.spec.proposal import Capabilities, Proposal, SpecRequest, Verdict
+from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
 
 
 class TreeProposer:

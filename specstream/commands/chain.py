@@ -20,7 +20,7 @@ from specstream.pipeline.stage import Event, Pipeline, StageFailed
 from specstream.pipeline.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
 from specstream.session import Engine
 from specstream.types import Message, SamplingParams, Speech
-from specstream.ws.remote import RemoteStage
+from specstream.ws.stage.remote import RemoteStage
 
 __all__ = ["Turn", "load_voice", "open_pipeline", "run_turn", "stage_or_adapter"]
 

@@ -19,7 +19,7 @@ from specstream.errors import ConfigError, OutputError, PromptError
 from specstream.model.places import check_models
 from specstream.params import template_kwargs
 from specstream.session import Engine
-from specstream.spec.proposers import KINDS
+from specstream.speculation.proposers import KINDS
 from specstream.types import Grammar, Message, SamplingParams
 
 __all__ = [

@@ -12,9 +12,9 @@ from specstream.commands.common import engine_of, note, params_of
 from specstream.commands.loading import loaded
 from specstream.commands.serving import api_key_of, server_config, until_stopped
 from specstream.config import DEFAULT_TARGET
-from specstream.ws.adapter_server import serve_adapter
 from specstream.ws.listen import check_address
 from specstream.ws.server import RealtimeServer
+from specstream.ws.stage.server import serve_adapter
 
 __all__ = ["PORT", "run_adapter", "run_server"]
 

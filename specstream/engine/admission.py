@@ -19,7 +19,7 @@ from specstream.errors import PromptError, SamplingError
 from specstream.model.defaults import ModelDefaults
 from specstream.model.processors import LogitsPipeline
 from specstream.model.runner import ModelRunner
-from specstream.spec.proposal import Proposer
+from specstream.speculation.proposal import Proposer
 from specstream.types import Message
 
 __all__ = ["SHORT_CHARS", "Admission"]

@@ -18,16 +18,16 @@ from specstream.config import (
 )
 from specstream.engine.loop import EngineCore
 from specstream.errors import VocabularyMismatch
-from specstream.model.compiled import DRAFT, TARGET, Progress
 from specstream.model.defaults import ModelDefaults
+from specstream.model.graphs import DRAFT, TARGET, Progress
 from specstream.model.invariance import find_fixed_width
 from specstream.model.load import load_model, load_tokenizer
 from specstream.model.positions import declared_positions, steady_positions
 from specstream.model.runner import ModelRunner
 from specstream.model.selfcheck import check_decoding
 from specstream.model.vocabulary import check_rows, find_draft
-from specstream.spec.proposal import Proposer
-from specstream.spec.proposers import proposer_class
+from specstream.speculation.proposal import Proposer
+from specstream.speculation.proposers import proposer_class
 
 __all__ = ["build_engine"]
 
@@ -139,7 +139,7 @@ def _build_auto(
     eos_ids: frozenset[int],
 ) -> Proposer:
     from specstream.engine.calibration import calibrate
-    from specstream.spec.control.controller import Controller
+    from specstream.speculation.policy.controller import Controller
 
     controller = Controller(
         kinds=frozenset({"ngram"} if draft is None else {"ngram", "draft"}),

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from specstream.model.runner import ForwardInput, ModelRunner
-from specstream.spec.control.costs import Costs
+from specstream.speculation.policy.costs import Costs
 
 __all__ = ["calibrate"]
 

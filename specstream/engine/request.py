@@ -21,11 +21,11 @@ from specstream.engine.stops import StopMatcher
 from specstream.errors import RequestError, SpecstreamError
 from specstream.metrics import Report, SpecStats
 from specstream.model.cache import KVCache
-from specstream.model.noise import race
+from specstream.model.noise import gumbel_max
 from specstream.model.processors import LogitsPipeline
 from specstream.model.sampling import draw
-from specstream.spec.control.records import Explanation
-from specstream.spec.proposal import Proposal
+from specstream.speculation.policy.records import Explanation
+from specstream.speculation.proposal import Proposal
 from specstream.types import Chunk, FinishReason, Message, SamplingParams
 
 __all__ = ["Delivery", "Request", "Slot"]
@@ -140,7 +140,7 @@ class Request:
 
     @property
     def generator(self) -> torch.Generator:
-        """The judge's noise."""
+        """The verifier's noise."""
         assert self._generators is not None
         return self._generators[0]
 
@@ -148,13 +148,13 @@ class Request:
         """The draft's draw for an absolute position (see `SpecRequest`)."""
         assert self._generators is not None
         if self.keyed:
-            return race(probs, self.seed, position)
+            return gumbel_max(probs, self.seed, position)
         return draw(probs, self._generators[1])
 
     def process(self, logits: Tensor, drafted: list[int]) -> Tensor:
         """Processed logits ``[V]`` of the position after ``token_ids`` and ``drafted``.
 
-        Where processing fails they are the logits as they were: the judge decides whether that matters.
+        Where processing fails they are the logits as they were; the verifier decides if that matters.
         """
         if self._processors is None:
             return logits

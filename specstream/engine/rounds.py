@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from specstream.config import EngineConfig
-from specstream.engine.judge import Judge
-from specstream.engine.reading import Pace, Step, share_out
+from specstream.engine.prefill import Pace, Step, share_out
 from specstream.engine.request import Request
 from specstream.engine.stopwatch import Stopwatch
+from specstream.engine.verifier import Verifier
 from specstream.errors import ProposalError
 from specstream.model.runner import ForwardInput, ModelRunner
-from specstream.model.transfer import sent
-from specstream.spec.checking import checked, marked
-from specstream.spec.proposal import (
+from specstream.model.transfer import to_device
+from specstream.speculation.checking import checked, marked
+from specstream.speculation.proposal import (
     AdaptiveProposer,
     Proposal,
     Proposer,
@@ -62,7 +62,7 @@ class Rounds:
         self._proposer = proposer
         self._adaptive = proposer if isinstance(proposer, AdaptiveProposer) else None
         self._reader = proposer if isinstance(proposer, StateReader) else None
-        self._judge = Judge(config)
+        self._judge = Verifier(config)
         self._pace = Pace()
         # A fixed width is the width of every pass, the reading of the prompt included.
         self._chunk = target.fixed_width or config.prefill_chunk
@@ -197,7 +197,7 @@ class Rounds:
         at = request.slot_state.cache.length
         end = len(request.token_ids) if count is None else at + count
         tokens, cache = (
-            sent(request.token_ids[at:end], self._target.device),
+            to_device(request.token_ids[at:end], self._target.device),
             request.slot_state.cache,
         )
         if proposal is None or not proposal.length:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specstream.model.slab import SlabCache
-from specstream.model.transfer import sent
+from specstream.model.transfer import to_device
 from specstream.model.tree import Tree
 
 __all__ = ["SHORT", "Alone", "Heads", "InTurn", "Masks", "Reader"]
@@ -255,7 +255,7 @@ class InTurn:
         if sum(keeps) < self.rows:
             stops = zip(itertools.accumulate(self._counts), keeps, strict=True)
             rows = [row for stop, keep in stops for row in range(stop - keep, stop)]
-            self.kept = sent(rows, self._masks.device)
+            self.kept = to_device(rows, self._masks.device)
 
     def attend(self, index: int, joint: Tensor) -> Tensor:
         """See `Reader.attend`."""

@@ -89,7 +89,7 @@ class GrammarState:
             SamplingError: the grammar is too complex to be followed further.
         """
         path = tuple(drafted)
-        if path not in self._known:  # the draft has mostly asked before the judge does
+        if path not in self._known:  # the draft has mostly asked before the verifier does
             self._known[path] = self._mask() if self._walk(list(path)) else None
         return self._known[path]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specstream.model.slab import SlabCache
-from specstream.model.transfer import sent
+from specstream.model.transfer import to_device
 from specstream.model.weights import DecoderWeights
 
 __all__ = ["MOST_LANES", "Lanes", "Seats"]
@@ -71,7 +71,7 @@ class Seats:
         device = self.pool.device
         sides = torch.arange(two, device=device).unsqueeze(1) * lanes * heads
         steps = (sides + torch.arange(heads, device=device)) * capacity
-        return (sent(first, device).unsqueeze(1) + steps.view(-1)).view(-1)
+        return (to_device(first, device).unsqueeze(1) + steps.view(-1)).view(-1)
 
 
 class Lanes:

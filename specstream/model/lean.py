@@ -25,7 +25,7 @@ from specstream.model.norms import Norm, rms_norm
 from specstream.model.products import Product, can_pack, product
 from specstream.model.slab import SlabCache
 from specstream.model.together import Together
-from specstream.model.transfer import sent
+from specstream.model.transfer import to_device
 from specstream.model.tree import Tree, positions_of
 from specstream.model.weights import DecoderWeights, LayerWeights, RotaryTable
 
@@ -201,7 +201,7 @@ class LeanDecoder:
         for cache, count, tree in zip(caches, counts, trees, strict=True):
             positions += positions_of(cache.length, count, tree)
         cos, sin = self.rotary.upto(max(positions) + 1)
-        rows = sent(positions, self.weights.device)
+        rows = to_device(positions, self.weights.device)
         return cos.index_select(0, rows).unsqueeze(1), sin.index_select(0, rows).unsqueeze(1)
 
 

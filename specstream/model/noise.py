@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["gumbel", "race"]
+__all__ = ["gumbel", "gumbel_max"]
 
 _GOLDEN = -7046029254386353131  # 2**64 / golden ratio, as a signed integer
 _MIX = (-4658895280553007687, -7723592293110705685)  # SplitMix64 (Steele, Lea and Flood 2014)
@@ -32,7 +32,7 @@ def gumbel(seed: int, positions: Tensor, vocab_size: int) -> Tensor:
     return uniform.log_().neg_().log_().neg_()
 
 
-def race(probs: Tensor, seed: int, first: int) -> Tensor:
+def gumbel_max(probs: Tensor, seed: int, first: int) -> Tensor:
     """The tokens at positions ``first``, ``first + 1``, …: argmax(log p + G), ``[N]`` for ``[N, V]``."""
     positions = torch.arange(first, first + probs.shape[0], device=probs.device)
     return (probs.double().log() + gumbel(seed, positions, probs.shape[-1])).argmax(-1)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from specstream.errors import ModelBroken, RequestError, SamplingError, SpecstreamError
 from specstream.model.grammar import GrammarState
-from specstream.model.transfer import sent
+from specstream.model.transfer import to_device
 from specstream.types import SamplingParams
 
 __all__ = ["LogitsPipeline", "Processed"]
@@ -194,10 +194,10 @@ class LogitsPipeline:
     def _charges(self, counts: list[int]) -> Tensor:
         frequency, presence = self._params.frequency_penalty, self._params.presence_penalty
         charges = [frequency * n + presence for n in counts]
-        return sent(charges, self._device, torch.float32)
+        return to_device(charges, self._device, torch.float32)
 
     def _index(self, values: Sequence[int] | Sequence[tuple[int, int]]) -> Tensor:
-        return sent(values, self._device)
+        return to_device(values, self._device)
 
     def _add_bias(self, done: Processed, places: _Places) -> None:
         done.rows += self._bias

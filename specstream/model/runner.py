@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from specstream.errors import ModelUnsupported
 from specstream.model.cache import KVCache, TransformersCache, check_supported
-from specstream.model.compiled import (
+from specstream.model.graphs import (
     CapturePlan,
     CompiledPasses,
     Progress,
@@ -24,7 +24,7 @@ from specstream.model.lean import LeanDecoder
 from specstream.model.positions import declared_positions, steady_positions
 from specstream.model.products import ROUNDED
 from specstream.model.slab import SlabCache
-from specstream.model.transfer import sent
+from specstream.model.transfer import to_device
 from specstream.model.tree import Tree, positions_of
 
 __all__ = ["ForwardInput", "ModelRunner"]
@@ -262,7 +262,9 @@ class ModelRunner:
         hidden = torch.finfo(self.dtype).min
         mask = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
         return {
-            "position_ids": sent(positions_of(before, count, item.tree), self.device).unsqueeze(0),
+            "position_ids": to_device(
+                positions_of(before, count, item.tree), self.device
+            ).unsqueeze(0),
             "attention_mask": mask.masked_fill_(~seen, hidden)[None, None],
         }
 

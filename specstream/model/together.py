@@ -9,7 +9,7 @@ from torch import Tensor
 from specstream.model.attention import Heads, Masks
 from specstream.model.lanes import MOST_LANES, Lanes, Seats
 from specstream.model.slab import SlabCache
-from specstream.model.transfer import sent
+from specstream.model.transfer import to_device
 
 __all__ = ["Together"]
 
@@ -99,4 +99,4 @@ class Together:
         return mixed if self._laid is None else mixed.index_select(0, self._laid)
 
     def _tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
-        return sent(values, self._seats.pool.device)
+        return to_device(values, self._seats.pool.device)

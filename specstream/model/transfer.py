@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["sent"]
+__all__ = ["to_device"]
 
 
-def sent(
+def to_device(
     values: Sequence[int] | Sequence[float] | Sequence[Sequence[int]],
     device: torch.device,
     dtype: torch.dtype = torch.int64,

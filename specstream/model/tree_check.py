@@ -6,7 +6,7 @@ import torch
 
 from specstream.errors import ModelUnsupported
 from specstream.model.runner import ForwardInput, ModelRunner
-from specstream.model.transfer import sent
+from specstream.model.transfer import to_device
 from specstream.model.tree import Tree
 
 __all__ = ["check_trees"]
@@ -54,4 +54,4 @@ def _error(runner: ModelRunner) -> tuple[float, float]:
 
 
 def _ids(runner: ModelRunner, tokens: list[int]) -> torch.Tensor:
-    return sent([token % runner.model_vocab_size for token in tokens], runner.device)
+    return to_device([token % runner.model_vocab_size for token in tokens], runner.device)

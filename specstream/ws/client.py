@@ -23,7 +23,7 @@ from typing import Any, Self
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-import specstream.ws.events as ev
+import specstream.ws.realtime.events as ev
 from specstream.errors import (
     ConnectionFailed,
     ProtocolError,
@@ -31,7 +31,8 @@ from specstream.errors import (
     SamplingError,
 )
 from specstream.types import SamplingParams, template_kwargs
-from specstream.ws.client_events import (
+from specstream.ws.dial import dial
+from specstream.ws.realtime.client_events import (
     AudioDelta,
     AvatarDelta,
     Done,
@@ -44,9 +45,8 @@ from specstream.ws.client_events import (
     TextDelta,
     translate,
 )
-from specstream.ws.dial import dial
-from specstream.ws.settings import OwnEvent, Sampling
-from specstream.ws.wire import new_id
+from specstream.ws.realtime.settings import OwnEvent, Sampling
+from specstream.ws.realtime.wire import new_id
 
 __all__ = [
     "AudioDelta",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from specstream.types import Chunk
-from specstream.ws.wire import SAMPLE_RATE
+from specstream.ws.realtime.wire import SAMPLE_RATE
 
 __all__ = ["OPEN_METRICS", "PLAIN_TEXT", "Counters", "Histogram", "format_for"]
 

@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 
 from specstream.errors import ConfigError, ConnectionFailed
 from specstream.ws.log import LOG, shown
-from specstream.ws.wire import PATH
+from specstream.ws.realtime.wire import PATH
 
 __all__ = ["Reached", "dial"]
 

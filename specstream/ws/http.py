@@ -17,9 +17,9 @@ from specstream import __version__
 from specstream.ws.counters import Counters, format_for
 from specstream.ws.page import CONTENT_POLICY, page
 from specstream.ws.places import Places, is_address
-from specstream.ws.wire import PATH
+from specstream.ws.realtime.wire import PATH
 
-__all__ = ["Door", "address_of", "query_of", "select_subprotocol"]
+__all__ = ["Authentication", "address_of", "query_of", "select_subprotocol"]
 
 _KEY_PROTOCOL = "openai-insecure-api-key."
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
@@ -43,7 +43,7 @@ def select_subprotocol(
     return Subprotocol("realtime") if "realtime" in offered else None
 
 
-class Door:
+class Authentication:
     """Decides about one HTTP request: a page, a refusal, or on to the WebSocket.
 
     A browser sends the page's origin, so a foreign page can't talk to a server on this machine. An

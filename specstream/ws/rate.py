@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specstream.ws.audio import Clock
+from specstream.ws.realtime.audio import Clock
 
 __all__ = ["BURST", "FRAMES_PER_S", "Allowance", "cost"]
 

@@ -13,15 +13,15 @@ from websockets.exceptions import ConnectionClosed
 
 from specstream.errors import ConfigError
 from specstream.types import SamplingParams
-from specstream.ws.audio import Clock, SystemClock
-from specstream.ws.connection import Connection, Service
 from specstream.ws.counters import Counters
-from specstream.ws.http import Door, address_of, query_of, select_subprotocol
-from specstream.ws.kit import Kit, Maker, Makers
+from specstream.ws.http import Authentication, address_of, query_of, select_subprotocol
 from specstream.ws.listen import check_key, is_loopback, listen
-from specstream.ws.order import Replies
 from specstream.ws.places import Places
-from specstream.ws.settings import SessionSettings
+from specstream.ws.realtime.adapter_pool import AdapterPool, Factories, Maker
+from specstream.ws.realtime.audio import Clock, SystemClock
+from specstream.ws.realtime.connection import Connection, Service
+from specstream.ws.realtime.request import Replies
+from specstream.ws.realtime.settings import SessionSettings
 from specstream.ws.slow_readers import SEND_BUFFER
 
 __all__ = ["RealtimeServer"]
@@ -107,7 +107,7 @@ class RealtimeServer:
             if maker is not None and not callable(maker):
                 raise ConfigError(f"{name} must be a function that makes one for each connection")
         _check(host, api_key, max_size, lead_s, buffer_s, idle_s)
-        self._makers = Makers(voice, avatar, prompt)
+        self._makers = Factories(voice, avatar, prompt)
         modality: dict[str, Any] = {"output_modalities": ["audio" if voice else "text"]}
         settings = SessionSettings(
             type="realtime", model=model, instructions=system or "", **modality
@@ -128,7 +128,7 @@ class RealtimeServer:
         self._places = Places(max_sessions, max_per_address)
         self._connections: set[Connection] = set()
         self._address = (host, port)
-        door = Door(
+        door = Authentication(
             api_key=api_key,
             allowed_origins=allowed_origins,
             allowed_hosts=[*allowed_hosts, host],
@@ -155,7 +155,7 @@ class RealtimeServer:
             PortUnavailable: the address can't be listened on.
             AdapterUnavailable: an adapter can't be made.
         """
-        trial = Kit(self._makers)
+        trial = AdapterPool(self._makers)
         try:
             await trial.pipeline(audio=self._makers.voice is not None, avatar=True, prompt=True)
         finally:

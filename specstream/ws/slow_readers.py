@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from websockets.asyncio.connection import Connection
 
-from specstream.ws.audio import Clock
+from specstream.ws.realtime.audio import Clock
 
 __all__ = ["MIN_BYTES_PER_S", "PATIENCE_S", "SEND_BUFFER", "drop_when_unread"]
 

@@ -269,7 +269,7 @@ def test_what_the_engine_logs_as_an_error_is_in_the_notes(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from specstream.spec.proposers.ngram import NgramProposer
+    from specstream.speculation.proposers.ngram import NgramProposer
 
     def broken(*args: object) -> None:
         raise ZeroDivisionError

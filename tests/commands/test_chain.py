@@ -7,7 +7,7 @@ import pytest
 from specstream.commands.chain import open_pipeline
 from specstream.errors import ConfigError
 from specstream.session import Engine
-from specstream.ws.adapter_server import adapter_server
+from specstream.ws.stage.server import adapter_server
 from tests.standins import ToneVoice
 
 

@@ -7,10 +7,10 @@ from transformers import PreTrainedModel
 
 from specstream.config import DraftProposerConfig, NgramProposerConfig
 from specstream.model.runner import ModelRunner
-from specstream.spec.proposal import Proposer
-from specstream.spec.proposers.draft_model import DraftModelProposer
-from specstream.spec.proposers.ngram import NgramProposer
-from specstream.spec.proposers.off import OffProposer
+from specstream.speculation.proposal import Proposer
+from specstream.speculation.proposers.draft_model import DraftModelProposer
+from specstream.speculation.proposers.ngram import NgramProposer
+from specstream.speculation.proposers.off import OffProposer
 from tests.tiny import (
     EOS,
     auto_proposer,

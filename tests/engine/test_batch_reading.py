@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specstream.engine.loop import EngineCore
-from specstream.engine.reading import Pace
+from specstream.engine.prefill import Pace
 from specstream.engine.request import Request
 from tests.batches import KINDS, TEXTS, Passes, alone, greedy, make
 from tests.tiny import Inbox, ask, run_until_idle

@@ -13,12 +13,12 @@ from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig, parse
 from specstream.engine import build
 from specstream.engine.worker import EngineWorker
 from specstream.errors import EngineClosed, ModelUnsupported, SpecstreamError, VocabularyMismatch
-from specstream.model.compiled.widths import CapturePlan
+from specstream.model.graphs.widths import CapturePlan
 from specstream.model.load import load_tokenizer
 from specstream.model.vocabulary import find_draft
 from specstream.types import SamplingParams
 from tests.model import families
-from tests.model.compiled.uncompiled import Uncompiled
+from tests.model.graphs.uncompiled import Uncompiled
 from tests.tiny import EOS, ask, byte_tokenizer, run_until_idle, save_pair, tiny_model
 
 PACKAGES = 5  # three passes, a pass and a chain

@@ -10,7 +10,7 @@ import torch
 
 from specstream.engine.calibration import calibrate
 from specstream.model.runner import ForwardInput, ModelRunner
-from specstream.spec.control.costs import Costs
+from specstream.speculation.policy.costs import Costs
 from tests.tiny import tiny_model
 
 

@@ -7,7 +7,7 @@ import torch
 
 from specstream.config import DraftProposerConfig
 from specstream.model.runner import ForwardInput, ModelRunner
-from specstream.spec.proposers.draft_model import DraftModelProposer
+from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER, plain_greedy, proposer
 from tests.tiny import (

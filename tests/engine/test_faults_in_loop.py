@@ -8,8 +8,8 @@ import torch
 from specstream.config import DraftProposerConfig
 from specstream.errors import EngineFailed, ModelBroken
 from specstream.model.runner import ForwardInput, ModelRunner
-from specstream.spec.proposers.draft_model import DraftModelProposer
-from specstream.spec.proposers.off import OffProposer
+from specstream.speculation.proposers.draft_model import DraftModelProposer
+from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER, plain_greedy, proposer
 from tests.tiny import (

@@ -12,9 +12,9 @@ from specstream.config import DraftProposerConfig
 from specstream.errors import EngineBusy, PromptError
 from specstream.model.lean import LeanDecoder
 from specstream.model.runner import ModelRunner
-from specstream.spec.proposers import KINDS
-from specstream.spec.proposers.draft_model import DraftModelProposer
-from specstream.spec.proposers.off import OffProposer
+from specstream.speculation.proposers import KINDS
+from specstream.speculation.proposers.draft_model import DraftModelProposer
+from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, plain_greedy, proposer
 from tests.tiny import (

@@ -18,10 +18,10 @@ from specstream.engine.loop import EngineCore
 from specstream.errors import RequestError, SamplingError, SpecstreamError
 from specstream.model.invariance import find_fixed_width
 from specstream.model.runner import ModelRunner
-from specstream.spec.proposal import Proposal, Proposer
-from specstream.spec.proposers.draft_model import DraftModelProposer
-from specstream.spec.proposers.ngram import NgramProposer
-from specstream.spec.proposers.off import OffProposer
+from specstream.speculation.proposal import Proposal, Proposer
+from specstream.speculation.proposers.draft_model import DraftModelProposer
+from specstream.speculation.proposers.ngram import NgramProposer
+from specstream.speculation.proposers.off import OffProposer
 from specstream.types import Grammar, SamplingParams
 from tests.tiny import EOS, Inbox, ask, byte_tokenizer, noisy_copy, run_until_idle, tiny_model
 

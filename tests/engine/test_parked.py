@@ -6,7 +6,7 @@ import pytest
 
 from specstream.engine.loop import EngineCore
 from specstream.errors import ConsumerStalled, EngineError
-from specstream.spec.proposers.off import OffProposer
+from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER, plain_greedy
 from tests.tiny import Inbox, ask, make_core, run_until_idle

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specstream.spec.proposal import Proposal, SpecRequest
+from specstream.speculation.proposal import Proposal, SpecRequest
 from specstream.types import SamplingParams
 from tests.drafts import no_looking
 from tests.engine.plain import MODEL, TOKENIZER, plain_greedy, proposer

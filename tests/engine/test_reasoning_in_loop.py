@@ -12,7 +12,7 @@ from specstream.engine.loop import EngineCore
 from specstream.engine.request import Request
 from specstream.model.runner import ModelRunner
 from specstream.pipeline.token_map import TokenMap
-from specstream.spec.proposers.off import OffProposer
+from specstream.speculation.proposers.off import OffProposer
 from specstream.types import Chunk, SamplingParams, Span
 from tests.engine.test_stops_in_loop import Seer
 from tests.tables import TableRunner

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from specstream.engine import judge
+from specstream.engine import verifier
 from specstream.model.runner import ModelRunner
-from specstream.spec.proposal import Proposer
+from specstream.speculation.proposal import Proposer
 from specstream.types import SamplingParams
 from tests.choosers import Dice, proposer_with
 from tests.engine.plain import MODEL, TOKENIZER, proposer
@@ -57,13 +57,13 @@ def test_without_a_seed_each_reply_is_another_and_the_rule_judges(
     judged: dict[str, list[int]] = {"match_batch": [], "verify_batch": []}
 
     def count(name: str) -> None:
-        real = getattr(judge, name)
+        real = getattr(verifier, name)
 
         def counted(cases: Any, *args: Any, **options: Any) -> Any:
             judged[name].append(len(cases))
             return real(cases, *args, **options)
 
-        monkeypatch.setattr(judge, name, counted)
+        monkeypatch.setattr(verifier, name, counted)
 
     for name in judged:
         count(name)

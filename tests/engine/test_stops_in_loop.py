@@ -19,13 +19,13 @@ from specstream.engine.request import Request
 from specstream.engine.rounds import Rounds
 from specstream.engine.stops import StopMatcher
 from specstream.metrics import SpecStats
-from specstream.model.noise import race
+from specstream.model.noise import gumbel_max
 from specstream.model.runner import ModelRunner
 from specstream.model.sampling import probabilities
-from specstream.spec.proposal import Capabilities, Proposal, Proposer, SpecRequest, Verdict
-from specstream.spec.proposers.draft_model import DraftModelProposer
-from specstream.spec.proposers.ngram import NgramProposer
-from specstream.spec.proposers.off import OffProposer
+from specstream.speculation.proposal import Capabilities, Proposal, Proposer, SpecRequest, Verdict
+from specstream.speculation.proposers.draft_model import DraftModelProposer
+from specstream.speculation.proposers.ngram import NgramProposer
+from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams
 from tests.tables import TableCache, TableRunner
 from tests.tiny import EOS, Inbox, ask, byte_tokenizer, run_until_idle
@@ -72,7 +72,7 @@ def reference(target: TableRunner, params: SamplingParams, prompt: list[int], se
             token = int(row.argmax())
         else:
             probs = probabilities(row.unsqueeze(0), params)
-            token = int(race(probs, seed, len(prompt) + len(ids)))
+            token = int(gumbel_max(probs, seed, len(prompt) + len(ids)))
         before = len(certain(ids))
         ids.append(token)
         text = certain(ids)

@@ -12,7 +12,7 @@ from specstream.config import EngineConfig
 from specstream.engine.loop import EngineCore
 from specstream.errors import ModelUnsupported
 from specstream.model.runner import ForwardInput, ModelRunner
-from specstream.spec.proposal import Capabilities, Proposal, Proposer, SpecRequest, States
+from specstream.speculation.proposal import Capabilities, Proposal, Proposer, SpecRequest, States
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER, plain_greedy
 from tests.tiny import ask, run_until_idle

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from specstream.bench.exactness.gtest import GTest
 from specstream.engine.request import Request
-from specstream.model.noise import race
+from specstream.model.noise import gumbel_max
 from specstream.model.sampling import draw, draw_at, probabilities
-from specstream.spec.proposal import Proposal, Proposer, SpecRequest, Verdict
-from specstream.spec.proposers.drafting import Drafting
-from specstream.spec.rules import Law, block_law, ratio_law
-from specstream.spec.verify import Case
+from specstream.speculation.proposal import Proposal, Proposer, SpecRequest, Verdict
+from specstream.speculation.proposers.drafting import Drafting
+from specstream.speculation.rules import Acceptance, block_rule, ratio_rule
+from specstream.speculation.verify import Case
 from specstream.types import SamplingParams
 from tests.exactness.cells import SURE, Cell, run_cell
 
@@ -96,10 +96,10 @@ class DropUnsure(Meddling):
 
 
 class SharedNoise(Meddling):
-    """Draws with the very noise that the judge is about to use."""
+    """Draws with the very noise that the verifier is about to use."""
 
     def disguise(self, request: Any) -> Any:
-        """A copy of the judge's generator, at its present state."""
+        """A copy of the verifier's generator, at its present state."""
         twin = torch.Generator().set_state(request.generator.get_state())
         return _Drawing(request, lambda probs, position: draw(probs, twin))
 
@@ -148,7 +148,7 @@ class KeyedByPosition(Meddling):
 
     def disguise(self, request: Any) -> Any:
         """By seed and position."""
-        return _Drawing(request, lambda probs, position: race(probs, request.seed, position))
+        return _Drawing(request, lambda probs, position: gumbel_max(probs, request.seed, position))
 
 
 def _less_unsure(self: Drafting, device: torch.device) -> Proposal:
@@ -200,11 +200,11 @@ def _unwarped(part: str) -> Callable[..., list[Verdict]]:
         proposal, target = case.proposal, probabilities(case.logits, case.params)
         raw = probabilities(case.logits, SamplingParams(case.params.temperature))
         q = target[:0] if proposal.probs is None else proposal.probs
-        law_of = block_law if rule == "block" else ratio_law
+        law_of = block_rule if rule == "block" else ratio_rule
         honest, wrong = law_of(proposal.tokens, q, target), law_of(proposal.tokens, q, raw)
         last = torch.arange(proposal.length + 1) == proposal.length
         take = last if part == "bonus" else ~last
-        law = Law.of(
+        law = Acceptance.of(
             honest.accepted, torch.where(take.unsqueeze(-1), wrong.following, honest.following)
         )
         noise = torch.rand(2, generator=case.generator, dtype=torch.float64)
@@ -248,7 +248,7 @@ class Bug:
 _RATIO, _BLOCK = Cell(rule="ratio", batch="32"), Cell(rule="block", batch="32")
 _COINS = replace(_BLOCK, target="coins")
 _AUTO = replace(_BLOCK, proposer="auto")
-_JUDGE = "specstream.engine.judge.verify_batch"
+_JUDGE = "specstream.engine.verifier.verify_batch"
 
 BUGS: Mapping[str, Bug] = {
     "argmax draft, q given as if drawn": Bug(_RATIO, ArgmaxDraft),
@@ -267,7 +267,7 @@ BUGS: Mapping[str, Bug] = {
     ),
     "top-p before the temperature, and twice": Bug(
         replace(_BLOCK, warper="top-p"),
-        patch=lambda: _patched("specstream.spec.verify.probabilities", _top_p_first),
+        patch=lambda: _patched("specstream.speculation.verify.probabilities", _top_p_first),
     ),
     "stale row of q after a full acceptance": Bug(replace(_RATIO, k="one"), StaleRow),
     "sub-vocabulary, q over all tokens": Bug(_BLOCK, SubVocabulary),
@@ -275,7 +275,7 @@ BUGS: Mapping[str, Bug] = {
     "auto drops its unsure last token": Bug(
         _AUTO,
         patch=lambda: _patched(
-            "specstream.spec.proposers.drafting.Drafting.proposal", _less_unsure
+            "specstream.speculation.proposers.drafting.Drafting.proposal", _less_unsure
         ),
     ),
 }

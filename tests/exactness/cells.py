@@ -13,16 +13,16 @@ from torch import Tensor
 
 from specstream.bench.exactness.gtest import GTest, g_test
 from specstream.bench.exactness.harness import Varying, make_core, sample
-from specstream.bench.exactness.reference import exact_law
+from specstream.bench.exactness.reference import exact_rule
 from specstream.config import DraftProposerConfig, NgramProposerConfig
 from specstream.engine.loop import EngineCore
 from specstream.model.runner import ModelRunner
-from specstream.spec.control.records import Explanation, Outcome, Outlook, Plan, RoundTimes
-from specstream.spec.proposal import Proposer
-from specstream.spec.proposers.auto import AutoProposer
-from specstream.spec.proposers.draft_model import DraftModelProposer
-from specstream.spec.proposers.ngram import NgramProposer
-from specstream.spec.proposers.off import OffProposer
+from specstream.speculation.policy.records import Explanation, Outcome, Outlook, Plan, RoundTimes
+from specstream.speculation.proposal import Proposer
+from specstream.speculation.proposers.auto import AutoProposer
+from specstream.speculation.proposers.draft_model import DraftModelProposer
+from specstream.speculation.proposers.ngram import NgramProposer
+from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams
 from tests.exactness.toy import EOS, Letters, TableRunner, TinyRunner, random_logits
 
@@ -174,7 +174,7 @@ class Cell:
         """The exact law of the first ``LENGTH`` tokens, by the independent reference."""
         runner: Any = self.runner()
         prompt = Letters().encode(PROMPT)
-        return exact_law(runner.logits_after, self.params, prompt, LENGTH, _ENDS)
+        return exact_rule(runner.logits_after, self.params, prompt, LENGTH, _ENDS)
 
 
 def run_cell(cell: Cell, n: int, *, proposer: Proposer | None = None, first_seed: int = 0) -> GTest:

@@ -24,10 +24,10 @@ from specstream.engine.loop import EngineCore
 from specstream.engine.request import Delivery, Request
 from specstream.model.invariance import find_fixed_width
 from specstream.model.runner import ModelRunner
-from specstream.spec.proposal import Proposer
-from specstream.spec.proposers.draft_model import DraftModelProposer
-from specstream.spec.proposers.ngram import NgramProposer
-from specstream.spec.proposers.off import OffProposer
+from specstream.speculation.proposal import Proposer
+from specstream.speculation.proposers.draft_model import DraftModelProposer
+from specstream.speculation.proposers.ngram import NgramProposer
+from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams
 from tests.exactness.toy import Numbers, noisy_copy, tiny_llama
 

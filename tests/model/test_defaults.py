@@ -16,10 +16,10 @@ from specstream.engine.build import build_engine
 from specstream.errors import SamplingError
 from specstream.model.defaults import HONOURED, ModelDefaults
 from specstream.model.runner import ModelRunner
-from specstream.spec.proposal import Proposer
-from specstream.spec.proposers.draft_model import DraftModelProposer
-from specstream.spec.proposers.ngram import NgramProposer
-from specstream.spec.proposers.off import OffProposer
+from specstream.speculation.proposal import Proposer
+from specstream.speculation.proposers.draft_model import DraftModelProposer
+from specstream.speculation.proposers.ngram import NgramProposer
+from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams
 from tests.tiny import (
     EOS,

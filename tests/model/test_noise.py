@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specstream.bench.exactness.gtest import independence, survival
-from specstream.model.noise import gumbel, race
+from specstream.model.noise import gumbel, gumbel_max
 
 N = 1_000_000
 SEEDS = [0, 1, 2**31, 2**63 - 1]
@@ -33,15 +33,15 @@ def fits(tokens: Tensor, law: Tensor) -> float:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_positions_of_one_seed_have_the_law(seed: int) -> None:
-    assert fits(race(P.expand(N, -1), seed, seed % 2**40), P) > 1e-4
+def test_positions_of_one_seed_have_the_rule(seed: int) -> None:
+    assert fits(gumbel_max(P.expand(N, -1), seed, seed % 2**40), P) > 1e-4
 
 
-def test_seeds_at_one_position_have_the_law() -> None:
+def test_seeds_at_one_position_have_the_rule() -> None:
     """Consecutive seeds, as people choose them."""
-    tokens = torch.cat([race(P.expand(500, -1), seed, 17) for seed in range(2000)])
+    tokens = torch.cat([gumbel_max(P.expand(500, -1), seed, 17) for seed in range(2000)])
     assert fits(tokens, P) > 1e-4
-    firsts = torch.cat([race(P.unsqueeze(0), seed, 5) for seed in range(5000)])
+    firsts = torch.cat([gumbel_max(P.unsqueeze(0), seed, 5) for seed in range(5000)])
     assert fits(firsts, P) > 1e-4
 
 
@@ -105,6 +105,6 @@ def test_coupled_draws_agree_as_often_as_the_theory_says(sharpness: float) -> No
     for _ in range(4):
         p, q = (torch.randn(2, 12, generator=generator) * sharpness).softmax(-1)
         tv = float((p - q).abs().sum() / 2)
-        same = race(p.expand(n, -1), 21, 0) == race(q.expand(n, -1), 21, 0)
+        same = gumbel_max(p.expand(n, -1), 21, 0) == gumbel_max(q.expand(n, -1), 21, 0)
         rate, slack = float(same.double().mean()), 5 * 0.5 / math.sqrt(n)
         assert (1 - tv) / (1 + tv) - slack < rate < 1 - tv + slack

@@ -30,7 +30,7 @@ from transformers import (
 
 from specstream.errors import ModelBroken, RequestError, SamplingError
 from specstream.model.processors import LogitsPipeline, Processed
-from specstream.spec.proposal import Proposal
+from specstream.speculation.proposal import Proposal
 from specstream.types import Grammar, SamplingParams
 from tests.tiny import EOS, byte_tokenizer
 

@@ -22,11 +22,11 @@ import torch
 
 from specstream.bench.exactness.gtest import GTest, g_test
 from specstream.bench.exactness.harness import sample
-from specstream.engine.reading import Pace
-from specstream.spec.proposal import Proposal, SpecRequest
-from specstream.spec.proposers.auto import AutoProposer
-from specstream.spec.proposers.draft_model import DraftModelProposer
-from specstream.spec.proposers.drafting import Drafting
+from specstream.engine.prefill import Pace
+from specstream.speculation.proposal import Proposal, SpecRequest
+from specstream.speculation.proposers.auto import AutoProposer
+from specstream.speculation.proposers.draft_model import DraftModelProposer
+from specstream.speculation.proposers.drafting import Drafting
 from tests.choosers import Dice, Steady, proposer_with
 from tests.exactness.cells import LENGTH, PROMPT, Cell
 

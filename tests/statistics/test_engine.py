@@ -37,13 +37,13 @@ def test_the_cells_cover_every_pair() -> None:
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_a_cell_has_the_exact_law(cell: Cell) -> None:
+def test_a_cell_has_the_exact_rule(cell: Cell) -> None:
     result = run_cell(cell, 250)
     assert result.p_value > ALPHA / len(CELLS), result
 
 
 @pytest.mark.parametrize("cell", TINY, ids=str)
-def test_a_real_transformer_has_the_exact_law(cell: Cell) -> None:
+def test_a_real_transformer_has_the_exact_rule(cell: Cell) -> None:
     result = run_cell(cell, 300)
     assert result.p_value > ALPHA / len(TINY), result
 

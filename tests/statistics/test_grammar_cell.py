@@ -12,8 +12,8 @@ import torch
 from specstream.bench.exactness.gtest import g_test
 from specstream.bench.exactness.harness import make_core, sample
 from specstream.config import DraftProposerConfig
-from specstream.spec.proposal import Proposer, SpecRequest
-from specstream.spec.proposers.draft_model import DraftModelProposer
+from specstream.speculation.proposal import Proposer, SpecRequest
+from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.types import Grammar, SamplingParams
 from tests.exactness.bugs import Meddling
 from tests.exactness.toy import TableRunner
@@ -44,7 +44,7 @@ def runner(rows: torch.Tensor) -> TableRunner:
     return TableRunner(rows.unsqueeze(0).expand(V, V, V))
 
 
-def exact_law(rows: torch.Tensor, last: int) -> dict[tuple[int, ...], float]:
+def exact_rule(rows: torch.Tensor, last: int) -> dict[tuple[int, ...], float]:
     words = {tuple(ids_of(word)) for word in WORDS}
     law: dict[tuple[int, ...], float] = {}
 
@@ -98,5 +98,5 @@ def test_the_law_is_the_targets_within_the_grammar(rule: str, unruly: bool) -> N
     )
     seen = sample(core, "xa", PARAMS, 500, length=6)
     assert BOS not in {token for reply in seen for token in reply}
-    result = g_test(seen, exact_law(rows, ids_of("a")[0]))
+    result = g_test(seen, exact_rule(rows, ids_of("a")[0]))
     assert result.p_value > 1e-4, result

@@ -18,7 +18,7 @@ from specstream.bench.exactness.greedy import (
 from specstream.bench.exactness.harness import make_core
 from specstream.config import DraftProposerConfig
 from specstream.model.runner import ForwardInput, ModelRunner
-from specstream.spec.proposers.draft_model import DraftModelProposer
+from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.types import Message
 from tests.exactness.toy import Numbers, noisy_copy, tiny_llama
 

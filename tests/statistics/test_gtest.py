@@ -18,7 +18,7 @@ from specstream.bench.exactness.gtest import (
     power,
     survival,
 )
-from specstream.bench.exactness.reference import next_law
+from specstream.bench.exactness.reference import next_rule
 from specstream.model.processors import LogitsPipeline
 from specstream.model.sampling import probabilities
 from specstream.types import SamplingParams
@@ -97,7 +97,7 @@ def test_independence_sees_dependence() -> None:
     assert independence(table + 100 * torch.eye(4)) < 1e-6
 
 
-def test_the_reference_and_the_engine_agree_on_the_law() -> None:
+def test_the_reference_and_the_engine_agree_on_the_rule() -> None:
     """Two implementations, 400 random parameter sets: the engine's float32 is within 1e-5."""
     rng = random.Random(4)
     for number in range(400):
@@ -125,5 +125,5 @@ def test_the_reference_and_the_engine_agree_on_the_law() -> None:
         drafted = reply[committed:]
         processed = pipeline.apply(logits, prompt + reply[:committed], drafted)
         ours = probabilities(processed, params).double().numpy()
-        wanted = next_law(logits.double().numpy(), params, prompt, reply, ends)
+        wanted = next_rule(logits.double().numpy(), params, prompt, reply, ends)
         assert np.abs(ours - wanted).max() < 1e-5

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specstream.spec.match import match_batch
-from specstream.spec.proposal import Verdict
-from specstream.spec.verify import Case
+from specstream.speculation.exact_match import match_batch
+from specstream.speculation.proposal import Verdict
+from specstream.speculation.verify import Case
 from tests.exactness.scale import (
     WAYS,
     Bench,
@@ -47,7 +47,7 @@ def test_the_count_sees_noise_that_depends_on_the_draft(monkeypatch: pytest.Monk
 
     bench, job = Bench(torch.float32), make_job(0)
     honest = bench.plain(job)
-    monkeypatch.setattr("specstream.engine.judge.match_batch", by_block)
+    monkeypatch.setattr("specstream.engine.verifier.match_batch", by_block)
     assert bench.plain(job) == honest  # nothing is drafted: the bug can't show
     same = [WAYS[name](bench, job, number) == honest for number, name in enumerate(WAYS)]
     assert not any(same[:2])

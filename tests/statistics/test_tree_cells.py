@@ -15,11 +15,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from specstream.engine import judge
+from specstream.engine import verifier
 from specstream.model.cache import KVCache
-from specstream.spec import trees
-from specstream.spec.proposal import Proposal
-from specstream.spec.verify import Case, verify_batch
+from specstream.speculation import tree_rules
+from specstream.speculation.proposal import Proposal
+from specstream.speculation.verify import Case, verify_batch
 from tests.exactness.cells import VOCAB, Cell, run_cell
 from tests.exactness.toy import random_logits
 from tests.trees import BestTree, LyingTree, RandomTree, TreeProposer
@@ -40,41 +40,43 @@ def draft() -> Tensor:
 
 
 @pytest.mark.parametrize(("kind", "cell"), CELLS, ids=str)
-def test_a_tree_cell_has_the_exact_law(kind: type[TreeProposer], cell: Cell) -> None:
+def test_a_tree_cell_has_the_exact_rule(kind: type[TreeProposer], cell: Cell) -> None:
     proposer = kind(draft())
     result = run_cell(cell, N, proposer=proposer)
     assert result.p_value > ALPHA / len(CELLS), result
     assert proposer.branched > 50  # paths other than the first were taken, and kept
 
 
-def test_a_real_transformer_has_the_exact_law() -> None:
+def test_a_real_transformer_has_the_exact_rule() -> None:
     proposer = BestTree(draft())
     result = run_cell(Cell(target="tiny", batch="4"), 300, proposer=proposer)
     assert result.p_value > ALPHA, result
     assert proposer.branched > 25
 
 
-def without_residuals(children: Tensor, target: Tensor, q: Tensor | None = None) -> trees.Siblings:
+def without_residuals(
+    children: Tensor, target: Tensor, q: Tensor | None = None
+) -> tree_rules.Siblings:
     """Each sibling judged against the target's own row, not against what those before it left."""
     assert q is not None
-    first = [trees.Siblings(*_one(children, target, q, i)) for i in range(children.shape[-1])]
+    first = [tree_rules.Siblings(*_one(children, target, q, i)) for i in range(children.shape[-1])]
     alive, taken = torch.ones_like(target[..., 0]), []
     for law in first:
         taken.append(alive * law.taken[..., 0])
         alive = alive * law.none
-    return trees.Siblings(torch.stack(taken, -1), alive, first[-1].following)
+    return tree_rules.Siblings(torch.stack(taken, -1), alive, first[-1].following)
 
 
-_sibling_law = trees.sibling_law
+_sibling_rule = tree_rules.sibling_rule
 
 
 def _one(children: Tensor, target: Tensor, q: Tensor, i: int) -> tuple[Tensor, Tensor, Tensor]:
-    law = _sibling_law(children[..., i : i + 1], target, q[..., i : i + 1, :])
+    law = _sibling_rule(children[..., i : i + 1], target, q[..., i : i + 1, :])
     return law.taken, law.none, law.following
 
 
 def test_a_wrong_sibling_rule_is_found() -> None:
-    with mock.patch.object(trees, "sibling_law", without_residuals):
+    with mock.patch.object(tree_rules, "sibling_rule", without_residuals):
         found = run_cell(Cell(), 3_000, proposer=RandomTree(draft()))
     assert found.p_value < 1e-6
 
@@ -94,6 +96,6 @@ def test_a_tree_judged_as_a_chain_is_found() -> None:
         one = Case(flat, case.logits, case.params, case.generator)
         return verify_batch([one])[0]
 
-    with mock.patch.object(judge, "verify_tree", chain):
+    with mock.patch.object(verifier, "verify_tree", chain):
         found = run_cell(Cell(), 3_000, proposer=BestTree(draft()))
     assert found.p_value < 1e-6

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specstream.types import AvatarCue, Mark, Phrase, ScenePrompt, Span, Speech, Tag
-from specstream.ws.stage_frames import (
+from specstream.ws.stage.frames import (
     AckFrame,
     CancelFrame,
     CancelledFrame,
@@ -24,7 +24,7 @@ from specstream.ws.stage_frames import (
     SpeechHead,
     StartFrame,
 )
-from specstream.ws.stage_protocol import Item, Role
+from specstream.ws.stage.protocol import Item, Role
 
 PHRASE = Phrase(
     "Hi [wink] you", Span(5, 18), Span(1, 4), 2, (Tag("wink", Span(8, 14)),), 1 / 3, "end"

@@ -19,12 +19,12 @@ from websockets.typing import Subprotocol
 from specstream.pipeline.stage import Pipeline, Stage
 from specstream.pipeline.stages import AvatarStage, PromptStage, VoiceStage
 from specstream.types import Flush, Revoke, ScenePrompt
-from specstream.ws.adapter_server import adapter_server
 from specstream.ws.listen import listen
-from specstream.ws.remote import RemoteStage
-from specstream.ws.stage_codec import encode
-from specstream.ws.stage_frames import SUBPROTOCOL, Kind, ReadyFrame
-from specstream.ws.stage_protocol import WINDOW
+from specstream.ws.stage.codec import encode
+from specstream.ws.stage.frames import SUBPROTOCOL, Kind, ReadyFrame
+from specstream.ws.stage.protocol import WINDOW
+from specstream.ws.stage.remote import RemoteStage
+from specstream.ws.stage.server import adapter_server
 from tests.standins import (
     Board,
     Face,

@@ -16,8 +16,8 @@ from websockets.version import version as websockets_version
 
 from specstream.errors import ConfigError, PortUnavailable
 from specstream.testing import ScriptedEngine
-from specstream.ws.connection import Connection
 from specstream.ws.places import Places
+from specstream.ws.realtime.connection import Connection
 from specstream.ws.server import RealtimeServer
 from tests.ws.doubles import Gate, Stand, WordVoice, wait_for
 

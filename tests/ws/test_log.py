@@ -18,10 +18,10 @@ from websockets.typing import Subprotocol
 
 from specstream.errors import ConfigError, ConnectionFailed
 from specstream.testing import ScriptedEngine
-from specstream.ws.adapter_server import adapter_server
 from specstream.ws.client import RealtimeClient
 from specstream.ws.log import hide_keys
-from specstream.ws.remote import RemoteStage
+from specstream.ws.stage.remote import RemoteStage
+from specstream.ws.stage.server import adapter_server
 from tests.standins import ToneVoice
 from tests.ws.certificate import CERTIFICATE
 from tests.ws.doubles import Stand

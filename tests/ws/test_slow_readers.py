@@ -18,7 +18,8 @@ from websockets.exceptions import ConnectionClosed
 
 from specstream import Engine
 from specstream.testing import ScriptedEngine
-from specstream.ws import connection, server
+from specstream.ws import server
+from specstream.ws.realtime import connection
 from specstream.ws.slow_readers import MAX_UNSENT, MIN_BYTES_PER_S, PATIENCE_S, drop_when_unread
 from tests.tiny import save_pair
 from tests.ws.doubles import WORDS, FreeClock, Gate, HandClock, Stand, Wire, settle, wait_for

@@ -11,10 +11,10 @@ import torch
 from specstream.bench.arms.base import Ask
 from specstream.bench.arms.thread import BenchThread
 from specstream.bench.records import Emission, Run
+from specstream.bridge import ThreadBridge
 from specstream.engine.loop import EngineCore
 from specstream.engine.request import Delivery, Request
 from specstream.errors import SpecstreamError
-from specstream.handover import Handover
 from specstream.session import Engine
 from specstream.types import Chunk, SamplingParams
 
@@ -41,7 +41,7 @@ class CoreArm:
     async def run(self, ask: Ask) -> Run:
         """Write one reply; the times are those of the engine's own clock."""
         arrived: list[Chunk | SpecstreamError] = []
-        handover: Handover[Chunk | SpecstreamError] = Handover(asyncio.get_running_loop())
+        handover: ThreadBridge[Chunk | SpecstreamError] = ThreadBridge(asyncio.get_running_loop())
         request = Request(
             list(ask.messages),
             _params(ask),

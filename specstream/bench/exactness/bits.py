@@ -12,8 +12,8 @@ from specstream.engine.build import build_engine
 from specstream.engine.loop import EngineCore
 from specstream.errors import ConfigError
 from specstream.model.invariance import rows_alike
-from specstream.spec.proposal import Proposer
-from specstream.spec.proposers.ngram import NgramProposer
+from specstream.speculation.proposal import Proposer
+from specstream.speculation.proposers.ngram import NgramProposer
 from specstream.types import Message, SamplingParams
 
 __all__ = ["check_bits"]

@@ -14,16 +14,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from specstream.spec.rules import Law
-from specstream.spec.trees import path_to
+from specstream.speculation.rules import Acceptance
+from specstream.speculation.tree_rules import path_to
 
-__all__ = ["KINDS", "Kind", "Outcome", "Table", "enumerate_law", "joint", "random_table"]
+__all__ = ["KINDS", "Kind", "Outcome", "Table", "enumerate_rule", "joint", "random_table"]
 
 Kind = Literal["dense", "zeros", "one-hot", "low", "high"]
 KINDS: tuple[Kind, ...] = ("dense", "zeros", "one-hot", "low", "high")
 Table = list[Tensor]
-LawOf = Callable[[Tensor, Tensor, Tensor], Law]
-"""``(tokens [B, N, K], draft [B, N, K, V], target [B, N, K + 1, V]) -> Law``."""
+LawOf = Callable[[Tensor, Tensor, Tensor], Acceptance]
+"""``(tokens [B, N, K], draft [B, N, K, V], target [B, N, K + 1, V]) -> Acceptance``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def joint(table: Table) -> Tensor:
     return out
 
 
-def enumerate_law(
+def enumerate_rule(
     law_of: LawOf,
     target: Table,
     draft: Table,

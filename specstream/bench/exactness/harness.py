@@ -10,7 +10,7 @@ from specstream.config import EngineConfig
 from specstream.engine.loop import EngineCore
 from specstream.engine.request import Delivery, Request
 from specstream.model.runner import ModelRunner
-from specstream.spec.proposal import Proposal, Proposer, SpecRequest, Verdict
+from specstream.speculation.proposal import Proposal, Proposer, SpecRequest, Verdict
 from specstream.types import Message, SamplingParams
 
 __all__ = ["AT_ONCE", "Varying", "make_core", "run_requests", "sample"]

@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specstream.bench.exactness.enumeration import Table, enumerate_law, joint
+from specstream.bench.exactness.enumeration import Table, enumerate_rule, joint
 from specstream.bench.exactness.gtest import g_test, holm
 from specstream.bench.exactness.harness import run_requests, sample
-from specstream.bench.exactness.reference import next_law
+from specstream.bench.exactness.reference import next_rule
 from specstream.engine.loop import EngineCore
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.model.sampling import probabilities
-from specstream.spec.proposal import Proposer
-from specstream.spec.rules import block_law, deterministic_law, ratio_law
-from specstream.spec.trees import tree_law
+from specstream.speculation.proposal import Proposer
+from specstream.speculation.rules import block_rule, deterministic_rule, ratio_rule
+from specstream.speculation.tree_rules import tree_rule
 from specstream.types import Message, SamplingParams
 
 __all__ = ["Finding", "Probe", "check_rules", "check_samples", "end_ids_of"]
@@ -126,7 +126,7 @@ def check_rules(core: EngineCore, prompts: Sequence[list[Message]]) -> Finding:
             drawn = draft is not None
             q = draft or target
             for name, law_of, parents in _rules(drawn):
-                outcome = enumerate_law(law_of, target, q, parents)
+                outcome = enumerate_rule(law_of, target, q, parents)
                 error = float((outcome.joint - wanted).abs().max())
                 errors[name] = max(errors.get(name, 0.0), error)
                 if name in accepted:
@@ -143,12 +143,12 @@ def check_rules(core: EngineCore, prompts: Sequence[list[Message]]) -> Finding:
 
 def _rules(drawn: bool) -> Iterator[tuple[str, Callable[..., Any], list[int]]]:
     chain = [-1, 0]
-    yield "deterministic", lambda tokens, q, p: deterministic_law(tokens, p), chain
-    yield "deterministic tree", lambda tokens, q, p: tree_law(tokens, _TREE, p), _TREE
+    yield "deterministic", lambda tokens, q, p: deterministic_rule(tokens, p), chain
+    yield "deterministic tree", lambda tokens, q, p: tree_rule(tokens, _TREE, p), _TREE
     if drawn:
-        yield "ratio", ratio_law, chain
-        yield "block", block_law, chain
-        yield "sampled tree", lambda tokens, q, p: tree_law(tokens, _TREE, p, q), _TREE
+        yield "ratio", ratio_rule, chain
+        yield "block", block_rule, chain
+        yield "sampled tree", lambda tokens, q, p: tree_rule(tokens, _TREE, p, q), _TREE
 
 
 def _tables(core: EngineCore, ids: list[int]) -> tuple[Table, Table | None]:
@@ -192,7 +192,7 @@ def check_samples(
         )
         ids = core.admission.encode(messages).ids
         end_ids = end_ids_of(core, messages)
-        law = _pooled_law(Rows(core.target, ids), params, ids, end_ids)
+        law = _pooled_rule(Rows(core.target, ids), params, ids, end_ids)
         known = {reply[:i] for reply in law for i in range(1, len(reply) + 1)}
 
         def pooled(reply: tuple[int, ...], known: set[tuple[int, ...]] = known) -> tuple[int, ...]:
@@ -222,7 +222,7 @@ def check_samples(
 _FIELDS = ("temperature", "top_p", "top_k", "repetition_penalty", "presence_penalty")
 
 
-def _pooled_law(
+def _pooled_rule(
     rows: Rows, params: SamplingParams, prompt: Sequence[int], end_ids: frozenset[int]
 ) -> dict[tuple[int, ...], float]:
     law: dict[tuple[int, ...], float] = {}
@@ -232,7 +232,7 @@ def _pooled_law(
             law[reply] = mass
             return
         logits = rows.after(reply).double().numpy()
-        row = next_law(logits, params, prompt, reply, end_ids)
+        row = next_rule(logits, params, prompt, reply, end_ids)
         few = [int(i) for i in np.argsort(-row)[:6] if row[i] > 0]
         for token in few:
             descend((*reply, token), mass * float(row[token]))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from specstream.types import SamplingParams
 
-__all__ = ["exact_law", "next_law", "process", "warp"]
+__all__ = ["exact_rule", "next_rule", "process", "warp"]
 
 Row = NDArray[np.float64]
 
@@ -66,7 +66,7 @@ def warp(logits: Row, params: SamplingParams) -> Row:
     return law
 
 
-def next_law(
+def next_rule(
     logits: Row,
     params: SamplingParams,
     prompt: Sequence[int],
@@ -77,7 +77,7 @@ def next_law(
     return warp(process(logits, params, prompt, reply, end_ids), params)
 
 
-def exact_law(
+def exact_rule(
     logits_after: Callable[[Sequence[int]], Row],
     params: SamplingParams,
     prompt: Sequence[int],
@@ -92,7 +92,7 @@ def exact_law(
         if len(reply) == length or (reply and reply[-1] in ends):
             law[reply] = mass
             return
-        row = next_law(logits_after([*prompt, *reply]), params, prompt, reply, end_ids)
+        row = next_rule(logits_after([*prompt, *reply]), params, prompt, reply, end_ids)
         for token in np.flatnonzero(row):
             descend((*reply, int(token)), mass * float(row[token]))
 

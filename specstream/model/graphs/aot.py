@@ -1,0 +1,211 @@
+"""Ahead-of-time code of a graph (torch.export, then inductor's C++), made once and loaded."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import platform
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specstream.errors import ConfigError
+from specstream.model.graphs.chain import StaticChain
+from specstream.model.graphs.progress import Progress
+from specstream.model.graphs.store import PackageStore
+from specstream.model.weights import DecoderWeights
+
+__all__ = ["Code", "load_code"]
+
+_log = logging.getLogger("specstream.model")
+
+_OPTIONS = {
+    # Weights stay where they are: a package holds code only, and serves any weights of its sizes.
+    "aot_inductor.package_constants_in_so": False,
+    # One rounding instead of two for each product and sum, in half the instructions.
+    "cpp.enable_floating_point_contract_flag": "fast",
+}
+_SOURCES = ("static.py", "chain.py")
+_ROWS, _LENGTH = 64, 40  # of the example that a graph is traced with; any other will do
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A graph's code: ``run`` takes its arguments as one list and returns its results.
+
+    ``owned`` is what the code looks at without holding it.
+    """
+
+    run: Callable[[list[Tensor]], list[Tensor]]
+    path: Path
+    owned: tuple[object, ...]
+
+
+def load_code(
+    graph: nn.Module,
+    *,
+    weights: DecoderWeights,
+    width: int,
+    layers: tuple[int, int],
+    what: dict[str, int],
+    store: PackageStore,
+    progress: Progress,
+) -> Code:
+    """The code of ``graph``, from the store or made now.
+
+    Args:
+        graph: Takes ``x, cos, sin, ruler, *kv`` like `StaticPass.forward`; its buffers are kept.
+        weights: What it was made from.
+        width: Tokens of x.
+        layers: The first layer and the one behind the last.
+        what: What else tells this graph from others.
+        store: Where code is kept.
+        progress: Is told of this package first, before what may take a minute.
+
+    Raises:
+        ConfigError: no working C++ compiler, or the store can't be written.
+    """
+    progress.next()
+    recipe = _recipe(weights, width, layers) | what
+    make = partial(_compile, progress, graph, weights, width, layers)
+    try:
+        path = store.path(recipe, make)
+        try:
+            package = _load(path)
+        except Exception as error:  # a damaged file: its like is made again, once
+            _log.warning("%s can't be loaded and is made again: %s", path, error)
+            store.discard(path)
+            path = store.path(recipe, make)
+            package = _loaded_again(path)
+    except OSError as error:
+        raise ConfigError(
+            f"compiled passes can't be kept in {store.folder}: {error.strerror or error}; "
+            "set SPECSTREAM_CACHE to a folder that can be written"
+        ) from error
+    buffers = dict(graph.named_buffers(remove_duplicate=False))
+    wanted = {name: buffers[name] for name in package.get_constant_fqns()}
+    package.load_constants(wanted, check_full_update=True, user_managed=True)
+    # The package's own call sorts arguments into trees; its loader takes them as they are.
+    return Code(package.loader.run, path, (package, *wanted.values()))
+
+
+def _loaded_again(path: Path) -> Any:
+    try:
+        return _load(path)
+    except Exception as error:
+        raise ConfigError(
+            f"compile: what was compiled can't be loaded here ({_first_line(error)}); leave compile off"
+        ) from error
+
+
+def _load(path: Path) -> Any:
+    # To compare this CPU with the package's, torch asks the C++ compiler what it is; where there is
+    # none, it takes the package for one of an old format, says so, and loads it all the same. A
+    # package's name stands for torch's version and for the CPU: there is nothing to compare.
+    log = logging.getLogger("torch._inductor.package.package")
+    log.addFilter(_is_news)
+    try:
+        return torch._inductor.aoti_load_package(str(path))
+    finally:
+        log.removeFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return "Loading outdated pt2 file" not in record.getMessage()
+
+
+def _compile(
+    progress: Progress,
+    graph: nn.Module,
+    weights: DecoderWeights,
+    width: int,
+    layers: tuple[int, int],
+    path: Path,
+) -> None:
+    """Write the package of ``graph``.
+
+    Raises:
+        ConfigError: the C++ compiler is missing, or failed.
+    """
+    start, stop = layers
+    kind = "chain" if isinstance(graph, StaticChain) else "pass"
+    x = torch.zeros(width, dtype=torch.int64)
+    if start:
+        x = torch.zeros(width, weights.hidden, dtype=weights.dtype)
+    angles = torch.zeros(_ROWS, weights.head_dim, dtype=weights.dtype)
+    row = torch.zeros(weights.kv_heads, _ROWS, weights.head_dim, dtype=weights.dtype)
+    kv = tuple(row.clone() for _ in range(2 * (stop - start)))
+    example = (x, angles, angles.clone(), torch.empty(_LENGTH, dtype=torch.uint8), *kv)
+    places = {0: torch.export.Dim("positions", min=16, max=2**24)}
+    rows = {1: torch.export.Dim("capacity", min=16, max=2**24)}
+    length = {0: torch.export.Dim("length", min=2, max=2**23)}
+    shapes: tuple[Any, ...] = ({}, places, places, length, tuple(rows for _ in kv))
+    what = f"a {kind} from {width} tokens, layers {start + 1} to {stop}"
+    try:
+        with progress.compiling(what), warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            exported = torch.export.export(graph, example, dynamic_shapes=shapes)
+            torch._inductor.aoti_compile_and_package(
+                exported,
+                package_path=str(path),
+                inductor_configs=dict(_OPTIONS),  # it writes into what it gets
+            )
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+            raise
+        raise _no_compiler(error) from error
+    except Exception as error:
+        raise _no_compiler(error) from error
+
+
+def _no_compiler(error: Exception) -> ConfigError:
+    return ConfigError(
+        f"compile: passes can't be compiled here ({_first_line(error)}); it takes a C++ compiler "
+        "(g++, or the one that CXX names) – or leave compile off"
+    )
+
+
+def _recipe(weights: DecoderWeights, width: int, layers: tuple[int, int]) -> dict[str, object]:
+    """All that the code depends on: whoever has the same may share it."""
+    start, stop = layers
+    layer = weights.layers[start]
+    sizes = ("heads", "kv_heads", "head_dim", "hidden", "intermediate", "eps", "vocab_size")
+    here = Path(__file__).parent
+    return {
+        "sizes": {name: getattr(weights, name) for name in sizes},
+        "activation": weights.activation_name,
+        "biases": [layer.qkv_bias is not None, layer.out_bias is not None],
+        "head_norms": layer.query_norm is not None,
+        # The exporter makes one constant of two that are the same tensor.
+        "tied": weights.head.data_ptr() == weights.embedding.data_ptr(),
+        "dtype": str(weights.dtype),
+        "width": width,
+        "layers": stop - start,
+        "ends": [start == 0, stop == len(weights.layers)],
+        "options": _OPTIONS,
+        "graph": [hashlib.sha256((here / name).read_bytes()).hexdigest() for name in _SOURCES],
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "machine": [platform.system(), platform.machine(), _processor()],
+    }
+
+
+def _processor() -> str:
+    """The model and the abilities of this CPU: code is compiled for just these."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0].splitlines()
+    except OSError:
+        return platform.processor()
+    return "\n".join(line for line in lines if line.startswith(("model name", "flags", "Features")))
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__

@@ -1,0 +1,111 @@
+"""Proposals as they come in: what is malformed is refused before the target reads it.
+
+A proposer may be anybody's. Whatever it hands over is either a proposal that the verifier can judge, or
+one typed error; neither costs the device a wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from specstream.errors import ProposalError
+from specstream.model.sampling import free_to_look
+from specstream.model.tree import Tree
+from specstream.speculation.proposal import MAX_NODES, Proposal
+
+__all__ = ["checked", "distributions", "marked"]
+
+_TOLERANCE = 1e-3  # of a row's sum: what float32 loses over a large vocabulary is a hundredth of it
+
+
+def checked(
+    proposal: object, most: int, vocab_size: int, device: torch.device, *, trees: bool = False
+) -> Proposal:
+    """A proposal that fits: at most ``most`` tokens deep, tensors of the right kind and place.
+
+    With ``trees`` it may be a tree of at most `MAX_NODES`; else it is a chain.
+
+    Where looking is free, values are checked too: ids that name tokens, rows that are distributions.
+    Elsewhere `marked` and the verifier see to them.
+
+    Raises:
+        ProposalError: says what is wrong.
+    """
+    if not isinstance(proposal, Proposal):
+        raise ProposalError(f"a proposer must return Proposal objects, not {proposal!r:.80}")
+    tokens, probs = proposal.tokens, proposal.probs
+    if not isinstance(tokens, Tensor) or tokens.dtype != torch.int64 or tokens.dim() != 1:
+        raise ProposalError(f"tokens must be an int64 tensor [K], not {_kind(tokens)}")
+    count = tokens.shape[0]
+    if count == 0:
+        return Proposal.empty(device)
+    tree = _shape(proposal, trees)
+    depth = count if tree is None else 1 + max(tree.depths)
+    if depth > most:
+        raise ProposalError(f"{depth} tokens were proposed, {most} at most wanted")
+    if probs is not None:
+        if not isinstance(probs, Tensor) or probs.dtype != torch.float32:
+            raise ProposalError(f"probs must be a float32 tensor, not {_kind(probs)}")
+        if tuple(probs.shape) != (count, vocab_size):
+            raise ProposalError(f"probs must be {(count, vocab_size)}, not {tuple(probs.shape)}")
+        probs = probs.detach()
+    for tensor in (tokens, probs):
+        if tensor is not None and (tensor.device != device or tensor.layout != torch.strided):
+            raise ProposalError(f"proposals must be dense and on {device}, not {_kind(tensor)}")
+    if tree is not None or free_to_look(tokens):  # a tree is made on the host: looking costs little
+        if not all(0 <= token < vocab_size for token in tokens.tolist()):
+            raise ProposalError(f"token ids must be 0 to {vocab_size - 1}: {tokens.tolist()}")
+        if probs is not None and not bool(distributions(probs).all()):
+            raise ProposalError("each row of probs must be a distribution: from 0, with sum 1")
+    return replace(proposal, probs=probs, parents=None if tree is None else tree.parents)
+
+
+def _shape(proposal: Proposal, trees: bool) -> Tree | None:
+    """The tree that a proposal is; None for a chain."""
+    parents = proposal.parents
+    if parents is None:
+        return None
+    if not isinstance(parents, tuple) or not all(type(parent) is int for parent in parents):
+        raise ProposalError(f"parents must be a tuple of whole numbers, not {parents!r:.80}")
+    try:
+        tree = proposal.tree
+    except ValueError as error:
+        raise ProposalError(str(error)) from None
+    if tree is None:
+        return None
+    if not trees:
+        raise ProposalError("a tree needs a proposer whose capabilities say trees=True")
+    if len(parents) > MAX_NODES:
+        raise ProposalError(f"a tree may have {MAX_NODES} nodes, not {len(parents)}")
+    return tree
+
+
+def marked(proposals: Sequence[Proposal], vocab_size: int) -> list[Proposal]:
+    """Proposals that the target can read: where ids weren't looked at, those that are none replaced.
+
+    They are marked (`Proposal.sound`); the verifier ends a drawn chain before the mark.
+    """
+    ids = torch.cat([proposal.tokens for proposal in proposals])
+    if not ids.shape[0] or free_to_look(ids):
+        return list(proposals)
+    safe = ids.clamp(0, vocab_size - 1)
+    lengths = [proposal.length for proposal in proposals]
+    parts, sound = torch.split(safe, lengths), torch.split(ids == safe, lengths)
+    each = zip(proposals, parts, sound, strict=True)
+    return [replace(proposal, tokens=part, sound=mark) for proposal, part, mark in each]
+
+
+def distributions(rows: Tensor) -> Tensor:
+    """Which ``rows [..., V]`` are distributions, as far as float32 can tell: ``[...]`` bool."""
+    return ((rows.sum(-1) - 1.0).abs() < _TOLERANCE) & (rows.amin(-1) >= 0.0)
+
+
+def _kind(value: object) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    shape = "×".join(map(str, value.shape))
+    return f"{value.dtype} {value.layout} [{shape}] on {value.device}"

@@ -1,0 +1,258 @@
+"""An independent draft model (Leviathan et al. 2023, Chen et al. 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specstream.config import DraftProposerConfig
+from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.sampling import probabilities
+from specstream.model.transfer import to_device
+from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
+from specstream.speculation.proposers.drafting import Drafting, DraftSequence
+
+__all__ = ["DraftModelProposer"]
+
+_LEAST = 64  # tokens that the draft reads at once, however few the target does: it is quick at that
+_SHARED = 192  # tokens that it reads at once where several requests wait for the step to end
+
+
+class DraftModelProposer:
+    """Lets a small model write ahead, a little cooler than the target, with its top-k and top-p.
+
+    Greedy requests get a deterministic draft; sampled ones the probabilities that each token was
+    drawn from. Several requests draft in step, so that one pass of the draft serves them all.
+
+    A chain is looked at while it is written where that costs nothing (on a CPU), where processors
+    need its tokens, or where ``go_on`` asks; it then ends early after an end-of-sequence token or
+    when ``go_on`` says so. The last token is kept in any case, so the decision doesn't bias what is
+    proposed.
+    """
+
+    name = "draft"
+    capabilities = Capabilities(own_cache=True)
+
+    def __init__(
+        self,
+        config: DraftProposerConfig,
+        runner: ModelRunner,
+        eos_ids: frozenset[int],
+        prefill_chunk: int = 512,
+    ) -> None:
+        self._config = config
+        self._runner = runner
+        # Room enough to go on from there: the window moves on when the draft's context is full.
+        self._window = min(config.window, max(1, runner.context_length // 2))
+        self._eos_ids = eos_ids
+        self._prefill_chunk = max(prefill_chunk, _LEAST)
+        self._sequences: dict[int, DraftSequence] = {}
+        self._looks = runner.device.type == "cpu"
+
+    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
+        """Up to ``num_tokens`` each, as far as the draft's own context goes."""
+        limit = self._config.num_tokens
+        chains = [Drafting(r, min(b, limit)) for r, b in zip(requests, budget, strict=True)]
+        self.write(chains)
+        return [chain.proposal(self._runner.device) for chain in chains]
+
+    def write(self, chains: Sequence[Drafting]) -> int:
+        """Write the chains, in step; the number of the draft's passes."""
+        left = self._prefill_chunk if len(chains) == 1 else min(self._prefill_chunk, _SHARED)
+        for chain in chains:
+            self._begin(chain, left)
+            left = max(0, left - chain.read)
+        passes = 0
+        while active := [chain for chain in chains if chain.unread is not None]:
+            if len(active) == 1 and (steps := self._write_at_once(active[0])):
+                passes += steps
+                continue
+            inputs = [
+                ForwardInput(chain.unread, chain.state.cache)
+                for chain in active
+                if chain.unread is not None and chain.state is not None
+            ]
+            passes += 1
+            self._choose_each(active, self._runner.forward(inputs))
+        return passes
+
+    def _write_at_once(self, chain: Drafting) -> int:
+        """Some greedy steps as one, where that is captured: their number, or 0 for none.
+
+        They are looked at one by one all the same. What is left over stands in the cache only, behind
+        the rows that count.
+        """
+        params, room = chain.request.params, chain.count - len(chain.tokens)
+        if room < 2 or not (params.greedy and params.plain_logits):
+            return 0
+        assert chain.unread is not None and chain.state is not None
+        found = self._runner.chain(chain.unread, chain.state.cache)
+        if found is None:
+            return 0
+        choices, confidences = found
+        looked = self._looks or chain.go_on is not None
+        told = zip(choices.tolist(), confidences.tolist(), strict=True) if looked else None
+        for token in choices[:room].unsqueeze(1).unbind():
+            drawn, confidence = next(told) if told is not None else (None, None)
+            if not self._take(chain, token, drawn, confidence):
+                break
+        return choices.shape[0]
+
+    def behind(self, request: SpecRequest) -> int:
+        """Tokens that the draft has to read first, beyond the one or two of any round."""
+        state, unread = self._sequence(request), len(request.token_ids)
+        if state is not None and self._start(state, unread) == state.start:
+            unread -= state.end
+        return max(0, min(unread, self._window) - 2)
+
+    def _begin(self, chain: Drafting, most: int) -> None:
+        """Bring the slot's cache up to the committed tokens, all but what the first pass reads.
+
+        If more than ``most`` have to be read for that, so many are, and the chain stays empty; but
+        nobody waits for the prompts of others who has next to nothing to read.
+        """
+        request = chain.request
+        if chain.count < 1:
+            return
+        chain.state = state = self._synchronised(request)
+        length = len(request.token_ids) - state.start
+        chain.count = min(chain.count, self._runner.context_length - length)
+        if chain.count < 1:
+            return
+        behind = request.token_ids[state.end :]
+        chain.read = max(0, len(behind) - 2)
+        if chain.read > most and chain.read >= min(_LEAST, self._prefill_chunk):
+            # Catch up a part a round, as the target does, so that nobody else waits for it.
+            chain.read = most
+            if part := behind[:most]:
+                self._runner.forward([ForwardInput(self._ids(part), state.cache)])
+                state.rows.extend(part)
+            return
+        state.rows.extend(behind)
+        chain.unread = self._ids(behind)
+
+    def _choose_each(self, chains: Sequence[Drafting], rows: Sequence[Tensor]) -> None:
+        """Take each chain's next token from its row ``[1, V]``; plain greedy choices all at once."""
+        easy = [
+            self._looks and chain.request.params.greedy and chain.request.params.plain_logits
+            for chain in chains
+        ]
+        if sum(easy) > 1:
+            chosen = torch.cat([row for row, one in zip(rows, easy, strict=True) if one])
+            tops, tokens = chosen.float().softmax(-1).max(-1)
+            each = tokens.unsqueeze(1).unbind()
+            told = zip(each, tokens.tolist(), tops.tolist(), strict=True)
+        for chain, row, one in zip(chains, rows, easy, strict=True):
+            if one and sum(easy) > 1:
+                self._take(chain, *next(told))
+            else:
+                self._choose(chain, row)
+
+    def _choose(self, chain: Drafting, logits: Tensor) -> None:
+        """Take the next token from the draft's row ``[1, V]``; decide whether the chain goes on."""
+        request, params, probs = chain.request, chain.request.params, None
+        plain = params.plain_logits
+        row = logits if plain else request.process(logits[0], chain.drafted).unsqueeze(0)
+        if not params.greedy:
+            assert chain.state is not None
+            probs = probabilities(row, chain.state.sharpened(params))
+            token = request.draw(probs, len(request.token_ids) + len(chain.tokens))
+        elif chain.go_on is None:
+            top, token = row.max(-1)
+        else:
+            top, token = row.float().softmax(-1).max(-1)
+        drawn = confidence = None
+        if self._looks or chain.go_on is not None or not plain:
+            drawn = int(token)
+            confidence = float(top if probs is None else probs[0, drawn])
+        self._take(chain, token, drawn, confidence, probs)
+
+    def _take(
+        self,
+        chain: Drafting,
+        token: Tensor,
+        drawn: int | None,
+        confidence: float | None,
+        probs: Tensor | None = None,
+    ) -> bool:
+        """Append a token ``[1]``, looked at unless ``drawn`` is None; whether the chain goes on."""
+        chain.unread = None
+        if confidence != confidence:
+            return False  # damaged weights or overflow: no distribution that a token comes from
+        chain.tokens.append(token)
+        ended = len(chain.tokens) >= chain.count
+        if probs is not None:
+            chain.probs.append(probs)
+        if drawn is not None:
+            chain.drafted.append(drawn)
+            ended = drawn in self._eos_ids or ended
+        if chain.go_on is not None and confidence is not None:
+            chain.confidences.append(confidence)
+            ended = not chain.go_on(confidence) or ended
+        chain.unread = None if ended else token
+        return not ended
+
+    def _sequence(self, request: SpecRequest) -> DraftSequence | None:
+        """The slot's cache, if there is one, without rows of an earlier request that aren't this one's.
+
+        Within a request nothing but the tail can differ, and that is taken back by `observe`.
+        """
+        state = self._sequences.get(request.slot)
+        if state is not None and state.request_id != request.id:
+            same = _common_prefix(state.rows, request.token_ids[state.start :])
+            state.keep(min(same, state.cache.length))
+            state.request_id = request.id
+        return state
+
+    def _start(self, state: DraftSequence, length: int) -> int:
+        """Where the context begins for ``length`` tokens: where it did, or a window before their end."""
+        held = length - state.start
+        full = held >= self._runner.context_length
+        far = held - len(state.rows) > self._window
+        # The prompt has lost its beginning: from the old place on there would be little left to know.
+        short = state.start > 0 and held < max(1, self._window // 2)
+        return max(0, length - self._window) if full or far or short else state.start
+
+    def _synchronised(self, request: SpecRequest) -> DraftSequence:
+        """The slot's cache, rolled back to what it has in common with the request's tokens.
+
+        At least the last token is left to read: its logits are what the draft begins with.
+        """
+        state = self._sequence(request)
+        if state is None:
+            state = DraftSequence(self._runner.new_cache(), request.id)
+            self._sequences[request.slot] = state
+        length = len(request.token_ids)
+        start = self._start(state, length)
+        if start != state.start:
+            state.keep(0)
+            state.start = start
+        state.keep(min(len(state.rows), state.cache.length, length - start - 1))
+        return state
+
+    def _ids(self, tokens: Sequence[int]) -> Tensor:
+        return to_device(tokens, self._runner.device)
+
+    def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
+        """Keep the rows of accepted tokens, take back the others; called before the commit."""
+        for request, verdict in zip(requests, verdicts, strict=True):
+            state = self._sequences.get(request.slot)
+            if state is None or state.request_id != request.id:
+                continue
+            if state.end != len(request.token_ids):
+                continue  # it wrote nothing this round
+            state.rows.extend(verdict.tokens[: verdict.accepted])
+            state.keep(min(len(state.rows), state.cache.length))
+
+    def release(self, slot: int) -> None:
+        """Drop the slot's cache."""
+        self._sequences.pop(slot, None)
+
+
+def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    for index, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return index
+    return min(len(a), len(b))

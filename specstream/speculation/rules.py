@@ -1,0 +1,164 @@
+"""Verification rules as laws: with what probability how many tokens stand, and what follows them.
+
+A rule turns a proposal and the target's distributions into an `Acceptance`;
+`specstream.speculation.verify` draws from it. Kept apart, the arithmetic can be enumerated exactly:
+summing over every proposal that a draft can make must give back the target's own distribution, to the
+last digit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+__all__ = ["Acceptance", "block_rule", "deterministic_rule", "ratio_rule"]
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """What a rule does with a chain.
+
+    Attributes:
+        accepted: ``[..., K + 1]``, the probability that exactly n leading tokens stand.
+        rows: For counts ``[..., n]`` int64 of standing tokens the law of the token that follows,
+            ``[..., n, V]``, unnormalised. Where ``accepted`` is 0 it may be anything, all zeros
+            included. Only the row that was drawn has to be made.
+    """
+
+    accepted: Tensor
+    rows: Callable[[Tensor], Tensor]
+
+    @property
+    def following(self) -> Tensor:
+        """``[..., K + 1, V]``: every row."""
+        counts = torch.arange(self.accepted.shape[-1], device=self.accepted.device)
+        return self.rows(counts.expand(self.accepted.shape))
+
+    @staticmethod
+    def of(accepted: Tensor, following: Tensor) -> Acceptance:
+        """A law whose rows are there already."""
+        return Acceptance(accepted, partial(_rows, following))
+
+
+def ratio_rule(
+    tokens: Tensor, draft: Tensor, target: Tensor, lengths: Tensor | None = None
+) -> Acceptance:
+    """Token verification: keep x with probability min(1, p(x) / q(x)), else draw from max(p - q, 0).
+
+    Leviathan et al. 2023, algorithm 1; Chen et al. 2023, algorithm 2.
+    """
+    keep = _ratio(tokens, draft, target).clamp_max(1)
+    accepted = _chain(keep, target, lengths)
+    last = _last(tokens.shape[-1], lengths, target)
+    return Acceptance(accepted, partial(_residual, target, draft, torch.ones_like(accepted), last))
+
+
+def deterministic_rule(tokens: Tensor, target: Tensor, lengths: Tensor | None = None) -> Acceptance:
+    """A point-mass draft: keep x with probability p(x), else draw from p without x.
+
+    The ratio rule with q a point mass; also the law of drawing y from p and keeping x if it is y
+    (exact match). Needs no q, so a draft that lies about it can do no harm.
+    """
+    keep = _at(target[..., :-1, :], tokens)
+    last = _last(tokens.shape[-1], lengths, target)
+    return Acceptance(_chain(keep, target, lengths), partial(_others, target, tokens, last))
+
+
+def block_rule(
+    tokens: Tensor, draft: Tensor, target: Tensor, lengths: Tensor | None = None
+) -> Acceptance:
+    """Block verification: judge the block as a whole; never accepts fewer on average than the ratio.
+
+    Sun et al. 2025 (ICLR), algorithm 2. With w_0 = 1 and w_i = min(1, w_{i-1} p(x_i) / q(x_i)):
+    n = max{i : eta_i <= h_i} for independent uniform eta_i, where h_i = R_i / (R_i + 1 - w_i) and
+    R_i = sum max(w_i p - q, 0) for i < K, and h_K = w_K; then a draw from max(w_n p - q, 0).
+
+    The w are a walk that is reflected at 1: with S_i the sum of the first i log ratios,
+    log w_i = S_i - max(S_0, …, S_i) (Lindley's recursion), which needs no loop.
+    """
+    count = tokens.shape[-1]
+    steps = _ratio(tokens, draft, target).log()
+    steps = torch.where(_real(count, lengths, tokens), steps, -torch.inf)
+    walk = torch.cat([torch.zeros_like(target[..., :1, 0]), steps.cumsum(-1)], -1)
+    weight = (walk - walk.cummax(-1).values).exp()
+    mass = (weight[..., :-1, None] * target[..., :-1, :]).sub_(draft).clamp_min_(0).sum(-1)
+    share = mass / (mass + 1 - weight[..., :-1]).clamp_min(_tiny(mass))
+    last = _last(count, lengths, target)
+    at = torch.arange(count + 1, device=target.device)
+    step = torch.cat([share, weight[..., -1:]], -1)
+    step = torch.where(at == last, weight, step)
+    step = torch.where(at > last, 0.0, step)
+    step[..., 0] = 1.0  # eta_0 <= h_0 always: nothing is left to fall back to
+    # n is the largest i whose step succeeds: read the steps from the end.
+    missed = torch.cat([torch.ones_like(step[..., :1]), (1 - step).flip(-1)[..., :-1]], -1)
+    accepted = step * missed.cumprod(-1).flip(-1)
+    return Acceptance(accepted, partial(_residual, target, draft, weight, last))
+
+
+def _chain(keep: Tensor, target: Tensor, lengths: Tensor | None) -> Tensor:
+    """How many stand, of independent tests in a row."""
+    keep = keep * _real(keep.shape[-1], lengths, keep)
+    one = torch.ones_like(target[..., :1, 0])
+    return torch.cat([one, keep.cumprod(-1)], -1) * torch.cat([1 - keep, one], -1)
+
+
+def _residual(
+    target: Tensor, draft: Tensor, weight: Tensor, last: Tensor, counts: Tensor
+) -> Tensor:
+    """max(w p - q, 0) after ``counts`` tokens; p itself where all (real) tokens stand.
+
+    Where p and q agree up to rounding the residual is empty while rejection keeps a probability of
+    the same rounding; the target's row stands in, so that there is always something to draw.
+    """
+    own = _rows(target, counts)
+    if not draft.shape[-2]:
+        return own
+    drafted = _rows(draft, counts.clamp_max(draft.shape[-2] - 1))
+    left = (weight.gather(-1, counts).unsqueeze(-1) * own - drafted).clamp_min_(0)
+    whole = (counts == last) | (left.sum(-1) <= 0)
+    return torch.where(whole.unsqueeze(-1), own, left)
+
+
+def _others(target: Tensor, tokens: Tensor, last: Tensor, counts: Tensor) -> Tensor:
+    """The target's row without the drafted token; all of it where all (real) tokens stand."""
+    own = _rows(target, counts)
+    if not tokens.shape[-1]:
+        return own
+    drafted = tokens.gather(-1, counts.clamp_max(tokens.shape[-1] - 1))
+    left = own.scatter(-1, drafted.unsqueeze(-1), 0)
+    whole = (counts == last) | (left.sum(-1) <= 0)
+    return torch.where(whole.unsqueeze(-1), own, left)
+
+
+def _rows(rows: Tensor, counts: Tensor) -> Tensor:
+    index = counts.unsqueeze(-1).expand(*counts.shape, rows.shape[-1])
+    return rows.expand(*counts.shape[:-1], *rows.shape[-2:]).gather(-2, index)
+
+
+def _ratio(tokens: Tensor, draft: Tensor, target: Tensor) -> Tensor:
+    return _at(target[..., :-1, :], tokens) / _at(draft, tokens).clamp_min(_tiny(draft))
+
+
+def _at(rows: Tensor, tokens: Tensor) -> Tensor:
+    return rows.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+
+
+def _tiny(like: Tensor) -> float:
+    return torch.finfo(like.dtype).tiny
+
+
+def _real(count: int, lengths: Tensor | None, like: Tensor) -> Tensor:
+    if lengths is None:
+        return torch.ones_like(like, dtype=torch.bool)
+    return torch.arange(count, device=like.device) < lengths.unsqueeze(-1)
+
+
+def _last(count: int, lengths: Tensor | None, like: Tensor) -> Tensor:
+    """``[..., 1]``: the count at which every real token stands."""
+    if lengths is None:
+        return torch.full((1,), count, device=like.device)
+    return lengths.unsqueeze(-1)

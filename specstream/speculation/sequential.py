@@ -1,0 +1,119 @@
+"""The laws of `specstream.speculation.rules`, walked through: chain by chain, where looking is free.
+
+A device that must not be waited for needs the whole law at once, in tensors. On a CPU it is quicker to
+look: how many tokens stand is decided in plain numbers, and only the rows that the decision comes to
+are made. With the same two uniforms both ways give the same verdict, up to rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from torch import Tensor
+
+from specstream.model.sampling import draw_one
+
+__all__ = ["Rule", "walk"]
+
+Rule = Literal["ratio", "block"]
+
+_TINY = 1e-38  # a chance that float32 can still tell from none
+
+
+def walk(
+    tokens: Sequence[int],
+    target: Tensor,
+    draft: Tensor | None,
+    rule: Rule,
+    noise: Sequence[float],
+) -> tuple[int, int] | None:
+    """How many tokens of a chain stand, and the token that follows them.
+
+    Args:
+        tokens: K of them, K >= 0.
+        target: ``[K + 1, V]``, row j follows the first j tokens; normalised, on a CPU.
+        draft: ``[K, V]``, float32 or float64: what each token was drawn from; None: a point mass each.
+        rule: For a draft with probabilities.
+        noise: Two uniforms in [0, 1): how many stand, and what follows.
+
+    Returns:
+        (accepted, next token); None if something that was looked at is no number.
+    """
+    count = len(tokens)
+    if not count:
+        n, rest = 0, target[0]
+    else:
+        rows = target.numpy()
+        chances = [rows.item(j, token) for j, token in enumerate(tokens)]
+        if draft is not None:
+            drawn = draft.numpy()
+            chances = [p / max(drawn.item(j, tokens[j]), _TINY) for j, p in enumerate(chances)]
+        if not math.isfinite(sum(chances)):
+            return None
+        if draft is None:
+            n = _in_a_row(chances, noise[0])
+            rest = target[n] if n == count else _without(target[n], tokens[n])
+        else:
+            n, rest = _FIND[rule](chances, target, draft, noise[0])
+    token = draw_one(rest, noise[1])
+    if token is None and n < count:
+        # Nothing is left where p and q agree up to rounding, and a rejection is as unlikely as that.
+        token = draw_one(target[n], noise[1])
+    return None if token is None else (n, token)
+
+
+def _in_a_row(chances: Sequence[float], uniform: float) -> int:
+    """How many of independent tests succeed before one fails: at least n with the product of n."""
+    stand = 1.0
+    for n, chance in enumerate(chances):
+        stand *= chance
+        if 1.0 - stand > uniform:
+            return n
+    return len(chances)
+
+
+def _ratio(
+    ratios: Sequence[float], target: Tensor, draft: Tensor, uniform: float
+) -> tuple[int, Tensor]:
+    """See `specstream.speculation.rules.ratio_rule`."""
+    n = _in_a_row([min(1.0, ratio) for ratio in ratios], uniform)
+    return n, (target[n] if n == len(ratios) else _residual(target[n], draft[n], 1.0))
+
+
+def _block(
+    ratios: Sequence[float], target: Tensor, draft: Tensor, uniform: float
+) -> tuple[int, Tensor]:
+    """See `specstream.speculation.rules.block_rule`; read from the end, so most sums are never made."""
+    weights = [1.0]
+    for ratio in ratios:
+        weights.append(min(1.0, weights[-1] * ratio))
+    n = len(ratios)
+    rest, step = target[n], weights[n]
+    fewer = 1.0 - step  # the probability that fewer than n stand
+    while fewer > uniform:
+        n -= 1
+        rest = _residual(target[n], draft[n], weights[n])
+        if n == 0:
+            break
+        mass = rest.sum().item()
+        left = mass + 1.0 - weights[n]
+        fewer *= 1.0 - (mass / left if left > 0.0 else 0.0)
+    return n, rest
+
+
+def _without(own: Tensor, token: int) -> Tensor:
+    """p, all but one token."""
+    left = own.clone()
+    left[token] = 0.0
+    return left
+
+
+def _residual(own: Tensor, drafted: Tensor, weight: float) -> Tensor:
+    """max(w p - q, 0)."""
+    left = own - drafted if weight == 1.0 else (own * weight).sub_(drafted)
+    return left.clamp_min_(0)
+
+
+_FIND: dict[Rule, Callable[..., tuple[int, Tensor]]] = {"ratio": _ratio, "block": _block}

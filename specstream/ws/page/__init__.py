@@ -1,0 +1,47 @@
+"""The demo page: one HTML file without outside parts."""
+
+from __future__ import annotations
+
+from functools import cache
+from html import escape
+from importlib.resources import files
+
+__all__ = ["CONTENT_POLICY", "SUGGESTIONS", "page"]
+
+CONTENT_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:;"
+    " connect-src 'self' ws: wss:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""What the page may load: nothing but itself and its WebSocket."""
+
+
+SUGGESTIONS = (
+    "Tell me a story about a fox in a snowy forest.",
+    "Tell me a story about a small robot in a dusty workshop.",
+    "I'd like to reserve a table for four tomorrow at seven.",
+)
+"""What the bundled pair answers well, as the first words of a conversation."""
+
+_NEUTRAL = "<p>Say something to the model that this server runs.</p>"
+_BUNDLED = """<p>A small test pair answers here (14 and 1.6 million parameters). It tells scenes
+      and books tables, taxis and the like, and knows nothing else. Try:</p>"""
+
+
+@cache
+def page(*, bundled: bool = False) -> str:
+    """The page, its style and its scripts laid into one.
+
+    ``bundled``: the pair that is in the package answers, so the page says what to ask it.
+    """
+    hint = _NEUTRAL
+    if bundled:
+        offers = "".join(f'<button type="button">{escape(text)}</button>' for text in SUGGESTIONS)
+        hint = f'{_BUNDLED}\n      <p class="offers">{offers}</p>'
+
+    def read(name: str) -> str:
+        return files("specstream.ws.page").joinpath(name).read_text(encoding="utf-8")
+
+    html = read("page.html").replace("/*PAGE.CSS*/", read("page.css"))
+    html = html.replace("<!--PAGE.HINT-->", hint)
+    scripts = ("page_face.js", "page_parts.js", "page.js")
+    return html.replace("/*PAGE.JS*/", "".join(map(read, scripts)))

@@ -1,0 +1,200 @@
+"""What a client reads from a reply, as plain values."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import specstream.ws.realtime.events as ev
+from specstream.errors import ProtocolError
+from specstream.types import AvatarCue, ScenePrompt, Span
+from specstream.ws.realtime.resources import EndStatus, Response, Usage, Word
+
+__all__ = [
+    "AudioDelta",
+    "AvatarDelta",
+    "Done",
+    "Problem",
+    "PromptDelta",
+    "RealtimeEvent",
+    "ReasoningDelta",
+    "Report",
+    "Revoked",
+    "TextDelta",
+    "translate",
+]
+
+V = TypeVar("V", AvatarCue, ScenePrompt)
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """New text. In an audio reply it is the spoken text, without tags.
+
+    ``tokens`` and ``chars`` are where it lies in the reply as the model wrote it; ``drafted`` and
+    ``accepted`` are those of the ``round`` that it came from, of which there may be more deltas.
+    """
+
+    text: str
+    tokens: Span
+    chars: Span
+    round: int
+    drafted: int
+    accepted: int
+    t_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """New text that the model wrote for itself; no part of the reply."""
+
+    text: str
+    t_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class AudioDelta:
+    """New audio: signed 16-bit little-endian mono at 24 kHz.
+
+    ``samples`` is where it lies in the reply's audio; ``words`` are those that became known.
+    """
+
+    pcm: bytes
+    samples: Span
+    words: tuple[Word, ...]
+    t_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class AvatarDelta:
+    """One cue, its samples at 24 kHz. It may come before or after the audio that it goes with."""
+
+    cue: AvatarCue
+    t_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class PromptDelta:
+    """One shot, or a new revision of one."""
+
+    shot: ScenePrompt
+    t_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """What ``stage`` made from the reply's text at or past ``from_char`` is taken back."""
+
+    stage: str
+    from_char: int
+    t_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How the generation went, under the names that the command line uses."""
+
+    figures: dict[str, Any]
+    t_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something went wrong on the server; the reply goes on without it."""
+
+    code: str
+    message: str
+    t_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The end of the reply.
+
+    ``text`` is what the conversation keeps of it, ``reason`` is set when it was cancelled or cut
+    short, ``error`` (code and message) when it failed.
+    """
+
+    status: EndStatus
+    text: str
+    item_id: str | None
+    reason: str | None
+    error: tuple[str, str] | None
+    usage: Usage | None
+    t_ms: float
+
+    @classmethod
+    def of(cls, response: Response, t_ms: float) -> Done:
+        """Read ``response.done``."""
+        item = response.output[0] if response.output else None
+        parts = item.content if item is not None else []
+        details = response.status_details
+        failure = details.error if details is not None else None
+        return cls(
+            status="failed" if response.status == "in_progress" else response.status,
+            text="".join(part.transcript or part.text or "" for part in parts),
+            item_id=item.id if item is not None else None,
+            reason=details.reason if details is not None else None,
+            error=(failure.code, failure.message) if failure is not None else None,
+            usage=response.usage,
+            t_ms=t_ms,
+        )
+
+
+RealtimeEvent = (
+    TextDelta
+    | ReasoningDelta
+    | AudioDelta
+    | AvatarDelta
+    | PromptDelta
+    | Revoked
+    | Report
+    | Problem
+    | Done
+)
+
+
+def translate(event: ev.ServerEvent) -> RealtimeEvent | None:
+    """A wire event as a reader sees it; None for one that says nothing to a reader.
+
+    Raises:
+        ProtocolError: the event lacks something.
+    """
+    at = event.specstream
+    match event:
+        case ev.TextDelta(delta=text) | ev.TranscriptDelta(delta=text):
+            tokens, chars = at.tokens or Span(0, 0), at.chars or Span(0, 0)
+            figures = (at.round or 0, at.drafted or 0, at.accepted or 0)
+            return TextDelta(text, tokens, chars, *figures, at.t_ms)
+        case ev.ReasoningDelta(delta=text):
+            return ReasoningDelta(text, at.t_ms)
+        case ev.AudioDelta(delta=data):
+            pcm = base64.b64decode(data)
+            samples = at.samples or Span(0, len(pcm) // 2)
+            return AudioDelta(pcm, samples, tuple(at.words or ()), at.t_ms)
+        case ev.AvatarDelta(cue=cue):
+            return AvatarDelta(_value(AvatarCue, cue), at.t_ms)
+        case ev.PromptDelta(shot=shot):
+            return PromptDelta(_value(ScenePrompt, shot), at.t_ms)
+        case ev.RevokeEvent(stage=stage, from_char=from_char):
+            return Revoked(stage, from_char, at.t_ms)
+        case ev.ReportEvent(report=report):
+            return Report(report, at.t_ms)
+        case ev.ResponseDone(response=response):
+            return Done.of(response, at.t_ms)
+        case ev.ErrorEvent(error=error) if error.code != "response_cancel_not_active":
+            return Problem(error.code or "error", error.message, at.t_ms)
+    return None
+
+
+def _value(kind: type[V], data: dict[str, Any]) -> V:
+    """A value from its wire form; ranges come as pairs, unknown keys are ignored."""
+    known = {field.name: data[field.name] for field in fields(kind) if field.name in data}
+    for name in ("samples", "chars", "tokens", "span"):
+        if name in known:
+            known[name] = Span(*known[name])
+    try:
+        return kind(**known)
+    except TypeError as error:
+        raise ProtocolError(f"the server sent an incomplete {kind.__name__}: {error}") from error

@@ -1,0 +1,70 @@
+"""What a turn is asked to do, and what it works with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import anyio
+
+from specstream.pipeline.stage import Pipeline
+from specstream.types import Message, SamplingParams
+from specstream.ws.counters import Counters
+from specstream.ws.realtime.audio import Clock
+from specstream.ws.realtime.conversation import Conversation
+from specstream.ws.realtime.outbox import Outbox
+from specstream.ws.realtime.settings import OwnEvent
+
+__all__ = ["Order", "Replies", "ResponseContext"]
+
+
+class Replies(Protocol):
+    """What a turn needs of `specstream.Session`."""
+
+    def reply(
+        self,
+        messages: list[Message],
+        params: SamplingParams,
+        *,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> AbstractAsyncContextManager[Any]:
+        """A reply to ``messages``: an async iterator of `Chunk`, with ``cancel`` and ``report``."""
+        ...
+
+    async def aclose(self) -> None:
+        """Forget the conversation."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What was asked for, with every default filled in.
+
+    ``conversation`` is the one that the reply is written to; None for an out-of-band response.
+    """
+
+    messages: list[Message]
+    params: SamplingParams
+    audio: bool
+    wants: frozenset[OwnEvent]
+    conversation: Conversation | None
+    max_output_tokens: int | Literal["inf"] = "inf"
+    voice: str | dict[str, str] = "default"
+    metadata: dict[str, str] | None = None
+    template_kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseContext:
+    """What a turn works with; ``places`` are what the session's replies out of band share."""
+
+    replies: Replies
+    pipeline: Pipeline
+    outbox: Outbox
+    clock: Clock
+    counters: Counters
+    lead_s: float = 2.0
+    buffer_s: float = 30.0
+    places: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(1))

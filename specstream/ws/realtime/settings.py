@@ -1,0 +1,277 @@
+"""The session object: what a client may set, how updates merge, what one response overrides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+
+from specstream.errors import PromptError, SamplingError
+from specstream.types import SamplingParams, template_kwargs
+from specstream.ws.realtime.wire import Ignored, Refused, Strict, unused, validate
+
+__all__ = [
+    "MAX_SETTINGS",
+    "OwnEvent",
+    "ResponseAudio",
+    "ResponseOwn",
+    "Sampling",
+    "SessionSettings",
+    "TokenLimit",
+    "leave_out",
+    "sampling_params",
+]
+
+MAX_SETTINGS = 128 << 10
+"""Characters of a session's settings as JSON: they are echoed whole at every update."""
+
+_NO_TOOLS = "this server calls no tools"
+_NO_PROMPTS = "this server stores no prompt templates"
+_NO_AUDIO = "this server hears no audio; send text with 'conversation.item.create'"
+_NO_REASONING = "the model's reasoning can't be set"
+_UNSERVED: dict[str, Any] = {
+    "tools": _NO_TOOLS,
+    "tool_choice": _NO_TOOLS,
+    "parallel_tool_calls": _NO_TOOLS,
+    "prompt": _NO_PROMPTS,
+    "reasoning": _NO_REASONING,
+    "tracing": "this server sends no traces anywhere",
+    "truncation": "the conversation is not truncated; delete items when it grows too long",
+    "include": "there is nothing more to include",
+    "audio": {
+        "input": {
+            "format": _NO_AUDIO,
+            "noise_reduction": _NO_AUDIO,
+            "transcription": _NO_AUDIO,
+            "turn_detection": _NO_AUDIO,
+        },
+        "output": {"speed": "this server speaks at speed 1.0 only"},
+    },
+}
+_NOTHING: tuple[Any, ...] = (None, "", [], {}, "auto", "none", 1)
+
+OwnEvent = Literal["avatar", "prompt", "reasoning", "revoke", "report"]
+
+
+def _token_limit(value: Any) -> Any:
+    if value == "inf" or (isinstance(value, int) and not isinstance(value, bool)):
+        if value == "inf" or 1 <= value <= 4096:
+            return value
+    raise ValueError('an integer from 1 to 4096, or "inf"')
+
+
+def _one_modality(value: list[str]) -> list[str]:
+    if len(value) != 1:
+        raise ValueError('["text"] or ["audio"]; audio always comes with its transcript')
+    return value
+
+
+def _variables(value: Any) -> dict[str, Any]:
+    try:
+        return template_kwargs(value)
+    except PromptError as error:
+        raise ValueError(str(error).removeprefix("chat_template_kwargs: ")) from None
+
+
+TokenLimit = Annotated[Any, BeforeValidator(_token_limit)]
+Modalities = Annotated[list[Literal["text", "audio"]], AfterValidator(_one_modality)]
+NoTools = Annotated[Any, BeforeValidator(unused(f"{_NO_TOOLS}; leave the list empty"))]
+NoPrompt = Annotated[Any, BeforeValidator(unused(_NO_PROMPTS))]
+Texts = Annotated[tuple[str, ...], Field(max_length=64)]
+TemplateKwargs = Annotated[dict[str, Any], BeforeValidator(_variables)]
+
+
+class AudioFormat(Strict):
+    """PCM, signed 16-bit little-endian mono; the only rate is 24 kHz."""
+
+    type: Literal["audio/pcm"] = "audio/pcm"
+    rate: Literal[24000] = 24000
+
+
+class AudioOutput(Strict):
+    """``voice`` is kept and echoed; the server speaks with the voice that it was started with."""
+
+    format: AudioFormat = AudioFormat()
+    voice: str | dict[str, str] = "default"
+    speed: float = 1.0
+
+
+class AudioInput(Strict):
+    """Nothing of it is served: this server hears no audio."""
+
+    format: None = None
+    noise_reduction: None = None
+    transcription: None = None
+    turn_detection: None = None
+
+
+class Audio(Strict):
+    """Audio in and out."""
+
+    input: AudioInput = AudioInput()
+    output: AudioOutput = AudioOutput()
+
+
+class Sampling(Strict):
+    """How tokens are drawn: the plain data of `SamplingParams`. Null is the server's default."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[int, float] | None = Field(default=None, max_length=1024)
+    bad_words: Texts | None = None
+    stop: Texts | None = None
+    stop_token_ids: Annotated[tuple[int, ...], Field(max_length=64)] | None = None
+    min_tokens: int | None = None
+    seed: int | None = None
+
+
+class SessionOwn(Strict):
+    """``session.specstream``: our own event types that the client wants, and how replies are made."""
+
+    events: list[OwnEvent] = []
+    sampling: Sampling = Sampling()
+    chat_template_kwargs: TemplateKwargs = {}
+
+
+class SessionSettings(Strict):
+    """The session as it stands. What `leave_out` takes out of updates keeps its default."""
+
+    type: Literal["realtime"]
+    model: str = "specstream"
+    instructions: str = ""
+    output_modalities: Modalities = ["audio"]
+    max_output_tokens: TokenLimit = "inf"
+    audio: Audio = Audio()
+    tools: list[Any] = []
+    tool_choice: Literal["auto"] = "auto"
+    parallel_tool_calls: None = None
+    prompt: None = None
+    reasoning: None = None
+    tracing: None = None
+    truncation: Literal["auto"] = "auto"
+    include: None = None
+    specstream: SessionOwn = SessionOwn()
+
+    def merged(self, update: SessionSettings) -> SessionSettings:
+        """These settings with every field that ``update`` names replaced.
+
+        Objects that group settings are merged; lists, formats and the like are replaced whole.
+
+        Raises:
+            Refused: a value doesn't go with another, or all of them are more than is kept.
+        """
+        changes = update.model_dump(exclude_unset=True)
+        merged = validate(SessionSettings, _merge(self.model_dump(), changes), at="session")
+        if len(merged.model_dump_json()) > MAX_SETTINGS:
+            message = f"The session's settings are longer than {MAX_SETTINGS} characters of JSON."
+            raise Refused("settings_too_large", message, param="session")
+        return merged
+
+
+def leave_out(update: dict[str, Any]) -> tuple[dict[str, Any], list[Ignored]]:
+    """A ``session`` without the standard settings that this server can't serve, and what those were.
+
+    Clients send such settings as a matter of course (tools, turn detection), and some give the
+    session up at the first ``error``; so the rest of the update is taken, and the answer says what
+    was not. A value that asks for nothing is left out unmentioned.
+    """
+    ignored: list[Ignored] = []
+
+    def served(settings: Any, unserved: dict[str, Any], at: str) -> Any:
+        if not isinstance(settings, dict):
+            return settings
+        kept: dict[str, Any] = {}
+        for key, value in settings.items():
+            why = unserved.get(key)
+            if why is None:
+                kept[key] = value
+            elif isinstance(why, dict):
+                kept[key] = served(value, why, f"{at}.{key}")
+            elif value not in _NOTHING:
+                ignored.append(Ignored(param=f"{at}.{key}", message=f"Ignored: {why}."))
+        return kept
+
+    return served(update, _UNSERVED, "session"), ignored
+
+
+_GROUPS = {"audio", "input", "output", "specstream", "sampling"}
+
+
+def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(old)
+    for key, value in new.items():
+        grouped = key in _GROUPS and isinstance(value, dict)
+        merged[key] = _merge(merged[key], value) if grouped else value
+    return merged
+
+
+class ResponseAudioOutput(Strict):
+    """See `AudioOutput`."""
+
+    format: AudioFormat = AudioFormat()
+    voice: str | dict[str, str] | None = None
+
+
+class ResponseAudio(Strict):
+    """Audio of one response."""
+
+    output: ResponseAudioOutput = ResponseAudioOutput()
+
+
+class ResponseOwn(Strict):
+    """``response.specstream``: for this response only; its variables win over the session's."""
+
+    sampling: Sampling = Sampling()
+    chat_template_kwargs: TemplateKwargs = {}
+
+
+class ResponseSettings(Strict):
+    """What ``response.create`` may say about its response; what is absent is the session's."""
+
+    output_modalities: Modalities | None = None
+    instructions: str | None = None
+    audio: ResponseAudio | None = None
+    input: list[dict[str, Any]] | None = None
+    conversation: Literal["auto", "none"] | None = None
+    tools: NoTools = []
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    max_output_tokens: TokenLimit | None = None
+    metadata: dict[str, str] | None = None
+    prompt: NoPrompt = None
+    reasoning: dict[str, Any] | None = None
+    specstream: ResponseOwn = ResponseOwn()
+
+    @field_validator("metadata")
+    @classmethod
+    def _small(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+        for key, text in (value or {}).items():
+            if len(key) > 64 or len(text) > 512:
+                raise ValueError("keys have at most 64 characters and values at most 512")
+        if value and len(value) > 16:
+            raise ValueError("at most 16 pairs")
+        return value
+
+
+def sampling_params(
+    base: SamplingParams, session: Sampling, response: Sampling, limit: int | str
+) -> SamplingParams:
+    """The parameters of one response: its own, else the session's, else ``base``.
+
+    Raises:
+        Refused: a value is out of range.
+    """
+    chosen = {**session.model_dump(exclude_none=True), **response.model_dump(exclude_none=True)}
+    if isinstance(limit, int):
+        chosen["max_tokens"] = limit
+    try:
+        return replace(base, **chosen)
+    except SamplingError as error:
+        raise Refused("invalid_value", f"{error}.", param="specstream.sampling") from None

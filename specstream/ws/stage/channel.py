@@ -1,0 +1,130 @@
+"""One end of a stage connection: the protocol's rules joined to a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+
+import anyio
+from websockets.asyncio.connection import Connection
+from websockets.exceptions import ConnectionClosed
+from websockets.protocol import State
+
+from specstream.errors import ConnectionFailed
+from specstream.ws.listen import CLOSE_TIMEOUT
+from specstream.ws.stage.codec import MAX_MESSAGE
+from specstream.ws.stage.frames import Frame
+from specstream.ws.stage.protocol import Conversation, Item
+
+__all__ = ["MAX_SIZE", "Channel"]
+
+MAX_SIZE = 4 * MAX_MESSAGE + 1024
+"""What the socket itself refuses (with 1009, and no word): a little more than we refuse."""
+
+
+class Channel:
+    """Sends and receives what the `Conversation` allows.
+
+    One task writes, for as long as the connection lives: a frame and its audio go out as one, and a
+    turn that is cancelled never cuts a message in two. What is posted waits in a queue that the
+    protocol's windows bound. The owner calls `close` or `abort` in the end.
+    """
+
+    def __init__(self, socket: Connection, rules: Conversation, peer: str) -> None:
+        self.rules = rules
+        self._socket = socket
+        self._peer = peer
+        self._outbox: deque[tuple[str | bytes, ...]] = deque()
+        self._closing = False
+        self._changed = anyio.Event()
+        self._writer = asyncio.create_task(self._write())
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    @property
+    def usable(self) -> bool:
+        """Whether the connection stands, as far as this side knows."""
+        return self._socket.state is State.OPEN and not self._closing
+
+    def post(self, what: Item | Frame) -> None:
+        """Queue an item or a frame.
+
+        Raises:
+            Violation: the rules don't allow it now; for an item, wait for `room` first.
+            AdapterFailed: it is too long for a message.
+        """
+        self._outbox.append(self.rules.send(what))
+        self._notify()
+
+    def took(self) -> None:
+        """Tell that a received item was used; its place in the window goes back to the peer."""
+        ack = self.rules.took()
+        if ack is not None:
+            self.post(ack)
+
+    def drop(self) -> None:
+        """Forget what was posted and not written yet."""
+        self._outbox.clear()
+
+    async def room(self) -> None:
+        """Wait until the peer's window has room for an item."""
+        while not self.rules.room:
+            await self._changed.wait()
+
+    async def receive(self) -> Item | Frame:
+        """The next item or frame (acks are dealt with here). Cancelling the call loses nothing.
+
+        Raises:
+            Violation: the peer broke the protocol; close the connection with its ``close_code``.
+            ConnectionFailed: the connection is gone.
+        """
+        while True:
+            try:
+                message = await self._socket.recv()
+            except ConnectionClosed as error:
+                raise ConnectionFailed(f"{self._peer} is gone: {error}") from error
+            received = self.rules.receive(message)
+            self._notify()
+            if received is not None:
+                return received
+
+    async def close(self, code: int = 1000) -> None:
+        """Write what is queued, then close; a peer that doesn't play along is dropped. Idempotent.
+
+        Not cancellable, but bounded in time. Nobody may be receiving any more.
+        """
+        self._closing = True
+        self._notify()
+        try:
+            with anyio.move_on_after(2 * CLOSE_TIMEOUT, shield=True):
+                await asyncio.wait({self._writer})
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._shake_hands, code)
+                    with suppress(ConnectionClosed):
+                        while True:  # a full queue would hold back the peer's answer
+                            await self._socket.recv()
+        finally:
+            self.abort()
+
+    async def _shake_hands(self, code: int) -> None:
+        with suppress(AttributeError):  # as in `abort`
+            await self._socket.close(code)
+
+    def abort(self) -> None:
+        """Drop the connection now. Idempotent."""
+        self._closing = True
+        self._writer.cancel()
+        with suppress(AttributeError):  # asyncio's, if the transport closed while it was writing
+            self._socket.transport.abort()
+
+    async def _write(self) -> None:
+        with suppress(ConnectionClosed):
+            while self._outbox or not self._closing:
+                if not self._outbox:
+                    await self._changed.wait()
+                    continue
+                for message in self._outbox.popleft():
+                    await self._socket.send(message)

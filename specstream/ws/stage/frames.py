@@ -1,0 +1,256 @@
+"""The frames of ``specstream.stage.v1``, one pydantic model each.
+
+Told apart by ``type``. A frame that carries speech names the number of the audio message that follows
+it (`specstream.ws.stage.codec`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from specstream.errors import AdapterFailed, SpecstreamError
+from specstream.pipeline.interfaces import VoiceCapabilities
+from specstream.pipeline.limits import MAX_MARKS, MAX_RATE, MIN_RATE
+from specstream.types import AvatarCue, Mark, Phrase, ScenePrompt, Span, Speech
+
+__all__ = [
+    "MAX_WINDOW",
+    "SUBPROTOCOL",
+    "AckFrame",
+    "CancelFrame",
+    "CancelledFrame",
+    "ChunkFrame",
+    "CueFrame",
+    "DoneFrame",
+    "EndFrame",
+    "ErrorFrame",
+    "FlushFrame",
+    "FlushedFrame",
+    "Frame",
+    "Kind",
+    "PromptFrame",
+    "ReadyFrame",
+    "RevokeFrame",
+    "RevokedFrame",
+    "SpeechFrame",
+    "SpeechHead",
+    "StartFrame",
+]
+
+SUBPROTOCOL = "specstream.stage.v1"
+MAX_WINDOW = 1024
+"""The most items that may be on their way one way."""
+Kind = Literal["voice", "avatar", "prompt"]
+
+_LIMIT = 2**53 - 1  # so that every language's JSON numbers hold an offset exactly
+
+
+def _in_range(value: Any) -> Any:
+    """Refuse a span that runs backwards or out of bounds, however deep it lies in ``value``."""
+    if isinstance(value, Span):
+        if not 0 <= value.start <= value.end <= _LIMIT:
+            raise ValueError(f"[{value.start}, {value.end}] is not a range")
+    elif isinstance(value, tuple):
+        for part in value:
+            _in_range(part)
+    elif is_dataclass(value):
+        for field in fields(value):
+            _in_range(getattr(value, field.name))
+    return value
+
+
+def _whole(phrase: Phrase) -> Phrase:
+    if len(phrase.text) != phrase.chars.length:
+        raise ValueError("chars must cover the text exactly")
+    if any(
+        t.chars.start < phrase.chars.start or t.chars.end > phrase.chars.end for t in phrase.tags
+    ):
+        raise ValueError("a tag lies outside of the phrase")
+    return phrase
+
+
+_Checked = AfterValidator(_in_range)
+_Range = Annotated[Span, _Checked]
+_Count = Annotated[int, Field(ge=0, le=_LIMIT)]
+_Window = Annotated[int, Field(ge=1, le=MAX_WINDOW)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class SpeechHead(_Model):
+    """A `Speech` without its PCM."""
+
+    sample_rate: int = Field(ge=MIN_RATE, le=MAX_RATE)
+    samples: _Range
+    marks: Annotated[tuple[Mark, ...], Field(max_length=MAX_MARKS), _Checked]
+    chars: _Range
+    tokens: _Range
+    phrase: _Count
+    last: bool
+
+    @classmethod
+    def of(cls, speech: Speech) -> SpeechHead:
+        """What of ``speech`` goes into JSON."""
+        return cls(**{name: getattr(speech, name) for name in cls.model_fields})
+
+    def join(self, pcm: bytes) -> Speech:
+        """Put the audio back in."""
+        return Speech(pcm, **{name: getattr(self, name) for name in type(self).model_fields})
+
+
+class _Speaking(_Model):
+    """``audio`` is the number of the audio message that follows; None if there are no samples."""
+
+    audio: Annotated[int, Field(ge=0, lt=2**32)] | None = None
+
+
+class StartFrame(_Model):
+    """A turn begins. ``window``: how many items may be on their way to the client."""
+
+    type: Literal["start"] = "start"
+    window: _Window
+
+
+class ChunkFrame(_Speaking):
+    """The next item of the stage's input: a phrase, or for an avatar, speech."""
+
+    type: Literal["chunk"] = "chunk"
+    phrase: Annotated[Phrase, _Checked, AfterValidator(_whole)] | None = None
+    speech: SpeechHead | None = None
+
+
+class RevokeFrame(_Model):
+    """Drop what was made from the reply's text at or past ``from_char``."""
+
+    type: Literal["revoke"] = "revoke"
+    from_char: _Count
+
+
+class FlushFrame(_Model):
+    """Finish what is half-way."""
+
+    type: Literal["flush"] = "flush"
+
+
+class EndFrame(_Model):
+    """The turn's input is complete."""
+
+    type: Literal["end"] = "end"
+
+
+class CancelFrame(_Model):
+    """The turn is not wanted any more."""
+
+    type: Literal["cancel"] = "cancel"
+    reason: Annotated[str, Field(max_length=1000)] = "cancelled"
+
+
+class AckFrame(_Model):
+    """``count`` more items were taken; as many more may be sent. Both sides send it."""
+
+    type: Literal["ack"] = "ack"
+    count: _Window
+
+
+class ReadyFrame(_Model):
+    """The adapter's first frame. ``window``: how many items may be on their way to it."""
+
+    type: Literal["ready"] = "ready"
+    kind: Kind
+    adapter: str
+    window: _Window
+    voice: VoiceCapabilities | None = None
+
+
+class SpeechFrame(_Speaking):
+    """A voice's output."""
+
+    type: Literal["speech"] = "speech"
+    speech: SpeechHead
+
+
+class CueFrame(_Model):
+    """An avatar's output."""
+
+    type: Literal["cue"] = "cue"
+    cue: Annotated[AvatarCue, _Checked]
+
+
+class PromptFrame(_Model):
+    """A prompt rewriter's output."""
+
+    type: Literal["prompt"] = "prompt"
+    prompt: Annotated[ScenePrompt, _Checked]
+
+
+class FlushedFrame(_Model):
+    """Answers a flush, after what it brought out."""
+
+    type: Literal["flushed"] = "flushed"
+
+
+class RevokedFrame(_Model):
+    """Answers a revoke: nothing that follows was made from the text that was taken back."""
+
+    type: Literal["revoked"] = "revoked"
+    from_char: _Count
+
+
+class DoneFrame(_Model):
+    """The turn's output is complete."""
+
+    type: Literal["done"] = "done"
+
+
+class CancelledFrame(_Model):
+    """Answers a cancel. ``cues`` bring the face to rest."""
+
+    type: Literal["cancelled"] = "cancelled"
+    cues: Annotated[tuple[AvatarCue, ...], Field(max_length=256), _Checked] = ()
+
+
+class ErrorFrame(_Model):
+    """The connection's last frame; ``code`` is that of the exception (`specstream.errors`)."""
+
+    type: Literal["error"] = "error"
+    code: str
+    message: str
+
+    @classmethod
+    def of(cls, error: SpecstreamError) -> ErrorFrame:
+        """``error`` for the wire."""
+        return cls(code=error.code, message=str(error)[:2000])
+
+    def error(self) -> SpecstreamError:
+        """The exception that the frame stands for."""
+        found: list[type[SpecstreamError]] = [SpecstreamError]
+        for cls in found:
+            if cls.__module__ == SpecstreamError.__module__ and cls.code == self.code:
+                return cls(self.message)
+            found.extend(cls.__subclasses__())
+        return AdapterFailed(f"{self.message} ({self.code})")
+
+
+Frame = (
+    StartFrame
+    | ChunkFrame
+    | RevokeFrame
+    | FlushFrame
+    | EndFrame
+    | CancelFrame
+    | AckFrame
+    | ReadyFrame
+    | SpeechFrame
+    | CueFrame
+    | PromptFrame
+    | FlushedFrame
+    | RevokedFrame
+    | DoneFrame
+    | CancelledFrame
+    | ErrorFrame
+)

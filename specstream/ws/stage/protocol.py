@@ -1,0 +1,280 @@
+"""The rules of ``specstream.stage.v1`` without a socket: who may send what, and when.
+
+Frames lie in `specstream.ws.stage.frames`. Both sides keep a `Conversation`; because frames cross
+on their way, each side has a table of its own. A turn goes ``start``, items, ``end`` one way and
+items, ``done`` the other; ``cancel`` may come at any time after ``start`` and is answered by one
+``cancelled``. Then the next turn may start on the same connection.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from specstream.types import AvatarCue, Flush, Phrase, Revoke, ScenePrompt, Speech
+from specstream.ws.stage.codec import AudioFrame, Violation, decode, encode
+from specstream.ws.stage.frames import (
+    AckFrame,
+    ChunkFrame,
+    CueFrame,
+    DoneFrame,
+    FlushedFrame,
+    FlushFrame,
+    Frame,
+    Kind,
+    PromptFrame,
+    ReadyFrame,
+    RevokedFrame,
+    RevokeFrame,
+    SpeechFrame,
+    SpeechHead,
+    StartFrame,
+)
+
+__all__ = ["RULES", "WINDOW", "Conversation", "Item", "Role", "Rule", "State"]
+
+WINDOW = 16
+"""Items on their way unacknowledged, in either direction: about a second of speech."""
+
+Role = Literal["client", "adapter"]
+State = Literal["greeting", "idle", "open", "ending", "done", "cancelling", "closed"]
+Item = Phrase | Speech | AvatarCue | ScenePrompt | Flush | Revoke
+"""What flows in a turn and counts against the window."""
+
+_INPUTS = ("chunk", "revoke", "flush")
+_OUTPUTS = ("speech", "cue", "prompt", "flushed", "revoked")
+_MADE_BY: dict[str, Kind] = {"speech": "voice", "cue": "avatar", "prompt": "prompt"}
+
+
+class Rule(NamedTuple):
+    """What may be sent and received in a state, and the state that follows."""
+
+    sends: Mapping[str, State]
+    receives: Mapping[str, State]
+
+
+def _to(state: State, *frames: str) -> dict[str, State]:
+    return dict.fromkeys(frames, state)
+
+
+def _client(sends: dict[str, State], receives: dict[str, State]) -> Rule:
+    return Rule(sends, receives | _to("closed", "error"))
+
+
+def _adapter(receives: dict[str, State], sends: dict[str, State]) -> Rule:
+    return Rule(sends | _to("closed", "error"), receives)
+
+
+RULES: dict[Role, dict[State, Rule]] = {
+    "client": {  # what it sends, what it receives
+        "greeting": _client({}, _to("idle", "ready")),
+        "idle": _client(_to("open", "start"), {}),
+        "open": _client(
+            _to("open", *_INPUTS, "ack") | _to("ending", "end") | _to("cancelling", "cancel"),
+            _to("open", *_OUTPUTS, "ack"),
+        ),
+        "ending": _client(
+            _to("ending", "ack") | _to("cancelling", "cancel"),
+            _to("ending", *_OUTPUTS, "ack") | _to("done", "done"),
+        ),
+        "done": _client(_to("open", "start") | _to("cancelling", "cancel"), {}),
+        "cancelling": _client(
+            {}, _to("cancelling", *_OUTPUTS, "ack", "done") | _to("idle", "cancelled")
+        ),
+        "closed": Rule({}, {}),
+    },
+    "adapter": {  # what it receives, what it sends
+        "greeting": _adapter({}, _to("idle", "ready")),
+        "idle": _adapter(_to("open", "start"), {}),
+        "open": _adapter(
+            _to("open", *_INPUTS, "ack") | _to("ending", "end") | _to("cancelling", "cancel"),
+            _to("open", *_OUTPUTS, "ack"),
+        ),
+        "ending": _adapter(
+            _to("ending", "ack") | _to("cancelling", "cancel"),
+            _to("ending", *_OUTPUTS) | _to("done", "done"),
+        ),
+        "done": _adapter(
+            _to("done", "ack") | _to("open", "start") | _to("cancelling", "cancel"), {}
+        ),
+        "cancelling": _adapter({}, _to("idle", "cancelled")),
+        "closed": Rule({}, {}),
+    },
+}
+
+
+class Conversation:
+    """One side of a connection.
+
+    ``send`` turns an item or frame into the messages to send; ``receive`` turns a message into an
+    item or frame. Both keep count of the turn's state, windows, audio numbers and open questions,
+    and raise `Violation` for what the rules don't allow; a peer that keeps to the rules can't
+    make the other side hold more than a window of items.
+
+    Attributes:
+        state: Where the turn is, seen from this side.
+        room: How many items may be sent before the peer acknowledges some.
+    """
+
+    def __init__(self, role: Role, kind: Kind) -> None:
+        self.state: State = "greeting"
+        self.room = 0
+        self._role: Role = role
+        self._kind: Kind = kind
+        self._window_in = self._window_out = WINDOW
+        self._begin()
+
+    def _begin(self) -> None:
+        self.room, self._allowance, self._taken = self._window_out, self._window_in, 0
+        self._number_out = self._number_in = 0
+        self._asked: deque[Frame] = deque()
+        self._owed: ChunkFrame | SpeechFrame | None = None  # its audio comes next
+
+    def may_send(self, frame_type: str) -> bool:
+        """Whether the state allows it (the window is `room`)."""
+        return frame_type in RULES[self._role][self.state].sends
+
+    def send(self, what: Item | Frame) -> tuple[str | bytes, ...]:
+        """Put ``what`` into messages, to be sent one right after the other.
+
+        Raises:
+            Violation: it may not be sent now.
+            AdapterFailed: it is too long for a message.
+        """
+        frame = self._frame(what)
+        state = self._next("go", RULES[self._role][self.state].sends, frame)
+        messages: tuple[str | bytes, ...] = (encode(frame),)
+        if isinstance(what, Speech) and what.pcm:
+            audio = AudioFrame(self._number_out, what.sample_rate, what.samples.start, what.pcm)
+            messages += (encode(audio),)
+        self._count(frame, sent=True)
+        self._number_out += len(messages) - 1
+        self.state = state
+        return messages
+
+    def receive(self, message: str | bytes) -> Item | Frame | None:
+        """Take the next message; None if it says nothing by itself (an ack, or half a speech).
+
+        Raises:
+            Violation: the message is no frame, or may not come now.
+        """
+        frame = decode(message)
+        if isinstance(frame, AudioFrame):
+            return self._join(frame)
+        if self._owed is not None:
+            raise Violation(f"{frame.type!r} came where audio message {self._owed.audio} was due")
+        state = self._next("come", RULES[self._role][self.state].receives, frame)
+        self._count(frame, sent=False)
+        self.state = state
+        return self._item(frame)
+
+    def took(self) -> AckFrame | None:
+        """Note that a received item was used; gives the ack to send now, if one is due."""
+        self._taken += 1
+        if self._taken * 2 < self._window_in or not self.may_send("ack"):
+            return None
+        count, self._taken = self._taken, 0
+        return AckFrame(count=count)
+
+    def _next(self, verb: str, allowed: Mapping[str, State], frame: Frame) -> State:
+        if frame.type not in allowed:
+            raise Violation(f"{frame.type!r} may not {verb} in state {self.state!r}")
+        if _MADE_BY.get(frame.type, self._kind) != self._kind:
+            raise Violation(f"{frame.type!r} is nothing that a {self._kind} adapter makes")
+        if isinstance(frame, ChunkFrame):
+            wanted, other = frame.phrase, frame.speech
+            if self._kind == "avatar":
+                wanted, other = other, wanted  # type: ignore[assignment]
+            if wanted is None or other is not None:
+                what = "speech" if self._kind == "avatar" else "phrase"
+                raise Violation(f"a chunk for a {self._kind} adapter holds a {what}, and only that")
+        return allowed[frame.type]
+
+    def _count(self, frame: Frame, *, sent: bool) -> None:
+        """Keep the windows, and the list of what is to be answered."""
+        if isinstance(frame, (ReadyFrame, StartFrame)):
+            if sent:
+                self._window_in = frame.window
+            else:
+                self._window_out = frame.window
+            self._begin()
+        elif isinstance(frame, AckFrame):
+            if sent:
+                self._allowance += frame.count
+            elif self.room + frame.count > self._window_out:
+                raise Violation("an ack for more items than were sent")
+            else:
+                self.room += frame.count
+        elif frame.type in _INPUTS or frame.type in _OUTPUTS:
+            if not (self.room if sent else self._allowance):
+                raise Violation(f"{frame.type!r} finds the window full: it must wait for an ack")
+            self.room -= sent
+            self._allowance -= not sent
+        self._ask_or_answer(frame)
+
+    def _ask_or_answer(self, frame: Frame) -> None:
+        if isinstance(frame, FlushFrame):
+            self._asked.append(FlushedFrame())
+        elif isinstance(frame, RevokeFrame):
+            self._asked.append(RevokedFrame(from_char=frame.from_char))
+        elif isinstance(frame, (FlushedFrame, RevokedFrame)):
+            if not self._asked or self._asked.popleft() != frame:
+                raise Violation(f"{frame.type!r} is not the answer to what was asked first")
+        elif isinstance(frame, DoneFrame) and self._asked:
+            raise Violation("'done' came before a flush or revoke was answered")
+
+    def _frame(self, what: Item | Frame) -> Frame:
+        """The frame for an item; a speech frame is given the number of its audio."""
+        client = self._role == "client"
+        if isinstance(what, Speech):
+            head, number = SpeechHead.of(what), self._number_out if what.pcm else None
+            if client:
+                return ChunkFrame(speech=head, audio=number)
+            return SpeechFrame(speech=head, audio=number)
+        if isinstance(what, Phrase):
+            return ChunkFrame(phrase=what)
+        if isinstance(what, AvatarCue):
+            return CueFrame(cue=what)
+        if isinstance(what, ScenePrompt):
+            return PromptFrame(prompt=what)
+        if isinstance(what, Flush):
+            return FlushFrame() if client else FlushedFrame()
+        if isinstance(what, Revoke):
+            kind = RevokeFrame if client else RevokedFrame
+            return kind(from_char=what.from_char)
+        return what
+
+    def _item(self, frame: Frame) -> Item | Frame | None:
+        if isinstance(frame, (ChunkFrame, SpeechFrame)) and frame.speech is not None:
+            due = self._number_in if frame.speech.samples.length else None
+            if frame.audio != due:
+                raise Violation(f"{frame.type!r} names audio message {frame.audio}, not {due}")
+            if due is None:
+                return frame.speech.join(b"")
+            self._owed = frame
+            return None
+        if isinstance(frame, ChunkFrame):
+            return frame.phrase
+        if isinstance(frame, CueFrame):
+            return frame.cue
+        if isinstance(frame, PromptFrame):
+            return frame.prompt
+        if isinstance(frame, (FlushFrame, FlushedFrame)):
+            return Flush()
+        if isinstance(frame, (RevokeFrame, RevokedFrame)):
+            return Revoke(frame.from_char)
+        return None if isinstance(frame, AckFrame) else frame
+
+    def _join(self, audio: AudioFrame) -> Speech:
+        owed, self._owed = self._owed, None
+        if owed is None or owed.speech is None:
+            raise Violation("an audio message came that no frame had named")
+        head = owed.speech
+        named = (owed.audio, head.sample_rate, head.samples.start, 2 * head.samples.length)
+        if (audio.number, audio.sample_rate, audio.start, len(audio.pcm)) != named:
+            raise Violation(
+                "an audio message differs in number, rate, place or length from its frame"
+            )
+        self._number_in += 1
+        return head.join(audio.pcm)

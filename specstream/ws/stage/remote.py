@@ -1,0 +1,301 @@
+"""A stage that runs somewhere else, behind a WebSocket."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any
+
+import anyio
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus, InvalidURI, WebSocketException
+from websockets.typing import Subprotocol
+from websockets.uri import parse_uri
+
+from specstream.errors import ConfigError, ConnectionFailed, ProtocolError, SpecstreamError
+from specstream.pipeline.link import Inlet
+from specstream.pipeline.stage import as_failure
+from specstream.types import AvatarCue, Cancel, Flush, Phrase, Revoke, ScenePrompt, Speech
+from specstream.ws.listen import CLOSE_TIMEOUT
+from specstream.ws.log import LOG, shown
+from specstream.ws.stage.channel import MAX_SIZE, Channel
+from specstream.ws.stage.codec import Violation
+from specstream.ws.stage.frames import (
+    MAX_WINDOW,
+    SUBPROTOCOL,
+    CancelFrame,
+    CancelledFrame,
+    DoneFrame,
+    EndFrame,
+    ErrorFrame,
+    Kind,
+    ReadyFrame,
+    StartFrame,
+)
+from specstream.ws.stage.protocol import WINDOW, Conversation
+
+__all__ = ["RemoteStage"]
+
+Input = Phrase | Speech
+Output = Speech | AvatarCue | ScenePrompt | Flush | Revoke | Cancel
+
+_MAX_IDLE = 2  # connections kept warm between turns; turns side by side may need more for a while
+
+
+class RemoteStage:
+    """Stands for the stage of an adapter that ``specstream adapter KIND`` serves at ``url``.
+
+    It takes and gives the same items in the same order as the local stage, bit for bit. The
+    connection is opened at the first turn (or by `connect`) and kept for the next ones; one that
+    was lost is opened anew at the next turn. ``async with`` closes it in the end.
+
+    Args:
+        url: ``ws://host:port`` or ``wss://host:port``.
+        kind: What the adapter at ``url`` is.
+        name: The stage's name in events; the kind if not given.
+        window: How many items may be on their way here. A reader that stops reading stops the
+            remote adapter after that many.
+        connect_timeout: Seconds until an address that doesn't answer is given up.
+        cancel_timeout: Seconds that the adapter may take to let go of a cancelled turn; after that
+            the turn ends here and the connection is dropped.
+        api_key: For an adapter that asks for one (``?token=`` in the address does as well).
+        tls: Whom to trust behind ``wss://``, such as ``ssl.create_default_context(cafile="ca.pem")``.
+            None: the authorities of this machine, or those in the file that ``SSL_CERT_FILE`` names.
+
+    Raises:
+        ConfigError: ``url`` is no WebSocket address, or ``window`` is out of range.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        kind: Kind,
+        name: str | None = None,
+        *,
+        window: int = WINDOW,
+        connect_timeout: float = 5.0,
+        cancel_timeout: float = 2.0,
+        api_key: str | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        try:
+            secure = parse_uri(url).secure
+        except (InvalidURI, ValueError) as error:
+            raise ConfigError(f"{shown(url)!r} isn't an address such as ws://host:port") from error
+        if not 1 <= window <= MAX_WINDOW:
+            raise ConfigError(f"window must be from 1 to {MAX_WINDOW}, not {window}")
+        if tls is not None and not secure:
+            raise ConfigError(f"tls is for a wss:// address, and {shown(url)!r} is none")
+        self.name = name or kind
+        self._tls: dict[str, Any] = {} if tls is None else {"ssl": tls}
+        self._url = url
+        self._shown = shown(url)
+        self._kind: Kind = kind
+        self._start = StartFrame(window=window)
+        self._connect_timeout = connect_timeout
+        self._cancel_timeout = cancel_timeout
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._idle: list[tuple[Channel, ReadyFrame]] = []
+
+    async def connect(self) -> ReadyFrame:
+        """Open the connection now, so that the first turn doesn't wait; tells what is there.
+
+        Raises:
+            ConnectionFailed: nobody answers at the address, or refuses.
+            ProtocolError: what answers is no adapter.
+            ConfigError: the adapter there is of another kind.
+        """
+        channel, ready = await self._take()
+        await self._give(channel, ready)
+        return ready
+
+    async def aclose(self) -> None:
+        """Close the connections that no turn is using; idempotent."""
+        while self._idle:
+            await self._idle.pop()[0].close()
+
+    async def __aenter__(self) -> RemoteStage:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def run(self, items: Inlet[Any]) -> AsyncGenerator[Output, None]:
+        """One turn, on a connection of its own.
+
+        Raises:
+            ConnectionFailed: nobody answers, or the connection was lost in the middle of the turn.
+            SpecstreamError: the adapter's own error, as the local stage would have raised it.
+        """
+        taken = await items.unless_cancelled(self._take)
+        if taken is None:  # cancelled while nobody had answered yet
+            async for item in items:
+                yield item
+            return
+        channel, ready = taken
+        turn = _Turn(self.name, channel, items, self._start, self._cancel_timeout)
+        try:
+            async with aclosing(turn.outputs()) as outputs:
+                async for output in outputs:
+                    yield output
+                    channel.took()
+        except Violation as error:
+            await channel.close(error.close_code)
+            raise
+        finally:
+            await turn.stop()
+            if turn.complete and channel.usable:
+                await self._give(channel, ready)
+            else:
+                channel.abort()
+
+    async def _take(self) -> tuple[Channel, ReadyFrame]:
+        while self._idle:
+            channel, ready = self._idle.pop()
+            if channel.usable:
+                return channel, ready
+            channel.abort()
+        return await self._open()
+
+    async def _give(self, channel: Channel, ready: ReadyFrame) -> None:
+        if len(self._idle) < _MAX_IDLE:
+            self._idle.append((channel, ready))
+        else:
+            await channel.close()
+
+    async def _open(self) -> tuple[Channel, ReadyFrame]:
+        try:
+            with anyio.fail_after(self._connect_timeout):
+                socket = await connect(
+                    self._url,
+                    subprotocols=[Subprotocol(SUBPROTOCOL)],
+                    additional_headers=self._headers,
+                    compression=None,
+                    proxy=None,
+                    **self._tls,
+                    logger=LOG,
+                    max_size=MAX_SIZE,
+                    # A reader that stops for long must not stop the pongs: the windows bound this.
+                    max_queue=4 * self._start.window + 64,
+                    close_timeout=CLOSE_TIMEOUT,
+                    open_timeout=None,
+                )
+                return await self._greet(socket)
+        except (OSError, WebSocketException) as error:
+            why = f"no answer in {self._connect_timeout:g} s" if _late(error) else str(error)
+            hint = f"does `specstream adapter {self._kind}` run there?"
+            if isinstance(error, InvalidStatus) and error.response.status_code == 401:
+                hint = "it wants a key: set SPECSTREAM_ADAPTER_KEY, or pass api_key"
+            raise ConnectionFailed(f"can't reach {self._who}: {why}; {hint}") from error
+
+    async def _greet(self, socket: ClientConnection) -> tuple[Channel, ReadyFrame]:
+        channel = Channel(socket, Conversation("client", self._kind), self._who)
+        try:
+            if socket.subprotocol != SUBPROTOCOL:
+                raise ProtocolError(f"{self._shown} doesn't speak {SUBPROTOCOL}; it is no adapter")
+            ready = await channel.receive()
+            if isinstance(ready, ErrorFrame):
+                raise ready.error()
+            assert isinstance(ready, ReadyFrame)  # the rules let nothing else through
+            if ready.kind != self._kind:
+                raise ConfigError(f"{self._shown} serves: {ready.kind}, not: {self._kind}")
+            return channel, ready
+        except BaseException:
+            channel.abort()
+            raise
+
+    @property
+    def _who(self) -> str:
+        return f"the {self._kind} adapter at {self._shown}"
+
+
+def _late(error: Exception) -> bool:
+    return isinstance(error, TimeoutError) and not error.errno
+
+
+class _Turn:
+    """One turn on one connection: a task of its own feeds the input, `outputs` gives what comes."""
+
+    def __init__(
+        self,
+        name: str,
+        channel: Channel,
+        items: Inlet[Input],
+        start: StartFrame,
+        cancel_timeout: float,
+    ) -> None:
+        self.complete = False  # whether the next turn may use the connection
+        self._name = name
+        self._channel = channel
+        self._items = items
+        self._cancel_timeout = cancel_timeout
+        self._cancel: Cancel | None = None
+        self._broken: SpecstreamError | None = None
+        channel.post(start)
+        self._feeder = asyncio.create_task(self._feed())
+
+    async def outputs(self) -> AsyncGenerator[Output, None]:
+        try:
+            while True:
+                received = await self._channel.receive()
+                if isinstance(received, ErrorFrame):
+                    raise received.error()
+                if isinstance(received, CancelledFrame):
+                    self.complete = True
+                    for cue in received.cues:
+                        yield cue
+                    break
+                if self._items.cancelled:
+                    continue  # what was made before the adapter heard of it
+                if isinstance(received, DoneFrame):
+                    self.complete = True
+                    return
+                assert isinstance(received, Output)  # the rules let nothing else through
+                yield received
+        except SpecstreamError as error:
+            if not self._items.cancelled:
+                failure = self._broken or error
+                raise failure from failure.__cause__
+        await self.stop()
+        async for unread in self._items:
+            assert isinstance(unread, Cancel)
+            self._cancel = unread
+        assert self._cancel is not None
+        yield self._cancel
+
+    async def stop(self) -> None:
+        """End the feeding task. Idempotent."""
+        self._feeder.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait({self._feeder})
+
+    async def _feed(self) -> None:
+        try:
+            async for item in self._items:
+                if isinstance(item, Cancel):
+                    return await self._withdraw(item)
+                await self._items.unless_cancelled(self._channel.room)
+                if not self._items.cancelled:
+                    self._channel.post(item)
+            self._channel.post(EndFrame())
+            await self._items.unless_cancelled(anyio.sleep_forever)
+            async for item in self._items:
+                assert isinstance(item, Cancel)
+                await self._withdraw(item)
+        except Exception as error:
+            self._broken = as_failure(self._name, error)
+            self._channel.abort()
+
+    async def _withdraw(self, cancel: Cancel) -> None:
+        self._cancel = cancel
+        self._channel.post(CancelFrame(reason=cancel.reason[:1000]))
+        await anyio.sleep(self._cancel_timeout)
+        self._channel.abort()  # the adapter hangs: the turn ends without its answer

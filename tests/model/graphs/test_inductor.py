@@ -1,0 +1,240 @@
+"""Compiled code computes what the model computes, is kept, and is refused when it can't be had."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from specstream.errors import ConfigError, ModelUnsupported
+from specstream.model.graphs import CapturePlan, aot, compile_passes, inductor
+from specstream.model.graphs.inductor import InductorPasses
+from specstream.model.graphs.store import PackageStore
+from specstream.model.lean import LeanDecoder
+from specstream.model.runner import ForwardInput, ModelRunner
+from tests.model.families import VOCAB, build, text, whole
+
+# A compiler on a busy machine takes its time.
+pytestmark = pytest.mark.timeout(600)
+PLAN = CapturePlan((1, 3), chain_widths=(2,), chain_steps=3)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiling takes some ten seconds a package: what one test compiled serves the next ones."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def runner(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> ModelRunner:
+    """A model of three layers, compiled two and one at a time."""
+    monkeypatch.setenv("SPECSTREAM_CACHE", str(folder))
+    monkeypatch.setattr(inductor, "_BLOCK", 2)
+    caplog.set_level(logging.INFO, logger="specstream.model")
+    return compiled(build("qwen2", num_hidden_layers=3))
+
+
+def compiled(model: PreTrainedModel, **options: int) -> ModelRunner:
+    made = ModelRunner(model, captured=PLAN, **options)  # type: ignore[arg-type]
+    made.compile()
+    return made
+
+
+def captured(runner: ModelRunner) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    assert runner.compiled is not None
+    return runner.compiled.widths, runner.compiled.chains
+
+
+@torch.inference_mode()
+def test_passes_of_all_kinds_in_turn_give_the_models_own_logits(
+    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With junk behind, taken back, past the cache's first capacity and the first angles."""
+    assert captured(runner) == ((1, 3), ())
+    compiled = 0
+    call = InductorPasses.__call__
+
+    def count(self: InductorPasses, *args: object) -> torch.Tensor | None:
+        nonlocal compiled
+        found = call(self, *args)  # type: ignore[arg-type]
+        compiled += found is not None
+        return found
+
+    monkeypatch.setattr(InductorPasses, "__call__", count)
+    ids = text(300)
+    wanted, cache, at = whole(runner.model, ids), runner.new_cache(), 0
+    for tokens in (1, 5, 1, 2, 3, 240, 1, 1, 3, 2, 20, 2, 1, 3, 3, 12):
+        runner.forward([ForwardInput(text(2, seed=at), cache)])
+        cache.rollback_to(at)
+        part = ids[at : at + tokens]
+        (rows,) = runner.forward([ForwardInput(part, cache, keep=len(part))])
+        torch.testing.assert_close(rows, wanted[at : at + tokens], atol=1e-4, rtol=1e-4)
+        at += tokens
+    assert cache.length == at == 300
+    assert compiled == 16 + 11  # the junk, and all but the wide ones and the very first token
+
+
+@torch.inference_mode()
+def test_several_sequences_and_a_compiled_one_read_the_same_caches(runner: ModelRunner) -> None:
+    texts = [text(12, seed=n) for n in (1, 2)]
+    caches = [runner.new_cache() for _ in texts]
+    runner.forward([ForwardInput(t[:8], c) for t, c in zip(texts, caches, strict=True)])
+    for ids, cache in zip(texts, caches, strict=True):
+        runner.forward([ForwardInput(ids[8:10], cache)])
+    rows = runner.forward([ForwardInput(t[10:], c, 2) for t, c in zip(texts, caches, strict=True)])
+    for ids, found in zip(texts, rows, strict=True):
+        torch.testing.assert_close(found, whole(runner.model, ids)[10:], atol=1e-4, rtol=1e-4)
+
+
+def test_the_next_start_compiles_nothing(
+    runner: ModelRunner, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*args: object) -> None:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(aot, "_compile", never)
+    assert captured(compiled(runner.model)) == ((1, 3), ())
+    # Other weights of the same sizes share the code, and keep their own numbers.
+    other = build("qwen2", num_hidden_layers=3)
+    with torch.inference_mode():
+        for parameter in other.parameters():
+            parameter.mul_(1.1)
+        shared = compiled(other)
+        ids, cache = text(6), shared.new_cache()
+        shared.forward([ForwardInput(ids[:3], cache)])
+        (rows,) = shared.forward([ForwardInput(ids[3:], cache, keep=3)])
+        torch.testing.assert_close(rows, whole(other, ids)[3:], atol=1e-4, rtol=1e-4)
+    assert "not used" not in caplog.text
+
+
+def test_a_start_without_a_compiler_is_not_told_that_its_packages_are_outdated(
+    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor.exc import InvalidCxxCompiler
+    from torch._inductor.package import package
+
+    def asks_the_compiler(*args: object, **options: object) -> None:
+        raise InvalidCxxCompiler
+
+    told: list[str] = []
+    monkeypatch.setattr(package, "load_pt2", asks_the_compiler)
+    monkeypatch.setattr(
+        package.log, "callHandlers", lambda record: told.append(record.getMessage())
+    )
+    again = compiled(runner.model)
+    assert captured(again) == ((1, 3), ())
+    assert told == []
+
+
+def test_a_damaged_package_is_made_again(
+    runner: ModelRunner,
+    folder: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = sorted((folder / "compiled").glob("*.pt2"))
+    good = {path.name: path.read_bytes() for path in files}
+    files[0].write_bytes(b"not a package")
+    monkeypatch.setattr(aot, "_compile", lambda *args: args[-1].write_bytes(good[args[-1].name]))
+    assert captured(compiled(runner.model)) == ((1, 3), ())
+    assert "can't be loaded and is made again" in caplog.text
+    assert files[0].read_bytes() == good[files[0].name]
+
+
+@torch.inference_mode()
+def test_code_that_computes_something_else_is_not_used(
+    runner: ModelRunner,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    call = InductorPasses.__call__
+
+    def off(self: InductorPasses, tokens: torch.Tensor, cache: object) -> torch.Tensor | None:
+        found = call(self, tokens, cache)  # type: ignore[arg-type]
+        return None if found is None else found + 0.1 * (tokens.shape[0] == 3)
+
+    monkeypatch.setattr(InductorPasses, "__call__", off)
+    again = compiled(runner.model)
+    assert captured(again) == ((1,), ())
+    assert "the compiled pass of 3 tokens is off by" in caplog.text
+
+
+@torch.inference_mode()
+def test_a_chain_writes_what_single_steps_write(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Over tokens that may be chosen only, from the end of any sequence, again and again."""
+    monkeypatch.setenv("SPECSTREAM_CACHE", str(folder))
+    draft = compiled(build("llama"), vocab_size=VOCAB - 9)
+    assert captured(draft) == ((1, 3), (2,))
+    ids, cache, plain = text(5), draft.new_cache(), draft.new_cache()
+    for side in (cache, plain):
+        draft.forward([ForwardInput(ids[:3], side)])
+    read = ids[3:]
+    for _ in range(3):
+        found = draft.chain(read, cache)
+        assert found is not None
+        tokens, confidences = found
+        assert cache.length == plain.length + 4
+        for token, confidence in zip(tokens, confidences, strict=True):
+            (row,) = draft.forward([ForwardInput(read, plain)])
+            top, best = row[0].softmax(-1).max(-1)
+            assert int(token) == int(best) < VOCAB - 9
+            torch.testing.assert_close(confidence, top, atol=1e-4, rtol=1e-4)
+            read = token.reshape(1)
+        draft.forward([ForwardInput(read, cache)])
+        draft.forward([ForwardInput(read, plain)])
+        read = text(2, seed=plain.length)
+    assert draft.chain(text(1), cache) is None and cache.length == plain.length
+    call = InductorPasses.chain
+    monkeypatch.setattr(InductorPasses, "chain", lambda *args: tuple(reversed_tokens(call(*args))))
+    assert captured(compiled(build("llama"), vocab_size=VOCAB - 9)) == ((1, 3), ())
+    assert "the compiled chain from 2 tokens is off by" in caplog.text
+
+
+def reversed_tokens(chained: tuple[torch.Tensor, torch.Tensor] | None) -> list[torch.Tensor]:
+    """A planted bug: the right tokens in the wrong order."""
+    assert chained is not None
+    return [chained[0].flip(0), chained[1]]
+
+
+def test_no_compiler_is_said_in_one_line(tmp_path: Path) -> None:
+    from torch._inductor import config
+
+    lean = LeanDecoder.of(build("llama", num_hidden_layers=1))
+    assert lean is not None
+    said = r"^compile: .*\(g\+\+, or the one that CXX names\) – or leave compile off$"
+    with config.patch({"cpp.cxx": ("/nowhere/g++",)}), pytest.raises(ConfigError, match=said):
+        compile_passes(lean, CapturePlan((1,)), store=PackageStore(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cache_that_can_not_be_written_is_said_in_one_line(tmp_path: Path) -> None:
+    lean = LeanDecoder.of(build("llama"))
+    assert lean is not None
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="set SPECSTREAM_CACHE to a folder that can be written"):
+        compile_passes(lean, CapturePlan((1,)), store=PackageStore(tmp_path / "file"))
+
+
+def test_tied_and_untied_models_have_code_of_their_own() -> None:
+    """The exporter makes one constant of two that are the same tensor."""
+    recipes = []
+    for tied in (True, False):
+        lean = LeanDecoder.of(build("llama", tie_word_embeddings=tied))
+        assert lean is not None
+        recipes.append(aot._recipe(lean.weights, 1, (0, 2)))
+    assert recipes[0] != recipes[1]
+    assert recipes[0] | {"tied": False} == recipes[1]
+
+
+def test_models_of_other_kinds_are_refused_by_name() -> None:
+    with pytest.raises(
+        ModelUnsupported, match="MistralForCausalLM here is none; leave compile off"
+    ):
+        ModelRunner(build("mistral", sliding_window=8), captured=PLAN)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+
+from specstream.speculation.policy import Explanation, Kind
+from tests.speculation.policy.simulator import Machine, serve
+from tests.speculation.policy.test_controller import controller, flat, texts
+
+
+def explained(
+    machine: Machine, acceptance: float, kinds: frozenset[Kind], **more: object
+) -> Explanation:
+    control = controller(machine, kinds=kinds)
+    made = texts(3, 100, acceptance, informative=acceptance > 0.0, **more)
+    serve(control, made, machine)
+    return control.explain()
+
+
+DRAFT: frozenset[Kind] = frozenset({"draft"})
+LOOKUP: frozenset[Kind] = frozenset({"ngram"})
+
+
+def test_before_the_first_round() -> None:
+    found = controller(Machine(target=flat)).explain()
+    assert "no round yet" in found.words
+    assert found.predicted_speedup == 1.0
+
+
+def test_a_good_pair() -> None:
+    found = explained(Machine(target=flat), 0.8, DRAFT)
+    assert found.words.startswith("speculating with the draft model (")
+    assert f"predicted {found.predicted_speedup:.2f}x" in found.words
+    assert found.kind == "draft"
+    assert 0.7 < found.acceptance < 0.9
+    assert 1.0 < found.predicted_speedup < found.ceiling
+    assert found.tau == pytest.approx(found.predicted_speedup * found.tau / found.predicted_speedup)
+    assert found.draft_cost == pytest.approx(0.29 / 3.1, rel=0.1)
+    assert found.verify_cost == pytest.approx(flat(1 + round(found.num_tokens)) / 3.1, rel=0.1)
+    assert found.overhead == pytest.approx(0.38 / 3.1, rel=0.1)
+
+
+def test_prompt_lookup() -> None:
+    found = explained(Machine(target=flat), 0.0, LOOKUP, repeats=0.7, run=20.0)
+    assert "prompt lookup (" in found.words and found.kind == "ngram"
+
+
+@pytest.mark.parametrize(
+    ("step", "acceptance", "says"),
+    [
+        (0.29, 0.0, "acceptance is too low (0% of the draft's first tokens;"),
+        (1.6, 0.2, "the draft is too slow (a draft pass costs 5"),
+        (4.0, 0.9, "the draft is too slow (a draft pass costs 1"),
+    ],
+)
+def test_why_not(step: float, acceptance: float, says: str) -> None:
+    found = explained(Machine(target=flat, step=step, noise=0.0), acceptance, DRAFT)
+    assert found.kind == "off"
+    assert found.words.startswith("not speculating: ")
+    assert says in found.words
+
+
+def test_lookup_that_finds_nothing() -> None:
+    found = explained(Machine(target=flat), 0.0, LOOKUP)
+    assert found.words == "not speculating: prompt lookup finds too little"
+
+
+def test_nobody_allowed() -> None:
+    assert "nobody may propose" in explained(Machine(target=flat), 0.9, frozenset()).words
+
+
+def test_a_try_is_called_one() -> None:
+    machine = Machine(target=flat)
+    control = controller(machine, kinds=DRAFT)
+    words = set()
+    observe = control.observe
+
+    def listen(times: object, outcomes: object) -> None:
+        observe(times, outcomes)  # type: ignore[arg-type]
+        words.add(control.explain().words.rpartition("; ")[2])
+
+    control.observe = listen  # type: ignore[method-assign]
+    serve(control, texts(1, 120, 0.0, informative=False), machine)
+    assert "probing" in words and len(words) > 1
+
+
+def test_of_one_request() -> None:
+    machine = Machine(target=flat)
+    control = controller(machine)
+    kept = control.forget
+    control.forget = lambda request_id: None  # type: ignore[method-assign]
+    serve(control, [*texts(1, 200, 0.0, informative=False), *texts(1, 200, 0.9)], machine)
+    assert "not speculating" in control.explain(0).words
+    assert "speculating with the draft" in control.explain(1).words
+    kept(0)
+    assert control.explain(0) == control.explain()  # gone: all of late stands in

@@ -1,0 +1,66 @@
+"""The speedup that a reply's report predicts, on machines that are not what their calibration said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specstream.speculation.policy import Controller, Costs
+from tests.speculation.policy.simulator import Machine, serve
+from tests.speculation.policy.test_controller import ALL, WORKLOADS
+
+# Weight-bound, with little around; and compiled, with a pass that is not much more than the rest.
+MACHINES: dict[str, Machine] = {
+    "plain passes": Machine(
+        target=lambda n: 1.8 + 0.15 * (n > 1) + 0.07 * (n - 1), other=0.25, other_plain=0.2
+    ),
+    "compiled passes": Machine(
+        target=lambda n: 0.75 + 0.1 * (n - 1), step=0.1, other=0.32, other_plain=0.25
+    ),
+}
+
+
+class Telling(Controller):
+    """Notes what it predicted for each request when that is over."""
+
+    def __init__(self, costs: Costs) -> None:
+        super().__init__(kinds=ALL, max_tokens=12, interactive=True, costs=costs)
+        self.predicted: list[float] = []
+
+    def forget(self, request_id: int) -> None:
+        self.predicted.append(self.explain(request_id).predicted_speedup)
+        super().forget(request_id)
+
+
+def calibrated(machine: Machine) -> Costs:
+    """As an engine measures: passes alone and hot, the wider ones more so; and nothing of the rest."""
+    costs = Costs()
+    width_ms = {n: machine.target(n) * (0.94 if n == 1 else 0.88) for n in (1, 2, 5, 9)}
+    costs.seed(0.85 * machine.step, width_ms, draft_read_ms=machine.read, row_ms=0.0)
+    return costs
+
+
+def errors(machine: Machine, workload: str) -> list[float]:
+    """Predicted by true speedup, less 1, of each reply but the first."""
+    control = Telling(calibrated(machine))
+    true = [serve(control, [text], machine).speedup for text in WORKLOADS[workload]()]
+    return [p / t - 1.0 for p, t in zip(control.predicted, true, strict=True)][1:]
+
+
+@pytest.mark.parametrize("planning", [0.05, 0.15])
+@pytest.mark.parametrize("workload", ["dialogue", "code", "rewriting"])
+@pytest.mark.parametrize("machine", MACHINES)
+def test_each_reply_within_10_percent(machine: str, workload: str, planning: float) -> None:
+    """What choosing costs is the controller's own: plain decoding doesn't have it."""
+    made = errors(replace(MACHINES[machine], planning=planning), workload)
+    assert abs(sum(made)) <= 0.06 * len(made)
+    assert sum(map(abs, made)) <= 0.1 * len(made)
+
+
+def test_what_is_taken_for_plain_decoding_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted fault: the choice's own cost is thought to be plain decoding's, too."""
+    plain = Costs.plain
+    monkeypatch.setattr(Costs, "plain", lambda self, rows=1: plain(self, rows) + 0.3)
+    made = errors(replace(MACHINES["compiled passes"], planning=0.15), "code")
+    assert sum(made) > 0.1 * len(made)

@@ -1,0 +1,148 @@
+"""The adaptive proposer carries out plans, and can change no token."""
+
+from __future__ import annotations
+
+import pytest
+
+from specstream.engine.loop import EngineCore
+from specstream.model.runner import ModelRunner
+from specstream.speculation.policy.records import Plan
+from specstream.types import SamplingParams
+from tests.choosers import (
+    DRAFT,
+    MODEL,
+    PROMPTS,
+    RUNNER,
+    SAMPLED,
+    TOKENIZER,
+    Dice,
+    Script,
+    alone,
+    diced,
+    greedy,
+    proposer_with,
+    small_config,
+)
+from tests.tiny import ask, make_core, noisy_copy, run_until_idle, tiny_model
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_greedy_text_is_the_same_whatever_is_chosen(seed: int) -> None:
+    core, dice = diced(seed, max_running=4)
+    asked = [ask(core, text, greedy()) for text in PROMPTS]
+    run_until_idle(core)
+    sources: set[str] = set()
+    for text, (request, inbox) in zip(PROMPTS, asked):
+        assert inbox.token_ids == alone(text)
+        sources |= {kind for kind, n in request.stats.proposer_rounds.items() if n}
+    assert sources == {"draft", "ngram", "off"}
+    assert sum(request.stats.accepted for request, _ in asked) > 20
+
+
+def test_what_was_planned_is_proposed_all_kinds_in_one_step() -> None:
+    script = Script()
+    plans = [Plan("draft", 3), Plan("ngram", 2), Plan("off", 0), Plan("draft", 5), Plan("ngram", 9)]
+    script.rounds = [plans]
+    core = make_core(
+        MODEL, TOKENIZER, proposer_with(script, ModelRunner(DRAFT)), eos_ids=(), max_running=5
+    )
+    texts = ["abab", "the cat the cat", "zq", "aaaa", "xyzxyzxyz"]
+    asked = [ask(core, text, greedy()) for text in texts]
+    core.step()  # round 0 drafts nothing
+    assert [inbox.chunks[-1].drafted for _, inbox in asked] == [0] * 5
+    core.step()
+    drafted = [inbox.chunks[-1].drafted for _, inbox in asked]
+    offers = [outlook.lookup for outlook in script.outlooks]
+    assert drafted == [3, min(2, offers[1]), 0, 5, min(9, offers[4])]
+    _, outcomes = script.told[-1]
+    assert [o.plan for o in outcomes] == plans
+    assert [o.drafted for o in outcomes] == drafted
+    assert [o.accepted for o in outcomes] == [inbox.chunks[-1].accepted for _, inbox in asked]
+
+
+def test_a_round_without_a_proposal_is_nobodys() -> None:
+    core = make_core(MODEL, TOKENIZER, proposer_with(Script(), ModelRunner(DRAFT)), eos_ids=())
+    request, _ = ask(core, "abab", greedy(10))
+    run_until_idle(core)
+    assert request.report().proposer_rounds == {"off": 10}
+
+
+def test_a_plan_beyond_the_budget_is_cut() -> None:
+    script = Script(*[[Plan("draft", 50)]] * 50)
+    core = make_core(MODEL, TOKENIZER, proposer_with(script, ModelRunner(DRAFT)), eos_ids=())
+    for text, room in (("abab", 9), ("a" * 505, 7)):  # the reply's room, and the context's
+        script.rounds = [[Plan("draft", 50)]] * 50
+        request, inbox = ask(core, text, greedy(room))
+        run_until_idle(core)
+        assert len(inbox.token_ids) == room
+        assert inbox.token_ids == alone(text, room)
+        assert max(chunk.drafted for chunk in inbox.chunks) <= room - 2
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_the_last_tokens_are_proposed_for_only_as_far_as_they_count(most: int) -> None:
+    for seed in range(8):
+        core, dice = diced(seed, eos_ids=frozenset())
+        request, inbox = ask(core, "abab", greedy(most))
+        run_until_idle(core)
+        assert inbox.token_ids == alone("abab", most)
+        assert all(0 < outlook.budget < most for outlook in dice.outlooks)
+        assert all(c.drafted < most - c.tokens.start for c in inbox.chunks)
+
+
+def test_without_a_draft_a_plan_for_one_is_a_plain_round() -> None:
+    script = Script(*[[Plan("draft", 4)]] * 50)
+    core = make_core(MODEL, TOKENIZER, proposer_with(script, None, target=RUNNER), eos_ids=())
+    request, inbox = ask(core, "abab", greedy(9))
+    run_until_idle(core)
+    assert inbox.token_ids == alone("abab", 9)
+    assert request.stats.drafted == 0
+
+
+def test_a_request_that_wants_no_drafts_is_never_asked_about() -> None:
+    core, dice = diced(7, eos_ids=frozenset(), max_running=3)
+    plain, plain_inbox = ask(core, "abab", greedy())
+    plain.proposer = "off"
+    drafted, inbox = ask(core, "aaaa", greedy())
+    run_until_idle(core)
+    assert plain_inbox.token_ids == alone("abab", eos=False)
+    assert inbox.token_ids == alone("aaaa", eos=False)
+    assert plain.report().proposer_rounds == {"off": 40}
+    assert plain.report().explanation == ""
+    assert dice.forgotten == [drafted.id]
+    assert all(o.id == drafted.id for _, outcomes in dice.told for o in outcomes)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.2])
+def test_the_reproducible_mode_gives_the_same_tokens_whatever_is_chosen(temperature: float) -> None:
+    model = tiny_model(len(TOKENIZER), seed=2, context=160)
+    draft = noisy_copy(model, 0.1)
+    params = SamplingParams(temperature, top_p=0.95, seed=5, max_tokens=40)
+    replies, accepted = [], 0
+    for seed in (None, 0, 1, 2):
+        dice = Dice(seed or 0, kinds=["off"] if seed is None else ("draft", "ngram", "off"))
+        made = proposer_with(dice, ModelRunner(draft), most=7)
+        config = small_config().model_copy(update={"mode": "reproducible"})
+        target = ModelRunner(model, fixed_width=8)
+        core = EngineCore(config, target, TOKENIZER, made, frozenset())
+        request, inbox = ask(core, "one, two, one,", params)
+        for number in range(seed or 0):
+            ask(core, PROMPTS[number], SAMPLED)
+        run_until_idle(core)
+        replies.append(inbox.token_ids)
+        accepted += request.stats.accepted
+    assert len(replies[0]) == 40
+    assert all(reply == replies[0] for reply in replies)
+    assert accepted > 10
+
+
+def test_a_fixed_width_bounds_the_proposals() -> None:
+    script = Script(*[[Plan("draft", 50)]] * 90)
+    target = ModelRunner(tiny_model(len(TOKENIZER), seed=2, context=160), fixed_width=8)
+    config = small_config().model_copy(update={"mode": "reproducible"})
+    made = proposer_with(script, ModelRunner(DRAFT))
+    core = EngineCore(config, target, TOKENIZER, made, frozenset())
+    _, inbox = ask(core, "abab", greedy(30))
+    run_until_idle(core)
+    assert not inbox.errors
+    assert max(chunk.drafted for chunk in inbox.chunks) == 7

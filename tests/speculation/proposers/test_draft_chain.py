@@ -1,0 +1,131 @@
+"""Greedy steps that are captured as one write what single steps write."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from specstream.model.graphs.cudagraphs import GraphedPasses
+from specstream.model.graphs.widths import CapturePlan
+from specstream.model.lean import LeanDecoder
+from specstream.model.runner import ModelRunner
+from specstream.speculation.proposers.draft_model import DraftModelProposer
+from specstream.speculation.proposers.drafting import Drafting
+from tests.drafts import MODEL, SAMPLED, Text, V, draft, settle
+
+PLAN = CapturePlan((1, 2), chain_widths=(1, 2), chain_steps=3)
+
+
+@pytest.fixture(autouse=True)
+def _inference() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+def captured(**options: int) -> DraftModelProposer:
+    """With chains of three steps, run as graphs that nobody recorded."""
+
+    def replayed(work: Callable[[], None]) -> Callable[[], None]:
+        return work
+
+    proposer = draft(**options)  # type: ignore[arg-type]
+    lean = LeanDecoder.of(MODEL)
+    assert lean is not None
+    proposer._runner._compiled = GraphedPasses(lean.weights, lean.rotary, PLAN, V, replayed)
+    return proposer
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How many chains and how many single passes the drafts run from here on."""
+    calls = {"chain": 0, "forward": 0}
+    chain, forward = ModelRunner.chain, ModelRunner.forward
+
+    def counted_chain(self: ModelRunner, *args: object) -> object:
+        found = chain(self, *args)  # type: ignore[arg-type]
+        calls["chain"] += found is not None
+        return found
+
+    def counted_forward(self: ModelRunner, *args: object) -> object:
+        calls["forward"] += 1
+        return forward(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ModelRunner, "chain", counted_chain)
+    monkeypatch.setattr(ModelRunner, "forward", counted_forward)
+    return calls
+
+
+@pytest.mark.parametrize("looked", [True, False])
+def test_round_after_round_they_are_those_of_single_steps(looked: bool) -> None:
+    """Whatever is accepted, and wherever the chain is told to end."""
+    single, chained = draft(), captured()
+    single._looks = chained._looks = looked
+    left, right = (Text([5, 9, 2, 7, 7, 1]) for _ in range(2))
+    rng = random.Random(1)
+    for number in range(40):
+        count, most = rng.randint(0, 8), rng.randint(1, 9)
+
+        def stop(seen: list[float], most: int = most) -> Callable[[float], bool]:
+            def go_on(confidence: float) -> bool:
+                seen.append(confidence)
+                return len(seen) < most
+
+            return go_on
+
+        told: list[list[float]] = [[], []]
+        asked = looked and number % 3 > 0
+        chains = [
+            Drafting(text, count, stop(seen) if asked else None)
+            for text, seen in zip((left, right), told, strict=True)
+        ]
+        single.write(chains[:1])
+        chained.write(chains[1:])
+        one, many = (chain.proposal(torch.device("cpu")) for chain in chains)
+        assert many.tokens.tolist() == one.tokens.tolist()
+        assert many.length == (min(count, most) if asked else count)
+        assert chains[1].drafted == chains[0].drafted
+        assert told[1] == pytest.approx(told[0], abs=1e-5)
+        accepted = rng.randint(0, one.length)
+        settle(single, left, one, accepted)
+        settle(chained, right, many, accepted)
+
+
+def test_as_many_steps_as_one_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    proposer, text = captured(), Text([3, 4])
+    calls = count_calls(monkeypatch)
+    proposer.write([Drafting(text, 6)])
+    assert calls == {"chain": 2, "forward": 0}
+    proposer.write([Drafting(text, 1)])  # one token is a single step
+    assert calls == {"chain": 2, "forward": 1}
+    proposer.write([Drafting(text, 3), Drafting(Text([1, 2], slot=1), 3)])  # in step
+    assert calls == {"chain": 2, "forward": 4}
+    proposer.write([Drafting(Text([1, 2], slot=2, params=SAMPLED), 3)])  # drawn
+    assert calls == {"chain": 2, "forward": 7}
+
+
+def test_an_end_of_sequence_ends_the_chain() -> None:
+    free = captured()
+    first = Drafting(Text([3, 4]), 6)
+    free.write([first])
+    eos = first.drafted[1]
+    proposer = captured()
+    proposer._eos_ids = frozenset({eos})
+    chain = Drafting(Text([3, 4]), 6)
+    proposer.write([chain])
+    assert chain.drafted == first.drafted[: first.drafted.index(eos) + 1]
+
+
+def test_what_is_no_number_ends_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    proposer = captured()
+    right = GraphedPasses.chain
+
+    def broken(self: GraphedPasses, *args: object) -> object:
+        tokens, confidences = right(self, *args)  # type: ignore[arg-type, misc]
+        return tokens, confidences.index_fill(0, torch.tensor([1]), torch.nan)
+
+    monkeypatch.setattr(GraphedPasses, "chain", broken)
+    chain = Drafting(Text([3, 4]), 6)
+    proposer.write([chain])
+    assert len(chain.drafted) == 1

@@ -1,0 +1,161 @@
+"""The walk is the law: the same borders between counts and between tokens, to nine digits.
+
+`test_rules` shows that the laws are exact; here each is compared with the walk, whose outcome is a
+step function of its two uniforms. The steps must be where the law's cumulative probabilities are.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from specstream.bench.exactness.enumeration import KINDS, random_table
+from specstream.speculation import sequential as module
+from specstream.speculation.rules import (
+    Acceptance,
+    block_rule,
+    deterministic_rule,
+    ratio_rule,
+)
+from specstream.speculation.sequential import Rule, walk
+
+V, COUNT, EPSILON = 5, 4, 1e-9
+LAWS: dict[str, Callable[[Tensor, Tensor, Tensor], Acceptance]] = {
+    "ratio": ratio_rule,
+    "block": block_rule,
+    "deterministic": lambda tokens, draft, target: deterministic_rule(tokens, target),
+}
+Chain = tuple[list[int], Tensor, Tensor]
+
+
+def chains(k: int) -> Iterator[Chain]:
+    """Tokens, draft ``[K, V]`` and target ``[K + 1, V]`` in float64; the tokens are drawn."""
+    generator = torch.Generator().manual_seed(k)
+    for p_kind, q_kind in itertools.product(KINDS, KINDS):
+        target = random_table(p_kind, V, k, COUNT, generator)
+        draft = random_table(q_kind, V, k, COUNT, generator)
+        for n in range(COUNT):
+            p = torch.stack([level[n, 0] for level in target])
+            q = torch.stack([level[n, -1] for level in draft])[:k]
+            yield torch.multinomial(q, 1, generator=generator).flatten().tolist(), q, p
+        same = p[:k].clone()
+        yield torch.multinomial(same, 1, generator=generator).flatten().tolist(), same, p
+
+
+def walked(rule: str, chain: Chain, first: float, second: float = 0.5) -> tuple[int, int]:
+    tokens, draft, target = chain
+    probs = None if rule == "deterministic" else draft
+    law: Rule = "ratio" if rule == "ratio" else "block"
+    outcome = walk(tokens, target, probs, law, (first, second))
+    assert outcome is not None
+    return outcome
+
+
+def law_of(rule: str, chain: Chain) -> Acceptance:
+    tokens, draft, target = chain
+    return LAWS[rule](torch.tensor(tokens), draft, target)
+
+
+def borders(weights: Tensor) -> list[float]:
+    """Cumulative shares of all entries but the last."""
+    return [float(border) for border in (weights.cumsum(-1) / weights.sum())[:-1]]
+
+
+@pytest.mark.parametrize("rule", LAWS)
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_so_many_stand_as_the_law_says(rule: str, k: int) -> None:
+    between = 0
+    for chain in chains(k):
+        for n, border in enumerate(borders(law_of(rule, chain).accepted)):
+            if border > EPSILON:
+                assert walked(rule, chain, border - EPSILON)[0] <= n
+            if border < 1 - EPSILON:
+                assert walked(rule, chain, border + EPSILON)[0] > n
+            between += EPSILON < border < 1 - EPSILON
+    assert between > 20 * k
+
+
+@pytest.mark.parametrize("rule", LAWS)
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_what_follows_is_what_the_law_says(rule: str, k: int) -> None:
+    seen = set()
+    for chain in chains(k):
+        law = law_of(rule, chain)
+        shares = law.accepted.tolist()
+        for n, border in enumerate([*borders(law.accepted), 1.0]):
+            if shares[n] < 4 * EPSILON:
+                continue
+            first = border - shares[n] / 2
+            row = law.following[n]
+            low = 0.0
+            for token, high in enumerate([*borders(row), 1.0]):
+                if high - low > 4 * EPSILON:
+                    assert walked(rule, chain, first, low + EPSILON) == (n, token)
+                    assert walked(rule, chain, first, high - EPSILON) == (n, token)
+                    seen.add((n, token))
+                low = high
+    assert len(seen) > (k + 1) * (V - 1)
+
+
+def test_nothing_proposed_is_a_draw_from_the_target() -> None:
+    target = torch.tensor([[0.0, 0.25, 0.5, 0.25]], dtype=torch.float64)
+    for second, token in ((0.0, 1), (0.24, 1), (0.25, 2), (0.74, 2), (0.75, 3), (1 - 2**-53, 3)):
+        assert walk([], target, None, "block", (0.3, second)) == (0, token)
+        assert walk([], target, target[:0], "ratio", (0.3, second)) == (0, token)
+
+
+@pytest.mark.parametrize("rule", ["ratio", "block"])
+def test_p_and_q_equal_but_for_rounding_leave_the_targets_row(rule: Rule) -> None:
+    """Refusal has the probability of a rounding; what follows it is still a token with mass."""
+    target = torch.tensor([[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
+    draft = torch.tensor([[0.0, 0.5000001, 0.5]])
+    assert walk([1], target, draft, rule, (0.0, 0.2)) == (0, 1)
+    assert walk([1], target, draft, rule, (0.5, 0.2)) == (1, 0)
+
+
+@pytest.mark.parametrize("rule", ["ratio", "block"])
+def test_what_is_no_number_is_not_walked_on(rule: Rule) -> None:
+    _, draft, target = next(chains(2))
+    tokens, nan = [1, 2], float("nan")
+    for broken in range(3):
+        rows = target.clone()
+        rows[broken] = nan
+        for probs in (draft, None):
+            for first in (0.0, 0.5, 1 - 2**-53):
+                outcome = walk(tokens, rows, probs, rule, (first, 0.5))
+                # Only what the reply doesn't get to may be no number.
+                assert outcome is None or outcome[0] < broken
+    for broken in range(2):
+        probs = draft.clone()
+        probs[broken] = nan
+        assert walk(tokens, target, probs, rule, (0.5, 0.5)) is None
+    everything = torch.ones(2, 3) / 3
+    assert walk([1], everything, everything[:1] * nan, rule, (0.5, 0.5)) is None
+
+
+def test_the_comparison_sees_a_wrong_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_weight(own: Tensor, drafted: Tensor, weight: float) -> Tensor:
+        return (own - drafted).clamp_min(0)
+
+    def no_residual(own: Tensor, drafted: Tensor, weight: float) -> Tensor:
+        return own
+
+    for residual in (full_weight, no_residual):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "_residual", residual)
+            with pytest.raises(AssertionError):
+                test_so_many_stand_as_the_law_says("block", 4)
+            with pytest.raises(AssertionError):
+                test_what_follows_is_what_the_law_says("block", 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_without", lambda own, token: own)
+        with pytest.raises(AssertionError):
+            test_what_follows_is_what_the_law_says("deterministic", 2)
+    with monkeypatch.context() as patch:
+        patch.setitem(module._FIND, "ratio", module._block)
+        with pytest.raises(AssertionError):
+            test_so_many_stand_as_the_law_says("ratio", 2)

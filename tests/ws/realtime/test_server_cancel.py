@@ -1,0 +1,198 @@
+"""Stopping a response, in every phase of its life."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import AsyncGenerator
+
+import anyio
+import pytest
+
+from specstream.pipeline.link import Inlet
+from specstream.testing import ScriptedEngine
+from specstream.types import Phrase, SamplingParams, ScenePrompt
+from specstream.ws.counters import Counters
+from specstream.ws.realtime import turn
+from specstream.ws.realtime.adapter_pool import AdapterPool, Factories
+from specstream.ws.realtime.outbox import Outbox
+from specstream.ws.realtime.request import Order, ResponseContext
+from tests.ws.doubles import (
+    ALL_OWN,
+    AUDIO_DONE,
+    END,
+    TEXT_DONE,
+    WORDS,
+    Gate,
+    HandClock,
+    Stand,
+    WordVoice,
+    settle,
+    shape,
+    wait_for,
+)
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test may pass because a stage that hangs is stopped after a while."""
+    monkeypatch.setattr(turn, "CANCEL_GRACE_S", math.inf)
+
+
+async def test_cancel_before_the_first_token_keeps_what_was_said() -> None:
+    gate = Gate()
+    engine = ScriptedEngine(["one two three."], gate=gate)
+    stand = Stand(engine)
+    async with stand.running(), stand.client() as wire:
+        await wire.ask("Hi")
+        await wire.until("response.created")
+        await wait_for(lambda: bool(engine.generations))
+        await wire.send("response.cancel")
+        done = (await wire.until("response.done"))["response"]
+        assert (done["status"], done["output"]) == ("cancelled", [])
+        assert done["status_details"] == {"type": "cancelled", "reason": "client_cancelled"}
+        assert wire.types()[-2:] == ["response.created", "response.done"]
+        gate.open()
+        await wire.ask("Are you there?", output_modalities=["text"])
+        await wire.until("response.done")
+        assert [m["content"] for m in engine.requests[1][0]] == ["Hi", "Are you there?"]
+
+
+async def test_cancel_in_the_middle_of_the_text() -> None:
+    gate = Gate(shut=False)
+    engine = ScriptedEngine(["one two three four.", "five."], gate=gate)
+    stand = Stand(engine)
+    async with stand.running(), stand.client() as wire:
+        gate.shut(after=2)
+        await wire.ask("Hi", output_modalities=["text"])
+        await wire.until("response.output_text.delta")
+        await wire.until("response.output_text.delta")
+        await wire.send("response.cancel", response_id=wire.seen[-1]["response_id"])
+        done = (await wire.until("response.done"))["response"]
+        assert shape(wire.types()[-6:]) == ["deltas", *TEXT_DONE, *END]
+        assert done["output"][0]["content"] == [{"type": "output_text", "text": "one two"}]
+        assert done["output"][0]["status"] == "incomplete"
+        assert engine.generations[0].report.finish_reason == "cancelled"
+        gate.open()
+        await wire.ask("Go on.", output_modalities=["text"])
+        await wire.until("response.done")
+        assert [m["content"] for m in engine.requests[1][0]] == ["Hi", "one two", "Go on."]
+
+
+@pytest.mark.parametrize("buffer_s", [30.0, 0.5], ids=["roomy", "full"])
+async def test_cancel_in_the_middle_of_the_audio(buffer_s: float) -> None:
+    clock = HandClock()
+    engine = ScriptedEngine([WORDS])
+    stand = Stand(engine, clock=clock, buffer_s=buffer_s)
+    async with stand.running(), stand.client() as wire:
+        await wire.send("session.update", session={"type": "realtime", **ALL_OWN})
+        await wire.ask("Hi")
+        sent = 0
+        while sent < 48000:
+            sent = (await wire.until("response.output_audio.delta"))["specstream"]["samples"][1]
+        assert sent == 48000, "two seconds ahead of the play-out, and no more"
+        await settle()
+        await wire.send("response.cancel")
+        done = (await wire.until("response.done"))["response"]
+        assert shape(wire.types())[-7:] == [*AUDIO_DONE, *END[:3], "specstream.report", END[3]]
+        audio = [e for e in wire.seen if e["type"] == "response.output_audio.delta"]
+        assert sum(len(base64.b64decode(e["delta"])) for e in audio) == 2 * 48000
+        ten = " ".join(f"word{n}" for n in range(10))
+        assert done["output"][0]["content"] == [{"type": "output_audio", "transcript": ten}]
+        said = next(e for e in wire.seen if e["type"] == AUDIO_DONE[1])["transcript"]
+        assert said == WORDS, "the transcript's end is that of its deltas"
+        cues = [e["cue"]["name"] for e in wire.seen if e["type"] == "specstream.avatar.delta"]
+        assert cues[-1] == "sil", "the face comes to rest"
+        seen = len(wire.seen)
+        clock.advance(60.0)
+        await settle()
+        error = await wire.refused("response.cancel")
+        assert error["code"] == "response_cancel_not_active"
+        assert len(wire.seen) == seen + 1, "nothing came after response.done"
+        item = done["output"][0]["id"]
+        await wire.send(
+            "conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=700
+        )
+        await wire.until("conversation.item.truncated")
+        await wire.ask("And?", output_modalities=["text"])
+        await wire.until("response.done")
+        assert engine.requests[1][0][1] == {"role": "assistant", "content": "word0 word1 word2"}
+
+
+async def test_truncating_the_item_that_is_being_spoken_stops_it() -> None:
+    stand = Stand(ScriptedEngine([WORDS]), clock=HandClock())
+    async with stand.running(), stand.client() as wire:
+        await wire.ask("Hi")
+        delta = await wire.until("response.output_audio.delta")
+        fields = {"item_id": delta["item_id"], "content_index": 0, "audio_end_ms": 50}
+        await wire.send("conversation.item.truncate", **fields)
+        done = (await wire.until("response.done"))["response"]
+        assert done["status"] == "cancelled"
+        answer = await wire.next()
+        assert answer["type"] == "conversation.item.truncated"
+        assert {key: answer[key] for key in fields} == fields
+        await wire.send("conversation.item.retrieve", item_id=delta["item_id"])
+        item = (await wire.until("conversation.item.retrieved"))["item"]
+        assert item["content"] == [{"type": "output_audio", "transcript": ""}]
+
+
+async def test_cancel_while_the_voice_hangs() -> None:
+    voice_gate = Gate()
+    stand = Stand(ScriptedEngine([WORDS]), voice=lambda: WordVoice(gate=voice_gate))
+    async with stand.running(), stand.client() as wire:
+        await wire.ask("Hi")
+        await wait_for(lambda: stand.voices[-1].speaking == 1)
+        await wire.send("response.cancel")
+        assert (await wire.until("response.done"))["response"]["status"] == "cancelled"
+        assert stand.voices[-1].speaking == 0
+
+
+class StubbornStage:
+    """Comes to rest for nothing and nobody."""
+
+    name = "prompt"
+
+    def __init__(self) -> None:
+        self.released = False
+
+    async def run(self, items: Inlet[Phrase]) -> AsyncGenerator[ScenePrompt, None]:
+        try:
+            async for _ in items:
+                await anyio.sleep_forever()
+                yield  # type: ignore[misc]
+        finally:
+            self.released = True
+
+
+async def test_a_stage_that_does_not_come_to_rest_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turn, "CANCEL_GRACE_S", 0.01)
+    stage = StubbornStage()
+    stand = Stand(ScriptedEngine(["one. two."]), prompt=lambda: stage)
+    async with stand.running(), stand.client() as wire:
+        await wire.send("session.update", session={"type": "realtime", **ALL_OWN})
+        await wire.ask("Hi", output_modalities=["text"])
+        await wire.until("response.output_text.delta")
+        await wire.send("response.cancel")
+        assert (await wire.until("response.done"))["response"]["status"] == "cancelled"
+        assert stage.released
+
+
+async def test_a_cancel_stops_the_model_at_once() -> None:
+    engine = ScriptedEngine(["one two."], gate=Gate())
+    order = Order([], SamplingParams(), False, frozenset(), None)
+    clock, counters = HandClock(), Counters()
+    outbox = Outbox(clock.now)
+    pipeline = await AdapterPool(Factories()).pipeline(audio=False, avatar=False, prompt=False)
+    tools = ResponseContext(engine.session(), pipeline, outbox, clock, counters)
+    one = turn.Turn(order, tools)
+    async with anyio.create_task_group() as group:
+        group.start_soon(one.run)
+        await wait_for(lambda: bool(engine.generations))
+        await anyio.wait_all_tasks_blocked()
+        assert one.cancel()
+        assert engine.generations[0]._finish == "cancelled", "in the same step of the loop"
+        assert not one.cancel()
+    assert not one.cancel()
+    assert counters.responses == {"cancelled": 1}

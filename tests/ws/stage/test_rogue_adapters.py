@@ -1,0 +1,158 @@
+"""Adapters on sockets that lie, hang or flood: the reply fails with a typed error, its text is whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from websockets.asyncio.server import ServerConnection
+
+from specstream.errors import AdapterFailed
+from specstream.pipeline.limits import MAX_MARKS
+from specstream.pipeline.stage import Pipeline, StageFailed
+from specstream.testing import ScriptedEngine
+from specstream.types import Span, Speech
+from specstream.ws.realtime import audio
+from specstream.ws.realtime.audio import AudioPacer, Resampler
+from specstream.ws.stage.codec import AudioFrame, encode
+from specstream.ws.stage.remote import RemoteStage
+from tests.standins import Relay, events_by_source, stream
+from tests.ws.doubles import FreeClock, Stand
+from tests.ws.remotes import PHRASES, impostor
+
+Answer = Callable[[ServerConnection, dict[str, Any]], Awaitable[None]]
+TEXT = "one two three four."
+
+
+def head(rate: int, samples: tuple[int, int] = (0, 0), marks: int = 0) -> dict[str, Any]:
+    mark = {"kind": "word", "text": "x", "samples": [0, 0], "chars": [0, 1]}
+    where = {"chars": [0, 5], "tokens": [0, 1], "phrase": 0, "last": False}
+    return {"sample_rate": rate, "samples": list(samples), "marks": [mark] * marks, **where}
+
+
+def says(*heads: dict[str, Any]) -> Answer:
+    """An adapter that answers its first phrase with these."""
+
+    async def answer(socket: ServerConnection, frame: dict[str, Any]) -> None:
+        if frame["type"] != "chunk":
+            return
+        for number, speech in enumerate(heads):
+            start, end = speech["samples"]
+            audio = number if end > start else None
+            await socket.send(json.dumps({"type": "speech", "speech": speech, "audio": audio}))
+            if audio is not None:
+                pcm = b"\0\0" * (end - start)
+                await socket.send(encode(AudioFrame(number, speech["sample_rate"], start, pcm)))
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "said"),
+    [
+        (says(head(1, (0, 1))), "protocol_error", "4000"),
+        (says(head(1_048_573, (0, 100))), "protocol_error", "192000"),
+        (says(head(24_000, (0, 10), marks=MAX_MARKS + 1)), "protocol_error", "1024"),
+        (says(head(24_000, (0, 10), marks=12_000)), "protocol_error", ""),
+        (says(head(191_999, (0, 100))), "adapter_failed", "191999 Hz can't be converted"),
+        (says(head(4000, (0, 500_000))), "adapter_failed", "samples in one piece"),
+        (says(head(8000, (0, 80)), head(16_000, (80, 90))), "adapter_failed", "was due"),
+        (says(head(8000, (800, 880))), "adapter_failed", "where 0 at"),
+    ],
+    ids=lambda value: None if callable(value) else str(value),
+)
+async def test_what_a_voice_claims_is_bounded(answer: Answer, code: str, said: str) -> None:
+    async with impostor(answer) as port:
+        stage = RemoteStage(f"ws://127.0.0.1:{port}", "voice")
+        stand = Stand(ScriptedEngine([TEXT]), voice=lambda: stage)
+        async with stand.running(), stand.client() as wire:
+            await wire.ask("Hi")
+            done = (await wire.until("response.done"))["response"]
+            assert done["status"] == "failed"
+            error = done["status_details"]["error"]
+            assert error["code"] == code
+            assert said in error["message"]
+            assert done["output"][0]["content"][0]["transcript"] == TEXT
+            await wire.ask("Hi", output_modalities=["text"])
+            assert (await wire.until("response.done"))["response"]["status"] == "completed"
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("kind", ["voice", "prompt", "avatar"])
+async def test_a_remote_adapter_that_hangs_is_stopped(kind: Any) -> None:
+    async def answer(socket: ServerConnection, frame: dict[str, Any]) -> None:
+        return None
+
+    class Echo(Relay):
+        name = "echo"
+
+    class Talk(Relay):
+        name = "talk"
+
+        async def run(self, items: Any) -> Any:
+            async for phrase in items:
+                where = (phrase.chars, phrase.tokens, phrase.index)
+                yield Speech(b"", 8000, Span(0, 0), (), *where)
+
+    async with impostor(answer, kind) as port:
+        async with RemoteStage(f"ws://127.0.0.1:{port}", kind) as stage:
+            start = anyio.current_time()
+            branch: list[Any] = [Talk(), stage] if kind == "avatar" else [stage]
+            line = Pipeline([branch, [Echo()]], head=Relay())
+            async with line.run(stream(PHRASES)) as run:
+                found = await events_by_source(run)
+            assert 60 <= anyio.current_time() - start < 90
+    (failed,) = found[kind]
+    assert isinstance(failed, StageFailed)
+    assert isinstance(failed.error, AdapterFailed)
+    assert "60 s" in str(failed.error)
+    assert found["echo"] == PHRASES
+
+
+@pytest.mark.parametrize("rate", [22_051, 22_254, 191_999, 4001])
+def test_a_rate_that_takes_too_long_a_kernel_is_refused(rate: int) -> None:
+    with pytest.raises(AdapterFailed, match=f"{rate} Hz can't be converted"):
+        Resampler(rate)
+
+
+@pytest.mark.parametrize(
+    "rate", [8000, 11_025, 12_000, 16_000, 22_050, 32_000, 44_100, 48_000, 96_000, 176_400, 192_000]
+)
+def test_usual_rates_have_small_kernels(rate: int) -> None:
+    assert Resampler(rate)._kernel.size <= audio._MAX_TAPS // 4
+
+
+async def test_a_long_piece_is_converted_in_parts() -> None:
+    outflow = AudioPacer(FreeClock(), lead_s=2.0, buffer_s=60.0)
+    turns, ended = 0, False
+
+    async def other() -> None:
+        nonlocal turns
+        while not ended:
+            turns += 1
+            await anyio.lowlevel.checkpoint()
+
+    seconds = 10
+    piece = Speech(
+        b"\x01\0" * 16_000 * seconds,
+        16_000,
+        Span(0, 16_000 * seconds),
+        (),
+        Span(0, 1),
+        Span(0, 1),
+        0,
+    )
+    async with anyio.create_task_group() as group:
+        group.start_soon(other)
+        await outflow.put(piece)
+        ended = True
+    assert turns >= 2 * 16_000 * seconds // audio._SLICE
+    outflow.close()
+    length = 0
+    while (part := await outflow.take()) is not None:
+        length += part.samples.length
+    assert length == 24_000 * seconds
