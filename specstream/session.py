@@ -1,4 +1,4 @@
-"""The async face: an engine and its generations. Loads no torch until it is entered."""
+"""`Engine`: the asyncio API over the engine thread. Loads no torch until it is entered."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Engine:
         self._worker: EngineWorker | None = None
         self._process = 0
         self._closed = anyio.Event()
-        self._handover: ThreadBridge[Chunk | SpecstreamError] | None = None
+        self._bridge: ThreadBridge[Chunk | SpecstreamError] | None = None
 
     @classmethod
     def load(
@@ -94,7 +94,7 @@ class Engine:
         module = await asyncio.to_thread(importlib.import_module, "specstream.engine.worker")
         if self._worker is not None:
             raise ConfigError("this engine was entered before; make a new one")
-        self._handover, self._process = ThreadBridge(loop), os.getpid()
+        self._bridge, self._process = ThreadBridge(loop), os.getpid()
         ready: asyncio.Future[None] = loop.create_future()
 
         def settle(error: SpecstreamError | None) -> None:
@@ -126,7 +126,7 @@ class Engine:
     async def _shut(self) -> None:
         assert self._worker is not None
         if os.getpid() != self._process:
-            return  # after a fork: the thread, and what the loop watches, are the parent's
+            return  # in a forked process: the thread is the parent's
         self._worker.close()
         ended = asyncio.ensure_future(self._ended(self._worker))
         cancelled: asyncio.CancelledError | None = None
@@ -135,10 +135,6 @@ class Engine:
                 await asyncio.shield(ended)
             except asyncio.CancelledError as error:
                 cancelled = error
-        # A second interrupt cancels the waiting itself; the thread may still ring then, and the
-        # descriptor that it writes to must not become somebody else's.
-        if self._handover is not None and not ended.cancelled():
-            self._handover.close()
         if cancelled is not None:
             raise cancelled
 
@@ -155,7 +151,7 @@ class Engine:
                 "this process was forked from the one that runs the engine, and an engine doesn't "
                 "survive that: load one here, or start processes by 'spawn'"
             )
-        if self._handover is not None and self._handover.loop.is_closed():
+        if self._bridge is not None and self._bridge.loop.is_closed():
             self._worker.close()
             raise EngineClosed(
                 "the event loop that entered this engine is closed, and the engine with it: load "
@@ -164,10 +160,10 @@ class Engine:
         return self._worker
 
     def _own_loop(self) -> ThreadBridge[Chunk | SpecstreamError]:
-        assert self._handover is not None
-        if asyncio.get_running_loop() is not self._handover.loop:
+        assert self._bridge is not None
+        if asyncio.get_running_loop() is not self._bridge.loop:
             raise EngineError("this engine belongs to the event loop that entered it; ask it there")
-        return self._handover
+        return self._bridge
 
     @asynccontextmanager
     async def generate(
