@@ -1,6 +1,6 @@
 """Where sentences end: a pure function from a stop and the text around it to a verdict.
 
-As in `text_marks`, the answer is None as long as more text could change it. What is waited for:
+As in `segment_marks`, the answer is None as long as more text could change it. What is waited for:
 
 - mostly: the first character after the stop that is not white space
 - after an abbreviation, an initial, or a number of one or two digits: the word after it
@@ -22,7 +22,7 @@ from specstream.pipeline.abbreviations import (
     Stop,
     stop_after,
 )
-from specstream.pipeline.text_marks import (
+from specstream.pipeline.segment_marks import (
     CLAUSE_MARKS,
     CLOSERS,
     DASHES,

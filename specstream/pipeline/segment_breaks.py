@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from specstream.pipeline.abbreviations import Stop, stop_after
-from specstream.pipeline.text_marks import CLOSERS, OPENERS, WIDE_CLAUSE_MARKS
-from specstream.pipeline.text_stops import STOPS, word_before
+from specstream.pipeline.segment_marks import CLOSERS, OPENERS, WIDE_CLAUSE_MARKS
+from specstream.pipeline.segment_stops import STOPS, word_before
 
 __all__ = ["Whole", "has_words", "length_break", "quiet_break"]
 

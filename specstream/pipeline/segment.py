@@ -5,7 +5,7 @@ and a sentence that is too long ends at its best break. Laid end to end, phrases
 
 Which phrases come out depends on the reply alone, not on how its text was dealt out in chunks (but
 for those that a deadline forced): a boundary is decided as soon as the text after it can't change
-the decision any more, and no sooner. `text_marks` and `text_stops` say how much text that takes;
+the decision any more, and no sooner. `segment_marks` and `segment_stops` say how much text that takes;
 mostly it is the next visible character.
 """
 
@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 
 from specstream.errors import ConfigError, ProtocolError
-from specstream.pipeline.text_breaks import Whole, has_words, length_break, quiet_break
-from specstream.pipeline.text_marks import (
+from specstream.pipeline.segment_breaks import Whole, has_words, length_break, quiet_break
+from specstream.pipeline.segment_marks import (
     END,
     LOOK_BACK,
     WIDE,
@@ -26,7 +26,7 @@ from specstream.pipeline.text_marks import (
     clause,
     newline,
 )
-from specstream.pipeline.text_stops import FIRST_MARKS, MARKS, is_stop, stop
+from specstream.pipeline.segment_stops import FIRST_MARKS, MARKS, is_stop, stop
 from specstream.pipeline.token_map import TokenMap
 from specstream.types import Chunk, Phrase, Span, Tag
 
