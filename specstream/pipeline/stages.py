@@ -1,4 +1,4 @@
-"""The stages of a voice turn: clocks, provenance, cancel and revoke for adapters that know none of it."""
+"""The stages of a voice turn: they give adapters clocks, provenance, cancel and revoke."""
 
 from __future__ import annotations
 

@@ -101,10 +101,10 @@ async def test_finished_prompts_come_with_the_next_phrase() -> None:
     await board.close()
 
 
-async def test_the_text_itself_is_the_reference() -> None:
+async def test_what_the_shot_shows_is_the_reference() -> None:
     writer = Writer(richer)
     await shoot(ModelRewriter(writer))
-    assert "She opened her box." in writer.references[1]
+    assert writer.references[1].startswith("Iris opened her box.\nMedium shot: Iris opened")
     assert "smile" not in "".join(writer.references)
 
 
