@@ -86,9 +86,9 @@ def given(library: EspeakLibrary, monkeypatch: pytest.MonkeyPatch) -> list[bytes
 
 async def test_closing_early_stops_the_library_within_one_buffer(given: list[bytes]) -> None:
     voice = EspeakVoice()
-    whole = len(await speak(voice, LONG))
+    whole = len(await speak(voice, LONG * 9))
     given.clear()
-    stream = voice.synthesize(phrase(LONG))
+    stream = voice.synthesize(phrase(LONG * 9))
     await anext(stream)
     await stream.aclose()
     at_close = len(given)

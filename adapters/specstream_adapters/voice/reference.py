@@ -25,38 +25,14 @@ _VOWELS = {  # IPA: the first two formants in Hz (Peterson and Barney 1952)
     "i": (270, 2290), "ə": (490, 1350),
 }  # fmt: skip
 _HISSES = {
-    "s": 1.0,
-    "z": 0.7,
-    "f": 0.35,
-    "h": 0.2,
-    "θ": 0.25,
-    "v": 0.3,
-    "k": 0.5,
-    "t": 0.6,
-    "p": 0.3,
-}
+    "s": 1.0, "z": 0.7, "f": 0.35, "h": 0.2, "θ": 0.25, "v": 0.3, "k": 0.5, "t": 0.6, "p": 0.3,
+}  # fmt: skip
 _LETTERS = dict(zip("aeiouybcdfghjklmnpqrstvwxz", "ɑɛɪɔʊibkdfghʒklmnpkɹstvwsz", strict=True))
 _DIGITS = ("zɪɹɔ", "wən", "tʊ", "θɹi", "fɔɹ", "fɑɪv", "sɪks", "sɛvən", "ɛɪt", "nɑɪn")
 _SIGNS = {
-    "$": "dɑləɹ",
-    "€": "jʊɹɔ",
-    "£": "pɑʊnd",
-    "%": "pəsɛnt",
-    "&": "ɛnd",
-    "@": "ɛt",
-    "+": "pləs",
-}
-_PAUSES_MS = {
-    ",": 160,
-    ";": 160,
-    ":": 160,
-    "–": 160,
-    "—": 160,
-    ".": 340,
-    "!": 340,
-    "?": 340,
-    "…": 340,
-}
+    "$": "dɑləɹ", "€": "jʊɹɔ", "£": "pɑʊnd", "%": "pəsɛnt", "&": "ɛnd", "@": "ɛt", "+": "pləs",
+}  # fmt: skip
+_PAUSES_MS = dict.fromkeys(",;:–—", 160) | dict.fromkeys(".!?…", 340)
 _VOWEL_MS, _CONSONANT_MS = 85, 60
 
 Samples = NDArray[np.int16]
