@@ -1,4 +1,4 @@
-"""Tags in the text (``[smile]``, ``[shakes her head]``) to what a face or body does."""
+"""Tags in the text (``[smile]``, ``[shakes her head]``) to gestures and emotions."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from specstream_adapters.avatar.visemes import both_sides
 
 __all__ = ["DIRECTIONS", "NEUTRAL", "Direction", "direct"]
 
-Kind = Literal["emotion", "gesture"]
+Kind = Literal["viseme", "emotion", "gesture"]
 _EMOTION_MS, _GESTURE_MS = 4000, 1200
 
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """What a tag asks for. ``weights`` are ARKit blend shapes at their final values."""
+    """What a face or body is to do. ``weights`` are ARKit blend shapes at their final values."""
 
     kind: Kind
     name: str
@@ -110,15 +110,8 @@ _SCALES = dict.fromkeys("slightly softly gently faintly small little weakly quie
 _SCALES |= dict.fromkeys("very big broadly widely brightly strongly really extremely".split(), 1.25)
 _FILLERS = frozenset("a an the his her its their my your with again slowly quickly once".split())
 _ENDINGS = (
-    ("ing", ""),
-    ("ing", "e"),
-    ("ied", "y"),
-    ("ies", "y"),
-    ("es", ""),
-    ("ed", ""),
-    ("d", ""),
-    ("s", ""),
-)
+    ("ing", ""), ("ing", "e"), ("ied", "y"), ("ies", "y"), ("es", ""), ("ed", ""), ("d", ""), ("s", ""),
+)  # fmt: skip
 
 
 def _stems(word: str) -> list[str]:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from specstream.types import Mark, Span, Speech
-from specstream_adapters.avatar.loudness import Loudness
-from specstream_adapters.avatar.mouth import Segment
-from specstream_adapters.avatar.spelling import spell
-from specstream_adapters.avatar.visemes import CLOSURES, SILENCE, Phone, lone_stress, parse_ipa
+from specstream_adapters.avatar.mouth import Loudness, Segment
+from specstream_adapters.avatar.visemes import (
+    CLOSURES,
+    SILENCE,
+    Phone,
+    lone_stress,
+    parse_ipa,
+    spell,
+)
 
 __all__ = ["Timeline"]
 
