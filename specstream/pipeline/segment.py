@@ -19,8 +19,8 @@ from specstream.pipeline.segment_marks import (
     END,
     LOOK_BACK,
     WIDE,
+    Decision,
     Reason,
-    Verdict,
     backticks,
     bracket,
     clause,
@@ -55,23 +55,21 @@ class Segmenter:
             raise ConfigError(f"max_chars must be at least {_SHORTEST_WINDOW}, not {max_chars}")
         if first_clause_chars is not None and first_clause_chars < 1:
             raise ConfigError(f"first_clause_chars must be at least 1, not {first_clause_chars}")
-        self._first_clause_chars = first_clause_chars
-        self._max_chars = max_chars
+        self._first_clause_chars, self._max_chars = first_clause_chars, max_chars
         self._tokens = TokenMap()
-        self._index = 0
-        self._t_ms = 0.0
+        self._index, self._t_ms = 0, 0.0
         self._origin: int | None = None  # offset of the reply's first character
         self._start = 0  # offset of text[head]
-        # What was spoken last (for the rules to look back at), then what waits. A reply begins like
-        # a line does.
+        # The end of the text that was spoken (rules look back at it), then the text that waits. The
+        # newline: a reply begins like a line does.
         self._text = "\n"
         self._head = 1
         self._fenced = False  # whether head is inside a block of code
         self._rewind()
 
     def _rewind(self) -> None:
-        """Forget what was found after head."""
-        self._seen = self._head  # every mark before it has been judged
+        """Forget the marks that were found after head."""
+        self._seen = self._head  # every mark before it has been decided
         self._wholes: list[Whole] = []
         self._fences: list[int] = []
 
@@ -110,8 +108,8 @@ class Segmenter:
 
     def close(self) -> list[Phrase]:
         """The reply has ended: return everything that is left."""
-        self._text += END
         phrases: list[Phrase] = []
+        self._text += END
         while found := self._next_cut():
             phrases.append(self._emit(*found))
         self._text = self._text[:-1]
@@ -152,16 +150,16 @@ class Segmenter:
         marks = MARKS if self._clause_chars is None else FIRST_MARKS
         while mark := marks.search(self._text, self._seen):
             at = mark.start()
-            verdict = self._judge(mark[0], at)
-            self._seen = at if verdict is None else verdict.resume
-            if verdict is None:
+            decision = self._decide(mark[0], at)
+            self._seen = at if decision is None else decision.resume
+            if decision is None:
                 return None
-            if verdict.whole:
-                self._wholes.append(Whole(at, verdict.resume, verdict.tag))
-            if verdict.fence:
+            if decision.whole:
+                self._wholes.append(Whole(at, decision.resume, decision.tag))
+            if decision.fence:
                 self._fences.append(at)
-            if verdict.cut and has_words(self._text, self._head, verdict.resume, self._wholes):
-                return verdict.resume, verdict.reason
+            if decision.cut and has_words(self._text, self._head, decision.resume, self._wholes):
+                return decision.resume, decision.reason
         self._seen = len(self._text)
         return None
 
@@ -170,12 +168,12 @@ class Segmenter:
         """How long a clause must be to end the phrase; None if it can't."""
         return self._first_clause_chars if self._start == self._origin else None
 
-    def _judge(self, mark: str, at: int) -> Verdict | None:
+    def _decide(self, mark: str, at: int) -> Decision | None:
         fenced = self._fenced ^ (len(self._fences) % 2 == 1)
         if mark == "`":
             return backticks(self._text, at, fenced=fenced)
         if fenced:
-            return Verdict(at + 1)
+            return Decision(at + 1)
         if mark == "[":
             return bracket(self._text, at)
         if mark == "\n":
@@ -184,11 +182,11 @@ class Segmenter:
             return stop(self._text, at)
         wanted = self._clause_chars
         if wanted is None:
-            return Verdict(at + 1)
-        verdict = clause(self._text, at, self._head)
-        if verdict and verdict.cut and self._weight(verdict.resume) < wanted:
-            return Verdict(verdict.resume)
-        return verdict
+            return Decision(at + 1)
+        decision = clause(self._text, at, self._head)
+        if decision and decision.cut and self._weight(decision.resume) < wanted:
+            return Decision(decision.resume)
+        return decision
 
     def _weight(self, end: int) -> int:
         """About how long the text up to ``end`` sounds, in Latin letters."""

@@ -71,11 +71,8 @@ def length_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> i
         end = found.end()
         if not _torn(end, wholes) and has_words(text, head, end, wholes):
             return end
-    for loose in (False, True):
-        cut = _last_break(text, head, limit, wholes, loose=loose)
-        if cut > head:
-            return cut
-    return _hard_break(text, head, limit, wholes)
+    between = (_last_break(text, head, limit, wholes, loose=loose) for loose in (False, True))
+    return next((cut for cut in between if cut > head), 0) or _hard_break(text, head, limit, wholes)
 
 
 def _last_break(
@@ -91,8 +88,8 @@ def _last_break(
     return head
 
 
-def _torn(at: int, wholes: Sequence[Whole]) -> bool:
-    return any(whole.start < at < whole.end for whole in wholes)
+def _torn(at: int, wholes: Sequence[Whole]) -> Whole | None:
+    return next((whole for whole in wholes if whole.start < at < whole.end), None)
 
 
 def _belongs_to_next(text: str, head: int, end: int) -> bool:
@@ -124,10 +121,10 @@ def _hard_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> in
             break
     else:
         at = len(text)
-    for whole in wholes:
-        if whole.start < at < whole.end:
-            return whole.start if whole.start > head else whole.end
-    return at
+    whole = _torn(at, wholes)
+    if whole is None:
+        return at
+    return whole.start if whole.start > head else whole.end
 
 
 def _modifies(char: str) -> bool:

@@ -60,8 +60,13 @@ def speak(text: str, voice: EspeakVoice | None = None) -> AsyncGenerator[SpeechB
     return (voice or EspeakVoice()).synthesize(phrase)
 
 
-async def read(stream: AsyncGenerator[SpeechBuffer, None]) -> list[SpeechBuffer]:
-    return [buffer async for buffer in stream]
+async def read(
+    stream: AsyncGenerator[SpeechBuffer, None], heard: list[SpeechBuffer] | None = None
+) -> list[SpeechBuffer]:
+    heard = [] if heard is None else heard
+    async for buffer in stream:
+        heard.append(buffer)
+    return heard
 
 
 async def settled() -> None:
@@ -137,8 +142,7 @@ async def test_a_failure_comes_after_what_was_said(library: CountingLibrary, fai
     library.fail_at = fail_at
     heard: list[SpeechBuffer] = []
     with pytest.raises(AdapterFailed, match="out of breath") as caught:
-        async for buffer in speak("a" * 10):
-            heard.append(buffer)
+        await read(speak("a" * 10), heard)
     assert isinstance(caught.value.__cause__, OSError)
     assert len(heard) == max(0, fail_at - 1)  # the last one was held back for its marks
     library.fail_at = -1

@@ -9,7 +9,7 @@ from specstream.pipeline import segment as segment_module
 from specstream.pipeline import segment_stops
 from specstream.pipeline.abbreviations import Stop
 from specstream.pipeline.segment import Segmenter
-from specstream.pipeline.segment_marks import LOOK_BACK, Verdict
+from specstream.pipeline.segment_marks import LOOK_BACK, Decision
 from specstream.types import Chunk, Phrase, Span
 
 CORPUS = Path(__file__).with_name("boundaries.txt")
@@ -119,9 +119,9 @@ def test_chunking_never_matters() -> None:
 def test_a_rule_that_does_not_wait_is_noticed(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = getattr(segment_module, rule)
 
-    def hasty(text: str, at: int, *rest: Any, **options: Any) -> Verdict:
-        verdict = honest(text, at, *rest, **options)
-        return Verdict(at + 1) if verdict is None else verdict
+    def hasty(text: str, at: int, *rest: Any, **options: Any) -> Decision:
+        decision = honest(text, at, *rest, **options)
+        return Decision(at + 1) if decision is None else decision
 
     monkeypatch.setattr(segment_module, rule, hasty)
     assert splits_that_matter(150, seed=2) > 0

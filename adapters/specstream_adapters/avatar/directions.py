@@ -70,25 +70,16 @@ _KNOWN = (
     _gesture("whisper", 2500, browInnerUp=0.15, eyeSquint=0.15),
     _gesture("shout", 1500, browDown=0.3, eyeWide=0.3),
     _gesture("shrug", 1200, browOuterUp=0.35, mouthShrugLower=0.35),
-    _gesture("nod", 900),
-    _gesture("shake head", 1200),
-    _gesture("tilt head", 1500),
-    _gesture("look around", 2000),
-    _gesture("look up", 1200, eyeLookUp=0.6),
-    _gesture("look down", 1200, eyeLookDown=0.6),
-    _gesture("look away", 1500),
-    _gesture("lean in", 1500),
-    _gesture("lean back", 1500),
-    _gesture("wave", 1500),
-    _gesture("point", 1200),
-    _gesture("clap", 1500),
-    _gesture("bow", 1800),
-    _gesture("thumbs up", 1500),
-    _gesture("cross arms", 2000),
-    _gesture("open arms", 1800),
-    _gesture("pause", 500),
+    _gesture("look up", eyeLookUp=0.6),
+    _gesture("look down", eyeLookDown=0.6),
 )
+_BODY_MS = {  # gestures without blend shapes, and how long they take
+    "nod": 900, "shake head": 1200, "point": 1200, "tilt head": 1500, "look away": 1500,
+    "lean in": 1500, "lean back": 1500, "wave": 1500, "clap": 1500, "thumbs up": 1500, "bow": 1800,
+    "open arms": 1800, "look around": 2000, "cross arms": 2000, "pause": 500,
+}  # fmt: skip
 DIRECTIONS = {known.name: known for known in _KNOWN}
+DIRECTIONS |= {name: _gesture(name, ms) for name, ms in _BODY_MS.items()}
 _SAME = {
     "grin": "smile", "chuckle": "laugh", "giggle": "laugh", "laughter": "laugh", "joy": "happy",
     "joyful": "happy", "cheerful": "happy", "delighted": "happy", "glad": "happy",

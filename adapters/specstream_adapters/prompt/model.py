@@ -7,7 +7,7 @@ import re
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from specstream.errors import AdapterUnavailable, ConfigError, SpecstreamError
 from specstream.pipeline.interfaces import PromptRewriter, Storyboard, TextGenerator
@@ -24,6 +24,7 @@ _TASK = (
 )
 
 
+@dataclass(eq=False)
 class ModelRewriter:
     """Lets a language model make each shot's prompt richer; waits for it as little as possible.
 
@@ -36,7 +37,7 @@ class ModelRewriter:
     counted as kept. A shot that the fallback revises is rewritten anew. A board that is dropped
     (its turn was cancelled) stops the model.
 
-    Args:
+    Attributes:
         generator: The language model; a shot's action and prompt are passed as its reference.
         fallback: Makes the shots.
         max_tokens: Length of an answer.
@@ -49,28 +50,25 @@ class ModelRewriter:
         ConfigError: an option is out of range.
     """
 
-    def __init__(
-        self,
-        generator: TextGenerator | None = None,
-        *,
-        fallback: PromptRewriter | None = None,
-        max_tokens: int = 160,
-        max_chars: int = 900,
-        max_waiting: int = 8,
-        timeout_s: float = 20.0,
-    ) -> None:
-        if generator is None:
+    generator: TextGenerator | None = None
+    _: KW_ONLY
+    fallback: PromptRewriter = field(default_factory=TemplateRewriter)
+    max_tokens: int = 160
+    max_chars: int = 900
+    max_waiting: int = 8
+    timeout_s: float = 20.0
+    rewritten: int = field(default=0, init=False)
+    kept: int = field(default=0, init=False)
+    last_fault: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        if self.generator is None:
             raise AdapterUnavailable(
                 "the prompt adapter 'model' needs a language model: pass generator=..., an engine "
                 "for example, or use the prompt adapter 'template'"
             )
-        if min(max_tokens, max_chars, max_waiting) < 1 or timeout_s <= 0:
+        if min(self.max_tokens, self.max_chars, self.max_waiting) < 1 or self.timeout_s <= 0:
             raise ConfigError("max_tokens, max_chars, max_waiting and timeout_s must be above 0")
-        self.generator, self.fallback = generator, fallback or TemplateRewriter()
-        self.max_tokens, self.max_chars = max_tokens, max_chars
-        self.max_waiting, self.timeout_s = max_waiting, timeout_s
-        self.rewritten = self.kept = 0
-        self.last_fault = ""
 
     def open(self) -> ModelStoryboard:
         """Begin a turn. Needs a running event loop once phrases are added."""
@@ -161,6 +159,7 @@ class _Queue:
         ]
         # The answer repeats parts of the text and of the old prompt: a draft for prompt lookup.
         reference = f"{shot.action}\n{shot.prompt}"
+        assert self._rewriter.generator is not None
         return await self._rewriter.generator.complete(
             messages, max_tokens=self._rewriter.max_tokens, reference=reference
         )

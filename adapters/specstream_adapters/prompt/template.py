@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -44,6 +44,7 @@ class _Shot:
     talk: bool
 
 
+@dataclass(kw_only=True, eq=False)
 class TemplateRewriter:
     """Makes a shot list by passing sentences through; needs no model and no parser.
 
@@ -61,7 +62,7 @@ class TemplateRewriter:
     same reply (after a flush) knows its people and places; with ``remember`` so does the next reply
     (use one rewriter per conversation then).
 
-    Args:
+    Attributes:
         style: Closes every prompt.
         negative: What every prompt should keep out.
         chars_per_second: Expected speed of speech.
@@ -74,48 +75,39 @@ class TemplateRewriter:
         ConfigError: an option is empty or out of range.
     """
 
-    def __init__(
-        self,
-        *,
-        style: str = _STYLE,
-        negative: str = _NEGATIVE,
-        chars_per_second: float = 14.0,
-        max_shots: int = 64,
-        default_subject: str = "a friendly assistant",
-        default_setting: str = "in a softly lit, uncluttered space",
-        remember: bool = False,
-    ) -> None:
-        if not 1.0 <= chars_per_second <= 1000.0:
+    style: str = _STYLE
+    negative: str = _NEGATIVE
+    chars_per_second: float = 14.0
+    max_shots: int = 64
+    default_subject: str = "a friendly assistant"
+    default_setting: str = "in a softly lit, uncluttered space"
+    remember: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1.0 <= self.chars_per_second <= 1000.0:
             raise ConfigError(
-                f"chars_per_second must be between 1 and 1000, not {chars_per_second}"
+                f"chars_per_second must be between 1 and 1000, not {self.chars_per_second}"
             )
-        if max_shots < 1:
-            raise ConfigError(f"max_shots must be at least 1, not {max_shots}")
-        lines = {"style": style, "default_subject": default_subject}
-        for name, value in (lines | {"default_setting": default_setting}).items():
+        if self.max_shots < 1:
+            raise ConfigError(f"max_shots must be at least 1, not {self.max_shots}")
+        for name in ("style", "default_subject", "default_setting"):
+            value: str = getattr(self, name)
             if not value.strip() or "\n" in value:
                 raise ConfigError(f"{name} must be one line of text")
-        self.style, self.negative = style, negative
-        self.chars_per_second, self.max_shots = chars_per_second, max_shots
-        self.default_subject, self.default_setting = default_subject, default_setting
-        self.remember = remember
         self.ids = count(1)
         self.last: TemplateStoryboard | None = None  # the board that was closed last
 
     def open(self) -> TemplateStoryboard:
         """Begin a turn."""
-        return TemplateStoryboard(self, self.ids, self.last)
+        return TemplateStoryboard(self)
 
 
 class TemplateStoryboard:
     """The shot list of one turn; see `TemplateRewriter`."""
 
-    def __init__(
-        self, rewriter: TemplateRewriter, ids: Iterator[int], former: TemplateStoryboard | None
-    ) -> None:
+    def __init__(self, rewriter: TemplateRewriter) -> None:
         self._rewriter = rewriter
-        self._former = former
-        self._ids = ids
+        self._former = rewriter.last
         self._reader = Reader()
         self._bible: Bible | None = None
         self._before: OrderedDict[int, Bible] = OrderedDict()  # by a sentence's first character
@@ -215,7 +207,7 @@ class TemplateStoryboard:
         if shot_id is None and len(self._sent) >= rewriter.max_shots:
             shot_id = last
         old = self._sent.get(shot_id) if shot_id is not None else None
-        self._shown[sentence.span.start] = shot_id = shot_id or f"shot-{next(self._ids)}"
+        self._shown[sentence.span.start] = shot_id = shot_id or f"shot-{next(rewriter.ids)}"
         begins = sentence.spoken_before * 1000 / rewriter.chars_per_second
         seen = shot.seen
         subject = rewriter.default_subject if shot.talk else seen.subject

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
+from functools import partial
 from typing import TypeVar
 
 from specstream.errors import AdapterError, AdapterFailed, ConfigError
@@ -96,7 +97,7 @@ class EspeakVoice:
                 continue
             piece = _Piece(self._settings, part, phrase.chars.start + span.start, samples)
             self._speaking.add(piece)
-            self._worker.submit(lambda piece=piece: piece.speak(self._worker.library))
+            self._worker.submit(partial(piece.speak, self._worker.library))
             async with aclosing(piece.buffers()) as buffers:
                 async for buffer in buffers:
                     samples += len(buffer.pcm) // 2
