@@ -46,7 +46,7 @@ _Synthesis: TypeAlias = Callable[[str], bytes] | Callable[[str], Awaitable[bytes
 class VoiceCapabilities:
     """Facts about a voice.
 
-    ``streaming``: audio arrives while the phrase is still being made. ``deterministic``: the same
+    ``streaming``: audio arrives while the phrase is still being synthesized. ``deterministic``: the same
     phrase always gives the same samples. ``words`` and ``phonemes``: those marks are given.
     """
 
@@ -59,7 +59,7 @@ class VoiceCapabilities:
 
 
 class SpeechSynthesizer(Protocol):
-    """Text to audio, one phrase at a time. One object may serve several turns, one after another."""
+    """A voice: text to audio, one phrase at a time. One object serves several turns in sequence."""
 
     @property
     def capabilities(self) -> VoiceCapabilities:

@@ -142,6 +142,19 @@ async def test_a_good_answer_is_taken_whatever_words_it_finds(answer: str) -> No
     assert shots[1].prompt[0] not in '"P'
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Close-up of Ana in warm light, smiling.",
+        "A tall woman in red sings on a wide stage at night.",
+    ],
+)
+async def test_a_short_name_or_a_word_of_the_action_is_enough(answer: str) -> None:
+    rewriter = ModelRewriter(Writer(lambda p: answer))
+    shots = await shoot(rewriter, "A girl named Ana sang on the stage.")
+    assert [shot.prompt for shot in shots if shot.rev == 1] == [answer]
+
+
 async def test_a_failing_model_keeps_the_template() -> None:
     def fail(prompt: str) -> str:
         raise EngineBusy("too many requests wait")

@@ -221,8 +221,8 @@ def fault(prompt: str, shot: ScenePrompt, *, max_chars: int) -> str:
     """What is wrong with ``prompt`` as a new prompt for ``shot``; "" if nothing is.
 
     It must be one line of at least five words and at most ``max_chars`` characters without brackets
-    or markup, and have a word (of four letters or more) in common with the subject or, where nobody
-    is known, with the action: else the model wrote about something else.
+    or markup, and share a word with the subject or the action: else the model wrote about something
+    else. Words that count have four letters or more (five in the action), or are a subject's name.
     """
     if not prompt:
         return "the answer is empty"
@@ -232,8 +232,11 @@ def fault(prompt: str, shot: ScenePrompt, *, max_chars: int) -> str:
         return f"the answer has {len(prompt)} characters"
     if re.search(r"[\[\]{}<>|]|https?:", prompt):
         return "the answer holds markup"
-    about = _words(shot.subject) or _words(shot.action)
-    if about and not about & _words(prompt):
+    about = set(re.findall(r"[^\W\d_]{4,}|[A-Z]\w+", shot.subject))
+    about |= set(re.findall(r"[^\W\d_]{5,}", shot.action))
+    if about and not {word.casefold() for word in about} & set(
+        re.findall(r"\w+", prompt.casefold())
+    ):
         return "the answer is about something else"
     return ""
 
@@ -243,7 +246,3 @@ def _cleaned(answer: str) -> str:
     text = answer.strip().strip("`").strip()
     text = re.sub(r"^(?:\w+ )?prompt:\s*", "", text, flags=re.IGNORECASE)
     return text.strip().strip('"“”').strip()
-
-
-def _words(text: str) -> set[str]:
-    return set(re.findall(r"[^\W\d_]{4,}", text.casefold()))

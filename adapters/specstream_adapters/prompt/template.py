@@ -109,12 +109,12 @@ class TemplateStoryboard:
         self._rewriter = rewriter
         self._former = rewriter.last
         self._reader = Reader()
-        self._bible: Bible | None = None
+        self._bible = Bible()
         self._before: OrderedDict[int, Bible] = OrderedDict()  # by a sentence's first character
         self._shown: dict[int, str] = {}  # the shot that each of those sentences made
         self._sent: dict[str, ScenePrompt] = {}  # the newest version of each shot
         self._unshown: Sentence | None = None
-        self._talk_at: int | None = None  # where the run of talk began that the last shot shows
+        self._talk_at: int | None = None  # first character of the talk that the last shot shows
         self._index = 0
 
     async def add(self, phrase: Phrase) -> Sequence[ScenePrompt]:
@@ -122,8 +122,8 @@ class TemplateStoryboard:
 
         A phrase that starts before the last one ended replaces what was there.
         """
-        if self._bible is None:
-            self._bible = self._former.bible_for(phrase) if self._former else Bible()
+        if self._reader.end is None:
+            self._bible = self._former.bible_for(phrase) if self._former else self._bible
             self._former = None  # else each board would keep the one before it alive
         elif phrase.chars.start < (self._reader.end or 0):
             self._rewind(phrase.chars.start)
@@ -132,22 +132,23 @@ class TemplateStoryboard:
 
     async def close(self) -> Sequence[ScenePrompt]:
         """The text has ended: return what was still open. Never waits; idempotent."""
-        if self._bible is None:
+        if self._reader.end is None:
             return []
         shots = self._show(self._reader.close())
         if not self._sent and self._unshown is not None:
-            shots = self._emit(self._unshown, replace(self._shot(self._unshown), talk=True))
+            shots = self._emit(
+                self._unshown, replace(self._shot(self._unshown, Bible()), talk=True)
+            )
         self._rewriter.last = self
         return shots
 
     def bible_for(self, phrase: Phrase) -> Bible:
         """The bible of the next board, whose first phrase is ``phrase``."""
         start, end = phrase.chars.start, self._reader.end or 0
-        bible = self._bible if self._rewriter.remember else None
         if 0 < start <= end and 0 < phrase.index <= self._index + 1:  # the same reply goes on
             later = [at for at in self._before if at >= start]
-            bible = self._before[min(later)] if later else self._bible
-        return bible.copy() if bible is not None else Bible()
+            return (self._before[min(later)] if later else self._bible).copy()
+        return self._bible.copy() if self._rewriter.remember else Bible()
 
     def _rewind(self, char: int) -> None:
         for start in sorted((start for start in self._before if start >= char), reverse=True):
@@ -165,13 +166,13 @@ class TemplateStoryboard:
         if start in self._before:  # its beginning was shown already: read it again as a whole
             self._bible = self._before[start].copy()
         else:
-            self._before[start] = self._known.copy()
+            self._before[start] = self._bible.copy()
             if len(self._before) > _REMEMBERED:
                 self._shown.pop(self._before.popitem(last=False)[0], None)
         if not any(c.isalnum() for c in sentence.text) or is_code(sentence.text):
             return []
-        began = bool(self._known.current or self._known.anchor)
-        shot = self._shot(sentence)
+        began = bool(self._bible.current or self._bible.anchor)
+        shot = self._shot(sentence, self._bible)
         again = shot.talk and self._talk_at not in (None, start)
         slight = again or _is_all_speech(sentence.text) or (not began and _is_aside(sentence.text))
         if slight and start not in self._shown:
@@ -180,13 +181,8 @@ class TemplateStoryboard:
         self._talk_at = start if shot.talk else None
         return self._emit(sentence, shot)
 
-    @property
-    def _known(self) -> Bible:
-        assert self._bible is not None
-        return self._bible
-
-    def _shot(self, sentence: Sentence) -> _Shot:
-        seen = self._known.read(" ".join(sentence.text.split()))
+    def _shot(self, sentence: Sentence, bible: Bible) -> _Shot:
+        seen = bible.read(" ".join(sentence.text.split()))
         told = _QUOTED.sub(" ", seen.text)
         talk = bool(_TALK.search(told)) or (not seen.subject and _is_all_speech(seen.text))
         if talk:
@@ -259,7 +255,7 @@ def _is_aside(text: str) -> bool:
 
 
 def _is_all_speech(text: str) -> bool:
-    """Whether nothing is told but what somebody says."""
+    """Whether a sentence is a quotation and nothing else."""
     rest = _QUOTED.sub(" ", text)
     return rest != text and not any(c.isalnum() for c in rest)
 
