@@ -12,30 +12,24 @@ from specstream.generation import Generation
 from specstream.metrics import Report
 from specstream.types import Message, SamplingParams
 
-__all__ = ["Conversation", "Reply", "Session"]
+__all__ = ["Conversation", "Session"]
 
 
-class Reply(Protocol):
-    """What a conversation needs of a reply (see `Generation`)."""
-
-    @property
-    def text_read(self) -> str:
-        """The text that was read from the iteration."""
-        ...
+class _Reply(Protocol):
+    """What a conversation needs of a reply; see `Generation`."""
 
     @property
-    def error(self) -> SpecstreamError | None:
-        """What ended the request, if it failed."""
-        ...
+    def text_read(self) -> str: ...
 
     @property
-    def report(self) -> Report:
-        """How the request went so far."""
-        ...
+    def error(self) -> SpecstreamError | None: ...
+
+    @property
+    def report(self) -> Report: ...
 
 
-R = TypeVar("R", bound=Reply)
-R_co = TypeVar("R_co", bound=Reply, covariant=True)
+R = TypeVar("R", bound=_Reply)
+R_co = TypeVar("R_co", bound=_Reply, covariant=True)
 
 
 class _Engine(Protocol[R_co]):

@@ -94,10 +94,7 @@ class ScriptedGeneration:
         """The text so far."""
         return "".join(chunk.text for chunk in self._sent)
 
-    @property
-    def text_read(self) -> str:
-        """The same: nothing is written before it is read."""
-        return self.text
+    text_read = text  # nothing is written before it is read
 
     @property
     def report(self) -> Report:

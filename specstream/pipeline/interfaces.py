@@ -6,12 +6,16 @@ them: the turn's sample clock, provenance, back-pressure, cancel and revoke.
 To add a voice:
 
 1. Write a class with the three members of `SpeechSynthesizer` (``adapters/…/voice/reference.py`` is a
-   small one). If all you have is a function from text to PCM, `voice_from_function` makes the object.
-2. Name it in ``pyproject.toml``: under ``[project.entry-points."specstream.voice"]``, a line
-   ``myvoice = "my_package.my_module:MyVoice"``. The target is any callable that takes keyword options
-   and returns the adapter. Avatars (``specstream.avatar``) and prompt adapters (``specstream.prompt``)
-   are found the same way.
-3. Try it: ``specstream say --voice myvoice "Hello."``.
+   small one). For a function from text to PCM, one line is enough::
+
+       def my_voice():
+           return voice_from_function(my_tts, 24_000)
+
+2. Name it in your ``pyproject.toml``, under ``[project.entry-points."specstream.voice"]``:
+   ``mine = "my_package.my_module:my_voice"``. The target is a class or function that takes its options
+   as keywords and returns the adapter. Avatars (``specstream.avatar``) and prompt adapters
+   (``specstream.prompt``) are found the same way.
+3. Install your package and try it: ``specstream say --voice mine "Hello."``.
 """
 
 from __future__ import annotations
@@ -52,10 +56,10 @@ class VoiceCapabilities:
 
     name: str
     sample_rate: int
-    streaming: bool
-    deterministic: bool
-    words: bool
-    phonemes: bool
+    streaming: bool = False
+    deterministic: bool = False
+    words: bool = False
+    phonemes: bool = False
 
 
 class SpeechSynthesizer(Protocol):
@@ -149,8 +153,7 @@ def voice_from_function(
     """
     if not isinstance(sample_rate, int) or sample_rate < 1000:
         raise ConfigError(f"sample_rate must be a whole number of at least 1000, not {sample_rate}")
-    nothing = {"streaming": False, "deterministic": False, "words": False, "phonemes": False}
-    return _FunctionVoice(function, VoiceCapabilities(name, sample_rate, **nothing))
+    return _FunctionVoice(function, VoiceCapabilities(name, sample_rate))
 
 
 class AvatarTrack(Protocol):

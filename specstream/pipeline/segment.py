@@ -3,10 +3,10 @@
 Phrases end where sentences do; the first one may end with a clause, so that speech begins early,
 and a sentence that is too long ends at its best break. Laid end to end, phrases are the reply.
 
-Which phrases come out depends on the reply alone, not on how its text was dealt out in chunks (but
-for those that a deadline forced): a boundary is decided as soon as the text after it can't change
-the decision any more, and no sooner. `segment_marks` and `segment_stops` say how much text that takes;
-mostly it is the next visible character.
+The phrases depend on the reply alone, not on how its text was split into chunks (except those that a
+deadline forced): a boundary is decided as soon as no further text can change the decision, and no
+sooner. `segment_marks` and `segment_stops` state how much text that takes; mostly it is the next
+visible character.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OPEN = re.compile(r"[\[`]")
 class Segmenter:
     """Cuts one reply into phrases, in linear time.
 
-    No more than ``max_chars`` of its text wait, and little more is remembered.
+    At most ``max_chars`` characters wait, and `LOOK_BACK` characters of spoken text are kept.
 
     Args:
         first_clause_chars: The first phrase may end with a clause once it is this long (a Chinese,
@@ -88,7 +88,7 @@ class Segmenter:
         phrases: list[Phrase] = []
         at = 0
         while at < len(chunk.text):
-            # Never more than a full window, or a cut would depend on what lies beyond it.
+            # Never more than a full window, else a cut would depend on the text beyond it.
             room = self._max_chars - (len(self._text) - self._head)
             self._text += chunk.text[at : at + room]
             at += room
@@ -97,7 +97,7 @@ class Segmenter:
         return phrases
 
     def flush(self) -> list[Phrase]:
-        """A deadline has passed: return what can be spoken without tearing anything apart.
+        """A deadline has passed: return the text that can be spoken without splitting a unit.
 
         That is up to the last white space, or up to a stop or comma right after a word. A word,
         number, link or tag that is still being written stays; so does a list's bullet, a title or a
@@ -120,8 +120,8 @@ class Segmenter:
     def revoke(self, from_char: int) -> None:
         """Forget pending text at or past this offset; the next chunk goes on from there.
 
-        Phrases that were already given out stay as they are, but the next one begins at the offset.
-        The number of a phrase is never given twice.
+        Phrases that were returned stay as they are, but the next one begins at the offset. No two
+        phrases have the same number.
         """
         if self._origin is None or from_char >= self._start + len(self._text) - self._head:
             return
@@ -146,7 +146,7 @@ class Segmenter:
         self._t_ms = chunk.t_ms
 
     def _next_cut(self) -> tuple[int, Reason] | None:
-        """The next boundary, or None as long as the text that is there doesn't decide it."""
+        """The next boundary, or None while the text so far doesn't decide it."""
         marks = MARKS if self._clause_chars is None else FIRST_MARKS
         while mark := marks.search(self._text, self._seen):
             at = mark.start()
@@ -199,7 +199,7 @@ class Segmenter:
         return length_break(self._text, self._head, self._open_end(), self._wholes), "length"
 
     def _open_end(self) -> int:
-        """Where something begins that has not ended yet and must not be cut."""
+        """Where a bracket or code begins that has not ended yet and must not be cut."""
         unfinished = _OPEN.search(self._text, self._seen)
         return unfinished.start() if unfinished else len(self._text)
 

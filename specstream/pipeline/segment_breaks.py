@@ -47,11 +47,10 @@ def has_words(text: str, head: int, end: int, wholes: Sequence[Whole]) -> bool:
 
 
 def quiet_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> int:
-    """The last place up to ``limit`` where nothing is torn apart; ``head`` if there is none.
+    """The last break up to ``limit`` that splits no unit; ``head`` if there is none.
 
     A word without white space after it may still be growing, so it stays behind, unless a comma or
-    a stop has closed it. What belongs to the next word stays with it: a title, a number, a
-    direction, a list's bullet.
+    a stop has closed it. A title, a number, a direction or a list's bullet stays with the next word.
     """
     if _finished(text[head:limit]) and has_words(text, head, limit, wholes):
         return limit

@@ -55,6 +55,8 @@ class EspeakVoice:
         self._settings = (voice, rate_wpm, pitch)
         self._worker = shared_worker()
         self._worker.call(lambda library: library.choose(*self._settings))
+        rate, marks = self._worker.library.sample_rate, {"words": True, "phonemes": True}
+        self.capabilities = VoiceCapabilities(f"espeak:{voice}", rate, streaming=True, **marks)
         self._speaking: weakref.WeakSet[_Piece] = weakref.WeakSet()
         self._closed = False
 
@@ -66,18 +68,6 @@ class EspeakVoice:
             AdapterUnavailable: the library is missing.
         """
         return sorted(shared_worker().call(lambda library: library.voices()))
-
-    @property
-    def capabilities(self) -> VoiceCapabilities:
-        """Fixed facts about this voice."""
-        return VoiceCapabilities(
-            name=f"espeak:{self._settings[0]}",
-            sample_rate=self._worker.library.sample_rate,
-            streaming=True,
-            deterministic=False,
-            words=True,
-            phonemes=True,
-        )
 
     async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
         """Speak ``phrase.spoken`` in buffers of 60 ms; nothing if it has no letter and no digit.

@@ -41,9 +41,9 @@ Samples = NDArray[np.int16]
 class ReferenceVoice:
     """A `SpeechSynthesizer` that babbles: each letter has one sound, each digit its English name.
 
-    For tests, for machines without a speech library, and wherever equal bytes matter: words, pauses,
-    marks and mouth shapes come as from any voice, but nobody will understand the words. The samples
-    depend on the phrase's spoken text and the options alone, not on the consumer's pace.
+    For tests, for machines without a speech library, and where equal bytes matter: words, pauses, marks
+    and mouth shapes come as from any voice, but the speech can't be understood. The samples depend on
+    the phrase's spoken text and the options alone, not on the consumer's pace.
 
     Args:
         sample_rate: Samples a second, 8,000 to 48,000.
@@ -76,17 +76,8 @@ class ReferenceVoice:
         self._rate, self._speed = sample_rate, speed
         self._pitch, self._seed = pitch_hz, seed
         self._closed = False
-
-    @property
-    def capabilities(self) -> VoiceCapabilities:
-        """Fixed facts about this voice."""
-        return VoiceCapabilities(
-            name="reference",
-            sample_rate=self._rate,
-            streaming=True,
-            deterministic=True,
-            words=True,
-            phonemes=True,
+        self.capabilities = VoiceCapabilities(
+            "reference", sample_rate, streaming=True, deterministic=True, words=True, phonemes=True
         )
 
     async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
