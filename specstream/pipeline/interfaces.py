@@ -43,7 +43,7 @@ __all__ = [
 
 
 _BUFFER_MS = 60
-_Synthesis: TypeAlias = Callable[[str], bytes] | Callable[[str], Awaitable[bytes]]
+_Synthesis: TypeAlias = Callable[[str], bytes | Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +109,17 @@ class _FunctionVoice:
             raise AdapterFailed("the voice is closed; make a new one")
         if not any(map(str.isalnum, phrase.spoken)):
             return
+        loop = asyncio.get_running_loop()
         try:
-            if inspect.iscoroutinefunction(self._function):
-                pcm = await self._function(phrase.spoken)
-            else:
-                loop = asyncio.get_running_loop()
-                pcm = await loop.run_in_executor(self._thread, self._function, phrase.spoken)
+            made = await loop.run_in_executor(self._thread, self._function, phrase.spoken)
+            pcm = await made if inspect.isawaitable(made) else made
         except SpecstreamError:
             raise
         except Exception as error:
             raise AdapterFailed(f"voice {self.capabilities.name!r} broke: {error}") from error
         if not isinstance(pcm, bytes):
-            made = type(pcm).__name__
-            raise AdapterFailed(f"voice {self.capabilities.name!r} returned {made}, not bytes")
+            kind = type(pcm).__name__
+            raise AdapterFailed(f"voice {self.capabilities.name!r} returned {kind}, not bytes")
         size = 2 * (self.capabilities.sample_rate * _BUFFER_MS // 1000)
         for at in range(0, len(pcm), size):
             if self._closed:
@@ -143,8 +141,8 @@ def voice_from_function(
     so the avatar follows the loudness.
 
     Args:
-        function: Called once a phrase. A plain function runs on a thread of the voice's own, so it may
-            block, and calls never overlap; a coroutine function runs on the event loop.
+        function: Called once a phrase, on a thread of the voice's own: it may block, and calls never
+            overlap. If it returns an awaitable, that is awaited on the event loop.
         sample_rate: Samples a second of the PCM.
         name: The voice's name in capabilities and errors.
 
