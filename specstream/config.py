@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -41,7 +41,7 @@ DEFAULT_TARGET = str(_BUNDLED / "target")
 DEFAULT_DRAFT = str(_BUNDLED / "draft")
 
 
-# Whether the device is there only torch can tell.
+# Whether the device exists is known only once torch is loaded.
 _DEVICE = re.compile(r"auto|(cpu|cuda|mps|xpu|hpu|mtia|npu|xla)(:\d+)?")
 
 
@@ -55,23 +55,28 @@ class DraftProposerConfig(_Strict):
     kind: Literal["draft"] = "draft"
     num_tokens: int = Field(default=4, ge=1, le=32, description="tokens proposed a round")
     window: int = Field(
-        default=256, ge=8, description="of a prompt that is new to it, the draft reads the end only"
+        default=256, ge=8, description="prompt tokens that the draft reads, at most"
     )
 
 
-class NgramProposerConfig(_Strict):
-    """Prompt lookup: what followed the same n-gram earlier in the context (Saxena 2023)."""
+class _Lookup(_Strict):
+    max_ngram: int
+    min_ngram: int
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.min_ngram > self.max_ngram:
+            raise ValueError("min_ngram can't be more than max_ngram")
+        return self
+
+
+class NgramProposerConfig(_Lookup):
+    """Prompt lookup: proposes what followed the same n-gram earlier in the context (Saxena 2023)."""
 
     kind: Literal["ngram"] = "ngram"
     num_tokens: int = Field(default=8, ge=1, le=32, description="tokens proposed a round, at most")
     max_ngram: int = Field(default=4, ge=1, le=16, description="longest suffix looked for")
-    min_ngram: int = Field(default=2, ge=1, le=16, description="shortest suffix worth trusting")
-
-    @model_validator(mode="after")
-    def _in_order(self) -> NgramProposerConfig:
-        if self.min_ngram > self.max_ngram:
-            raise ValueError("min_ngram can't be more than max_ngram")
-        return self
+    min_ngram: int = Field(default=2, ge=1, le=16, description="shortest suffix looked for")
 
 
 class OffProposerConfig(_Strict):
@@ -80,11 +85,11 @@ class OffProposerConfig(_Strict):
     kind: Literal["off"] = "off"
 
 
-class AutoProposerConfig(_Strict):
-    """Chosen each round, per request, by measured costs and acceptance: draft, lookup or nobody.
+class AutoProposerConfig(_Lookup):
+    """Chooses each round, per request, by measured costs and acceptance: draft, lookup or no proposer.
 
-    ``objective="speed"`` makes tokens per second as many as can be expected; ``"first_phrase"`` first
-    makes the first speakable phrase come as early as can be expected, then goes on as for speed.
+    ``objective="speed"`` maximises the expected tokens per second; ``"first_phrase"`` first minimises
+    the expected time to the first speakable phrase, then goes on as for speed.
     """
 
     kind: Literal["auto"] = "auto"
@@ -97,12 +102,6 @@ class AutoProposerConfig(_Strict):
         default=256, ge=8, description="prompt tokens that the draft reads, at most"
     )
 
-    @model_validator(mode="after")
-    def _in_order(self) -> AutoProposerConfig:
-        if self.min_ngram > self.max_ngram:
-            raise ValueError("min_ngram can't be more than max_ngram")
-        return self
-
 
 ProposerConfig = Annotated[
     AutoProposerConfig | DraftProposerConfig | NgramProposerConfig | OffProposerConfig,
@@ -112,17 +111,17 @@ _PROPOSERS = (AutoProposerConfig, DraftProposerConfig, NgramProposerConfig, OffP
 
 
 class EngineConfig(_Strict):
-    """Everything that decides what an engine loads and how it runs.
+    """Which models an engine loads and how it runs them.
 
     ``dtype="auto"`` is float32 on a CPU (there, the width of a pass doesn't change the greedy
     choice) and bfloat16 on a GPU that has it. ``draft_dtype="auto"`` is the target's.
     ``device="auto"`` takes the GPU if there is one.
 
-    ``mode="default"`` keeps the target's distribution; ``rule`` says how sampled drafts are judged,
-    but for requests with a seed, which are judged by exact match (see `SamplingParams.seed`).
-    ``mode="reproducible"`` makes a reply a fixed function of prompt, parameters and seed: the same
-    tokens whatever drafts, however long the blocks, and whoever else is served. It costs time,
-    because every pass of the target then has one fixed width over a cache of full capacity; a
+    ``mode="default"`` keeps the target's distribution; ``rule`` is the acceptance rule for sampled
+    requests without a seed; requests with a seed are verified by exact match (see
+    `SamplingParams.seed`). ``mode="reproducible"`` makes a reply a fixed function of prompt, parameters
+    and seed: the same tokens whatever the proposer, the draft length and the other requests. It costs
+    time, because every pass of the target then has one fixed width over a cache of full capacity; a
     smaller ``context_length`` makes it cheaper.
 
     ``model_defaults``: what transformers' ``generate`` applies to every reply because the model's
@@ -137,8 +136,8 @@ class EngineConfig(_Strict):
     plain models of the Llama family.
 
     ``chat_template_kwargs`` are variables for the model's chat template, such as
-    ``{"enable_thinking": False}``; a request's own win over them. ``reasoning="apart"`` tells what a
-    model writes for itself (``<think>…</think>`` and its like) from its reply; with ``"text"`` it is
+    ``{"enable_thinking": False}``; a request's own win over them. ``reasoning="apart"`` separates a
+    model's reasoning (``<think>…</think>`` and similar tags) from its reply; with ``"text"`` it is
     reply text like any other.
     """
 
@@ -162,8 +161,8 @@ class EngineConfig(_Strict):
         default=30.0,
         ge=0.0,
         allow_inf_nan=False,
-        description="a consumer that reads nothing for so long is in the way of those who wait: its "
-        "request ends with ConsumerStalled",
+        description="a request whose consumer reads nothing for this long while others wait ends with "
+        "ConsumerStalled",
     )
     max_sessions: int = Field(
         default=16, ge=0, description="idle conversations whose cache is kept"

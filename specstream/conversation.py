@@ -1,20 +1,38 @@
-"""A conversation with an engine: its history, and the cache that is kept from turn to turn."""
+"""A conversation with an engine: its history, and the KV cache that is kept from turn to turn."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Never, Protocol, Self
+from typing import Any, Generic, Never, Protocol, Self, TypeVar
 
-from specstream.errors import PromptError, RequestError
+from specstream.errors import PromptError, RequestError, SpecstreamError
 from specstream.generation import Generation
+from specstream.metrics import Report
 from specstream.types import Message, SamplingParams
 
-__all__ = ["Session"]
+__all__ = ["Conversation", "Session"]
 
 
-class Answering(Protocol):
+class _Reply(Protocol):
+    """What a conversation needs of a reply; see `Generation`."""
+
+    @property
+    def text_read(self) -> str: ...
+
+    @property
+    def error(self) -> SpecstreamError | None: ...
+
+    @property
+    def report(self) -> Report: ...
+
+
+R = TypeVar("R", bound=_Reply)
+R_co = TypeVar("R_co", bound=_Reply, covariant=True)
+
+
+class _Engine(Protocol[R_co]):
     """What a conversation needs of `specstream.Engine`."""
 
     def generate(
@@ -26,26 +44,19 @@ class Answering(Protocol):
         session: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         **wrong: Never,
-    ) -> AbstractAsyncContextManager[Generation]:
-        """A reply, whose cache is kept under the name ``session``."""
-        ...
+    ) -> AbstractAsyncContextManager[R_co]: ...
 
-    def forget(self, session: str) -> None:
-        """Drop that cache."""
-        ...
+    def forget(self, session: str) -> None: ...
 
 
-class Session:
-    """A conversation. ``messages`` is its history and may be edited between turns.
+class Conversation(Generic[R]):
+    """The turns with one engine; see `Session`."""
 
-    What a reply shares with the turns before it is not read again by the models.
-    """
-
-    def __init__(self, engine: Answering, system: str | None = None) -> None:
+    def __init__(self, engine: _Engine[R], system: str | None = None) -> None:
         self._engine = engine
         self._key = uuid.uuid4().hex
         self._talking = False
-        self._unread: list[Message] = []  # said, but not known to have been read by the models
+        self._unread: list[Message] = []  # user turns that the models may not have read yet
         self.messages: list[Message] = []
         if system:
             self.messages.append({"role": "system", "content": system})
@@ -59,7 +70,7 @@ class Session:
         reference: str = "",
         chat_template_kwargs: Mapping[str, Any] | None = None,
         **wrong: Never,
-    ) -> AsyncGenerator[Generation, None]:
+    ) -> AsyncGenerator[R, None]:
         """A reply to any messages; the history is left alone. Ends as `Engine.generate` does."""
         async with self._engine.generate(
             messages,
@@ -79,15 +90,15 @@ class Session:
         *,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         **wrong: Never,
-    ) -> AsyncGenerator[Generation, None]:
+    ) -> AsyncGenerator[R, None]:
         """Say ``text`` as the user. Both turns enter the history, the reply as far as it was read.
 
         Reasoning is not remembered. Ends as `Engine.generate` does.
 
-        Words that were interrupted before the first chunk stay in the history: the next prompt has two
-        turns of the user in a row (joined by a newline where the model's chat template refuses that).
-        A turn that ends with an error before its first chunk is forgotten, so that the next one can be
-        served; so are, if that was a PromptError, interrupted words that the models had not read.
+        A turn that was interrupted before its first chunk stays in the history: the next prompt has two
+        user turns in a row (joined by a newline where the model's chat template refuses that). A turn
+        that ends with an error before its first chunk is forgotten, so that the next one can be served.
+        If the error was a PromptError, interrupted turns that the models had not read are forgotten too.
 
         Raises:
             RequestError: another turn of this conversation is under way.
@@ -98,7 +109,7 @@ class Session:
         said: Message = {"role": "user", "content": text}
         self.messages.append(said)
         self._unread.append(said)
-        generation: Generation | None = None
+        generation: R | None = None
         try:
             async with self.reply(
                 self.messages, params, chat_template_kwargs=chat_template_kwargs, **wrong
@@ -108,21 +119,20 @@ class Session:
             self._talking = False
             self._remember(said, generation)
 
-    def _remember(self, said: Message, generation: Generation | None) -> None:
-        """The turn is over: what the history keeps of it."""
-        request = generation._request if generation is not None else None
-        heard = "".join(generation._heard) if generation is not None else ""
-        gone: list[Message] = []
-        if heard:
-            self.messages.append({"role": "assistant", "content": heard})
-        elif request is None:
-            gone = [said]
-        elif request.error is not None:
-            # Too long a prompt may be so by words that were interrupted before anybody counted them.
-            gone = self._unread if isinstance(request.error, PromptError) else [said]
+    def _remember(self, said: Message, generation: R | None) -> None:
+        """Enter a finished turn in the history, or take it out of the history."""
+        forgotten: list[Message] = []
+        if generation is None:
+            forgotten = [said]
+        elif generation.text_read:
+            self.messages.append({"role": "assistant", "content": generation.text_read})
+        elif generation.error is not None:
+            # An interrupted turn before this one may be what makes the prompt too long.
+            refused = isinstance(generation.error, PromptError)
+            forgotten = self._unread if refused else [said]
         for messages in (self.messages, self._unread):
-            messages[:] = [m for m in messages if not any(m is other for other in gone)]
-        if request is not None and request.prompt_length > 0:
+            messages[:] = [m for m in messages if not any(m is other for other in forgotten)]
+        if generation is not None and generation.report.prompt_tokens > 0:
             self._unread.clear()
 
     async def aclose(self) -> None:
@@ -134,3 +144,10 @@ class Session:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
+
+
+class Session(Conversation[Generation]):
+    """A conversation. ``messages`` is its history and may be edited between turns.
+
+    What a reply shares with the turns before it is not read again by the models.
+    """

@@ -16,7 +16,7 @@
     │   ├── EngineClosed         the engine is not running (any more)
     │   ├── EngineBusy           the waiting line is full
     │   ├── ConsumerStalled      nobody read this reply while others waited for its place
-    │   ├── ProposalError        what a proposer handed over can't be judged; costs its help only
+    │   ├── ProposalError        a proposal that can't be verified; the request goes on without it
     │   └── EngineFailed         the engine thread met an unexpected exception
     ├── AdapterError
     │   ├── AdapterUnavailable   unknown adapter, or a library it needs is missing
@@ -112,7 +112,7 @@ class ModelBroken(ModelError):
 
 
 class ModelUnsupported(ModelError):
-    """No decoder, or one whose cache can't be rolled back, so that drafts can't be judged."""
+    """No decoder, or one whose cache can't be rolled back, so that drafts can't be verified."""
 
     code = "model_unsupported"
 
@@ -148,7 +148,7 @@ class ConsumerStalled(EngineError):
 
 
 class ProposalError(EngineError):
-    """A proposer handed over what can't be judged. It costs the proposer's help, never a request."""
+    """A proposal that can't be verified. The request goes on without the proposer's help."""
 
     code = "bad_proposal"
 

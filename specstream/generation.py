@@ -29,22 +29,22 @@ class Generation:
     no further than ``max_unread_chunks`` ahead of it.
     """
 
-    def __init__(self, worker: EngineWorker, handover: ThreadBridge[_Item], limit: int) -> None:
+    def __init__(self, worker: EngineWorker, bridge: ThreadBridge[_Item], limit: int) -> None:
         from specstream.engine.request import Delivery
 
         self._worker = worker
-        self._handover = handover
+        self._bridge = bridge
         self._arrived: deque[_Item] = deque()
         self._news = asyncio.Event()
         self._ended = False
         self._delivery = Delivery(self._put, limit)
         self._request: Request | None = None
-        self._heard: list[str] = []
+        self._read: list[str] = []
 
     def _put(self, item: _Item) -> None:
         """Called on the engine thread."""
         try:
-            self._handover.put(self._arrive, item)
+            self._bridge.put(self._arrive, item)
         except RuntimeError:
             self._delivery.cancelled = True  # the loop is closed: nobody will ever read this
 
@@ -64,12 +64,12 @@ class Generation:
         item = self._arrived.popleft()
         delivery = self._delivery
         delivery.read += 1
-        # After the increment: either the engine sees it, or we see that the engine stood still.
+        # After the increment: either the engine sees it, or this side sees that the engine was parked.
         if delivery.sent - delivery.read >= delivery.limit - 1:
             self._worker.wake()
         if isinstance(item, Chunk):
             self._ended = item.finish_reason is not None
-            self._heard.append(item.text)
+            self._read.append(item.text)
             return item
         self._ended = True
         raise item
@@ -87,6 +87,16 @@ class Generation:
     def text(self) -> str:
         """The reply's text so far, as the engine has it; its reasoning is in the report."""
         return self._request.text if self._request is not None else ""
+
+    @property
+    def text_read(self) -> str:
+        """The text of the chunks that the iteration has given."""
+        return "".join(self._read)
+
+    @property
+    def error(self) -> SpecstreamError | None:
+        """What ended the request, if it failed."""
+        return self._request.error if self._request is not None else None
 
     @property
     def report(self) -> Report:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from specstream.types import FinishReason
 
@@ -13,7 +14,7 @@ __all__ = ["Report", "SpecStats"]
 class SpecStats:
     """What the engine counts while a request runs; written by the engine thread only.
 
-    ``rounds`` are the target's passes that ended in a judgement; ``prefill_forwards`` those that
+    ``rounds`` counts the target's passes that verified a proposal; ``prefill_forwards`` those that
     only read a part of a long prompt. ``accepted_at[i]`` counts rounds whose proposal survived past
     position ``i``, ``drafted_at[i]`` rounds that proposed that far.
     """
@@ -38,9 +39,9 @@ class SpecStats:
         self.proposer_rounds[kind] = self.proposer_rounds.get(kind, 0) + 1
         self.drafted += drafted
         self.accepted += accepted
-        while len(self.drafted_at) < drafted:
-            self.drafted_at.append(0)
-            self.accepted_at.append(0)
+        new = [0] * (drafted - len(self.drafted_at))
+        self.drafted_at += new
+        self.accepted_at += new
         for position in range(drafted):
             self.drafted_at[position] += 1
         for position in range(accepted):
@@ -101,36 +102,31 @@ class Report:
         """Generated tokens per second of the whole request."""
         return len(self.token_ids) / self.total_ms * 1e3 if self.total_ms > 0 else 0.0
 
+    @property
+    def completion_tokens(self) -> int:
+        """How many tokens were generated."""
+        return len(self.token_ids)
+
     def to_dict(self) -> dict[str, object]:
         """Plain data under the names that the command line and the wire use."""
-        return {
-            "text": self.text,
-            "reasoning": self.reasoning,
-            "reasoning_tokens": self.reasoning_tokens,
-            "token_ids": list(self.token_ids),
-            "finish_reason": self.finish_reason,
-            "prompt_tokens": self.prompt_tokens,
-            "reused_tokens": self.reused_tokens,
-            "completion_tokens": len(self.token_ids),
-            "rounds": self.rounds,
-            "target_forwards": self.target_forwards,
-            "drafted": self.drafted,
-            "accepted": self.accepted,
-            "acceptance_rate": round(self.acceptance_rate, 4),
-            "mean_acceptance_length": round(self.mean_acceptance_length, 4),
-            "acceptance_by_position": [round(a, 4) for a in self.acceptance_by_position],
-            "tokens_per_second": round(self.tokens_per_second, 2),
-            "ttft_ms": round(self.ttft_ms, 3),
-            "total_ms": round(self.total_ms, 3),
-            "draft_ms": round(self.draft_ms, 3),
-            "verify_ms": round(self.verify_ms, 3),
-            "sample_ms": round(self.sample_ms, 3),
-            "rollback_ms": round(self.rollback_ms, 3),
-            "emit_ms": round(self.emit_ms, 3),
-            "proposer": self.proposer,
-            "proposer_rounds": dict(self.proposer_rounds),
-            "predicted_speedup": (
-                None if self.predicted_speedup is None else round(self.predicted_speedup, 3)
-            ),
-            "explanation": self.explanation,
-        }
+        return {name: _plain(getattr(self, name), digits) for name, digits in _DIGITS.items()}
+
+
+def _plain(value: Any, digits: int) -> object:
+    if isinstance(value, tuple):
+        return [_plain(part, digits) for part in value]
+    if isinstance(value, dict):
+        return dict(value)
+    return round(value, digits) if isinstance(value, float) else value
+
+
+# The keys of `Report.to_dict` in order, with the decimal places of those that are fractions.
+_DIGITS = {
+    "text": 0, "reasoning": 0, "reasoning_tokens": 0, "token_ids": 0, "finish_reason": 0,
+    "prompt_tokens": 0, "reused_tokens": 0, "completion_tokens": 0, "rounds": 0,
+    "target_forwards": 0, "drafted": 0, "accepted": 0, "acceptance_rate": 4,
+    "mean_acceptance_length": 4, "acceptance_by_position": 4, "tokens_per_second": 2,
+    "ttft_ms": 3, "total_ms": 3, "draft_ms": 3, "verify_ms": 3, "sample_ms": 3,
+    "rollback_ms": 3, "emit_ms": 3, "proposer": 0, "proposer_rounds": 0,
+    "predicted_speedup": 3, "explanation": 0,
+}  # fmt: skip

@@ -1,4 +1,4 @@
-"""The async face: an engine and its generations. Loads no torch until it is entered."""
+"""`Engine`: the asyncio API over the engine thread. Loads no torch until it is entered."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Engine:
         self._worker: EngineWorker | None = None
         self._process = 0
         self._closed = anyio.Event()
-        self._handover: ThreadBridge[Chunk | SpecstreamError] | None = None
+        self._bridge: ThreadBridge[Chunk | SpecstreamError] | None = None
 
     @classmethod
     def load(
@@ -94,7 +94,7 @@ class Engine:
         module = await asyncio.to_thread(importlib.import_module, "specstream.engine.worker")
         if self._worker is not None:
             raise ConfigError("this engine was entered before; make a new one")
-        self._handover, self._process = ThreadBridge(loop), os.getpid()
+        self._bridge, self._process = ThreadBridge(loop), os.getpid()
         ready: asyncio.Future[None] = loop.create_future()
 
         def settle(error: SpecstreamError | None) -> None:
@@ -124,50 +124,46 @@ class Engine:
         await self._shut()
 
     async def _shut(self) -> None:
-        assert self._worker is not None
+        worker = self._worker
+        assert worker is not None
         if os.getpid() != self._process:
-            return  # after a fork: the thread, and what the loop watches, are the parent's
-        self._worker.close()
-        ended = asyncio.ensure_future(self._ended(self._worker))
+            return  # in a forked process: the thread is the parent's
+        worker.close()
+
+        async def end() -> None:
+            await self._closed.wait()
+            await asyncio.to_thread(
+                worker.join
+            )  # a running thread can abort the interpreter's exit
+
+        ended = asyncio.ensure_future(end())
         cancelled: asyncio.CancelledError | None = None
         while not ended.done():  # a model pair must not outlive its block, whoever is cancelled
             try:
                 await asyncio.shield(ended)
             except asyncio.CancelledError as error:
                 cancelled = error
-        # A second interrupt cancels the waiting itself; the thread may still ring then, and the
-        # descriptor that it writes to must not become somebody else's.
-        if self._handover is not None and not ended.cancelled():
-            self._handover.close()
         if cancelled is not None:
             raise cancelled
 
-    async def _ended(self, worker: EngineWorker) -> None:
-        await self._closed.wait()
-        # Its last instructions; a thread that outlives the loop can abort the interpreter's exit.
-        await asyncio.to_thread(worker.join)
-
-    def _running(self) -> EngineWorker:
-        if self._worker is None or self._closed.is_set():
+    def _running(self) -> tuple[EngineWorker, ThreadBridge[Chunk | SpecstreamError]]:
+        worker, bridge = self._worker, self._bridge
+        if worker is None or bridge is None or self._closed.is_set():
             raise EngineClosed("the engine is not running: use it inside its `async with` block")
         if os.getpid() != self._process:
             raise EngineClosed(
                 "this process was forked from the one that runs the engine, and an engine doesn't "
                 "survive that: load one here, or start processes by 'spawn'"
             )
-        if self._handover is not None and self._handover.loop.is_closed():
-            self._worker.close()
+        if bridge.loop.is_closed():
+            worker.close()
             raise EngineClosed(
                 "the event loop that entered this engine is closed, and the engine with it: load "
                 "another, and leave its `async with` block before its loop ends"
             )
-        return self._worker
-
-    def _own_loop(self) -> ThreadBridge[Chunk | SpecstreamError]:
-        assert self._handover is not None
-        if asyncio.get_running_loop() is not self._handover.loop:
+        if asyncio.get_running_loop() is not bridge.loop:
             raise EngineError("this engine belongs to the event loop that entered it; ask it there")
-        return self._handover
+        return worker, bridge
 
     @asynccontextmanager
     async def generate(
@@ -183,32 +179,37 @@ class Engine:
     ) -> AsyncGenerator[Generation, None]:
         """Write one reply.
 
-        Leaving the block (by cancellation, too) stops the decoding within one round. ``reference``
-        is text that the reply is expected to repeat: prompt lookup may draft from it; it never
-        changes what is written. Requests that name the same ``session`` share a cache.
-        ``speculate=False`` decodes this request plainly, whatever the engine's proposer.
-        ``chat_template_kwargs`` are variables for the model's chat template, such as
-        ``{"enable_thinking": False}``; they win over the engine's own.
+        Leaving the block (by cancellation, too) stops the decoding within one round.
+
+        Args:
+            messages: The conversation, or one user message.
+            params: How to sample; greedy by default.
+            reference: Text that the reply is expected to repeat in part: prompt lookup may draft from
+                it. It never changes what is written.
+            session: Requests that name the same session share a KV cache.
+            speculate: False decodes this request without a proposer.
+            chat_template_kwargs: Variables for the model's chat template, such as
+                ``{"enable_thinking": False}``; they win over the engine's own.
+            wrong: Refused: sampling parameters belong into ``params``.
 
         Raises:
-            PromptError: the prompt is empty, or a variable's name or value can't be one.
+            PromptError: the prompt is empty, or a template variable has a bad name or value.
             SamplingError: a sampling parameter was passed by itself, not in ``params``.
-            EngineClosed: the engine is not running; nor does it in a forked process, or once the event
-                loop that entered it is closed.
-            EngineError: another event loop has entered it.
+            EngineClosed: the engine is not running, was entered in the parent of this forked process,
+                or its event loop is closed.
+            EngineError: another event loop has entered the engine.
 
-        Further errors (too long a prompt, a variable that the template doesn't know, a full waiting
-        line; `ConsumerStalled` where nobody read the reply for ``max_parked_s`` while others waited)
-        are raised by the iteration.
+        The iteration raises further errors: too long a prompt, a variable that the template doesn't
+        know, a full waiting line, and `ConsumerStalled` if nobody read the reply for ``max_parked_s``
+        while others waited.
         """
         from specstream.engine.prompt import check_messages
         from specstream.engine.request import Request
 
-        worker = self._running()
+        worker, bridge = self._running()
         params = checked_params(params, wrong)
         checked = check_messages(messages)
-        limit = self.config.max_unread_chunks
-        generation = Generation(worker, self._own_loop(), limit)
+        generation = Generation(worker, bridge, self.config.max_unread_chunks)
         request = Request(
             checked,
             params,
@@ -226,23 +227,22 @@ class Engine:
             generation.cancel()
 
     async def explain(self) -> Explanation | None:
-        """Why the engine speculates as it does at present, in words and figures.
+        """Why the engine speculates as it does now, in words and figures; None if the proposer is fixed.
 
-        None where the proposer is a fixed one: then nothing is decided. Cancelling only gives up the
-        wait.
+        Cancelling only gives up the wait.
 
         Raises:
             EngineClosed: the engine is not running, or ended meanwhile.
             EngineError: another event loop has entered it.
         """
-        worker, loop = self._running(), self._own_loop().loop
-        answer: asyncio.Future[Explanation | None] = loop.create_future()
+        worker, bridge = self._running()
+        answer: asyncio.Future[Explanation | None] = bridge.loop.create_future()
 
         def settle(found: Explanation | None) -> None:
             if not answer.done():
                 answer.set_result(found)
 
-        worker.post(lambda core: _call_in(loop, settle, core.explain()))
+        worker.post(lambda core: _call_in(bridge.loop, settle, core.explain()))
         closed = asyncio.ensure_future(self._closed.wait())
         either: set[asyncio.Future[Any]] = {answer, closed}
         try:

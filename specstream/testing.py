@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from itertools import accumulate
+from typing import Any, Never
 
 import anyio
 
+from specstream.conversation import Conversation
+from specstream.errors import SpecstreamError
 from specstream.metrics import Report
+from specstream.params import checked_params
 from specstream.types import Chunk, FinishReason, Message, SamplingParams, Span
 
 __all__ = ["ScriptedEngine", "ScriptedGeneration", "ScriptedSession", "chunks_of"]
@@ -32,10 +36,8 @@ def chunks_of(
     while at < len(pieces):
         count = max(1, next(wanted, 1))
         taken = pieces[at : at + count]
-        ends, end = [], start
-        for piece in taken:
-            end += len(piece)
-            ends.append(end)
+        ends = list(accumulate(map(len, taken), initial=start))[1:]
+        end = ends[-1]
         chunks.append(
             Chunk(
                 text=text[start:end],
@@ -50,15 +52,14 @@ def chunks_of(
             )
         )
         at, start = at + len(taken), end
-    last = chunks[-1] if chunks else Chunk("", (), Span(0, 0), Span(0, 0))
-    final = Chunk(
-        "", (), Span(at, at), Span(start, start), round=len(chunks), finish_reason=finish_reason
-    )
-    return [*chunks, final] if last.finish_reason is None else chunks
+    nothing = ("", (), Span(at, at), Span(start, start))
+    return [*chunks, Chunk(*nothing, round=len(chunks), finish_reason=finish_reason)]
 
 
 class ScriptedGeneration:
     """Stands in for `specstream.Generation`: yields prepared chunks, one per loop turn."""
+
+    error: SpecstreamError | None = None
 
     def __init__(self, chunks: Sequence[Chunk], gate: Callable[[], anyio.Event | None]) -> None:
         self._chunks = list(chunks)
@@ -93,12 +94,12 @@ class ScriptedGeneration:
         """The text so far."""
         return "".join(chunk.text for chunk in self._sent)
 
+    text_read = text  # nothing is written before it is read
+
     @property
     def report(self) -> Report:
         """The report so far."""
         ids = tuple(i for chunk in self._sent for i in chunk.token_ids)
-        drafted = sum(chunk.drafted for chunk in self._sent)
-        accepted = sum(chunk.accepted for chunk in self._sent)
         rounds = sum(1 for chunk in self._sent if chunk.token_ids)
         return Report(
             text=self.text,
@@ -108,8 +109,8 @@ class ScriptedGeneration:
             reused_tokens=0,
             rounds=rounds,
             target_forwards=rounds,
-            drafted=drafted,
-            accepted=accepted,
+            drafted=sum(chunk.drafted for chunk in self._sent),
+            accepted=sum(chunk.accepted for chunk in self._sent),
             acceptance_by_position=(),
             ttft_ms=1.0,
             total_ms=float(len(ids)),
@@ -121,11 +122,11 @@ class ScriptedGeneration:
 
 
 class ScriptedEngine:
-    """Has the face of `specstream.Engine` and answers with prepared texts, in turn.
+    """Has the interface of `specstream.Engine` and answers with prepared texts, in turn.
 
     The last reply repeats for ever. ``gate``, when given, returns an event that each chunk waits for
-    (or None), so a test decides when the "model" writes. ``requests`` records what was asked,
-    ``template_kwargs`` with which variables for the chat template.
+    (or None), so a test decides when the "model" writes. ``requests`` records the messages and
+    parameters of each request, ``template_kwargs`` its variables for the chat template.
     """
 
     def __init__(
@@ -153,16 +154,18 @@ class ScriptedEngine:
         params: SamplingParams | None = None,
         *,
         reference: str = "",
-        chat_template_kwargs: Mapping[str, Any] | None = None,
         session: str | None = None,
         speculate: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **wrong: Never,
     ) -> AsyncGenerator[ScriptedGeneration, None]:
         """One scripted reply."""
+        params = checked_params(params, wrong)
         self.template_kwargs.append(dict(chat_template_kwargs or {}))
         asked: list[Message] = (
             [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         )
-        self.requests.append((asked, params or SamplingParams()))
+        self.requests.append((asked, params))
         reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
         chunks = chunks_of(reply) if isinstance(reply, str) else reply
         generation = ScriptedGeneration(chunks, self._gate)
@@ -178,72 +181,21 @@ class ScriptedEngine:
         """The whole text of one scripted reply."""
         params = SamplingParams(max_tokens=max_tokens)
         async with self.generate(messages, params, reference=reference) as generation:
-            async for _ in generation:
-                pass
-            return generation.text
+            return "".join([chunk.text async for chunk in generation])
 
     def session(self, system: str | None = None) -> ScriptedSession:
         """A conversation with this engine."""
         return ScriptedSession(self, system)
 
+    def forget(self, session: str) -> None:
+        """Nothing is kept."""
 
-class ScriptedSession:
-    """Stands in for `specstream.Session`."""
 
-    def __init__(self, engine: ScriptedEngine, system: str | None = None) -> None:
-        self._engine = engine
-        self.messages: list[Message] = []
-        if system is not None:
-            self.messages.append({"role": "system", "content": system})
-        self.closed = False
+class ScriptedSession(Conversation[ScriptedGeneration]):
+    """Stands in for `specstream.Session`; keeps the same history."""
 
-    @asynccontextmanager
-    async def reply(
-        self,
-        messages: Sequence[Message],
-        params: SamplingParams | None = None,
-        *,
-        reference: str = "",
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-    ) -> AsyncGenerator[ScriptedGeneration, None]:
-        """A reply to ``messages``."""
-        async with self._engine.generate(
-            messages, params, reference=reference, chat_template_kwargs=chat_template_kwargs
-        ) as generation:
-            yield generation
-
-    @asynccontextmanager
-    async def generate(
-        self,
-        text: str,
-        params: SamplingParams | None = None,
-        *,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-    ) -> AsyncGenerator[ScriptedGeneration, None]:
-        """Say ``text`` as the user; both turns are remembered, the reply as far as it was read.
-
-        A turn that is refused is not.
-        """
-        said: Message = {"role": "user", "content": text}
-        self.messages.append(said)
-        generation: ScriptedGeneration | None = None
-        try:
-            async with self.reply(
-                self.messages, params, chat_template_kwargs=chat_template_kwargs
-            ) as generation:
-                yield generation
-        finally:
-            if generation is None:
-                self.messages.remove(said)
-            elif generation.text:
-                self.messages.append({"role": "assistant", "content": generation.text})
+    closed = False
 
     async def aclose(self) -> None:
         """End the conversation."""
         self.closed = True
-
-    async def __aenter__(self) -> ScriptedSession:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.aclose()

@@ -1,4 +1,4 @@
-"""The values that travel: frozen, slotted, no torch, no pydantic.
+"""The values that travel between engine, stages and adapters: frozen, slotted, no torch, no pydantic.
 
 Offsets are half-open and absolute. ``chars`` counts characters of the reply's text as the model
 wrote it (tags included), ``tokens`` counts tokens of the reply (the first generated token is 0),
@@ -63,7 +63,7 @@ class Span(NamedTuple):
 class Chunk:
     """What one round of the engine committed.
 
-    What a model writes for itself (``<think>…</think>`` and its like) is no part of the reply's text.
+    A model's reasoning (``<think>…</think>`` and similar tags) is not part of the reply's text.
 
     Attributes:
         text: New text, whole characters only; may be empty (half a character, reasoning, or text
@@ -77,7 +77,7 @@ class Chunk:
         accepted: How many of them the target accepted (and the reply kept).
         t_ms: Milliseconds from the request's arrival to the end of the round.
         draft_ms: Time spent on proposing.
-        verify_ms: Time spent on the target's pass and the judging.
+        verify_ms: Time spent on the target's pass and the verification.
         finish_reason: Set on the last chunk only.
         reasoning: New text of the model's reasoning, its tags left out.
         reasoning_end: The number of the reply's token after the last one so far that was reasoning,
@@ -146,7 +146,7 @@ class Phrase:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happens at known samples: a word, an IPA phoneme, or a tag's moment.
+    """A word, an IPA phoneme or a tag, at known samples.
 
     ``chars`` are absolute offsets in the reply (for a phoneme: those of its word). A tag's span is
     empty: it sits at the first sample of the word that follows it (or at the end of the phrase).
@@ -160,7 +160,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class SpeechBuffer:
-    """What a voice hands over: a little PCM and the marks that it completed.
+    """A voice's output: a little PCM and the marks that it completed.
 
     ``pcm`` is signed 16-bit little-endian mono. The samples of ``marks`` count from the start of
     the *phrase*. A mark is handed over once its end is known, so never before its audio has begun.

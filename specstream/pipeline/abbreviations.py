@@ -1,7 +1,7 @@
 """What a full stop after a word means: word tables for a dozen languages, used all at once.
 
-A reply may change its language from one sentence to the next, so no language is asked for; words
-that would be read differently in two languages are told apart by their case or left out.
+A reply may change its language from one sentence to the next, so there is no language option; words
+that mean different things in two languages are distinguished by their case or left out.
 """
 
 from __future__ import annotations
@@ -141,5 +141,5 @@ def _by_shape(word: str) -> Stop:
         return Stop.BINDS if word.islower() else Stop.GOES_ON  # "e.g", "U.S"
     consonants = word.isascii() and word.isalpha() and not _VOWELS & set(word.lower())
     if consonants and word.istitle() and 1 < len(word) <= 4 and word.lower() not in _SOUNDS:
-        return Stop.GOES_ON  # "Sgt", "Bldg": nobody writes all of them down
+        return Stop.GOES_ON  # "Sgt", "Bldg": too many for a table
     return Stop.PLAIN

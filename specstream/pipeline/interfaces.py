@@ -1,17 +1,33 @@
-"""What an adapter implements, and nothing more.
+"""The interfaces that an adapter implements, and `voice_from_function` for the simplest voice.
 
 An adapter is a plain object. The pipeline wraps it in a stage that does what is the same for all of
-them: the turn's sample clock, provenance, back-pressure, cancel and revoke. Adapters are found by
-name through the entry-point groups ``specstream.voice``, ``specstream.avatar`` and
-``specstream.prompt``; an entry point is a callable that takes keyword options and returns the adapter.
+them: the turn's sample clock, provenance, back-pressure, cancel and revoke.
+
+To add a voice:
+
+1. Write a class with the three members of `SpeechSynthesizer` (``adapters/…/voice/reference.py`` is a
+   small one). For a function from text to PCM, one line is enough::
+
+       def my_voice():
+           return voice_from_function(my_tts, 24_000)
+
+2. Name it in your ``pyproject.toml``, under ``[project.entry-points."specstream.voice"]``:
+   ``mine = "my_package.my_module:my_voice"``. The target is a class or function that takes its options
+   as keywords and returns the adapter. Avatars (``specstream.avatar``) and prompt adapters
+   (``specstream.prompt``) are found the same way.
+3. Install your package and try it: ``specstream say --voice mine "Hello."``.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
+from specstream.errors import AdapterFailed, ConfigError, SpecstreamError
 from specstream.types import AvatarCue, Message, Phrase, ScenePrompt, Speech, SpeechBuffer
 
 __all__ = [
@@ -22,27 +38,32 @@ __all__ = [
     "Storyboard",
     "TextGenerator",
     "VoiceCapabilities",
+    "voice_from_function",
 ]
+
+
+_BUFFER_MS = 60
+_Synthesis: TypeAlias = Callable[[str], bytes | Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class VoiceCapabilities:
-    """What a voice can do; asked instead of its type.
+    """Facts about a voice.
 
-    ``streaming``: audio arrives while the phrase is still being made. ``deterministic``: the same
+    ``streaming``: audio arrives while the phrase is still being synthesized. ``deterministic``: the same
     phrase always gives the same samples. ``words`` and ``phonemes``: those marks are given.
     """
 
     name: str
     sample_rate: int
-    streaming: bool
-    deterministic: bool
-    words: bool
-    phonemes: bool
+    streaming: bool = False
+    deterministic: bool = False
+    words: bool = False
+    phonemes: bool = False
 
 
 class SpeechSynthesizer(Protocol):
-    """Text to audio, one phrase at a time. One object may serve several turns, one after another."""
+    """A voice: text to audio, one phrase at a time. One object serves several turns in sequence."""
 
     @property
     def capabilities(self) -> VoiceCapabilities:
@@ -52,8 +73,8 @@ class SpeechSynthesizer(Protocol):
     def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
         """Speak ``phrase.spoken`` in buffers of at most about 60 ms.
 
-        The text is to be read as it is: Markdown is taken out before a voice is asked (see
-        `specstream.pipeline.readout`), and the phrase's offsets count what is left.
+        Read the text as it is: Markdown is taken out before a voice is asked (see
+        `specstream.pipeline.spoken`), and the phrase's offsets count the text that is left.
 
         Sample positions of marks count from the phrase's first sample. Where the voice gives
         phonemes, their spans tile the phrase's audio: no gap, no overlap, pauses included. A phrase
@@ -67,6 +88,70 @@ class SpeechSynthesizer(Protocol):
     async def aclose(self) -> None:
         """Release what the voice holds; idempotent."""
         ...
+
+
+class _FunctionVoice:
+    """See `voice_from_function`."""
+
+    def __init__(self, function: _Synthesis, capabilities: VoiceCapabilities) -> None:
+        self._function = function
+        self.capabilities = capabilities
+        self._thread = ThreadPoolExecutor(1, "specstream-voice")  # starts with the first call
+        self._closed = False
+
+    async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
+        """Speak ``phrase.spoken``; cancelling gives up the wait, a plain function runs to its end.
+
+        Raises:
+            AdapterFailed: the function raised or returned no ``bytes``, or the voice is closed.
+        """
+        if self._closed:
+            raise AdapterFailed("the voice is closed; make a new one")
+        if not any(map(str.isalnum, phrase.spoken)):
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            made = await loop.run_in_executor(self._thread, self._function, phrase.spoken)
+            pcm = await made if inspect.isawaitable(made) else made
+        except SpecstreamError:
+            raise
+        except Exception as error:
+            raise AdapterFailed(f"voice {self.capabilities.name!r} broke: {error}") from error
+        if not isinstance(pcm, bytes):
+            kind = type(pcm).__name__
+            raise AdapterFailed(f"voice {self.capabilities.name!r} returned {kind}, not bytes")
+        size = 2 * (self.capabilities.sample_rate * _BUFFER_MS // 1000)
+        for at in range(0, len(pcm), size):
+            if self._closed:
+                return
+            yield SpeechBuffer(pcm[at : at + size])
+
+    async def aclose(self) -> None:
+        """Stop what is being spoken; idempotent."""
+        self._closed = True
+        self._thread.shutdown(wait=False)
+
+
+def voice_from_function(
+    function: _Synthesis, sample_rate: int, *, name: str = "function"
+) -> SpeechSynthesizer:
+    """Make a voice of a function from text to PCM (signed 16-bit little-endian mono).
+
+    ``voice_from_function(my_tts, 24_000)`` is all that a non-streaming voice needs. It gives no marks,
+    so the avatar follows the loudness.
+
+    Args:
+        function: Called once a phrase, on a thread of the voice's own: it may block, and calls never
+            overlap. If it returns an awaitable, that is awaited on the event loop.
+        sample_rate: Samples a second of the PCM.
+        name: The voice's name in capabilities and errors.
+
+    Raises:
+        ConfigError: the sample rate is not one of speech.
+    """
+    if not isinstance(sample_rate, int) or sample_rate < 1000:
+        raise ConfigError(f"sample_rate must be a whole number of at least 1000, not {sample_rate}")
+    return _FunctionVoice(function, VoiceCapabilities(name, sample_rate))
 
 
 class AvatarTrack(Protocol):

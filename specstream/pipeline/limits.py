@@ -1,4 +1,4 @@
-"""What a stage may do in one turn: how long it may be silent, and how much it may make."""
+"""Limits of a stage in one turn: how long it may be silent, and how much output a text may have."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _ITEMS, _ITEMS_PER_CHAR = 10_000, 500
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds of a stage's own time: waiting for input, or for its reader, doesn't count.
+    """Seconds of a stage's own time; waiting for input or for its reader doesn't count.
 
-    ``stall_s``: without giving or taking an item. ``work_s``: on the item that it took last, or on its
-    end.
+    ``stall_s``: without giving or taking an item. ``work_s``: on the item that it took last, or on
+    what it does after the end of its input.
     """
 
     stall_s: float = 60.0
@@ -46,15 +46,15 @@ def check_rate(rate: int, who: str) -> None:
 
 @dataclass(slots=True, eq=False)
 class Watch:
-    """Looks after one stage in one turn; `scope` is cancelled when its time is up."""
+    """Enforces the limits of one stage in one turn; cancels `scope` when its time is up."""
 
     name: str
     source: Link[object]
     limits: Limits
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     failure: SpecstreamError | None = None
-    _since: float | None = None  # when its present silence began
-    _spent_s: float = 0.0  # on what it took last
+    _since: float | None = None  # when the stage began to work without giving or taking anything
+    _spent_s: float = 0.0  # on the item that it took last
     _taken: int = 0
     _items: int = 0
     _marks: int = 0
@@ -70,7 +70,7 @@ class Watch:
         self._since = None
 
     def look(self) -> None:
-        """Stop the stage if its time is up. To be called every now and then."""
+        """Stop the stage if its time is up; to be called at short intervals."""
         if self._since is None:
             return
         if self.source.starved or self.source.taken != self._taken:
@@ -92,26 +92,26 @@ class Watch:
         self.scope.cancel()
 
     def check(self, item: object, chars: int) -> None:
-        """Count what the stage made of a text of so many characters.
+        """Count one item that the stage made of a text of ``chars`` characters.
 
         Raises:
-            AdapterFailed: it is more than anybody could have made of that.
+            AdapterFailed: the stage has made more than such a text can be worth.
         """
         self._items += 1
+        excess = ""
         if self._items > _ITEMS + _ITEMS_PER_CHAR * chars:
-            raise self._excess(f"{self._items} items", chars)
-        if not isinstance(item, Speech):
-            return
-        check_rate(item.sample_rate, f"stage {self.name!r}")
-        if len(item.marks) > MAX_MARKS:
-            raise self._excess(f"{len(item.marks)} marks in one piece", chars)
-        self._marks += len(item.marks)
-        if self._marks > _MARKS + _MARKS_PER_CHAR * chars:
-            raise self._excess(f"{self._marks} marks", chars)
-        if item.samples.length > _MAX_PIECE_S * item.sample_rate:
-            raise self._excess(f"{item.samples.length} samples in one piece", chars)
-        if item.samples.end > (_AUDIO_S + _AUDIO_S_PER_CHAR * chars) * item.sample_rate:
-            raise self._excess(f"{item.samples.end / item.sample_rate:.0f} s of speech", chars)
-
-    def _excess(self, what: str, chars: int) -> AdapterFailed:
-        return AdapterFailed(f"stage {self.name!r} gave {what} for {chars} characters of text")
+            excess = f"{self._items} items"
+        elif isinstance(item, Speech):
+            rate, seconds = item.sample_rate, _AUDIO_S + _AUDIO_S_PER_CHAR * chars
+            check_rate(rate, f"stage {self.name!r}")
+            self._marks += len(item.marks)
+            if len(item.marks) > MAX_MARKS:
+                excess = f"{len(item.marks)} marks in one piece"
+            elif self._marks > _MARKS + _MARKS_PER_CHAR * chars:
+                excess = f"{self._marks} marks"
+            elif item.samples.length > _MAX_PIECE_S * rate:
+                excess = f"{item.samples.length} samples in one piece"
+            elif item.samples.end > seconds * rate:
+                excess = f"{item.samples.end / rate:.0f} s of speech"
+        if excess:
+            raise AdapterFailed(f"stage {self.name!r} gave {excess} for {chars} characters of text")

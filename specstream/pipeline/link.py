@@ -1,4 +1,4 @@
-"""The bounded, cancellable hand-over between two stages."""
+"""The bounded, cancellable queue between two stages."""
 
 from __future__ import annotations
 
@@ -17,10 +17,17 @@ R = TypeVar("R")
 
 
 class Link(Generic[T]):
-    """A bounded first-in-first-out hand-over with one sender and one receiver.
+    """A bounded first-in-first-out queue with one sender and one receiver.
 
     ``send`` waits while ``capacity`` items lie unread. After ``cancel`` the unread items are gone,
     the receiver's next item is the Cancel, then the stream ends; later sends are dropped.
+
+    Attributes:
+        inlet: The receiving end.
+        cancelled: Whether ``cancel`` was called.
+        finished: Whether the receiver has read the end of the stream, or its Cancel.
+        starved: Whether the receiver waits for an item that nobody has sent yet.
+        taken: How many items the receiver has read.
     """
 
     def __init__(self, capacity: int = 64) -> None:
@@ -29,12 +36,10 @@ class Link(Generic[T]):
         self._capacity = capacity
         self._items: deque[T | Control] = deque()
         self._closed = False
-        self._finished = False
-        self._cancelled = False
-        self._awaited = False
-        self.taken = 0  # items that the receiver has read
         self._changed = anyio.Event()
         self._interruptible: set[anyio.CancelScope] = set()
+        self.cancelled = self.finished = self.starved = False
+        self.taken = 0
         self.inlet: Inlet[T] = Inlet(self)
 
     def _notify(self) -> None:
@@ -43,12 +48,11 @@ class Link(Generic[T]):
 
     async def send(self, item: T | Control) -> None:
         """Hand over one item. Cancelling the call hands over nothing."""
-        while len(self._items) >= self._capacity and not (self._closed or self.cancelled):
+        while len(self._items) >= self._capacity and not self._closed:
             await self._changed.wait()
-        if self._closed or self.cancelled:
-            return
-        self._items.append(item)
-        self._notify()
+        if not self._closed:
+            self._items.append(item)
+            self._notify()
 
     def close(self) -> None:
         """No more items will be sent; the receiver ends after what is already here. Idempotent."""
@@ -59,72 +63,29 @@ class Link(Generic[T]):
         """Drop what is unread and deliver ``cancel`` next. Only the first call counts."""
         if self.cancelled:
             return
+        self.cancelled = True
         self._items.clear()
         self._items.append(cancel)
-        self._closed = self._cancelled = True
         for scope in self._interruptible:
             scope.cancel()
-        self._notify()
+        self.close()
 
     def abandon(self) -> None:
         """The receiver reads no more: drop what is unread and what is still sent. Idempotent."""
         self._items.clear()
-        self._closed = True
-        self._notify()
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether ``cancel`` was called."""
-        return self._cancelled
-
-    @property
-    def finished(self) -> bool:
-        """Whether the receiver has read the end of the stream, or its Cancel."""
-        return self._finished
+        self.close()
 
     @property
     def cancel_pending(self) -> bool:
         """Whether ``cancel`` was called before the receiver finished, and it doesn't know yet."""
-        return self._cancelled and not self._finished
-
-    @property
-    def starved(self) -> bool:
-        """Whether the receiver waits for an item that nobody has sent yet."""
-        return self._awaited
-
-    async def _receive(self) -> T | Control:
-        while not self._items:
-            if self._closed:
-                self._finished = True
-                raise StopAsyncIteration
-            self._awaited = True
-            try:
-                await self._changed.wait()
-            finally:
-                self._awaited = False
-        item = self._items.popleft()
-        self.taken += 1
-        self._finished = self._cancelled
-        self._notify()
-        return item
-
-    async def _unless_cancelled(self, work: Callable[[], Awaitable[R]]) -> R | None:
-        if self._cancelled:
-            return None
-        with anyio.CancelScope() as scope:
-            self._interruptible.add(scope)
-            try:
-                return await work()
-            finally:
-                self._interruptible.discard(scope)
-        return None
+        return self.cancelled and not self.finished
 
 
 class Inlet(Generic[T]):
     """The receiving end, as a stage sees it: an async iterator of items and controls.
 
     It ends when the sender has closed and everything was read. A stage that makes a lot from one
-    item looks at ``cancelled`` in between, or waits through ``unless_cancelled``.
+    item checks ``cancelled`` in between, or waits through ``unless_cancelled``.
     """
 
     def __init__(self, link: Link[T]) -> None:
@@ -134,7 +95,21 @@ class Inlet(Generic[T]):
         return self
 
     async def __anext__(self) -> T | Control:
-        return await self._link._receive()
+        link = self._link
+        while not link._items:
+            if link._closed:
+                link.finished = True
+                raise StopAsyncIteration
+            link.starved = True
+            try:
+                await link._changed.wait()
+            finally:
+                link.starved = False
+        item = link._items.popleft()
+        link.taken += 1
+        link.finished = link.cancelled
+        link._notify()
+        return item
 
     @property
     def cancelled(self) -> bool:
@@ -143,4 +118,12 @@ class Inlet(Generic[T]):
 
     async def unless_cancelled(self, work: Callable[[], Awaitable[R]]) -> R | None:
         """Run ``work()``, or stop it and return None as soon as the turn is cancelled."""
-        return await self._link._unless_cancelled(work)
+        if self._link.cancelled:
+            return None
+        with anyio.CancelScope() as scope:
+            self._link._interruptible.add(scope)
+            try:
+                return await work()
+            finally:
+                self._link._interruptible.discard(scope)
+        return None

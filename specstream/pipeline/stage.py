@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import anyio
-from anyio.abc import TaskGroup
 
 from specstream.errors import AdapterFailed, ConfigError, SpecstreamError
 from specstream.pipeline.limits import Limits, Watch
@@ -38,7 +37,7 @@ class Stage(Protocol[In, Out_co]):
 
     @property
     def name(self) -> str:
-        """Which stage an event comes from."""
+        """The ``source`` of the stage's events."""
         ...
 
     def run(self, items: Inlet[In]) -> AsyncGenerator[Out_co | Control, None]:
@@ -70,20 +69,22 @@ class Event:
 class Run:
     """One turn under way: iterate over its events, in order.
 
-    The iteration ends after the last stage has. If the token stream itself failed, what it had
-    given is still carried to the end of every branch; then the iteration raises its error.
+    The iteration ends after the last stage has. If the token stream itself failed, the chunks before
+    the failure still pass through every branch; then the iteration raises its error.
     """
 
-    def __init__(self, capacity: int, clock: Callable[[], float]) -> None:
+    def __init__(self, capacity: int, limits: Limits, clock: Callable[[], float]) -> None:
+        self._capacity = capacity
+        self._limits = limits
         self._log: Link[Event] = Link(capacity)
         self._links: list[Link[Any]] = []
         self._watches: list[Watch] = []
-        self._chars = 0  # of the text that the stages were given
+        self._chars = 0  # length of the text that the stages were given
         self._source = anyio.CancelScope()
         self._clock = clock
         self._started = clock()
         self._seq = 0
-        self._turnstile = anyio.Lock()  # entries enter the log in the order of their numbers
+        self._in_order = anyio.Lock()  # events enter the log in the order of their numbers
         self._error: Exception | None = None
         self.cancelled: Cancel | None = None
 
@@ -97,6 +98,12 @@ class Run:
             self._source.cancel()
             for link in self._links:
                 link.cancel(self.cancelled)
+
+    def stop(self, name: str, failure: SpecstreamError) -> None:
+        """Stop the stages of that name because of what they made; they end as if they had failed."""
+        for watch in self._watches:
+            if watch.name == name:
+                watch.stop(failure)
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self
@@ -112,29 +119,103 @@ class Run:
         return item
 
     async def _emit(self, source: str, item: object) -> None:
-        async with self._turnstile:
+        async with self._in_order:
             event = Event(self._seq, (self._clock() - self._started) * 1e3, source, item)
             await self._log.send(event)
             self._seq += 1
 
-    def stop(self, name: str, failure: SpecstreamError) -> None:
-        """Stop the stages of that name: what they made is no good. They end as if they had broken."""
-        for watch in self._watches:
-            if watch.name == name:
-                watch.stop(failure)
-
-    async def _patrol(self, every_s: float) -> None:
+    async def _patrol(self) -> None:
         while True:
-            await anyio.sleep(every_s)
+            await anyio.sleep(self._limits.stall_s / 8)
             for watch in self._watches:
                 watch.look()
 
-    def _link(self, capacity: int) -> Link[Any]:
-        link: Link[Any] = Link(capacity)
+    def _link(self) -> Link[Any]:
+        link: Link[Any] = Link(self._capacity)
         self._links.append(link)
         if self.cancelled is not None:
             link.cancel(self.cancelled)
         return link
+
+    async def _drive(
+        self,
+        chunks: AsyncIterable[Any],
+        head: Stage[Any, Any],
+        branches: Sequence[Sequence[Stage[Any, Any]]],
+    ) -> None:
+        """Run every stage; feed the head from the token stream."""
+        source = self._link()
+        try:
+            async with anyio.create_task_group() as group:
+                firsts = []
+                for branch in branches:
+                    links = [self._link() for _ in branch]
+                    firsts.append(links[0])
+                    for at, stage in enumerate(branch):
+                        group.start_soon(self._run_stage, stage, links[at], links[at + 1 : at + 2])
+                group.start_soon(self._run_stage, head, source, firsts)
+                try:
+                    with self._source:
+                        async for chunk in chunks:
+                            await self._emit("engine", chunk)
+                            await source.send(chunk)
+                except Exception as error:
+                    self._error = error
+                except anyio.get_cancelled_exc_class():
+                    if _is_cancelled():
+                        raise
+                    self._error = AdapterFailed("the token stream was cancelled from elsewhere")
+                if self.cancelled is not None and hasattr(chunks, "cancel"):
+                    chunks.cancel()  # else the engine would go on writing what nobody reads
+                source.close()
+        finally:
+            self._log.close()
+
+    async def _run_stage(
+        self, stage: Stage[Any, Any], source: Link[Any], sinks: Sequence[Link[Any]]
+    ) -> None:
+        watch = Watch(stage.name, source, self._limits)
+        self._watches.append(watch)
+        failure: SpecstreamError | None = None
+        try:
+            try:
+                with watch.scope:
+                    await self._relay(stage, source, sinks, watch)
+            except Exception as error:
+                failure = as_failure(stage.name, error)
+            except anyio.get_cancelled_exc_class():
+                if _is_cancelled():
+                    raise
+                elsewhere = f"stage {stage.name!r} waited for something that was cancelled"
+                failure = AdapterFailed(elsewhere)
+            failure = watch.failure or failure
+            if failure is not None:
+                watch.rest()
+                await self._emit(stage.name, StageFailed(failure))
+        finally:
+            watch.rest()
+            source.abandon()
+            for sink in sinks:
+                sink.close()
+
+    async def _relay(
+        self, stage: Stage[Any, Any], source: Link[Any], sinks: Sequence[Link[Any]], watch: Watch
+    ) -> None:
+        """Pass the stage's output on to the log and to the stages behind it."""
+        async with aclosing(stage.run(source.inlet)) as outputs:
+            watch.work()
+            async for item in outputs:
+                watch.rest()
+                if not source.cancel_pending:  # else made before the stage heard of the cancel
+                    if isinstance(item, Phrase):
+                        self._chars = max(self._chars, item.chars.end)
+                    watch.check(item, self._chars)
+                    await self._emit(stage.name, item)
+                    for sink in sinks:
+                        await sink.send(item)
+                    if isinstance(item, Cancel):
+                        break  # nothing may follow it
+                watch.work()
 
 
 class Pipeline:
@@ -142,7 +223,7 @@ class Pipeline:
 
     ``Pipeline([[voice, avatar], [prompt]], head=segmenter)``: every branch gets what the head
     yields; within a branch each stage gets what the one before it yields. Everything that any
-    stage yields is also an event of the run. All hand-overs are bounded by ``capacity`` items, so a
+    stage yields is also an event of the run. All links are bounded by ``capacity`` items, so a
     reader that stops reading stops the whole turn, back to the token stream, and loses nothing.
     A stage that hangs, never ends, or makes more than its text can be worth is stopped (``limits``).
     """
@@ -160,9 +241,7 @@ class Pipeline:
             raise ConfigError("a pipeline branch needs at least one stage")
         self._branches = [list(branch) for branch in branches]
         self._head = head
-        self._capacity = capacity
-        self._clock = clock
-        self._limits = limits or Limits()
+        self._settings = (capacity, limits or Limits(), clock)
 
     @asynccontextmanager
     async def run(self, chunks: AsyncIterable[Any]) -> AsyncGenerator[Run, None]:
@@ -171,11 +250,11 @@ class Pipeline:
         Leaving the block early cancels the turn and waits until every stage has let go. A stage
         that breaks becomes a `StageFailed` event; the other branches go on.
         """
-        run = Run(self._capacity, self._clock)
+        run = Run(*self._settings)
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._drive, run, chunks)
-                group.start_soon(run._patrol, self._limits.stall_s / 8)
+                group.start_soon(run._drive, chunks, self._head, self._branches)
+                group.start_soon(run._patrol)
                 yield run
                 run.cancel("closed")
                 run._log.abandon()
@@ -187,98 +266,14 @@ class Pipeline:
                 cause = cause.exceptions[0]
             raise cause from cause.__cause__
 
-    async def _drive(self, run: Run, chunks: AsyncIterable[Any]) -> None:
-        head_in = run._link(self._capacity)
-        try:
-            async with anyio.create_task_group() as group:
-                firsts = [self._start_branch(group, run, branch) for branch in self._branches]
-                group.start_soon(self._run_stage, run, self._head, head_in, firsts)
-                try:
-                    with run._source:
-                        async for chunk in chunks:
-                            await run._emit("engine", chunk)
-                            await head_in.send(chunk)
-                except Exception as error:
-                    run._error = error
-                except anyio.get_cancelled_exc_class():
-                    if _is_cancelled():
-                        raise
-                    run._error = AdapterFailed("the token stream was cancelled from elsewhere")
-                if run.cancelled is not None and hasattr(chunks, "cancel"):
-                    chunks.cancel()  # or it would go on writing what nobody will read
-                head_in.close()
-        finally:
-            run._log.close()
-
-    def _start_branch(
-        self, group: TaskGroup, run: Run, branch: Sequence[Stage[Any, Any]]
-    ) -> Link[Any]:
-        links = [run._link(self._capacity) for _ in branch]
-        for position, stage in enumerate(branch):
-            following = links[position + 1 : position + 2]
-            group.start_soon(self._run_stage, run, stage, links[position], following)
-        return links[0]
-
-    async def _run_stage(
-        self, run: Run, stage: Stage[Any, Any], source: Link[Any], sinks: Sequence[Link[Any]]
-    ) -> None:
-        watch = Watch(stage.name, source, self._limits)
-        run._watches.append(watch)
-        failure: SpecstreamError | None = None
-        try:
-            try:
-                with watch.scope:
-                    await self._relay(run, stage, source, sinks, watch)
-            except Exception as error:
-                failure = as_failure(stage.name, error)
-            except anyio.get_cancelled_exc_class():
-                if _is_cancelled():
-                    raise
-                elsewhere = f"stage {stage.name!r} waited for something that was cancelled"
-                failure = AdapterFailed(elsewhere)
-            failure = watch.failure or failure
-            if failure is not None:
-                watch.rest()
-                await run._emit(stage.name, StageFailed(failure))
-        finally:
-            watch.rest()
-            source.abandon()
-            for sink in sinks:
-                sink.close()
-
-    @staticmethod
-    async def _relay(
-        run: Run,
-        stage: Stage[Any, Any],
-        source: Link[Any],
-        sinks: Sequence[Link[Any]],
-        watch: Watch,
-    ) -> None:
-        async with aclosing(stage.run(source.inlet)) as outputs:
-            watch.work()
-            async for item in outputs:
-                watch.rest()
-                if source.cancel_pending:
-                    watch.work()
-                    continue  # made before the stage heard of the cancel: nobody wants it now
-                if isinstance(item, Phrase):
-                    run._chars = max(run._chars, item.chars.end)
-                watch.check(item, run._chars)
-                await run._emit(stage.name, item)
-                for sink in sinks:
-                    await sink.send(item)
-                if isinstance(item, Cancel):
-                    break  # that was its last word, whatever it would still yield
-                watch.work()
-
 
 def _is_cancelled() -> bool:
-    """Whether it is the turn that is being cancelled, and not just something that was awaited."""
+    """Whether the turn itself is being cancelled, not only something that was awaited."""
     return anyio.current_effective_deadline() == -math.inf
 
 
 def as_failure(stage: str, error: Exception) -> SpecstreamError:
-    """What broke the stage, typed; a foreign exception is kept as the cause."""
+    """The typed error for a stage that broke; a foreign exception is kept as the cause."""
     if isinstance(error, SpecstreamError):
         return error
     failure = AdapterFailed(f"stage {stage!r} broke: {type(error).__name__}: {error}")

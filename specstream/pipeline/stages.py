@@ -1,7 +1,4 @@
-"""The stages of a voice turn: what is the same for every adapter of a kind.
-
-An adapter knows nothing of clocks, provenance, cancel or revoke; these wrappers do.
-"""
+"""The stages of a voice turn: they give adapters clocks, provenance, cancel and revoke."""
 
 from __future__ import annotations
 
@@ -22,8 +19,8 @@ from specstream.pipeline.interfaces import (
 )
 from specstream.pipeline.limits import check_rate
 from specstream.pipeline.link import Inlet
-from specstream.pipeline.readout import LINE_START, Place, Reading, Readout
-from specstream.pipeline.text import Segmenter
+from specstream.pipeline.segment import Segmenter
+from specstream.pipeline.spoken import LINE_START, Place, Reading, Readout
 from specstream.types import (
     AvatarCue,
     Cancel,
@@ -62,30 +59,29 @@ class SegmentStage:
     async def run(self, items: Inlet[Chunk]) -> AsyncGenerator[Phrase | Control, None]:
         """One turn."""
         segmenter = self._make()
-        waiting_since: float | None = None
+        deadline: float | None = None
         while True:
-            left = None
-            if waiting_since is not None:
-                left = max(0.0, waiting_since + self._deadline_s - self._clock())
             item: Chunk | Control | None = None
             try:
+                left = None if deadline is None else max(0.0, deadline - self._clock())
                 with anyio.move_on_after(left):
                     item = await anext(items)
             except StopAsyncIteration:
                 break
-            if item is None:
-                phrases = segmenter.flush()
-                waiting_since = None  # what can't be spoken yet waits for more text, not for time
-            elif isinstance(item, Chunk):
+            phrases: list[Phrase] = []
+            if isinstance(item, Chunk):
                 phrases = segmenter.add(item)
-                if phrases or waiting_since is None:
-                    waiting_since = self._clock()
+                if phrases or deadline is None:
+                    deadline = self._clock() + self._deadline_s
                 if not segmenter.pending:
-                    waiting_since = None
-            else:
-                phrases = segmenter.flush() if isinstance(item, Flush) else []
-                if isinstance(item, Revoke):
-                    segmenter.revoke(item.from_char)
+                    deadline = None
+            elif item is None:
+                phrases = segmenter.flush()
+                deadline = None  # what can't be spoken yet waits for more text, not for time
+            elif isinstance(item, Flush):
+                phrases = segmenter.flush()
+            elif isinstance(item, Revoke):
+                segmenter.revoke(item.from_char)
             for phrase in phrases:
                 yield phrase
             if item is not None and not isinstance(item, Chunk):
@@ -99,8 +95,8 @@ class SegmentStage:
 class VoiceStage:
     """`Phrase` to `Speech`: puts a voice's buffers on the turn's sample clock, tags among them.
 
-    The voice is given each phrase as ``readout`` would have it read; its marks are told of what is
-    written.
+    The voice is given each phrase as ``readout`` reads it; the marks are mapped back to the reply's
+    characters.
     """
 
     name = "voice"
@@ -132,13 +128,10 @@ class VoiceStage:
                 continue
             if isinstance(item, Revoke):
                 while said and said[-1][0].chars.start >= item.from_char:
-                    _, clock, place = (
-                        said.pop()
-                    )  # the audio of a revoked phrase gives its place back
+                    _, clock, place = said.pop()  # the next phrase takes the place of this audio
                 if said and said[-1][0].chars.end > item.from_char:
-                    place = self._readout.read(
-                        _until(item.from_char, said[-1][0]), said[-1][2]
-                    ).place
+                    kept = _until(item.from_char, said[-1][0])
+                    place = self._readout.read(kept, said[-1][2]).place
             yield item
 
     async def _speak(
@@ -146,21 +139,18 @@ class VoiceStage:
     ) -> AsyncGenerator[Speech, None]:
         origin = clock
         waiting = list(phrase.tags)
-
-        def piece(pcm: bytes, marks: tuple[Mark, ...], last: bool = False) -> Speech:
-            samples = Span(clock, clock + len(pcm) // 2)
-            where = (phrase.chars, phrase.tokens, phrase.index)
-            return Speech(pcm, self._rate, samples, marks, *where, last=last)
-
+        where = (phrase.chars, phrase.tokens, phrase.index)
         async with aclosing(self._voice.synthesize(reading.phrase)) as buffers:
             async for buffer in buffers:
                 if len(buffer.pcm) % 2:
                     name = self._voice.capabilities.name
                     raise AdapterFailed(f"voice {name!r} gave half a sample; PCM must be 16-bit")
-                out = piece(buffer.pcm, _place(buffer, origin, waiting, reading))
-                clock = out.samples.end
-                yield out
-        yield piece(b"", tuple(_tag_mark(tag, clock) for tag in waiting), last=True)
+                samples = Span(clock, clock + len(buffer.pcm) // 2)
+                marks = _place(buffer, origin, waiting, reading)
+                yield Speech(buffer.pcm, self._rate, samples, marks, *where)
+                clock = samples.end
+        marks = tuple(_tag_mark(tag, clock) for tag in waiting)
+        yield Speech(b"", self._rate, Span(clock, clock), marks, *where, last=True)
 
 
 def _until(char: int, phrase: Phrase) -> Phrase:
@@ -173,10 +163,7 @@ def _until(char: int, phrase: Phrase) -> Phrase:
 def _place(
     buffer: SpeechBuffer, origin: int, waiting: list[Tag], reading: Reading
 ) -> tuple[Mark, ...]:
-    """Move marks to the turn's clock and to what is written.
-
-    A tag goes right before the first word that follows it.
-    """
+    """The buffer's marks on the turn's clock and in the reply; a tag goes before the next word."""
     placed: list[Mark] = []
     for mark in buffer.marks:
         chars = reading.written(mark.chars)
@@ -203,21 +190,19 @@ class AvatarStage:
         """One turn; the face is brought to rest when the speech ends or is cancelled.
 
         The first speech tells the sample rate; without speech there is nothing to bring to rest.
-        A track needs no word of a revoke: the speech that follows one starts at an earlier sample.
+        A track is not told of a revoke: the speech that follows one starts at an earlier sample.
         """
         track: AvatarTrack | None = None
         async for item in items:
             if isinstance(item, Speech):
-                if track is None:
-                    track = self._scripter.open(item.sample_rate)
+                track = track or self._scripter.open(item.sample_rate)
                 for cue in track.add(item):
                     yield cue
                 continue
             if isinstance(item, Cancel):
                 for cue in track.close() if track is not None else ():
                     yield cue
-                yield item
-                return
+                track = None
             yield item
         for cue in track.close() if track is not None else ():
             yield cue

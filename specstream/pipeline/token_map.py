@@ -22,10 +22,10 @@ class _Run(NamedTuple):
 
 
 class TokenMap:
-    """Which tokens the waiting characters came from.
+    """The tokens of the characters that wait to be spoken.
 
     A token that adds no characters (half of one) belongs with the next token that does, unless it is
-    reasoning: that belongs to no text.
+    reasoning, which belongs to no text.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class TokenMap:
             self._blank = first
 
     def _forget(self, token: int) -> None:
-        """``token`` is about to be written anew."""
+        """Drop this token and those after it: they come anew."""
         while self._runs and self._runs[-1].stop > token:
             run = self._runs.pop()
             if run.first < token:

@@ -6,7 +6,6 @@ import unicodedata
 import pytest
 
 from specstream.types import PAUSE
-from specstream_adapters.avatar.spelling import spell
 from specstream_adapters.avatar.visemes import (
     ARKIT_SHAPES,
     CLOSURES,
@@ -14,6 +13,7 @@ from specstream_adapters.avatar.visemes import (
     VISEMES,
     lone_stress,
     parse_ipa,
+    spell,
 )
 
 # Symbols as espeak-ng writes them, by language (its own rendering of ordinary sentences).

@@ -101,10 +101,10 @@ async def test_finished_prompts_come_with_the_next_phrase() -> None:
     await board.close()
 
 
-async def test_the_text_itself_is_the_reference() -> None:
+async def test_what_the_shot_shows_is_the_reference() -> None:
     writer = Writer(richer)
     await shoot(ModelRewriter(writer))
-    assert "She opened her box." in writer.references[1]
+    assert writer.references[1].startswith("Iris opened her box.\nMedium shot: Iris opened")
     assert "smile" not in "".join(writer.references)
 
 
@@ -140,6 +140,19 @@ async def test_a_good_answer_is_taken_whatever_words_it_finds(answer: str) -> No
     shots = await shoot(rewriter, "A young painter named Iris opened her box.")
     assert [shot.rev for shot in shots] == [0, 1]
     assert shots[1].prompt[0] not in '"P'
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Close-up of Ana in warm light, smiling.",
+        "A tall woman in red sings on a wide stage at night.",
+    ],
+)
+async def test_a_short_name_or_a_word_of_the_action_is_enough(answer: str) -> None:
+    rewriter = ModelRewriter(Writer(lambda p: answer))
+    shots = await shoot(rewriter, "A girl named Ana sang on the stage.")
+    assert [shot.prompt for shot in shots if shot.rev == 1] == [answer]
 
 
 async def test_a_failing_model_keeps_the_template() -> None:

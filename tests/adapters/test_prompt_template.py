@@ -48,9 +48,9 @@ _TAG = re.compile(r"\[([a-z ]+)\]")
 
 
 def phrases(text: str, cuts: Sequence[int] | None = None) -> list[Phrase]:
-    """By sentence, or cut at ``cuts``; a token is four characters."""
+    """By sentence, and cut at ``cuts`` as well; a token is four characters."""
     ends = [m.end() for m in re.finditer(r"[.!?]\"?\s+(?=[A-Z\[\"])|。", text)]
-    cuts = ends if cuts is None else sorted({*cuts} - {0, len(text)})
+    cuts = sorted({*ends, *(cuts or ())} - {0, len(text)})
     out: list[Phrase] = []
     for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True):
         piece = text[a:b]
@@ -244,6 +244,12 @@ async def test_a_reply_of_a_word_still_gives_a_shot(text: str) -> None:
 )
 async def test_nothing_to_show_gives_no_shot(text: str) -> None:
     assert await shoot(text) == []
+
+
+async def test_what_follows_a_block_of_code_is_shown() -> None:
+    code = "```python\nfoo(1)\n```\n\n"
+    (shot,) = await shoot(f"{code}A fox ran off.", [len(code) - 1])
+    assert shot.action == "A fox ran off."
 
 
 async def test_time_counts_the_characters_that_are_spoken() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from specstream.errors import AdapterFailed, AdapterUnavailable
 from specstream.types import PAUSE, Phrase, Span, SpeechBuffer
-from specstream_adapters.voice import EspeakVoice, espeak_library, espeak_worker
+from specstream_adapters.voice import EspeakVoice, espeak, espeak_library
 from specstream_adapters.voice.espeak_library import EspeakLibrary, LibraryEvent, Sink
 
 LONG = "This sentence goes on for a while, so that there is something left to stop."
@@ -33,7 +33,7 @@ def wave_of(buffers: list[SpeechBuffer]) -> np.ndarray[tuple[int], np.dtype[np.i
 
 @pytest.fixture
 def library() -> EspeakLibrary:
-    return espeak_worker.shared_worker().library
+    return espeak.shared_worker().library
 
 
 async def test_capabilities(library: EspeakLibrary) -> None:
@@ -86,13 +86,13 @@ def given(library: EspeakLibrary, monkeypatch: pytest.MonkeyPatch) -> list[bytes
 
 async def test_closing_early_stops_the_library_within_one_buffer(given: list[bytes]) -> None:
     voice = EspeakVoice()
-    whole = len(await speak(voice, LONG))
+    whole = len(await speak(voice, LONG * 9))
     given.clear()
-    stream = voice.synthesize(phrase(LONG))
+    stream = voice.synthesize(phrase(LONG * 9))
     await anext(stream)
     await stream.aclose()
     at_close = len(given)
-    espeak_worker.shared_worker().call(lambda _: None)  # until the library is free again
+    espeak.shared_worker().call(lambda _: None)  # until the library is free again
     assert len(given) <= at_close + 1
     assert len(given) < whole / 2
 
@@ -125,7 +125,7 @@ async def test_an_exception_in_the_callback_is_not_swallowed(library: EspeakLibr
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        espeak_worker.shared_worker().call(lambda lib: lib.speak("hello", broken))
+        espeak.shared_worker().call(lambda lib: lib.speak("hello", broken))
     assert await speak(EspeakVoice(), "hello")
 
 
@@ -148,7 +148,7 @@ async def test_the_event_loop_goes_on_while_the_library_speaks(library: EspeakLi
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.setattr(espeak_worker, "_shared", None)
+    monkeypatch.setattr(espeak, "_shared", None)
     return monkeypatch
 
 

@@ -50,7 +50,6 @@ def follow(
         given += buffer.pcm
         marks += buffer.marks
     assert given == wave.astype("<i2").tobytes()
-    assert tracker.samples == len(wave)
     for mark in marks:
         if mark.kind == "phoneme":
             assert mark.samples.start == offset[1] + position < mark.samples.end

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from specstream.errors import ConfigError, ProtocolError
-from specstream.pipeline.text import Segmenter
+from specstream.pipeline.segment import Segmenter
 from specstream.testing import chunks_of
 from specstream.types import Chunk, Phrase, Span
 

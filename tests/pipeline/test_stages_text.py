@@ -5,8 +5,8 @@ import anyio
 import pytest
 
 from specstream.pipeline.link import Link
+from specstream.pipeline.segment import Segmenter
 from specstream.pipeline.stages import SegmentStage
-from specstream.pipeline.text import Segmenter
 from specstream.types import Cancel, Chunk, Control, Flush, Phrase, Revoke, Span
 
 

@@ -1,4 +1,4 @@
-"""Tags in the text (``[smile]``, ``[shakes her head]``) to what a face or body does."""
+"""Tags in the text (``[smile]``, ``[shakes her head]``) to gestures and emotions."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from specstream_adapters.avatar.visemes import both_sides
 
 __all__ = ["DIRECTIONS", "NEUTRAL", "Direction", "direct"]
 
-Kind = Literal["emotion", "gesture"]
+Kind = Literal["viseme", "emotion", "gesture"]
 _EMOTION_MS, _GESTURE_MS = 4000, 1200
 
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """What a tag asks for. ``weights`` are ARKit blend shapes at their final values."""
+    """What a face or body is to do. ``weights`` are ARKit blend shapes at their final values."""
 
     kind: Kind
     name: str
@@ -70,25 +70,16 @@ _KNOWN = (
     _gesture("whisper", 2500, browInnerUp=0.15, eyeSquint=0.15),
     _gesture("shout", 1500, browDown=0.3, eyeWide=0.3),
     _gesture("shrug", 1200, browOuterUp=0.35, mouthShrugLower=0.35),
-    _gesture("nod", 900),
-    _gesture("shake head", 1200),
-    _gesture("tilt head", 1500),
-    _gesture("look around", 2000),
-    _gesture("look up", 1200, eyeLookUp=0.6),
-    _gesture("look down", 1200, eyeLookDown=0.6),
-    _gesture("look away", 1500),
-    _gesture("lean in", 1500),
-    _gesture("lean back", 1500),
-    _gesture("wave", 1500),
-    _gesture("point", 1200),
-    _gesture("clap", 1500),
-    _gesture("bow", 1800),
-    _gesture("thumbs up", 1500),
-    _gesture("cross arms", 2000),
-    _gesture("open arms", 1800),
-    _gesture("pause", 500),
+    _gesture("look up", eyeLookUp=0.6),
+    _gesture("look down", eyeLookDown=0.6),
 )
+_BODY_MS = {  # gestures without blend shapes, and how long they take
+    "nod": 900, "shake head": 1200, "point": 1200, "tilt head": 1500, "look away": 1500,
+    "lean in": 1500, "lean back": 1500, "wave": 1500, "clap": 1500, "thumbs up": 1500, "bow": 1800,
+    "open arms": 1800, "look around": 2000, "cross arms": 2000, "pause": 500,
+}  # fmt: skip
 DIRECTIONS = {known.name: known for known in _KNOWN}
+DIRECTIONS |= {name: _gesture(name, ms) for name, ms in _BODY_MS.items()}
 _SAME = {
     "grin": "smile", "chuckle": "laugh", "giggle": "laugh", "laughter": "laugh", "joy": "happy",
     "joyful": "happy", "cheerful": "happy", "delighted": "happy", "glad": "happy",
@@ -110,15 +101,8 @@ _SCALES = dict.fromkeys("slightly softly gently faintly small little weakly quie
 _SCALES |= dict.fromkeys("very big broadly widely brightly strongly really extremely".split(), 1.25)
 _FILLERS = frozenset("a an the his her its their my your with again slowly quickly once".split())
 _ENDINGS = (
-    ("ing", ""),
-    ("ing", "e"),
-    ("ied", "y"),
-    ("ies", "y"),
-    ("es", ""),
-    ("ed", ""),
-    ("d", ""),
-    ("s", ""),
-)
+    ("ing", ""), ("ing", "e"), ("ied", "y"), ("ies", "y"), ("es", ""), ("ed", ""), ("d", ""), ("s", ""),
+)  # fmt: skip
 
 
 def _stems(word: str) -> list[str]:

@@ -1,18 +1,26 @@
-"""The mouth's track: timed sounds in, settled viseme segments out."""
+"""The mouth: segments of one viseme each, from loudness where nothing better is known, smoothed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from specstream.types import Span
 from specstream_adapters.avatar.visemes import CLOSURES, SILENCE
 
-__all__ = ["Mouth", "Segment"]
+__all__ = ["Loudness", "Mouth", "Segment"]
 
 _CLOSURE_MS = 40  # one picture at 25 a second: lips that meet for less are not seen to meet
 _DONOR_MS = 10  # what a vowel or a pause keeps when it gives time to a closure
 _LONGEST_MS = 1000  # equal neighbours are merged up to here, so that no cue waits for ever
 _FULL_VOWEL_MS, _FULL_CONSONANT_MS = 110, 60  # shorter ones don't reach their full shape
+_FRAME_MS = 40  # one picture at 25 a second
+_RANGE_DB = 28.0  # from a closed to a wide open mouth, below the loudest so far
+_FLOOR_DB = -45.0  # a room's noise must not count as the loudest
+_FALL_DB = 0.25  # how fast "the loudest so far" is forgotten, a frame
+_STEPS = 4
+_HISS_HZ, _BRIGHT_HZ, _DARK_HZ = 3000.0, 1100.0, 500.0
 
 
 @dataclass(slots=True)
@@ -46,6 +54,42 @@ class Segment:
         if self.vowel:
             return min(1.0, 0.8 * self.stress * (0.55 + 0.45 * min(1.0, ms / _FULL_VOWEL_MS)))
         return 0.85 * (0.6 + 0.4 * min(1.0, ms / _FULL_CONSONANT_MS))
+
+
+class Loudness:
+    """Follows the level of one turn's audio, so that a quiet voice opens the mouth as well."""
+
+    def __init__(self, sample_rate: int) -> None:
+        self._rate = sample_rate
+        self._frame = max(1, sample_rate * _FRAME_MS // 1000)
+        self._peak = _FLOOR_DB
+
+    def segments(self, pcm: bytes, start: int, chars: Span) -> list[Segment]:
+        """One segment a frame, the last may be shorter; ``pcm`` is s16le mono from ``start`` on."""
+        samples = np.frombuffer(pcm, dtype="<i2").astype(np.float32) / 32768.0
+        return [
+            self._segment(samples[at : at + self._frame], start + at, chars)
+            for at in range(0, len(samples), self._frame)
+        ]
+
+    def _segment(self, frame: np.ndarray, start: int, chars: Span) -> Segment:
+        level = 10.0 * float(np.log10(np.mean(np.square(frame)) + 1e-12))
+        self._peak = max(_FLOOR_DB, level, self._peak - _FALL_DB)
+        opening = 1.0 + (level - self._peak) / _RANGE_DB
+        step = min(_STEPS, max(0, int(opening * _STEPS + 0.5))) / _STEPS
+        if level <= _FLOOR_DB or step == 0.0:
+            return Segment(SILENCE, start, start + len(frame), chars)
+        shape = self._shape(frame)
+        vowel = shape != "SS"
+        return Segment(shape, start, start + len(frame), chars, vowel=vowel, level=step)
+
+    def _shape(self, frame: np.ndarray) -> str:
+        """A viseme for the frame's colour: its zero crossings tell a hiss from a vowel."""
+        crossings = np.count_nonzero(np.signbit(frame[1:]) != np.signbit(frame[:-1]))
+        hertz = crossings * self._rate / (2.0 * max(1, len(frame)))
+        if hertz > _HISS_HZ:
+            return "SS"
+        return "E" if hertz > _BRIGHT_HZ else "O" if hertz < _DARK_HZ else "aa"
 
 
 class Mouth:

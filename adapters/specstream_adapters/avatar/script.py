@@ -114,7 +114,7 @@ class VisemeTrack:
         if last is None:
             return cues
         if self._emotion is not None and self._emotion.end > heard:
-            cues.append(self._direction(NEUTRAL, Span(heard, heard), last.chars, last.tokens))
+            cues.append(self._cue(NEUTRAL, Span(heard, heard), last.chars, last.tokens))
         if last.name != SILENCE:
             cues.append(self._viseme(Segment(SILENCE, heard, heard, last.chars), last.tokens))
         return cues
@@ -140,7 +140,7 @@ class VisemeTrack:
         samples = Span(start, start + round(direction.duration_ms * self._rate / 1000))
         if direction.kind == "emotion":
             self._emotion = samples
-        self._wait(self._direction(direction, samples, mark.chars, tokens))
+        self._wait(self._cue(direction, samples, mark.chars, tokens))
 
     def _wait(self, cue: AvatarCue) -> None:
         self._count += 1
@@ -170,32 +170,19 @@ class VisemeTrack:
     def _viseme(self, segment: Segment, tokens: Span) -> AvatarCue:
         assert segment.viseme is not None
         weight = round(segment.strength(self._rate), 3)
-        return AvatarCue(
-            kind="viseme",
-            name=segment.viseme,
-            t_ms=self._ms(segment.start),
-            duration_ms=self._ms(segment.length),
-            weight=weight,
-            samples=Span(segment.start, segment.end),
-            chars=segment.chars,
-            tokens=tokens,
-            weights={name: round(w * weight, 3) for name, w in SHAPES[segment.viseme].items()},
-        )
+        weights = {name: round(w * weight, 3) for name, w in SHAPES[segment.viseme].items()}
+        shape = Direction("viseme", segment.viseme, 0, weight, weights)
+        return self._cue(shape, Span(segment.start, segment.end), segment.chars, tokens)
 
-    def _direction(
-        self, direction: Direction, samples: Span, chars: Span, tokens: Span
-    ) -> AvatarCue:
+    def _cue(self, direction: Direction, samples: Span, chars: Span, tokens: Span) -> AvatarCue:
         return AvatarCue(
             kind=direction.kind,
             name=direction.name,
-            t_ms=self._ms(samples.start),
-            duration_ms=self._ms(samples.length),
+            t_ms=samples.start * 1000 / self._rate,
+            duration_ms=samples.length * 1000 / self._rate,
             weight=direction.weight,
             samples=samples,
             chars=chars,
             tokens=tokens,
             weights=dict(direction.weights),
         )
-
-    def _ms(self, samples: int) -> float:
-        return samples * 1000 / self._rate

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from specstream.types import Mark, Span, Speech
-from specstream_adapters.avatar.loudness import Loudness
-from specstream_adapters.avatar.mouth import Segment
-from specstream_adapters.avatar.spelling import spell
-from specstream_adapters.avatar.visemes import CLOSURES, SILENCE, Phone, lone_stress, parse_ipa
+from specstream_adapters.avatar.mouth import Loudness, Segment
+from specstream_adapters.avatar.visemes import (
+    CLOSURES,
+    SILENCE,
+    Phone,
+    lone_stress,
+    parse_ipa,
+    spell,
+)
 
 __all__ = ["Timeline"]
 
@@ -17,9 +22,9 @@ _ROUNDING_MS = 20  # a hole this small between two marks is rounding, and belong
 class Timeline:
     """Covers the samples of a turn one after another with segments.
 
-    Phoneme marks say most; a word without phonemes is spelled; what no mark covers follows the
-    loudness, at the latest after ``patience`` samples. A mark counts only once all the audio up to
-    its end is here: so the segments don't depend on how the speech was cut into pieces.
+    Phoneme marks are used first; a word without phonemes is spelled; audio that no mark covers follows
+    the loudness, at the latest after ``patience`` samples. A mark is used only once all the audio up to
+    its end is here, so the segments don't depend on how the speech was cut into pieces.
     """
 
     def __init__(self, sample_rate: int, patience: int) -> None:

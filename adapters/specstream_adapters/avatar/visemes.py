@@ -1,4 +1,4 @@
-"""Sounds to mouth shapes: IPA to the 15 Oculus visemes, and those to ARKit blend shapes.
+"""Sounds to mouth shapes: IPA and letters to the 15 Oculus visemes, and those to ARKit blend shapes.
 
 The viseme set is that of the Oculus lip-sync reference; where its table and the look of the lips
 leave a choice (front rounded vowels, velar fricatives) the look decides.
@@ -22,6 +22,7 @@ __all__ = [
     "both_sides",
     "lone_stress",
     "parse_ipa",
+    "spell",
 ]
 
 SILENCE = "sil"
@@ -109,7 +110,8 @@ _CONSONANTS = {
     "U": "w ʍ ɥ",
 }
 _SHAPELESS = "h ɦ ħ ʕ ʔ ʡ ʢ ʜ"  # made below the mouth, which already takes the next sound's shape
-_RELATIVE = {"vowel": 1.0, "consonant": 0.7, "long": 1.5, "offglide": 2 / 3}
+_VOWEL, _CONSONANT = 1.0, 0.7  # relative lengths
+_LONG, _OFFGLIDE = 1.5, 2 / 3  # factors: a length mark; the second part of a diphthong
 
 
 class Phone(NamedTuple):
@@ -127,10 +129,10 @@ _Parts = tuple[tuple[str | None, float, bool], ...]  # (viseme, relative length,
 def _table() -> dict[str, _Parts]:
     table: dict[str, _Parts] = {PAUSE: ((SILENCE, 1.0, False),)}
     for viseme, symbols in _VOWELS.items():
-        table |= dict.fromkeys(symbols.split(), ((viseme, _RELATIVE["vowel"], True),))
+        table |= dict.fromkeys(symbols.split(), ((viseme, _VOWEL, True),))
     for viseme, symbols in _CONSONANTS.items():
-        table |= dict.fromkeys(symbols.split(), ((viseme, _RELATIVE["consonant"], False),))
-    table |= dict.fromkeys(_SHAPELESS.split(), ((None, _RELATIVE["consonant"], False),))
+        table |= dict.fromkeys(symbols.split(), ((viseme, _CONSONANT, False),))
+    table |= dict.fromkeys(_SHAPELESS.split(), ((None, _CONSONANT, False),))
     for symbol in ("ts", "ʦ", "dz", "ʣ"):
         table[symbol] = (("DD", 0.3, False), ("SS", 0.5, False))
     table["pf"] = (("PP", 0.4, False), ("FF", 0.4, False))
@@ -146,7 +148,7 @@ _TOKEN = re.compile(
 _TIES = re.compile("[\u035c\u0361\u200d\u2060]")
 _STRESS = {"ˈ": 1.2, "ˌ": 1.1, "'": 1.2}
 _LONGER = "ːˑ:"
-_FALLBACK: _Parts = (("E", _RELATIVE["vowel"], True),)
+_FALLBACK: _Parts = (("E", _VOWEL, True),)
 
 
 def _unknown(symbol: str) -> _Parts:
@@ -176,10 +178,10 @@ def parse_ipa(text: str) -> list[Phone]:
             stress = _STRESS[token]
         elif token in _LONGER and found:
             viseme, length, vowel, loud = found[-1]
-            found[-1] = (viseme, length * _RELATIVE["long"], vowel, loud)
+            found[-1] = (viseme, length * _LONG, vowel, loud)
         for viseme, length, vowel in _PHONES.get(token) or _unknown(token):
             if vowel and found and found[-1][2]:
-                length *= _RELATIVE["offglide"]
+                length *= _OFFGLIDE
             found.append((viseme, length, vowel, stress if vowel else 1.0))
             stress = 1.0 if vowel else stress
     total = sum(length for _, length, _, _ in found)
@@ -189,3 +191,60 @@ def parse_ipa(text: str) -> list[Phone]:
 def lone_stress(text: str) -> float:
     """The stress that a mark without a sound of its own (``ˈ``) lends to the vowel after it."""
     return _STRESS.get(text.strip(), 1.0)
+
+
+_GROUPS = {
+    "PP": "pp bb mm p b m", "FF": "ff ph f v", "TH": "th", "DD": "tt dd t d",
+    "kk": "ck kk cc gg kh k g q c x", "CH": "tch sch sh ch zh j", "SS": "ss zz s z",
+    "nn": "nn ng ll n l", "RR": "rr r", "aa": "aa a", "E": "e", "I": "ee ea ie ei i",
+    "O": "oa o", "U": "oo eu ue u w",
+}  # fmt: skip
+_LETTERS = {letters: viseme for viseme, row in _GROUPS.items() for letters in row.split()}
+_LETTERS |= {"h": "", "gh": "", "wh": "U"}
+_GROUP = re.compile("|".join(sorted(_LETTERS, key=len, reverse=True)))
+_A_TO_U = "aeiou"
+_CONSONANT_TIME = 0.6  # of a vowel's
+_NAMED = re.compile(
+    r"(CYRILLIC|GREEK|HEBREW|ARABIC|.*?) (?:SMALL |CAPITAL |FINAL )*(?:LETTER|SYLLABLE) (.+)"
+)
+_DIGITS = "zero one two three four five six seven eight nine".split()
+
+
+def _latin(char: str) -> str:
+    """Some Latin letters that sound a little like ``char``; empty for what is not spoken."""
+    if char.isdecimal():
+        return _DIGITS[unicodedata.decimal(char)]
+    plain = unicodedata.normalize("NFKD", char).casefold()
+    plain = "".join(c for c in plain if not unicodedata.combining(c))
+    if not plain or plain.isascii() or not plain[0].isalpha():
+        return plain if plain.isalpha() else ""
+    named = _NAMED.match(unicodedata.name(char, ""))
+    if named is None:
+        return "ha"  # a sign without a reading in its name (Han, say): one open syllable
+    script, name = named[1], named[2].split(" WITH ")[0].split()[-1].lower()
+    if script == "CYRILLIC":  # consonants are called EL, EM, EN or BE, ZHE, SHA
+        if name in ("sign", "yeru"):
+            return "" if name == "sign" else "i"
+        if len(name) == 2 and name[0] == "e":
+            return name[1]
+        return re.sub(r"(?<=[^aeiouy])[aeiou]$", "", name)
+    return name[:1] if script in ("GREEK", "HEBREW", "ARABIC") else name
+
+
+def spell(word: str) -> list[Phone]:
+    """Guess the phones of a written word, for voices that time words but not sounds.
+
+    Good enough to move the lips at the right moments (closures above all), no more: it knows the
+    commonest letter groups of European spellings, and takes other scripts by their Unicode names.
+    The shares sum to 1, or the list is empty.
+    """
+    letters = "".join(_latin(c) for c in unicodedata.normalize("NFC", word))
+    letters = re.sub(r"\by(?=[aeiou])", "i", letters).replace("y", "i")
+    if len(letters) > 3 and word[-1] in "eE":
+        letters = re.sub(r"(?<=[^aeiou])e$", "", letters)  # silent, as in "lake"
+    groups = [g for g in _GROUP.findall(letters) if _LETTERS[g]]
+    lengths = [1.0 if g[0] in _A_TO_U else _CONSONANT_TIME for g in groups]
+    return [
+        Phone(_LETTERS[group], length / sum(lengths), group[0] in _A_TO_U)
+        for group, length in zip(groups, lengths, strict=True)
+    ]

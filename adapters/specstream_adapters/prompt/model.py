@@ -7,11 +7,11 @@ import re
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from specstream.errors import AdapterUnavailable, ConfigError, SpecstreamError
 from specstream.pipeline.interfaces import PromptRewriter, Storyboard, TextGenerator
-from specstream.types import Message, Phrase, ScenePrompt, Span
+from specstream.types import Message, Phrase, ScenePrompt
 from specstream_adapters.prompt.template import TemplateRewriter
 
 __all__ = ["ModelRewriter", "ModelStoryboard", "fault"]
@@ -22,9 +22,9 @@ _TASK = (
     " visible details. Keep the subject, the action and the place. Add no person and no quotation."
     " Answer with the prompt only."
 )
-_SOURCE_CHARS = 4000  # how much of the reply is kept to be cited
 
 
+@dataclass(eq=False)
 class ModelRewriter:
     """Lets a language model make each shot's prompt richer; waits for it as little as possible.
 
@@ -37,8 +37,8 @@ class ModelRewriter:
     counted as kept. A shot that the fallback revises is rewritten anew. A board that is dropped
     (its turn was cancelled) stops the model.
 
-    Args:
-        generator: The language model; the text that a shot shows is passed as its reference.
+    Attributes:
+        generator: The language model; a shot's action and prompt are passed as its reference.
         fallback: Makes the shots.
         max_tokens: Length of an answer.
         max_chars: Longest prompt that is taken.
@@ -50,32 +50,25 @@ class ModelRewriter:
         ConfigError: an option is out of range.
     """
 
-    def __init__(
-        self,
-        generator: TextGenerator | None = None,
-        *,
-        fallback: PromptRewriter | None = None,
-        max_tokens: int = 160,
-        max_chars: int = 900,
-        max_waiting: int = 8,
-        timeout_s: float = 20.0,
-    ) -> None:
-        if generator is None:
+    generator: TextGenerator | None = None
+    _: KW_ONLY
+    fallback: PromptRewriter = field(default_factory=TemplateRewriter)
+    max_tokens: int = 160
+    max_chars: int = 900
+    max_waiting: int = 8
+    timeout_s: float = 20.0
+    rewritten: int = field(default=0, init=False)
+    kept: int = field(default=0, init=False)
+    last_fault: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        if self.generator is None:
             raise AdapterUnavailable(
                 "the prompt adapter 'model' needs a language model: pass generator=..., an engine "
                 "for example, or use the prompt adapter 'template'"
             )
-        if min(max_tokens, max_chars, max_waiting) < 1 or timeout_s <= 0:
+        if min(self.max_tokens, self.max_chars, self.max_waiting) < 1 or self.timeout_s <= 0:
             raise ConfigError("max_tokens, max_chars, max_waiting and timeout_s must be above 0")
-        self.generator = generator
-        self.fallback = fallback if fallback is not None else TemplateRewriter()
-        self.max_tokens = max_tokens
-        self.max_chars = max_chars
-        self.max_waiting = max_waiting
-        self.timeout_s = timeout_s
-        self.rewritten = 0
-        self.kept = 0
-        self.last_fault = ""
 
     def open(self) -> ModelStoryboard:
         """Begin a turn. Needs a running event loop once phrases are added."""
@@ -87,23 +80,23 @@ class ModelRewriter:
         self.last_fault = why
 
 
-class _Desk:
-    """The model's work of one turn: what waits, what is done, and the task that does it.
+class _Queue:
+    """The model's work of one turn: shots that wait, shots that are done, and the task that does them.
 
-    Knows nothing of the board, so that a board that was dropped (its turn was cancelled) doesn't
-    live on through its own task; that task is then cancelled.
+    Holds no reference to the storyboard, so that a storyboard that is dropped (its turn was cancelled)
+    is collected; the task is cancelled then.
     """
 
     def __init__(self, rewriter: ModelRewriter) -> None:
         self._rewriter = rewriter
-        self._waiting: deque[tuple[ScenePrompt, str]] = deque()
+        self._waiting: deque[ScenePrompt] = deque()
         self._done: list[tuple[ScenePrompt, str]] = []
         self._task: asyncio.Task[None] | None = None
 
-    def put(self, shot: ScenePrompt, source: str) -> None:
-        """Have ``shot`` rewritten; what waits for an older revision of it is dropped."""
-        self._waiting = deque(w for w in self._waiting if w[0].shot_id != shot.shot_id)
-        self._waiting.append((shot, source))
+    def put(self, shot: ScenePrompt) -> None:
+        """Have ``shot`` rewritten; an older revision of it that still waits is dropped."""
+        self._waiting = deque(w for w in self._waiting if w.shot_id != shot.shot_id)
+        self._waiting.append(shot)
         if len(self._waiting) > self._rewriter.max_waiting:
             self._waiting.popleft()
             self._rewriter.keep("too many shots wait for the model")
@@ -142,34 +135,31 @@ class _Desk:
             self._task.result()
 
     async def _work(self) -> None:
+        rewriter = self._rewriter
         while self._waiting:
-            shot, source = self._waiting.popleft()
+            shot = self._waiting.popleft()
             try:
-                async with asyncio.timeout(self._rewriter.timeout_s):
-                    answer = await self._ask(shot, source)
+                async with asyncio.timeout(rewriter.timeout_s):
+                    prompt = _cleaned(await self._ask(shot))
+                why = fault(prompt, shot, max_chars=rewriter.max_chars)
             except TimeoutError:
-                self._rewriter.keep("the model was too slow")
-                continue
+                why = "the model was too slow"
             except SpecstreamError as error:
-                self._rewriter.keep(str(error))
-                continue
-            prompt = _cleaned(answer)
-            why = fault(prompt, shot, source, max_chars=self._rewriter.max_chars)
+                why = str(error)
             if why:
-                self._rewriter.keep(why)
+                rewriter.keep(why)
             else:
                 self._done.append((shot, prompt))
 
-    async def _ask(self, shot: ScenePrompt, source: str) -> str:
+    async def _ask(self, shot: ScenePrompt) -> str:
         about = f"\nSubject: {shot.subject}" if shot.subject else ""
-        asked = f"Text: {source}{about}\nPrompt: {shot.prompt}"
         messages: list[Message] = [
             {"role": "system", "content": _TASK},
-            {"role": "user", "content": asked},
+            {"role": "user", "content": f"Text: {shot.action}{about}\nPrompt: {shot.prompt}"},
         ]
-        # Both the text and the old prompt come back in part: the one for what happens, the other
-        # for how prompts are put.
-        reference = f"{source}\n{shot.prompt}"
+        # The answer repeats parts of the text and of the old prompt: a draft for prompt lookup.
+        reference = f"{shot.action}\n{shot.prompt}"
+        assert self._rewriter.generator is not None
         return await self._rewriter.generator.complete(
             messages, max_tokens=self._rewriter.max_tokens, reference=reference
         )
@@ -181,23 +171,17 @@ class ModelStoryboard:
     def __init__(self, rewriter: ModelRewriter, board: Storyboard) -> None:
         self._rewriter = rewriter
         self._board = board
-        self._desk = _Desk(rewriter)
-        self._text = ""
-        self._start = 0
+        self._queue = _Queue(rewriter)
         self._sent: dict[str, ScenePrompt] = {}  # newest version of each shot
         self._plain: dict[str, ScenePrompt] = {}  # newest version of the fallback
-        weakref.finalize(self, _Desk.stop, self._desk).atexit = False
+        weakref.finalize(self, _Queue.stop, self._queue).atexit = False
 
     async def add(self, phrase: Phrase) -> Sequence[ScenePrompt]:
         """Take the next phrase; return its shots, and earlier ones that the model has finished.
 
         Doesn't wait for the model. Raises what the generator raised if that is no SpecstreamError.
         """
-        self._remember(phrase)
-        out = self._finished()
-        for shot in await self._board.add(phrase):
-            out.append(self._send(shot))
-        return out
+        return self._finished() + [self._send(shot) for shot in await self._board.add(phrase)]
 
     async def close(self) -> Sequence[ScenePrompt]:
         """The text has ended: wait for the model (``timeout_s`` at most) and return the rest.
@@ -205,51 +189,40 @@ class ModelStoryboard:
         Cancelling stops the model; the shots that it had not finished stay as they are.
         """
         out = [self._send(shot) for shot in await self._board.close()]
-        await self._desk.finish()
+        await self._queue.finish()
         return out + self._finished()
 
-    def _remember(self, phrase: Phrase) -> None:
-        """Keep the end of the reply's text, so that a shot's source can be cited."""
-        if not self._text or not self._start <= phrase.chars.start <= self._start + len(self._text):
-            self._text, self._start = "", phrase.chars.start
-        self._text = self._text[: phrase.chars.start - self._start] + phrase.spoken
-        dropped = max(0, len(self._text) - _SOURCE_CHARS)
-        self._text, self._start = self._text[dropped:], self._start + dropped
-
     def _send(self, shot: ScenePrompt) -> ScenePrompt:
-        """Pass on one of the fallback's shots, numbered after whatever the model made of it."""
+        """Pass on one of the fallback's shots, and have it rewritten."""
         self._plain[shot.shot_id] = shot
-        self._desk.put(shot, self._source(shot.span))
-        return self._stamp(shot)
+        self._queue.put(shot)
+        return self._numbered(shot)
 
     def _finished(self) -> list[ScenePrompt]:
         out = []
-        for shot, prompt in self._desk.take():
+        for shot, prompt in self._queue.take():
             if self._plain[shot.shot_id] is not shot:
                 self._rewriter.keep("the shot had changed by the time the model answered")
                 continue
             self._rewriter.rewritten += 1
-            out.append(self._stamp(replace(shot, prompt=prompt)))
+            out.append(self._numbered(replace(shot, prompt=prompt)))
         return out
 
-    def _stamp(self, shot: ScenePrompt) -> ScenePrompt:
+    def _numbered(self, shot: ScenePrompt) -> ScenePrompt:
+        """The shot as the next revision of whatever was sent under its id."""
         old = self._sent.get(shot.shot_id)
         if old is not None:
             shot = replace(shot, rev=old.rev + 1, supersedes=f"{old.shot_id}@{old.rev}")
         self._sent[shot.shot_id] = shot
         return shot
 
-    def _source(self, span: Span) -> str:
-        cited = self._text[max(0, span.start - self._start) : span.end - self._start]
-        return re.sub(r"\s+", " ", cited).strip()
 
-
-def fault(prompt: str, shot: ScenePrompt, source: str, *, max_chars: int) -> str:
+def fault(prompt: str, shot: ScenePrompt, *, max_chars: int) -> str:
     """What is wrong with ``prompt`` as a new prompt for ``shot``; "" if nothing is.
 
     It must be one line of at least five words and at most ``max_chars`` characters without brackets
-    or markup, and have a word (of four letters or more) in common with the subject or, where nobody
-    is known, with the text: else the model wrote about something else.
+    or markup, and share a word with the subject or the action: else the model wrote about something
+    else. Words that count have four letters or more (five in the action), or are a subject's name.
     """
     if not prompt:
         return "the answer is empty"
@@ -259,8 +232,11 @@ def fault(prompt: str, shot: ScenePrompt, source: str, *, max_chars: int) -> str
         return f"the answer has {len(prompt)} characters"
     if re.search(r"[\[\]{}<>|]|https?:", prompt):
         return "the answer holds markup"
-    about = _words(shot.subject) or _words(source)
-    if about and not about & _words(prompt):
+    about = set(re.findall(r"[^\W\d_]{4,}|[A-Z]\w+", shot.subject))
+    about |= set(re.findall(r"[^\W\d_]{5,}", shot.action))
+    if about and not {word.casefold() for word in about} & set(
+        re.findall(r"\w+", prompt.casefold())
+    ):
         return "the answer is about something else"
     return ""
 
@@ -270,7 +246,3 @@ def _cleaned(answer: str) -> str:
     text = answer.strip().strip("`").strip()
     text = re.sub(r"^(?:\w+ )?prompt:\s*", "", text, flags=re.IGNORECASE)
     return text.strip().strip('"“”').strip()
-
-
-def _words(text: str) -> set[str]:
-    return set(re.findall(r"[^\W\d_]{4,}", text.casefold()))

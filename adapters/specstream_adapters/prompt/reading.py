@@ -1,9 +1,9 @@
-"""Phrases back to sentences: with their exact place in the reply, and without machine text."""
+"""Phrases back to sentences, with their place in the reply and without text written for programs."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specstream.types import Phrase, Span
 
@@ -12,22 +12,9 @@ __all__ = ["Reader", "Sentence", "is_code"]
 _CODE = re.compile(r"[=(){}\[\]<>_\\]")
 _CODE_MARKS = 5  # so many in one sentence, and it is no prose
 _MAX_CHARS = 600  # a longer sentence is taken as it stands
-_MAX_JSON = 20_000
-_SPECIAL = re.compile(r"<\|[^|<>]{1,40}\|>")
-_TAG = "\ue000"  # stands in for each character of a tag: white space, but not the sentence's own
-_SPACE = f" \t\r\n{_TAG}"
-_STOP = re.compile(rf"(?:[.!?…]+[\"'”’»)\]]*(?=[\s{_TAG}]|\Z)|[。！？]+[」』”]*|\n\s*\n)\s*")
-_ABBREVIATION = re.compile(
-    r"\b(?:mr|mrs|ms|dr|st|prof|capt|sgt|lt|col|gen|jr|sr|vs|etc|e\.g|i\.e|approx|int|ext"
-    r"|[a-z])\.$",
-    re.IGNORECASE,
-)
-_OPEN_END = re.compile(r"\b(?:INT|EXT|Mrs?|Ms|Dr|Prof|Capt|Sgt|Lt)\.\s*$|(?:^|\n)\s*\d+\.\s*$")
-_ATTRIBUTION = re.compile(
-    r"(?:[A-Z]\w+(?: [A-Z]\w+)?|[Tt]he \w+(?: \w+)?|[HhSs]he|[Ii]t|[Tt]hey|I) "
-    r"(?:said|says|asks?|asked|cries|cried|whisper(?:s|ed)|shout(?:s|ed)|call(?:s|ed)|answer(?:s|ed)|"
-    r"repl(?:y|ies|ied)|murmur(?:s|ed)|mutter(?:s|ed)|laugh(?:s|ed)|sigh(?:s|ed)|gasp(?:s|ed))\b"
-)
+_MAX_JSON = 20_000  # characters behind a brace; more is no JSON after all, or hopelessly broken
+_TOKEN = re.compile(r"```|<\|[^|<>]{1,40}\|>|\\.|.", re.DOTALL)
+_JSON = re.compile(r"\s*(?:[\"'}]|\Z)|[^\S\n]*\n")  # what follows the first brace
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +22,11 @@ class Sentence:
     """A sentence, or the beginning of one.
 
     Attributes:
-        text: What is spoken of ``span``, offsets kept: tags and machine text are spaces.
+        text: The spoken text of ``span``, offsets kept: tags and machine text are spaces.
         span: Where it lies in the reply; sentences laid end to end are the reply.
-        tokens: The tokens of the phrases that it lies in.
+        tokens: The tokens of its phrases.
         tags: Names of the directions inside it.
         spoken_before: Characters spoken before it began, tags and machine text not counted.
-        complete: Whether its end was seen.
     """
 
     text: str
@@ -48,112 +34,72 @@ class Sentence:
     tokens: Span
     tags: tuple[str, ...]
     spoken_before: int
-    complete: bool
 
 
 class Reader:
-    """Collects the phrases of one turn; holds at most one unfinished sentence."""
+    """Joins the phrases of one turn to sentences; holds at most one unfinished sentence.
+
+    A sentence ends with the phrase that the segmenter cut for that reason, unless a quotation is open.
+    """
 
     def __init__(self) -> None:
-        self._text = ""
-        self._spoken: list[bool] = []  # for each character of _text
-        self._phrases: list[Phrase] = []  # those that _text lies in
-        self._start: int | None = None
-        self._before = 0
+        self._phrases: list[Phrase] = []  # of the sentence under way; their texts as spoken
+        self._spoken = self._before = 0  # characters spoken: of that sentence; before it
         self._machine = _MachineText()
-
-    @property
-    def end(self) -> int | None:
+        self.end: int | None = None
         """Where the text so far ends in the reply; None before any."""
-        return None if self._start is None else self._start + len(self._text)
 
-    def add(self, phrase: Phrase) -> list[Sentence]:
-        """Take the next phrase; return the sentences it completed, then the one it left open.
+    def add(self, phrase: Phrase) -> Sentence | None:
+        """Take the next phrase; return its sentence as far as it is known, if it says anything.
 
         A phrase that starts before the text so far ends replaces what lay there.
         """
-        if self._start is None:
-            self._start = self._before = phrase.chars.start
-        elif phrase.chars.start != self.end:
-            self._go_to(phrase.chars.start)
-        text, spoken = self._machine.blank(phrase.spoken)
-        for tag in phrase.tags:
-            a, b = tag.chars.start - phrase.chars.start, tag.chars.end - phrase.chars.start
-            spoken[a:b] = [False] * (b - a)
-            text = text[:a] + _TAG * (b - a) + text[b:]
-        self._spoken += spoken
-        self._text += text
-        self._phrases.append(phrase)
-        sentences = []
-        while (end := self._sentence_end(ended=phrase.reason in ("sentence", "end"))) is not None:
-            sentences.append(self._take(end))
-        if self._text.strip(_SPACE):
-            sentences.append(self._sentence(len(self._text), complete=False))
-        return sentences
-
-    def close(self) -> Sentence | None:
-        """What is left when the text has ended."""
-        return self._take(len(self._text)) if self._text.strip(_SPACE) else None
-
-    def _go_to(self, char: int) -> None:
-        """Something was taken back (or left out): go on at ``char``."""
-        assert self._start is not None
-        gap = char - self._start - len(self._text)
-        self._text += " " * gap
-        self._spoken += [False] * gap
-        keep = max(0, char - self._start)
-        if keep == 0:  # rough, but only where what comes next may no longer be what came before
-            self._before = max(0, self._before - max(0, self._start - char))
-        self._text, self._spoken = self._text[:keep], self._spoken[:keep]
-        self._phrases = [p for p in self._phrases if p.chars.start < char]
-        self._start = char - keep
-        self._machine = _MachineText()
-
-    def _sentence_end(self, *, ended: bool) -> int | None:
-        for stop in _STOP.finditer(self._text):
-            rest = self._text[stop.end() :]
-            if not rest.strip(_SPACE):
-                break
-            if not _in_quotes(self._text[: stop.end()]) and _ends_here(self._text, stop, rest):
-                return stop.end()
-        if len(self._text) > _MAX_CHARS:
-            return self._text.rfind(" ", 0, _MAX_CHARS) + 1 or _MAX_CHARS
-        ended = ended and not _OPEN_END.search(self._text)
-        if ended and self._text.strip(_SPACE) and not _in_quotes(self._text):
-            return len(self._text)
-        return None
-
-    def _take(self, end: int) -> Sentence:
-        sentence = self._sentence(end, complete=True)
-        self._before += sum(self._spoken[:end])
-        self._text, self._spoken = self._text[end:], self._spoken[end:]
-        self._start = sentence.span.end
-        self._phrases = [p for p in self._phrases if p.chars.end > sentence.span.end]
+        start = phrase.chars.start
+        if self.end is None:
+            self._before = start
+        elif start != self.end:
+            self._go_to(start)
+        text, hidden = self._machine.blank(phrase.spoken)
+        self._spoken += len(text) - hidden - sum(tag.chars.length for tag in phrase.tags)
+        self._phrases.append(replace(phrase, text=text))
+        self.end = phrase.chars.end
+        sentence = self.close()
+        if sentence is not None:
+            ended = phrase.reason in ("sentence", "end") and not _in_quotes(sentence.text)
+            if ended or len(sentence.text) >= _MAX_CHARS:
+                self._before += self._spoken
+                self._phrases, self._spoken = [], 0
         return sentence
 
-    def _sentence(self, end: int, *, complete: bool) -> Sentence:
-        assert self._start is not None
-        span = Span(self._start, self._start + end)
-        inside = [p for p in self._phrases if p.chars.start < span.end and p.chars.end > span.start]
-        tags = [t.name for p in inside for t in p.tags if span.start <= t.chars.start < span.end]
-        tokens = Span(min(p.tokens.start for p in inside), max(p.tokens.end for p in inside))
-        text = self._text[:end].replace(_TAG, " ")
-        return Sentence(text, span, tokens, tuple(tags), self._before, complete)
+    def close(self) -> Sentence | None:
+        """The sentence under way as far as it is known, if it says anything."""
+        text = "".join(phrase.text for phrase in self._phrases)
+        if not text.strip():
+            return None
+        span = Span(self._phrases[0].chars.start, self._phrases[-1].chars.end)
+        tokens = Span(self._phrases[0].tokens.start, self._phrases[-1].tokens.end)
+        tags = tuple(tag.name for phrase in self._phrases for tag in phrase.tags)
+        return Sentence(text, span, tokens, tags, self._before)
+
+    def _go_to(self, char: int) -> None:
+        """Text was taken back (or left out): go on at ``char``."""
+        self._machine = _MachineText()
+        first = self._phrases[0].chars.start if self._phrases else self.end or 0
+        self._phrases = [p for p in self._phrases if p.chars.start < char]
+        if not self._phrases:  # an estimate, since the sentences before it are not kept
+            self._before, self._spoken = max(0, self._before - max(0, first - char)), 0
+            return
+        self._spoken = max(0, self._spoken - max(0, (self.end or 0) - char))
+        last = self._phrases[-1]
+        length = char - last.chars.start
+        tags = tuple(tag for tag in last.tags if tag.chars.end <= char)
+        chars, text = Span(last.chars.start, char), last.text[:length].ljust(length)
+        self._phrases[-1] = replace(last, text=text, chars=chars, tags=tags)
 
 
 def _in_quotes(text: str) -> bool:
+    """Whether a quotation is open at the end of ``text``."""
     return text.count('"') % 2 == 1 or text.count("“") > text.count("”")
-
-
-def _ends_here(text: str, stop: re.Match[str], rest: str) -> bool:
-    word, rest = text[: stop.end()].rstrip(), rest.lstrip(_SPACE)
-    if (
-        _ABBREVIATION.search(word)
-        or _OPEN_END.search(word)
-        or (rest[0].isalpha() and rest[0].islower())
-    ):
-        return False
-    return not (word[-1] in "\"”'’»" and _ATTRIBUTION.match(rest))
 
 
 def is_code(text: str) -> bool:
@@ -162,50 +108,37 @@ def is_code(text: str) -> bool:
 
 
 class _MachineText:
-    """Blanks what is written for programs: JSON, fenced code, special tokens."""
+    """Blanks text that is written for programs (JSON, fenced code, special tokens), call by call."""
 
     def __init__(self) -> None:
-        self._depth = 0
-        self._string = self._escaped = self._fenced = False
-        self._inside = 0
+        self._depth = self._inside = 0
+        self._quoted = self._fenced = False
 
-    def blank(self, text: str) -> tuple[str, list[bool]]:
-        """The text with every such character as a space, and for each whether it is spoken.
+    def blank(self, text: str) -> tuple[str, int]:
+        """The text with every such character as a space, and how many there are.
 
-        State is kept from call to call; "```" and "<|...|>" must not be cut in two.
+        "```" and "<|...|>" must not be cut in two.
         """
-        special = [range(*found.span()) for found in _SPECIAL.finditer(text)]
-        spoken: list[bool] = []
-        while len(spoken) < len(text):
-            at = len(spoken)
-            if text.startswith("```", at) and not self._depth:
+        shown, hidden = "", 0
+        for found in _TOKEN.finditer(text):
+            token, hide = found[0], True
+            if self._depth:
+                self._in_json(token)
+            elif token == "```":
                 self._fenced = not self._fenced
-                spoken += [False] * 3
+            elif not self._fenced and token == "{" and _JSON.match(text, found.end()):
+                self._depth, self._inside, self._quoted = 1, 0, False
             else:
-                spoken.append(not (self._consume(text, at) or any(at in s for s in special)))
-        shown = [char if said else " " for char, said in zip(text, spoken, strict=True)]
-        return "".join(shown), spoken
+                hide = self._fenced or len(token) > 2
+            shown += " " * len(token) if hide else token
+            hidden += len(token) if hide else 0
+        return shown, hidden
 
-    def _consume(self, text: str, at: int) -> bool:
-        """Whether the character at ``at`` belongs to machine text."""
-        char = text[at]
-        if self._fenced:
-            return True
-        if not self._depth:
-            if char != "{" or text[at + 1 :].lstrip()[:1] not in ("", '"', "'", "}", "\n"):
-                return False
-            self._depth, self._inside = 1, 0
-            return True
-        self._inside += 1
-        if self._inside > _MAX_JSON:  # not JSON after all, or hopelessly broken
-            self._depth, self._string = 0, False
-            return False
-        if self._string:
-            closes = char == '"' and not self._escaped
-            self._escaped = char == "\\" and not self._escaped
-            self._string = not closes
-        elif char == '"':
-            self._string = True
-        elif char in "{}":
-            self._depth += 1 if char == "{" else -1
-        return True
+    def _in_json(self, token: str) -> None:
+        self._inside += len(token)
+        if self._inside > _MAX_JSON:
+            self._depth = 0
+        elif token == '"':
+            self._quoted = not self._quoted
+        elif not self._quoted:
+            self._depth += (token == "{") - (token == "}")

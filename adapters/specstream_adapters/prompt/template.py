@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -44,6 +44,7 @@ class _Shot:
     talk: bool
 
 
+@dataclass(kw_only=True, eq=False)
 class TemplateRewriter:
     """Makes a shot list by passing sentences through; needs no model and no parser.
 
@@ -61,7 +62,7 @@ class TemplateRewriter:
     same reply (after a flush) knows its people and places; with ``remember`` so does the next reply
     (use one rewriter per conversation then).
 
-    Args:
+    Attributes:
         style: Closes every prompt.
         negative: What every prompt should keep out.
         chars_per_second: Expected speed of speech.
@@ -74,72 +75,46 @@ class TemplateRewriter:
         ConfigError: an option is empty or out of range.
     """
 
-    def __init__(
-        self,
-        *,
-        style: str = _STYLE,
-        negative: str = _NEGATIVE,
-        chars_per_second: float = 14.0,
-        max_shots: int = 64,
-        default_subject: str = "a friendly assistant",
-        default_setting: str = "in a softly lit, uncluttered space",
-        remember: bool = False,
-    ) -> None:
-        if not 1.0 <= chars_per_second <= 1000.0:
+    style: str = _STYLE
+    negative: str = _NEGATIVE
+    chars_per_second: float = 14.0
+    max_shots: int = 64
+    default_subject: str = "a friendly assistant"
+    default_setting: str = "in a softly lit, uncluttered space"
+    remember: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1.0 <= self.chars_per_second <= 1000.0:
             raise ConfigError(
-                f"chars_per_second must be between 1 and 1000, not {chars_per_second}"
+                f"chars_per_second must be between 1 and 1000, not {self.chars_per_second}"
             )
-        if max_shots < 1:
-            raise ConfigError(f"max_shots must be at least 1, not {max_shots}")
-        for name, value in (
-            ("style", style),
-            ("default_subject", default_subject),
-            ("default_setting", default_setting),
-        ):
+        if self.max_shots < 1:
+            raise ConfigError(f"max_shots must be at least 1, not {self.max_shots}")
+        for name in ("style", "default_subject", "default_setting"):
+            value: str = getattr(self, name)
             if not value.strip() or "\n" in value:
                 raise ConfigError(f"{name} must be one line of text")
-        self.style = style
-        self.negative = negative
-        self.chars_per_second = chars_per_second
-        self.max_shots = max_shots
-        self.default_subject = default_subject
-        self.default_setting = default_setting
-        self.remember = remember
-        self._ids = count(1)
-        self._last: TemplateStoryboard | None = None
+        self.ids = count(1)
+        self.last: TemplateStoryboard | None = None  # the board that was closed last
 
     def open(self) -> TemplateStoryboard:
         """Begin a turn."""
-        return TemplateStoryboard(self, self._ids, self._last)
-
-    def first_bible(self, phrase: Phrase, former: TemplateStoryboard | None) -> Bible:
-        """What a board knows whose first phrase is ``phrase``; ``former`` was closed before it."""
-        bible = former.bible_before(phrase) if former is not None else None
-        if bible is None and self.remember and former is not None:
-            bible = former.bible_after()
-        return bible or Bible()
-
-    def closed(self, board: TemplateStoryboard) -> None:
-        """Keep what ``board`` knows for the next one."""
-        self._last = board
+        return TemplateStoryboard(self)
 
 
 class TemplateStoryboard:
     """The shot list of one turn; see `TemplateRewriter`."""
 
-    def __init__(
-        self, rewriter: TemplateRewriter, ids: Iterator[int], former: TemplateStoryboard | None
-    ) -> None:
+    def __init__(self, rewriter: TemplateRewriter) -> None:
         self._rewriter = rewriter
-        self._former = former
-        self._ids = ids
+        self._former = rewriter.last
         self._reader = Reader()
-        self._bible: Bible | None = None
+        self._bible = Bible()
         self._before: OrderedDict[int, Bible] = OrderedDict()  # by a sentence's first character
         self._shown: dict[int, str] = {}  # the shot that each of those sentences made
         self._sent: dict[str, ScenePrompt] = {}  # the newest version of each shot
         self._unshown: Sentence | None = None
-        self._talk_at: int | None = None  # where the run of talk began that the last shot shows
+        self._talk_at: int | None = None  # first character of the talk that the last shot shows
         self._index = 0
 
     async def add(self, phrase: Phrase) -> Sequence[ScenePrompt]:
@@ -147,38 +122,33 @@ class TemplateStoryboard:
 
         A phrase that starts before the last one ended replaces what was there.
         """
-        if self._bible is None:
-            self._bible = self._rewriter.first_bible(phrase, self._former)
-            self._former = None  # or boards would keep each other for ever
+        if self._reader.end is None:
+            self._bible = self._former.bible_for(phrase) if self._former else self._bible
+            self._former = None  # else each board would keep the one before it alive
         elif phrase.chars.start < (self._reader.end or 0):
             self._rewind(phrase.chars.start)
         self._index = phrase.index
-        prompts = [self._show(sentence) for sentence in self._reader.add(phrase)]
-        return [prompt for prompt in prompts if prompt is not None]
+        return self._show(self._reader.add(phrase))
 
     async def close(self) -> Sequence[ScenePrompt]:
         """The text has ended: return what was still open. Never waits; idempotent."""
-        if self._bible is None:
+        if self._reader.end is None:
             return []
-        rest = self._reader.close()
-        prompt = self._show(rest) if rest is not None else None
+        shots = self._show(self._reader.close())
         if not self._sent and self._unshown is not None:
-            shot = replace(self._shot(self._unshown, Bible()), talk=True)
-            prompt = self._emit(self._unshown, shot)
-        self._rewriter.closed(self)
-        return [prompt] if prompt is not None else []
+            shots = self._emit(
+                self._unshown, replace(self._shot(self._unshown, Bible()), talk=True)
+            )
+        self._rewriter.last = self
+        return shots
 
-    def bible_before(self, phrase: Phrase) -> Bible | None:
-        """What was known where ``phrase`` begins, if it can be the next one of the same reply."""
+    def bible_for(self, phrase: Phrase) -> Bible:
+        """The bible of the next board, whose first phrase is ``phrase``."""
         start, end = phrase.chars.start, self._reader.end or 0
-        if self._bible is None or not (0 < start <= end and 0 < phrase.index <= self._index + 1):
-            return None
-        later = [at for at in self._before if at >= start]
-        return (self._before[min(later)] if later else self._bible).copy()
-
-    def bible_after(self) -> Bible | None:
-        """What the next turn may remember."""
-        return self._bible.copy() if self._bible is not None else None
+        if 0 < start <= end and 0 < phrase.index <= self._index + 1:  # the same reply goes on
+            later = [at for at in self._before if at >= start]
+            return (self._before[min(later)] if later else self._bible).copy()
+        return self._bible.copy() if self._rewriter.remember else Bible()
 
     def _rewind(self, char: int) -> None:
         for start in sorted((start for start in self._before if start >= char), reverse=True):
@@ -188,25 +158,26 @@ class TemplateStoryboard:
         if self._talk_at is not None and self._talk_at >= char:
             self._talk_at = None
 
-    def _show(self, sentence: Sentence) -> ScenePrompt | None:
-        """The shot that a sentence makes, or revises: a longer reading of the same sentence."""
+    def _show(self, sentence: Sentence | None) -> list[ScenePrompt]:
+        """The shot that a sentence makes, or revises if the sentence has grown."""
+        if sentence is None:
+            return []
         start = sentence.span.start
         if start in self._before:  # its beginning was shown already: read it again as a whole
             self._bible = self._before[start].copy()
         else:
-            assert self._bible is not None
             self._before[start] = self._bible.copy()
             if len(self._before) > _REMEMBERED:
                 self._shown.pop(self._before.popitem(last=False)[0], None)
         if not any(c.isalnum() for c in sentence.text) or is_code(sentence.text):
-            return None
+            return []
         began = bool(self._bible.current or self._bible.anchor)
         shot = self._shot(sentence, self._bible)
         again = shot.talk and self._talk_at not in (None, start)
         slight = again or _is_all_speech(sentence.text) or (not began and _is_aside(sentence.text))
         if slight and start not in self._shown:
             self._unshown = self._unshown or sentence
-            return None
+            return []
         self._talk_at = start if shot.talk else None
         return self._emit(sentence, shot)
 
@@ -224,21 +195,22 @@ class TemplateStoryboard:
             camera = "Wide shot" if seen.new_place else "Medium shot"
         return _Shot(seen, camera, _mood_of(sentence.tags), talk)
 
-    def _emit(self, sentence: Sentence, shot: _Shot) -> ScenePrompt | None:
-        """The shot as a prompt; None if that says nothing that was not said before."""
+    def _emit(self, sentence: Sentence, shot: _Shot) -> list[ScenePrompt]:
+        """The shot as a prompt; nothing if the prompt is the one that was sent before."""
         rewriter = self._rewriter
         last = next(reversed(self._sent), None)
         shot_id = self._shown.get(sentence.span.start)
         if shot_id is None and len(self._sent) >= rewriter.max_shots:
             shot_id = last
         old = self._sent.get(shot_id) if shot_id is not None else None
-        self._shown[sentence.span.start] = shot_id = shot_id or f"shot-{next(self._ids)}"
+        self._shown[sentence.span.start] = shot_id = shot_id or f"shot-{next(rewriter.ids)}"
+        begins = sentence.spoken_before * 1000 / rewriter.chars_per_second
         seen = shot.seen
         subject = rewriter.default_subject if shot.talk else seen.subject
         prompt = ScenePrompt(
             shot_id=shot_id,
             rev=old.rev + 1 if old else 0,
-            t_start_ms=old.t_start_ms if old else self._ms(sentence.spoken_before),
+            t_start_ms=old.t_start_ms if old else round(begins, 3),
             span=_union(old.span, sentence.span) if old else sentence.span,
             tokens=_union(old.tokens, sentence.tokens) if old else sentence.tokens,
             subject=subject,
@@ -251,12 +223,9 @@ class TemplateStoryboard:
             supersedes=f"{shot_id}@{old.rev}" if old else None,
         )
         if old and old.prompt == prompt.prompt:
-            return None
+            return []
         self._sent[shot_id] = prompt
-        return prompt
-
-    def _ms(self, chars: int) -> float:
-        return round(chars * 1000 / self._rewriter.chars_per_second, 3)
+        return [prompt]
 
 
 def _compose(shot: _Shot, subject: str, rewriter: TemplateRewriter) -> str:
@@ -286,7 +255,7 @@ def _is_aside(text: str) -> bool:
 
 
 def _is_all_speech(text: str) -> bool:
-    """Whether nothing is told but what somebody says."""
+    """Whether a sentence is a quotation and nothing else."""
     rest = _QUOTED.sub(" ", text)
     return rest != text and not any(c.isalnum() for c in rest)
 

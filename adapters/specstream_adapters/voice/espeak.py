@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import queue
+import threading
 import weakref
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import aclosing
+from functools import partial
+from typing import TypeVar
 
-from specstream.errors import AdapterFailed, ConfigError
+from specstream.errors import AdapterError, AdapterFailed, ConfigError
 from specstream.pipeline.interfaces import VoiceCapabilities
 from specstream.types import Phrase, SpeechBuffer
-from specstream_adapters.voice.espeak_worker import Settings, Utterance, shared_worker
-from specstream_adapters.voice.text import plain, speakable
+from specstream_adapters.voice.espeak_library import EspeakLibrary, LibraryEvent
+from specstream_adapters.voice.espeak_marks import MarkTracker
+from specstream_adapters.voice.text import pieces, plain, speakable
 
-__all__ = ["EspeakVoice"]
+__all__ = ["EspeakVoice", "Worker", "shared_worker"]
+
+PIECE = 300
+"""Most characters given to the library at once; bounds the audio that may wait for a consumer."""
+
+T = TypeVar("T")
 
 
 class EspeakVoice:
@@ -39,10 +52,12 @@ class EspeakVoice:
             raise ConfigError(f"rate_wpm must be a whole number from 80 to 450, not {rate_wpm!r}")
         if not isinstance(pitch, int) or not 0 <= pitch <= 99:
             raise ConfigError(f"pitch must be a whole number from 0 to 99, not {pitch!r}")
-        self._settings: Settings = (voice, rate_wpm, pitch)
+        self._settings = (voice, rate_wpm, pitch)
         self._worker = shared_worker()
         self._worker.call(lambda library: library.choose(*self._settings))
-        self._speaking: weakref.WeakSet[Utterance] = weakref.WeakSet()
+        rate, marks = self._worker.library.sample_rate, {"words": True, "phonemes": True}
+        self.capabilities = VoiceCapabilities(f"espeak:{voice}", rate, streaming=True, **marks)
+        self._speaking: weakref.WeakSet[_Piece] = weakref.WeakSet()
         self._closed = False
 
     @staticmethod
@@ -53,18 +68,6 @@ class EspeakVoice:
             AdapterUnavailable: the library is missing.
         """
         return sorted(shared_worker().call(lambda library: library.voices()))
-
-    @property
-    def capabilities(self) -> VoiceCapabilities:
-        """Fixed facts about this voice."""
-        return VoiceCapabilities(
-            name=f"espeak:{self._settings[0]}",
-            sample_rate=self._worker.library.sample_rate,
-            streaming=True,
-            deterministic=False,
-            words=True,
-            phonemes=True,
-        )
 
     async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
         """Speak ``phrase.spoken`` in buffers of 60 ms; nothing if it has no letter and no digit.
@@ -77,19 +80,137 @@ class EspeakVoice:
         """
         if self._closed:
             raise AdapterFailed("the voice is closed; make a new one")
-        text = plain(phrase.spoken)
-        if not speakable(text):
-            return
-        utterance = Utterance(self._worker, self._settings, text, phrase.chars.start)
-        self._speaking.add(utterance)
-        try:
-            while (buffer := await utterance.next()) is not None:
-                yield buffer
-        finally:
-            utterance.close()
+        text, samples = plain(phrase.spoken), 0
+        for span in pieces(text, PIECE):
+            part = text[slice(*span)]
+            if not speakable(part):
+                continue
+            piece = _Piece(self._settings, part, phrase.chars.start + span.start, samples)
+            self._speaking.add(piece)
+            self._worker.submit(partial(piece.speak, self._worker.library))
+            async with aclosing(piece.buffers()) as buffers:
+                async for buffer in buffers:
+                    samples += len(buffer.pcm) // 2
+                    yield buffer
+            if self._closed:
+                return
 
     async def aclose(self) -> None:
         """Stop what is being spoken; idempotent. The library stays, for the other voices."""
         self._closed = True
-        for utterance in list(self._speaking):
-            utterance.close()
+        for piece in list(self._speaking):
+            piece.stop()
+
+
+class _Piece:
+    """One call of the library, and its audio on the way to a consumer on the running event loop.
+
+    Args:
+        settings: Voice, words a minute, pitch.
+        text: What to speak, as `plain` left it.
+        first_char: Where ``text`` lies in the reply.
+        first_sample: How much of the phrase was spoken before.
+    """
+
+    def __init__(
+        self, settings: tuple[str, int, int], text: str, first_char: int, first_sample: int
+    ) -> None:
+        self._settings = settings
+        self._text = text
+        self._tracker = MarkTracker(text, first_char, first_sample)
+        self._loop = asyncio.get_running_loop()
+        self._arrived: asyncio.Queue[SpeechBuffer | BaseException | None] = asyncio.Queue()
+        self._stopped = False
+
+    async def buffers(self) -> AsyncGenerator[SpeechBuffer, None]:
+        """The audio as it comes; closing the generator stops the library."""
+        try:
+            while (item := await self._arrived.get()) is not None and not self._stopped:
+                if isinstance(item, AdapterError):
+                    raise item
+                if isinstance(item, BaseException):
+                    raise AdapterFailed(f"espeak-ng broke: {item}") from item
+                yield item
+        finally:
+            self._stopped = True
+
+    def stop(self) -> None:
+        """Stop speaking within one buffer; audio that was not read is dropped. Idempotent."""
+        self._stopped = True
+        self._arrived.put_nowait(None)
+
+    def speak(self, library: EspeakLibrary) -> None:
+        """On the library's thread: speak the piece, unless nobody wants it any more."""
+        error: BaseException | None = None
+        try:
+            if not self._stopped:
+                library.choose(*self._settings)
+                library.speak(self._text, self._take)
+                for buffer in self._tracker.finish():
+                    self._put(buffer)
+        except BaseException as caught:
+            error = caught
+        self._put(error)
+
+    def _take(self, pcm: bytes, events: Sequence[LibraryEvent]) -> bool:
+        self._tracker.feed(pcm, events)
+        for buffer in self._tracker.ready():
+            self._put(buffer)
+        return not self._stopped
+
+    def _put(self, item: SpeechBuffer | BaseException | None) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._arrived.put_nowait, item)
+        except RuntimeError:  # the loop was closed: nobody listens any more
+            self._stopped = True
+
+
+class Worker:
+    """The thread that alone may use the library; runs jobs one after another."""
+
+    def __init__(self, library: EspeakLibrary) -> None:
+        self.library = library
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Run ``job`` on the worker's thread, after those that were there before."""
+        with _lock:
+            if self._thread is None or not self._thread.is_alive():  # a fork has no threads
+                self._thread = threading.Thread(target=self._run, name="espeak-ng", daemon=True)
+                self._thread.start()
+        self._jobs.put(job)
+
+    def call(self, work: Callable[[EspeakLibrary], T]) -> T:
+        """Run ``work`` on the worker's thread and wait for it (milliseconds)."""
+        result: Future[T] = Future()
+
+        def job() -> None:
+            try:
+                result.set_result(work(self.library))
+            except BaseException as error:
+                result.set_exception(error)
+
+        self.submit(job)
+        return result.result()
+
+    def _run(self) -> None:
+        while True:
+            self._jobs.get()()
+
+
+_lock = threading.Lock()
+_shared: Worker | None = None
+
+
+def shared_worker() -> Worker:
+    """The process's one worker, made on first use.
+
+    Raises:
+        AdapterUnavailable: no usable library was found.
+    """
+    global _shared
+    with _lock:
+        if _shared is None:
+            _shared = Worker(EspeakLibrary())
+        return _shared

@@ -1,7 +1,7 @@
 """The parts of libespeak-ng's C interface that a streaming voice needs, through ctypes.
 
 The library is loaded at run time and never shipped (it is GPL-3.0-or-later). Its state is global to
-the process and it must be used from one thread at a time: see `EspeakWorker`.
+the process and it must be used from one thread at a time: see `specstream_adapters.voice.espeak.Worker`.
 C interface: espeak-ng's ``speak_lib.h``.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes as c
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from contextlib import suppress
 from typing import Literal, NamedTuple
 
 from specstream.errors import AdapterFailed, AdapterUnavailable
@@ -33,29 +33,18 @@ class _Id(c.Union):
 
 class _Event(c.Structure):
     _fields_ = (
-        ("type", c.c_int),
-        ("unique_identifier", c.c_uint),
-        ("text_position", c.c_int),
-        ("length", c.c_int),
-        ("audio_position", c.c_int),
-        ("sample", c.c_int),
-        ("user_data", c.c_void_p),
-        ("id", _Id),
-    )
+        ("type", c.c_int), ("unique_identifier", c.c_uint), ("text_position", c.c_int),
+        ("length", c.c_int), ("audio_position", c.c_int), ("sample", c.c_int),
+        ("user_data", c.c_void_p), ("id", _Id),
+    )  # fmt: skip
 
 
 class _Voice(c.Structure):
     _fields_ = (
-        ("name", c.c_char_p),
-        ("languages", c.c_char_p),
-        ("identifier", c.c_char_p),
-        ("gender", c.c_ubyte),
-        ("age", c.c_ubyte),
-        ("variant", c.c_ubyte),
-        ("xx1", c.c_ubyte),
-        ("score", c.c_int),
-        ("spare", c.c_void_p),
-    )
+        ("name", c.c_char_p), ("languages", c.c_char_p), ("identifier", c.c_char_p),
+        ("gender", c.c_ubyte), ("age", c.c_ubyte), ("variant", c.c_ubyte), ("xx1", c.c_ubyte),
+        ("score", c.c_int), ("spare", c.c_void_p),
+    )  # fmt: skip
 
 
 _Callback = c.CFUNCTYPE(c.c_int, c.POINTER(c.c_short), c.c_int, c.POINTER(_Event))
@@ -137,12 +126,10 @@ class EspeakLibrary:
         Raises:
             AdapterFailed: the library reports an error. Whatever ``sink`` raises is passed on.
         """
-        encoded = text.encode("utf-8", "replace") + b"\0"
+        encoded, flags = text.encode("utf-8", "replace") + b"\0", _CHARS_UTF8 | _END_PAUSE
         self._sink, self._error = sink, None
-        flags = _CHARS_UTF8 | _END_PAUSE
-        status = self._lib.espeak_Synth(
-            encoded, len(encoded), 0, _POS_CHARACTER, 0, flags, None, None
-        )
+        synth = self._lib.espeak_Synth
+        status = synth(encoded, len(encoded), 0, _POS_CHARACTER, 0, flags, None, None)
         error, self._sink, self._error = self._error, None, None
         if error is not None:
             raise error
@@ -172,12 +159,10 @@ def _decoded(events: c._Pointer[_Event]) -> Iterator[LibraryEvent]:
 
 def _candidates() -> Iterator[tuple[str, bytes | None]]:
     """Where the library may be, best first, with its data folder (None: built into the library)."""
-    try:
+    with suppress(ImportError):
         import espeakng_loader
-    except ImportError:
-        pass
-    else:
-        data = str(Path(espeakng_loader.get_data_path()))
+
+        data = str(espeakng_loader.get_data_path())
         yield str(espeakng_loader.get_library_path()), data.encode()
     for name in _SYSTEM_NAMES:
         yield name, None

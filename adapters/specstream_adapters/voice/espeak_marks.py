@@ -1,11 +1,10 @@
 """From the library's events to marks that tile the audio. Pure computation.
 
-What the library leaves to its user: a phoneme has a beginning but no end; the closure before a
-word's first consonant comes before its event; the second of two phonemes that sound as one (a
-final "l") has no duration; an unnamed phoneme may be a pause or a sound; word positions go astray
-inside numbers; two small words may come as one. Audio is held back until it is certain which marks
-end inside it: a buffer, or the length of a pause. The library runs about a thousand times faster
-than speech, so nobody waits for that.
+What the library's events lack: a phoneme has a beginning but no end; the closure before a word's
+first consonant comes before its event; the second of two phonemes that sound as one (a final "l")
+has no duration; an unnamed phoneme may be a pause or a sound; word positions are wrong inside
+numbers; two small words may come as one. Audio is held back until it is certain which marks end
+inside it: one buffer, or the length of a pause, which costs milliseconds.
 """
 
 from __future__ import annotations
@@ -41,10 +40,9 @@ class _Words:
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens = list(tokens(text))
-        self._starts = [token.start for token in self._tokens]
+        self.starts = [token.start for token in self._tokens]
         self._first = self._last = -1  # the tokens being said; more than one if said as one
-        self._at = -1
-        self._given = -1
+        self._at = self._given = -1
 
     @property
     def chars(self) -> Span:
@@ -55,7 +53,7 @@ class _Words:
 
     def locate(self, at: int) -> int | None:
         """The number of the word that an event at ``at`` begins; None: the last one goes on."""
-        found = bisect_right(self._starts, at) - 1
+        found = bisect_right(self.starts, at) - 1
         if found + 1 < len(self._tokens) and (found < 0 or at >= self._tokens[found].end):
             found += 1  # a sign between words: what follows it is meant
         # An accented word of one letter is reported one character into the word before it.
@@ -72,15 +70,11 @@ class _Words:
         """The characters themselves."""
         return self._text[chars.start : chars.end]
 
-    def start(self, token: int) -> int:
-        """The first character of a word."""
-        return self._starts[token]
-
     def give(self, before_char: int) -> Span | None:
         """The word that was said, once, with those before ``before_char`` that had no event."""
         if self._first <= self._given:
             return None
-        self._last = self._given = max(self._last, bisect_left(self._starts, before_char) - 1)
+        self._last = self._given = max(self._last, bisect_left(self.starts, before_char) - 1)
         return self.chars
 
 
@@ -105,20 +99,13 @@ class MarkTracker:
 
     def __init__(self, text: str, first_char: int, first_sample: int) -> None:
         self._length = len(text)
-        self._first_char = first_char
-        self._first_sample = first_sample
+        self._first_char, self._first_sample = first_char, first_sample
         self._words = _Words(text)
         self._voiced: Span | None = None  # from the first sound of the word under way to its last
         self._sound = _Sound(0)
-        self._heard = 0
-        self._released = 0
+        self._heard = self._released = 0  # samples that were fed, and given back
         self._pcm: deque[bytes] = deque()
         self._marks: deque[Mark] = deque()
-
-    @property
-    def samples(self) -> int:
-        """How many samples were fed."""
-        return self._heard
 
     def feed(self, pcm: bytes, events: Sequence[LibraryEvent]) -> None:
         """Take one buffer of audio and the events inside it, in order."""
@@ -174,7 +161,7 @@ class MarkTracker:
             self._sound = _Sound(sample, rest + name if name else "")
 
     def _end_sound(self, sample: int) -> str:
-        """Mark what was under way. Return the name of a sound that turned out to have no length."""
+        """Mark the sound under way; return its name if it turned out to have no length."""
         sound, samples = self._sound, Span(self._sound.start, sample)
         if samples.length == 0:
             if sound.name and self._voiced and self._marks and self._marks[-1].text != PAUSE:
@@ -196,7 +183,7 @@ class MarkTracker:
         if token is None:
             self._end_sound(sample)
         else:
-            self._end_word(sample, self._words.start(token))
+            self._end_word(sample, self._words.starts[token])
             self._words.move(token)
         self._sound = _Sound(sample, begins_word=True)
 

@@ -25,38 +25,14 @@ _VOWELS = {  # IPA: the first two formants in Hz (Peterson and Barney 1952)
     "i": (270, 2290), "ə": (490, 1350),
 }  # fmt: skip
 _HISSES = {
-    "s": 1.0,
-    "z": 0.7,
-    "f": 0.35,
-    "h": 0.2,
-    "θ": 0.25,
-    "v": 0.3,
-    "k": 0.5,
-    "t": 0.6,
-    "p": 0.3,
-}
+    "s": 1.0, "z": 0.7, "f": 0.35, "h": 0.2, "θ": 0.25, "v": 0.3, "k": 0.5, "t": 0.6, "p": 0.3,
+}  # fmt: skip
 _LETTERS = dict(zip("aeiouybcdfghjklmnpqrstvwxz", "ɑɛɪɔʊibkdfghʒklmnpkɹstvwsz", strict=True))
 _DIGITS = ("zɪɹɔ", "wən", "tʊ", "θɹi", "fɔɹ", "fɑɪv", "sɪks", "sɛvən", "ɛɪt", "nɑɪn")
 _SIGNS = {
-    "$": "dɑləɹ",
-    "€": "jʊɹɔ",
-    "£": "pɑʊnd",
-    "%": "pəsɛnt",
-    "&": "ɛnd",
-    "@": "ɛt",
-    "+": "pləs",
-}
-_PAUSES_MS = {
-    ",": 160,
-    ";": 160,
-    ":": 160,
-    "–": 160,
-    "—": 160,
-    ".": 340,
-    "!": 340,
-    "?": 340,
-    "…": 340,
-}
+    "$": "dɑləɹ", "€": "jʊɹɔ", "£": "pɑʊnd", "%": "pəsɛnt", "&": "ɛnd", "@": "ɛt", "+": "pləs",
+}  # fmt: skip
+_PAUSES_MS = dict.fromkeys(",;:–—", 160) | dict.fromkeys(".!?…", 340)
 _VOWEL_MS, _CONSONANT_MS = 85, 60
 
 Samples = NDArray[np.int16]
@@ -65,9 +41,9 @@ Samples = NDArray[np.int16]
 class ReferenceVoice:
     """A `SpeechSynthesizer` that babbles: each letter has one sound, each digit its English name.
 
-    For tests, for machines without a speech library, and wherever equal bytes matter: words, pauses,
-    marks and mouth shapes come as from any voice, but nobody will understand the words. The samples
-    depend on the phrase's spoken text and the options alone, not on the consumer's pace.
+    For tests, for machines without a speech library, and where equal bytes matter: words, pauses, marks
+    and mouth shapes come as from any voice, but the speech can't be understood. The samples depend on
+    the phrase's spoken text and the options alone, not on the consumer's pace.
 
     Args:
         sample_rate: Samples a second, 8,000 to 48,000.
@@ -100,17 +76,8 @@ class ReferenceVoice:
         self._rate, self._speed = sample_rate, speed
         self._pitch, self._seed = pitch_hz, seed
         self._closed = False
-
-    @property
-    def capabilities(self) -> VoiceCapabilities:
-        """Fixed facts about this voice."""
-        return VoiceCapabilities(
-            name="reference",
-            sample_rate=self._rate,
-            streaming=True,
-            deterministic=True,
-            words=True,
-            phonemes=True,
+        self.capabilities = VoiceCapabilities(
+            "reference", sample_rate, streaming=True, deterministic=True, words=True, phonemes=True
         )
 
     async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:

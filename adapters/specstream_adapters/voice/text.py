@@ -1,4 +1,4 @@
-"""What every voice does with text first. Nothing here changes a length, so offsets stay valid."""
+"""Text helpers that every voice shares. Nothing here changes a length, so offsets stay valid."""
 
 from __future__ import annotations
 

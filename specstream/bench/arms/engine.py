@@ -51,7 +51,7 @@ class CoreArm:
         try:
             await self._thread.call(lambda: self._serve(request))
         finally:
-            handover.close()
+            handover.deliver()
         if request.error is not None:
             raise request.error
         chunks = [item for item in arrived if isinstance(item, Chunk)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from specstream.pipeline.text import Segmenter
+from specstream.pipeline.segment import Segmenter
 from specstream.testing import chunks_of
 from specstream.types import Span, Speech
 from specstream.ws.realtime.conversation import MAX_ITEMS, Conversation, Entry, SpokenTrack

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from specstream.pipeline import text as text_module
-from specstream.pipeline import text_stops
+from specstream.pipeline import segment as segment_module
+from specstream.pipeline import segment_stops
 from specstream.pipeline.abbreviations import Stop
-from specstream.pipeline.text import Segmenter
-from specstream.pipeline.text_marks import LOOK_BACK, Verdict
+from specstream.pipeline.segment import Segmenter
+from specstream.pipeline.segment_marks import LOOK_BACK, Decision
 from specstream.types import Chunk, Phrase, Span
 
 CORPUS = Path(__file__).with_name("boundaries.txt")
@@ -74,7 +74,7 @@ def test_boundaries_are_found_in_the_corpus() -> None:
 def test_the_corpus_notices_a_segmenter_without_abbreviations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(text_stops, "stop_after", lambda *_, **__: Stop.PLAIN)
+    monkeypatch.setattr(segment_stops, "stop_after", lambda *_, **__: Stop.PLAIN)
     assert f1() < 0.9
 
 
@@ -117,13 +117,13 @@ def test_chunking_never_matters() -> None:
 
 @pytest.mark.parametrize("rule", ["stop", "newline", "bracket", "clause", "backticks"])
 def test_a_rule_that_does_not_wait_is_noticed(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = getattr(text_module, rule)
+    honest = getattr(segment_module, rule)
 
-    def hasty(text: str, at: int, *rest: Any, **options: Any) -> Verdict:
-        verdict = honest(text, at, *rest, **options)
-        return Verdict(at + 1) if verdict is None else verdict
+    def hasty(text: str, at: int, *rest: Any, **options: Any) -> Decision:
+        decision = honest(text, at, *rest, **options)
+        return Decision(at + 1) if decision is None else decision
 
-    monkeypatch.setattr(text_module, rule, hasty)
+    monkeypatch.setattr(segment_module, rule, hasty)
     assert splits_that_matter(150, seed=2) > 0
 
 
@@ -226,13 +226,13 @@ def test_work_is_linear_and_the_window_bounded(text: str, monkeypatch: pytest.Mo
     size, options = 20_000, {"max_chars": 120}
     windows: list[int] = []
     for name in ("stop", "newline", "bracket", "clause", "backticks", "length_break"):
-        honest = getattr(text_module, name)
+        honest = getattr(segment_module, name)
 
         def counted(window: str, *rest: Any, honest: Any = honest, **options: Any) -> Any:
             windows.append(len(window))
             return honest(window, *rest, **options)
 
-        monkeypatch.setattr(text_module, name, counted)
+        monkeypatch.setattr(segment_module, name, counted)
     reply = (text * size)[:size]
     phrases = cut(reply, range(1, size), **options)
     assert "".join(phrase.text for phrase in phrases) == reply

@@ -1,8 +1,8 @@
 """The marks other than stops: newlines, clause marks, brackets, backticks.
 
-Every rule is a pure function of a window of text. It looks at ``text[at]`` and answers None as long
-as the text after it could still go on in a way that changes the answer. So an answer never depends
-on how much of the reply was there when it was asked for. What a rule waits for, at most:
+Every rule is a pure function of a window of text. It decides what ``text[at]`` means, or returns None
+while text that is still to come could change the decision. So a decision never depends on how much of
+the reply was there. What a rule waits for, at most:
 
 - a newline, a clause mark: the first character after it that is not white space (and, at a newline,
   a list item's label)
@@ -28,8 +28,8 @@ __all__ = [
     "SPACE",
     "WIDE",
     "WIDE_CLAUSE_MARKS",
+    "Decision",
     "Reason",
-    "Verdict",
     "backticks",
     "bracket",
     "clause",
@@ -41,11 +41,8 @@ __all__ = [
 END = "\0"
 LOOK_BACK = 48  # characters before a mark that a rule may look at
 
-_LONGEST_TAG = 32
-_LONGEST_LABEL = 80
-_LONGEST_URL = 100
-_LONGEST_CODE = 100
-_LONGEST_INFO = 20
+_LONGEST_TAG, _LONGEST_LABEL, _LONGEST_URL = 32, 80, 100
+_LONGEST_CODE, _LONGEST_INFO = 100, 20
 
 WIDE_CLAUSE_MARKS = "，、；："  # they need no white space after them
 CLAUSE_MARKS = ",;:،؛" + WIDE_CLAUSE_MARKS
@@ -70,15 +67,15 @@ _LINE_DRESS = re.compile(r"\[[\w -]*\]|[\s>#*_•·-]")
 Reason = Literal["sentence", "clause", "deadline", "length", "end"]
 
 
-class Verdict(NamedTuple):
+class Decision(NamedTuple):
     """What a mark means.
 
     Attributes:
-        resume: Where to go on looking.
-        cut: Whether a phrase ends there.
+        resume: Where to search for the next mark.
+        cut: Whether a phrase ends at ``resume``.
         reason: Why it does.
-        whole: Whether everything from the mark to ``resume`` hangs together.
-        tag: The name of the direction that this is, if it is one.
+        whole: Whether the text from the mark to ``resume`` must not be cut.
+        tag: The name of the direction, if this is one.
         fence: Whether a block of code begins or ends here.
     """
 
@@ -102,25 +99,25 @@ def opens_line(text: str, at: int) -> bool:
     return start >= 0 and not _LINE_DRESS.sub("", text[start:at])
 
 
-def newline(text: str, at: int) -> Verdict | None:
+def newline(text: str, at: int) -> Decision | None:
     """A line ends; a single newline before a small letter only wraps the line."""
     after = end_of(SPACE, text, at)
     if after == len(text):
         return None
     follow = text[after]
     if follow == END:
-        return Verdict(after)
+        return Decision(after)
     if not follow.islower() or text.count("\n", at, after) > 1:
-        return Verdict(after, cut=True)
+        return Decision(after, cut=True)
     label = _LINE_LABEL.match(text, after)
     if label and label.end() == len(text):
         return None
     item = label is not None and text[label.end()] in ".)"
     line = text[text.rfind("\n", 0, at) + 1 : at]
-    return Verdict(after, cut=item or _BLOCK_LINE.match(line) is not None)
+    return Decision(after, cut=item or _BLOCK_LINE.match(line) is not None)
 
 
-def clause(text: str, at: int, head: int) -> Verdict | None:
+def clause(text: str, at: int, head: int) -> Decision | None:
     """A comma, semicolon, colon or dash between two stretches that may be spoken apart."""
     mark = text[at]
     end = end_of(_CLOSED, text, at + 1)
@@ -134,22 +131,21 @@ def clause(text: str, at: int, head: int) -> Verdict | None:
     else:
         spaced = after > end or mark in WIDE_CLAUSE_MARKS or mark == "—"
     if not spaced or follow == END or "\n" in text[end:after]:
-        return Verdict(end)
+        return Decision(end)
     if (number and follow.isdigit()) or _inside(text[head:end]):
-        return Verdict(end)
-    return Verdict(after, cut=True, reason="clause")
+        return Decision(end)
+    return Decision(after, cut=True, reason="clause")
 
 
 def _inside(text: str) -> bool:
     """Whether a quote or a bracket is still open at the end of ``text``."""
-    quotes = sum(text.count(mark) for mark in '"“”„«»')
-    depth = sum(text.count(mark) for mark in "([{（「『【《") - sum(
-        text.count(mark) for mark in ")]}）」』】》"
+    quotes, opened, closed = (
+        sum(map(text.count, marks)) for marks in ('"“”„«»', "([{（「『【《", ")]}）」』】》")
     )
-    return quotes % 2 == 1 or depth > 0
+    return quotes % 2 == 1 or opened > closed
 
 
-def bracket(text: str, at: int) -> Verdict | None:
+def bracket(text: str, at: int) -> Decision | None:
     """A direction such as ``[shake head]``, a Markdown link, or just a bracket."""
     name = _TAG_NAME.match(text, at + 1, at + 1 + _LONGEST_TAG)
     if name and _may_open_tag(text, at):
@@ -157,16 +153,16 @@ def bracket(text: str, at: int) -> Verdict | None:
         if end == len(text) or (text[end] == "]" and end + 1 == len(text)):
             return None
         if text[end] == "]" and text[end + 1] != "(" and not re.fullmatch("[A-Za-z]", name[0]):
-            return Verdict(end + 1, whole=True, tag=" ".join(name[0].lower().split()))
+            return Decision(end + 1, whole=True, tag=" ".join(name[0].lower().split()))
     label = end_of(_LABEL, text, at + 1, at + 1 + _LONGEST_LABEL)
     if label == len(text) or (text[label] == "]" and label + 1 == len(text)):
         return None
     if text[label : label + 2] != "](":
-        return Verdict(at + 1)
+        return Decision(at + 1)
     url = end_of(_URL, text, label + 2, label + 2 + _LONGEST_URL)
     if url == len(text):
         return None
-    return Verdict(url + 1, whole=True) if text[url] == ")" else Verdict(at + 1)
+    return Decision(url + 1, whole=True) if text[url] == ")" else Decision(at + 1)
 
 
 def _may_open_tag(text: str, at: int) -> bool:
@@ -177,24 +173,24 @@ def _may_open_tag(text: str, at: int) -> bool:
     return not (left.isalnum() and not WIDE.match(left)) and left not in ("\\", "_")
 
 
-def backticks(text: str, at: int, *, fenced: bool) -> Verdict | None:
+def backticks(text: str, at: int, *, fenced: bool) -> Decision | None:
     """Code on one line, where nothing means anything here, or the edge of a block of code."""
     end = end_of(_TICKS, text, at)
     if end == len(text):
         return None
     block = end - at >= 3 and opens_line(text, at)
     if fenced:
-        return Verdict(end, fence=block)
+        return Decision(end, fence=block)
     if block:
         info = end_of(_INFO, text, end, end + _LONGEST_INFO)
         if info == len(text):
             return None
         if text[info] != "`":
-            return Verdict(end, fence=True)
+            return Decision(end, fence=True)
     limit = end + _LONGEST_CODE
     for found in _TICKS_OR_END.finditer(text, end, limit):
         if found[0] in ("\n", END):
-            return Verdict(end)
+            return Decision(end)
         if found[0] == text[at:end]:
-            return None if found.end() == len(text) else Verdict(found.end(), whole=True)
-    return Verdict(end) if len(text) > limit else None
+            return None if found.end() == len(text) else Decision(found.end(), whole=True)
+    return Decision(end) if len(text) > limit else None

@@ -1,7 +1,6 @@
-"""What of a written phrase is read out: Markdown by what it says, code by a word, emoji by an option.
+"""Written to spoken text: without Markdown's marks, code as one word, emoji silent or by name.
 
-Each change keeps account of the characters that it stands for: so what a voice says about the text
-that it was given can be told of the text that was written.
+Each change records the written characters that it stands for, so a voice's marks can be mapped back.
 """
 
 from __future__ import annotations
@@ -48,12 +47,12 @@ _FLAG_A = 0x1F1E6  # the regional indicator for the letter A
 
 
 class Place(NamedTuple):
-    """Where reading has come to in a reply, as far as Markdown goes.
+    """The Markdown state at some place of a reply.
 
     Attributes:
-        fence: What opened the block of code that it is inside of; empty outside of code.
+        fence: The mark that opened the block of code around it; empty outside of code.
         row: Whether it is in a table's row.
-        fresh: Whether nothing but white space stands before it on its line.
+        fresh: Whether only white space stands before it on its line.
     """
 
     fence: str = ""
@@ -65,7 +64,7 @@ LINE_START = Place()
 
 
 class _Edit(NamedTuple):
-    """``text`` is read instead of what is written from ``start`` to ``end``."""
+    """``text`` is spoken instead of the written characters from ``start`` to ``end``."""
 
     start: int
     end: int
@@ -74,32 +73,26 @@ class _Edit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A phrase as a voice is given it, and where reading has come to after it."""
+    """A phrase as a voice is given it, and the Markdown state after it.
+
+    ``sources`` has the written characters for each spoken one; empty if nothing was changed.
+    """
 
     phrase: Phrase
     place: Place
-    edits: tuple[_Edit, ...] = ()
+    sources: tuple[Span, ...] = ()
 
     def written(self, chars: Span) -> Span:
-        """The characters of the reply that ``chars`` of the given phrase stand for."""
-        origin = self.phrase.chars.start
+        """The characters of the reply that ``chars`` of the spoken phrase stand for."""
+        if not self.sources:
+            return chars
+        origin, last = self.phrase.chars.start, len(self.sources) - 1
         start, end = chars.start - origin, chars.end - origin
-        first, last = self._written(start), self._written(max(start, end - 1))
+        first, final = (self.sources[min(max(0, at), last)] for at in (start, end - 1))
         if start >= end:  # between two characters: behind the first of them
-            edge = self._written(start - 1).end if start > 0 else 0
+            edge = final.end if start > 0 else 0
             return Span(origin + edge, origin + edge)
-        return Span(origin + first.start, origin + last.end)
-
-    def _written(self, index: int) -> Span:
-        shift = 0  # from the given text to what is written
-        for edit in self.edits:
-            given = edit.start - shift
-            if index < given:
-                break
-            if index < given + len(edit.text):
-                return Span(edit.start, edit.end)
-            shift += edit.end - edit.start - len(edit.text)
-        return Span(index + shift, index + shift + 1)
+        return Span(origin + first.start, origin + final.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +120,11 @@ class Readout:
             raise ConfigError(f"emoji must be 'silent' or 'name', not {self.emoji!r}")
 
     def read(self, phrase: Phrase, place: Place = LINE_START) -> Reading:
-        """``phrase`` as it is read out if reading has come to ``place`` before it."""
+        """``phrase`` as it is read out; ``place`` is the Markdown state before it."""
         text, edits = phrase.spoken, list[_Edit]()
         for line in _LINE.finditer(text):
             place = self._line(text, Span(*line.span()), place, edits)
-        return Reading(_edited(phrase, edits) if edits else phrase, place, tuple(edits))
+        return _edited(phrase, place, edits) if edits else Reading(phrase, place)
 
     def _line(self, text: str, line: Span, place: Place, edits: list[_Edit]) -> Place:
         """Read a line, or a part of one; returns where that ends."""
@@ -188,16 +181,20 @@ def _name(emoji: str) -> str:
     return " ".join(unicodedata.name(char, "").lower().removesuffix(" sign") for char in pictures)
 
 
-def _edited(phrase: Phrase, edits: Sequence[_Edit]) -> Phrase:
+def _edited(phrase: Phrase, place: Place, edits: Sequence[_Edit]) -> Reading:
     """The phrase with other text; its offsets are those of that text, its tags move along."""
-    text, at, tags = "", 0, list(phrase.tags)
-    origin, moved = phrase.chars.start, list[Tag]()
+    text, at, sources = "", 0, list[Span]()
     for edit in [*edits, _Edit(len(phrase.text), len(phrase.text))]:
-        while tags and tags[0].chars.end - origin <= edit.start:
-            shift = len(text) - at
-            chars = tags[0].chars
-            moved.append(replace(tags.pop(0), chars=Span(chars.start + shift, chars.end + shift)))
-        tags = [tag for tag in tags if tag.chars.start - origin >= edit.end]
+        sources += [Span(i, i + 1) for i in range(at, edit.start)]
+        sources += [Span(edit.start, edit.end)] * len(edit.text)
         text += phrase.text[at : edit.start] + edit.text
         at = edit.end
-    return replace(phrase, text=text, chars=Span(origin, origin + len(text)), tags=tuple(moved))
+    origin, moved = phrase.chars.start, list[Tag]()
+    for tag in phrase.tags:
+        start, end = tag.chars.start - origin, tag.chars.end - origin
+        if (start, start + 1) in sources and (end - 1, end) in sources:  # not inside code
+            now = origin + sources.index(Span(start, start + 1))
+            moved.append(replace(tag, chars=Span(now, now + end - start)))
+    chars = Span(origin, origin + len(text))
+    spoken = replace(phrase, text=text, chars=chars, tags=tuple(moved))
+    return Reading(spoken, place, tuple(sources))

@@ -1,6 +1,6 @@
-"""Where sentences end: a pure function from a stop and the text around it to a verdict.
+"""Where sentences end: a pure function from a stop and the text around it to a decision.
 
-As in `text_marks`, the answer is None as long as more text could change it. What is waited for:
+As in `segment_marks`, the decision is None while more text could change it. What is waited for:
 
 - mostly: the first character after the stop that is not white space
 - after an abbreviation, an initial, or a number of one or two digits: the word after it
@@ -22,7 +22,7 @@ from specstream.pipeline.abbreviations import (
     Stop,
     stop_after,
 )
-from specstream.pipeline.text_marks import (
+from specstream.pipeline.segment_marks import (
     CLAUSE_MARKS,
     CLOSERS,
     DASHES,
@@ -31,7 +31,7 @@ from specstream.pipeline.text_marks import (
     OPENERS,
     SPACE,
     WIDE,
-    Verdict,
+    Decision,
     bracket,
     end_of,
     opens_line,
@@ -72,7 +72,7 @@ def is_stop(text: str, at: int) -> bool:
     return text[at] in STOPS or (text[at] == ";" and _GREEK.match(text, at - 1) is not None)
 
 
-def stop(text: str, at: int) -> Verdict | None:
+def stop(text: str, at: int) -> Decision | None:
     """A full stop, question mark, exclamation mark or ellipsis, in any script."""
     ends = _run(text, at)
     if ends is None:
@@ -80,10 +80,10 @@ def stop(text: str, at: int) -> Verdict | None:
     end, after = ends
     run, follow = text[at:end], text[after]
     if follow == END:
-        return Verdict(end)
+        return Decision(end)
     if not set(run).isdisjoint(_FULL_STOPS):
         goes_on = (follow == "と" and run[-1] in CLOSERS) or (run == "．" and follow.isdigit())
-        return Verdict(end) if goes_on else Verdict(after, cut=True)
+        return Decision(end) if goes_on else Decision(after, cut=True)
     if after == end:
         cut = _glued(text, at, end)
     elif text.count("\n", end, after) > (1 if follow.islower() else 0):
@@ -92,7 +92,7 @@ def stop(text: str, at: int) -> Verdict | None:
         cut = _ends_sentence(text, at, run, after)
     if cut is None:
         return None
-    return Verdict(after, cut=True) if cut else Verdict(end)
+    return Decision(after, cut=True) if cut else Decision(end)
 
 
 def _run(text: str, at: int) -> tuple[int, int] | None:
@@ -132,15 +132,14 @@ def _glued(text: str, at: int, end: int) -> bool | None:
         return not (dots and (end - at > 1 or text[at] == "…" or text[at - 1].isdigit()))
     if follow == "[":
         return _tag_follows(text, at, end)
-    start = at
-    while start > max(0, at - LOOK_BACK) and not text[start - 1].isspace():
-        start -= 1
-    word = text[start:at].lstrip("\"'“‘(*_")
-    if not (follow.isupper() and word.isalpha() and len(word) > 1):
-        return False
-    if text[at] == "." and not word[-1].islower():
-        return False
-    if text[at:end].strip(".!?…") or stop_after(word) is not Stop.PLAIN:
+    words = text[max(0, at - LOOK_BACK) : at].rsplit(None, 1)
+    word = words[-1].lstrip("\"'“‘(*_") if words and not text[at - 1].isspace() else ""
+    if (
+        not (follow.isupper() and word.isalpha() and len(word) > 1)
+        or (text[at] == "." and not word[-1].islower())
+        or text[at:end].strip(".!?…")
+        or stop_after(word) is not Stop.PLAIN
+    ):
         return False
     next_word = _word(text, end)
     if next_word is None:
@@ -163,8 +162,7 @@ def _ends_sentence(text: str, at: int, run: str, after: int) -> bool | None:
     if closed and (text[at - 1] in OPENERS or follow.islower()):
         return False  # the mark itself was quoted, or the quote is only a part of the sentence
     if closed and follow.isupper() and not set(run).isdisjoint(_QUOTES):
-        reported = _reported(text, after)
-        if reported is not False:
+        if (reported := _reported(text, after)) is not False:
             return None if reported is None else False
     if follow in "—–":  # a dash before a small letter goes on with the sentence
         beyond = end_of(SPACE, text, after + 1)
@@ -208,13 +206,10 @@ def _dot_ends(text: str, at: int, after: int) -> bool | None:
         return kind is Stop.PLAIN
     if follow.islower():
         return kind is Stop.PLAIN and _ordinary(word)
-    if (
-        len(word) <= 4
-        and opens_line(text, at - len(word))
-        and (_ROMAN.fullmatch(word) or len(word) == 1)
-    ):
+    label = len(word) == 1 or (len(word) <= 4 and _ROMAN.fullmatch(word))
+    if label and opens_line(text, at - len(word)):
         return False  # "A." or "IV." at the beginning of a line
-    if kind is Stop.PLAIN or kind is Stop.BINDS:
+    if kind in (Stop.PLAIN, Stop.BINDS):
         return kind is Stop.PLAIN
     return _next_word_decides(text, kind, word, at, after)
 

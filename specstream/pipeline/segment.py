@@ -3,10 +3,10 @@
 Phrases end where sentences do; the first one may end with a clause, so that speech begins early,
 and a sentence that is too long ends at its best break. Laid end to end, phrases are the reply.
 
-Which phrases come out depends on the reply alone, not on how its text was dealt out in chunks (but
-for those that a deadline forced): a boundary is decided as soon as the text after it can't change
-the decision any more, and no sooner. `text_marks` and `text_stops` say how much text that takes;
-mostly it is the next visible character.
+The phrases depend on the reply alone, not on how its text was split into chunks (except those that a
+deadline forced): a boundary is decided as soon as no further text can change the decision, and no
+sooner. `segment_marks` and `segment_stops` state how much text that takes; mostly it is the next
+visible character.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from __future__ import annotations
 import re
 
 from specstream.errors import ConfigError, ProtocolError
-from specstream.pipeline.text_breaks import Whole, has_words, length_break, quiet_break
-from specstream.pipeline.text_marks import (
+from specstream.pipeline.segment_breaks import Whole, has_words, length_break, quiet_break
+from specstream.pipeline.segment_marks import (
     END,
     LOOK_BACK,
     WIDE,
+    Decision,
     Reason,
-    Verdict,
     backticks,
     bracket,
     clause,
     newline,
 )
-from specstream.pipeline.text_stops import FIRST_MARKS, MARKS, is_stop, stop
+from specstream.pipeline.segment_stops import FIRST_MARKS, MARKS, is_stop, stop
 from specstream.pipeline.token_map import TokenMap
 from specstream.types import Chunk, Phrase, Span, Tag
 
@@ -39,7 +39,7 @@ _OPEN = re.compile(r"[\[`]")
 class Segmenter:
     """Cuts one reply into phrases, in linear time.
 
-    No more than ``max_chars`` of its text wait, and little more is remembered.
+    At most ``max_chars`` characters wait, and `LOOK_BACK` characters of spoken text are kept.
 
     Args:
         first_clause_chars: The first phrase may end with a clause once it is this long (a Chinese,
@@ -55,23 +55,21 @@ class Segmenter:
             raise ConfigError(f"max_chars must be at least {_SHORTEST_WINDOW}, not {max_chars}")
         if first_clause_chars is not None and first_clause_chars < 1:
             raise ConfigError(f"first_clause_chars must be at least 1, not {first_clause_chars}")
-        self._first_clause_chars = first_clause_chars
-        self._max_chars = max_chars
+        self._first_clause_chars, self._max_chars = first_clause_chars, max_chars
         self._tokens = TokenMap()
-        self._index = 0
-        self._t_ms = 0.0
+        self._index, self._t_ms = 0, 0.0
         self._origin: int | None = None  # offset of the reply's first character
         self._start = 0  # offset of text[head]
-        # What was spoken last (for the rules to look back at), then what waits. A reply begins like
-        # a line does.
+        # The end of the text that was spoken (rules look back at it), then the text that waits. The
+        # newline: a reply begins like a line does.
         self._text = "\n"
         self._head = 1
         self._fenced = False  # whether head is inside a block of code
         self._rewind()
 
     def _rewind(self) -> None:
-        """Forget what was found after head."""
-        self._seen = self._head  # every mark before it has been judged
+        """Forget the marks that were found after head."""
+        self._seen = self._head  # every mark before it has been decided
         self._wholes: list[Whole] = []
         self._fences: list[int] = []
 
@@ -90,7 +88,7 @@ class Segmenter:
         phrases: list[Phrase] = []
         at = 0
         while at < len(chunk.text):
-            # Never more than a full window, or a cut would depend on what lies beyond it.
+            # Never more than a full window, else a cut would depend on the text beyond it.
             room = self._max_chars - (len(self._text) - self._head)
             self._text += chunk.text[at : at + room]
             at += room
@@ -99,7 +97,7 @@ class Segmenter:
         return phrases
 
     def flush(self) -> list[Phrase]:
-        """A deadline has passed: return what can be spoken without tearing anything apart.
+        """A deadline has passed: return the text that can be spoken without splitting a unit.
 
         That is up to the last white space, or up to a stop or comma right after a word. A word,
         number, link or tag that is still being written stays; so does a list's bullet, a title or a
@@ -110,8 +108,8 @@ class Segmenter:
 
     def close(self) -> list[Phrase]:
         """The reply has ended: return everything that is left."""
-        self._text += END
         phrases: list[Phrase] = []
+        self._text += END
         while found := self._next_cut():
             phrases.append(self._emit(*found))
         self._text = self._text[:-1]
@@ -122,8 +120,8 @@ class Segmenter:
     def revoke(self, from_char: int) -> None:
         """Forget pending text at or past this offset; the next chunk goes on from there.
 
-        Phrases that were already given out stay as they are, but the next one begins at the offset.
-        The number of a phrase is never given twice.
+        Phrases that were returned stay as they are, but the next one begins at the offset. No two
+        phrases have the same number.
         """
         if self._origin is None or from_char >= self._start + len(self._text) - self._head:
             return
@@ -148,20 +146,20 @@ class Segmenter:
         self._t_ms = chunk.t_ms
 
     def _next_cut(self) -> tuple[int, Reason] | None:
-        """The next boundary, or None as long as the text that is there doesn't decide it."""
+        """The next boundary, or None while the text so far doesn't decide it."""
         marks = MARKS if self._clause_chars is None else FIRST_MARKS
         while mark := marks.search(self._text, self._seen):
             at = mark.start()
-            verdict = self._judge(mark[0], at)
-            self._seen = at if verdict is None else verdict.resume
-            if verdict is None:
+            decision = self._decide(mark[0], at)
+            self._seen = at if decision is None else decision.resume
+            if decision is None:
                 return None
-            if verdict.whole:
-                self._wholes.append(Whole(at, verdict.resume, verdict.tag))
-            if verdict.fence:
+            if decision.whole:
+                self._wholes.append(Whole(at, decision.resume, decision.tag))
+            if decision.fence:
                 self._fences.append(at)
-            if verdict.cut and has_words(self._text, self._head, verdict.resume, self._wholes):
-                return verdict.resume, verdict.reason
+            if decision.cut and has_words(self._text, self._head, decision.resume, self._wholes):
+                return decision.resume, decision.reason
         self._seen = len(self._text)
         return None
 
@@ -170,12 +168,12 @@ class Segmenter:
         """How long a clause must be to end the phrase; None if it can't."""
         return self._first_clause_chars if self._start == self._origin else None
 
-    def _judge(self, mark: str, at: int) -> Verdict | None:
+    def _decide(self, mark: str, at: int) -> Decision | None:
         fenced = self._fenced ^ (len(self._fences) % 2 == 1)
         if mark == "`":
             return backticks(self._text, at, fenced=fenced)
         if fenced:
-            return Verdict(at + 1)
+            return Decision(at + 1)
         if mark == "[":
             return bracket(self._text, at)
         if mark == "\n":
@@ -184,11 +182,11 @@ class Segmenter:
             return stop(self._text, at)
         wanted = self._clause_chars
         if wanted is None:
-            return Verdict(at + 1)
-        verdict = clause(self._text, at, self._head)
-        if verdict and verdict.cut and self._weight(verdict.resume) < wanted:
-            return Verdict(verdict.resume)
-        return verdict
+            return Decision(at + 1)
+        decision = clause(self._text, at, self._head)
+        if decision and decision.cut and self._weight(decision.resume) < wanted:
+            return Decision(decision.resume)
+        return decision
 
     def _weight(self, end: int) -> int:
         """About how long the text up to ``end`` sounds, in Latin letters."""
@@ -201,7 +199,7 @@ class Segmenter:
         return length_break(self._text, self._head, self._open_end(), self._wholes), "length"
 
     def _open_end(self) -> int:
-        """Where something begins that has not ended yet and must not be cut."""
+        """Where a bracket or code begins that has not ended yet and must not be cut."""
         unfinished = _OPEN.search(self._text, self._seen)
         return unfinished.start() if unfinished else len(self._text)
 

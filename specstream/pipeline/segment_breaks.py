@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from specstream.pipeline.abbreviations import Stop, stop_after
-from specstream.pipeline.text_marks import CLOSERS, OPENERS, WIDE_CLAUSE_MARKS
-from specstream.pipeline.text_stops import STOPS, word_before
+from specstream.pipeline.segment_marks import CLOSERS, OPENERS, WIDE_CLAUSE_MARKS
+from specstream.pipeline.segment_stops import STOPS, word_before
 
 __all__ = ["Whole", "has_words", "length_break", "quiet_break"]
 
@@ -47,11 +47,10 @@ def has_words(text: str, head: int, end: int, wholes: Sequence[Whole]) -> bool:
 
 
 def quiet_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> int:
-    """The last place up to ``limit`` where nothing is torn apart; ``head`` if there is none.
+    """The last break up to ``limit`` that splits no unit; ``head`` if there is none.
 
     A word without white space after it may still be growing, so it stays behind, unless a comma or
-    a stop has closed it. What belongs to the next word stays with it: a title, a number, a
-    direction, a list's bullet.
+    a stop has closed it. A title, a number, a direction or a list's bullet stays with the next word.
     """
     if _finished(text[head:limit]) and has_words(text, head, limit, wholes):
         return limit
@@ -71,11 +70,8 @@ def length_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> i
         end = found.end()
         if not _torn(end, wholes) and has_words(text, head, end, wholes):
             return end
-    for loose in (False, True):
-        cut = _last_break(text, head, limit, wholes, loose=loose)
-        if cut > head:
-            return cut
-    return _hard_break(text, head, limit, wholes)
+    between = (_last_break(text, head, limit, wholes, loose=loose) for loose in (False, True))
+    return next((cut for cut in between if cut > head), 0) or _hard_break(text, head, limit, wholes)
 
 
 def _last_break(
@@ -91,8 +87,8 @@ def _last_break(
     return head
 
 
-def _torn(at: int, wholes: Sequence[Whole]) -> bool:
-    return any(whole.start < at < whole.end for whole in wholes)
+def _torn(at: int, wholes: Sequence[Whole]) -> Whole | None:
+    return next((whole for whole in wholes if whole.start < at < whole.end), None)
 
 
 def _belongs_to_next(text: str, head: int, end: int) -> bool:
@@ -124,10 +120,10 @@ def _hard_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> in
             break
     else:
         at = len(text)
-    for whole in wholes:
-        if whole.start < at < whole.end:
-            return whole.start if whole.start > head else whole.end
-    return at
+    whole = _torn(at, wholes)
+    if whole is None:
+        return at
+    return whole.start if whole.start > head else whole.end
 
 
 def _modifies(char: str) -> bool:

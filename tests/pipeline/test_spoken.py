@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from specstream.errors import ConfigError
-from specstream.pipeline.readout import LINE_START, Readout
+from specstream.pipeline.segment import Segmenter
+from specstream.pipeline.spoken import LINE_START, Readout
 from specstream.pipeline.stages import VoiceStage
-from specstream.pipeline.text import Segmenter
 from specstream.types import Chunk, Mark, Phrase, Revoke, Span, Speech, Tag
 from tests.standins import ToneVoice, feed
 

@@ -1,0 +1,67 @@
+"""Adapters by name: what is installed, and every way in which one can't be had."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+from specstream.errors import AdapterUnavailable, ConfigError
+from specstream.pipeline import adapters
+from specstream.pipeline.adapters import adapter_names, load_adapter
+from specstream.pipeline.interfaces import SpeechSynthesizer, voice_from_function
+
+
+def hum(*, rate: int = 8000) -> SpeechSynthesizer:
+    """An entry point for a voice that is one function."""
+    return voice_from_function(lambda text: b"\0\0" * len(text), rate, name="hum")
+
+
+def needs_a_library() -> None:
+    raise OSError("libhum.so.1: not found")
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def entry_points(group: str) -> list[EntryPoint]:
+        made = {"hum": "hum", "lame": "needs_a_library", "gone": "no_such_name"}
+        return [
+            EntryPoint(name, f"{__name__}:{where}", group)
+            for name, where in made.items()
+            if group == "specstream.voice"
+        ]
+
+    monkeypatch.setattr(adapters, "entry_points", entry_points)
+
+
+def test_names_are_sorted_by_kind() -> None:
+    assert adapter_names("voice") == ["gone", "hum", "lame"]
+    assert adapter_names("avatar") == []
+
+
+def test_an_entry_point_is_called_with_its_options() -> None:
+    voice: SpeechSynthesizer = load_adapter("voice", "hum", rate=16_000)
+    assert (voice.capabilities.name, voice.capabilities.sample_rate) == ("hum", 16_000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "options", "says"),
+    [
+        ("voice", "him", {}, "no voice adapter is called 'him'; there are: gone, hum, lame"),
+        ("prompt", "hum", {}, "none: is the package installed?"),
+        ("voice", "hum", {"speed": 2}, "'hum' takes other options"),
+        ("voice", "lame", {}, "'lame' can't be loaded: libhum.so.1"),
+        ("voice", "gone", {}, "'gone' can't be loaded"),
+    ],
+)
+def test_an_adapter_that_cannot_be_had_says_why(
+    kind: Any, name: str, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(AdapterUnavailable, match=says):
+        load_adapter(kind, name, **options)
+
+
+def test_an_adapter_s_own_errors_keep_their_type() -> None:
+    with pytest.raises(ConfigError, match="sample_rate"):
+        load_adapter("voice", "hum", rate=1)
