@@ -311,17 +311,15 @@ def _keeps_rows(self: TableCache, length: int) -> None:
     del self.tokens[length + 1 :]
 
 
-def _counts_all(self: SpecStats, drafted: int, accepted: int, /) -> None:
-    self.rounds += 1
-    self.drafted += drafted
-    self.accepted += drafted
+def _counts_all(self: SpecStats, drafted: int, accepted: int, source: str = "") -> None:
+    _COUNT(self, drafted, drafted, source)
 
 
 def _always_searches(self: StopMatcher, text: str, *, searching: bool = True) -> str:
     return _ADD(self, text)
 
 
-_ADD = StopMatcher.add
+_ADD, _COUNT = StopMatcher.add, SpecStats.count_round
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_equal_distributions_reject_nothing() -> None:
 
 
 def test_a_drawn_verdict_follows_the_rule() -> None:
-    """`verify_tree` draws from `tree_rule`: frequencies of every (path, next) over 4,000 rounds."""
+    """`verify_tree` draws from `tree_rule`: frequencies of every (path, next) over 1,500 rounds."""
     generator = torch.Generator().manual_seed(4)
     logits = torch.randn(5, 4, generator=generator)
     q = torch.rand(4, 4, generator=generator).softmax(-1)
@@ -126,7 +126,7 @@ def test_a_drawn_verdict_follows_the_rule() -> None:
     law = tree_rule(tokens, parents, logits.softmax(-1), q)
     following = law.following / law.following.sum(-1, keepdim=True)
     wanted = (law.accepted.unsqueeze(-1) * following).double()
-    seen, n = torch.zeros_like(wanted), 4000
+    seen, n = torch.zeros_like(wanted), 1500
     for _ in range(n):
         verdict = verify_tree(case)
         end = verdict.path[-1] if verdict.path else -1
