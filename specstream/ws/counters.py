@@ -73,10 +73,6 @@ class Counters:
         else:
             self.chunk_gap.observe(gap_s)
 
-    def count_response(self, status: str) -> None:
-        """Enter a response that has ended."""
-        self.responses[status] += 1
-
     def text(self, kind: str) -> str:
         """All families; ``kind`` is `OPEN_METRICS` or `PLAIN_TEXT`.
 

@@ -1,6 +1,6 @@
 """The frames that a server sends; the client reads them with the same models.
 
-Every frame has an ``event_id``, and in ``specstream`` its number in the session's one ordered log
+Every frame has an ``event_id``, and in ``specstream`` its number in the session's event log
 (``seq``) and the session's clock (``t_ms``). Reading is lenient: unknown keys are ignored.
 """
 
@@ -13,36 +13,6 @@ from pydantic import BaseModel, Field, ValidationError
 
 from specstream.errors import ProtocolError
 from specstream.ws.realtime.resources import Extra, Item, Part, Response
-
-__all__ = [
-    "AudioDelta",
-    "AudioDone",
-    "AvatarDelta",
-    "ContentPartAdded",
-    "ContentPartDone",
-    "ErrorEvent",
-    "ItemAdded",
-    "ItemDeleted",
-    "ItemDone",
-    "ItemRetrieved",
-    "ItemTruncated",
-    "OutputItemAdded",
-    "OutputItemDone",
-    "PromptDelta",
-    "ReasoningDelta",
-    "ReportEvent",
-    "ResponseCreated",
-    "ResponseDone",
-    "RevokeEvent",
-    "ServerEvent",
-    "SessionCreated",
-    "SessionUpdated",
-    "TextDelta",
-    "TextDone",
-    "TranscriptDelta",
-    "TranscriptDone",
-    "parse_server_event",
-]
 
 
 class ServerEvent(BaseModel):
@@ -84,28 +54,27 @@ class ErrorEvent(ServerEvent):
     error: ErrorDetail
 
 
-class _ItemEvent(ServerEvent):
-    item: Item
-
-
-class ItemAdded(_ItemEvent):
+class ItemAdded(ServerEvent):
     """An item entered the conversation."""
 
     type: Literal["conversation.item.added"] = "conversation.item.added"
+    item: Item
     previous_item_id: str | None = None
 
 
-class ItemDone(_ItemEvent):
+class ItemDone(ServerEvent):
     """An item is final."""
 
     type: Literal["conversation.item.done"] = "conversation.item.done"
+    item: Item
     previous_item_id: str | None = None
 
 
-class ItemRetrieved(_ItemEvent):
+class ItemRetrieved(ServerEvent):
     """Answers ``conversation.item.retrieve``."""
 
     type: Literal["conversation.item.retrieved"] = "conversation.item.retrieved"
+    item: Item
 
 
 class ItemDeleted(ServerEvent):

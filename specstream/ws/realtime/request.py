@@ -1,4 +1,4 @@
-"""What a turn is asked to do, and what it works with."""
+"""What a response is asked to be, and what it works with."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import anyio
 
 from specstream.pipeline.stage import Pipeline
 from specstream.types import Message, SamplingParams
+from specstream.ws.clock import Clock
 from specstream.ws.counters import Counters
-from specstream.ws.realtime.audio import Clock
 from specstream.ws.realtime.conversation import Conversation
 from specstream.ws.realtime.outbox import Outbox
 from specstream.ws.realtime.settings import OwnEvent
 
-__all__ = ["Order", "Replies", "ResponseContext"]
+__all__ = ["Engine", "Replies", "ResponseContext", "ResponseRequest"]
 
 
 class Replies(Protocol):
-    """What a turn needs of `specstream.Session`."""
+    """What a response needs of `specstream.Session`."""
 
     def reply(
         self,
@@ -38,11 +38,19 @@ class Replies(Protocol):
         ...
 
 
+class Engine(Protocol):
+    """What the server needs of `specstream.Engine`."""
+
+    def session(self) -> Replies:
+        """A conversation with a cache of its own."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class Order:
+class ResponseRequest:
     """What was asked for, with every default filled in.
 
-    ``conversation`` is the one that the reply is written to; None for an out-of-band response.
+    The reply is written to ``conversation``; None for an out-of-band response.
     """
 
     messages: list[Message]
@@ -58,7 +66,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class ResponseContext:
-    """What a turn works with; ``places`` are what the session's replies out of band share."""
+    """What a response works with; a session's out-of-band responses share ``out_of_band``."""
 
     replies: Replies
     pipeline: Pipeline
@@ -67,4 +75,4 @@ class ResponseContext:
     counters: Counters
     lead_s: float = 2.0
     buffer_s: float = 30.0
-    places: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(1))
+    out_of_band: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(1))

@@ -11,7 +11,10 @@ import pytest
 
 from specstream.errors import AdapterFailed
 from specstream.types import Mark, Span, Speech
-from specstream.ws.realtime.audio import AudioPacer, Piece, Resampler, SystemClock, first_audible
+from specstream.ws.clock import SystemClock
+from specstream.ws.realtime.audio import AudioPacer, Piece
+from specstream.ws.realtime.resampler import Resampler
+from specstream.ws.realtime.timings import FirstAudible
 from tests.ws.doubles import FreeClock, HandClock
 
 RATES = [8000, 11000, 11025, 16000, 22050, 24000, 44100, 48000]
@@ -183,10 +186,24 @@ async def test_a_voice_that_skips_samples_is_caught() -> None:
             await outflow.put(wrong)
 
 
-def test_silence_is_not_audible() -> None:
-    assert first_audible(b"") is None
-    assert first_audible(pcm(np.full(100, 327.0))) is None
-    assert first_audible(pcm(np.array([0.0, 5.0, -400.0, 0.0]))) == 2
+def test_the_first_audible_sample_is_heard_when_what_lies_before_it_was_played() -> None:
+    audible = FirstAudible()
+    assert not audible.add(0, 1000, b"", 1.0)
+    assert not audible.add(0, 1000, pcm(np.full(100, 327.0)), 20.0), "silence"
+    assert audible.add(100, 1000, pcm(np.array([0.0, 5.0, -400.0, 0.0])), 50.0)
+    assert audible.first_ms == 20.0
+    assert audible.ttfa_ms == 20.0 + 102.0
+    assert not audible.add(104, 1000, pcm(np.full(100, 900.0)), 500.0)
+    late = FirstAudible()
+    assert late.add(0, 1000, pcm(np.array([900.0])), 5.0)
+    assert late.ttfa_ms == 5.0
+
+
+def test_audio_that_comes_late_is_heard_when_it_comes() -> None:
+    audible = FirstAudible()
+    audible.add(0, 1000, pcm(np.zeros(10)), 0.0)
+    assert audible.add(10, 1000, pcm(np.array([900.0])), 300.0)
+    assert audible.ttfa_ms == 300.0
 
 
 async def test_the_systems_clock_returns_at_once_for_the_past() -> None:
