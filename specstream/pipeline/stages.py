@@ -10,12 +10,10 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import anyio
 
 from specstream.errors import AdapterFailed
-from specstream.pipeline.adapters import AdapterKind
 from specstream.pipeline.interfaces import (
     AvatarScripter,
     AvatarTrack,
@@ -25,7 +23,6 @@ from specstream.pipeline.interfaces import (
 from specstream.pipeline.limits import check_rate
 from specstream.pipeline.link import Inlet
 from specstream.pipeline.readout import LINE_START, Place, Reading, Readout
-from specstream.pipeline.stage import Stage
 from specstream.pipeline.text import Segmenter
 from specstream.types import (
     AvatarCue,
@@ -43,7 +40,7 @@ from specstream.types import (
     Tag,
 )
 
-__all__ = ["AvatarStage", "PromptStage", "SegmentStage", "VoiceStage", "stage_of"]
+__all__ = ["AvatarStage", "PromptStage", "SegmentStage", "VoiceStage"]
 
 
 class SegmentStage:
@@ -256,15 +253,3 @@ class PromptStage:
         async for late in items:
             if isinstance(late, Cancel):  # it came while the board was closing
                 yield late
-
-
-_STAGES: dict[AdapterKind, Callable[[Any], Stage[Any, Any]]] = {
-    "voice": VoiceStage,
-    "avatar": AvatarStage,
-    "prompt": PromptStage,
-}
-
-
-def stage_of(kind: AdapterKind, made: Any) -> Stage[Any, Any]:
-    """The stage around an adapter; ``made`` itself if it is a stage already (has ``run``)."""
-    return made if hasattr(made, "run") else _STAGES[kind](made)

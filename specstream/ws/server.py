@@ -21,8 +21,8 @@ from specstream.ws.http import Routes, address_of, select_subprotocol
 from specstream.ws.limits import SEND_BUFFER, ConnectionLimit
 from specstream.ws.listen import listen
 from specstream.ws.realtime.adapter_pool import AdapterPool, Factories, Factory
-from specstream.ws.realtime.connection import RealtimeConnection, Service
-from specstream.ws.realtime.request import Engine
+from specstream.ws.realtime.connection import RealtimeConnection
+from specstream.ws.realtime.request import Engine, Service
 from specstream.ws.realtime.settings import SessionSettings
 
 __all__ = ["RealtimeServer"]

@@ -8,9 +8,9 @@ from typing import Any
 
 from anyio import to_thread
 
-from specstream.pipeline.adapters import AdapterKind
+from specstream.pipeline.adapters import AdapterKind, stage_of
 from specstream.pipeline.stage import Pipeline, Stage
-from specstream.pipeline.stages import SegmentStage, stage_of
+from specstream.pipeline.stages import SegmentStage
 
 __all__ = ["AdapterPool", "Factories", "Factory"]
 

@@ -163,12 +163,12 @@ def translate(event: ev.ServerEvent) -> RealtimeEvent | None:
     """
     at = event.specstream
     match event:
-        case ev.TextDelta(delta=text) | ev.TranscriptDelta(delta=text):
+        case ev.TextDelta(type="specstream.reasoning.delta", delta=text):
+            return ReasoningDelta(text, at.t_ms)
+        case ev.TextDelta(delta=text):
             tokens, chars = at.tokens or Span(0, 0), at.chars or Span(0, 0)
             figures = (at.round or 0, at.drafted or 0, at.accepted or 0)
             return TextDelta(text, tokens, chars, *figures, at.t_ms)
-        case ev.ReasoningDelta(delta=text):
-            return ReasoningDelta(text, at.t_ms)
         case ev.AudioDelta(delta=data):
             pcm = base64.b64decode(data)
             samples = at.samples or Span(0, len(pcm) // 2)
@@ -181,7 +181,7 @@ def translate(event: ev.ServerEvent) -> RealtimeEvent | None:
             return Revoked(stage, from_char, at.t_ms)
         case ev.ReportEvent(report=report):
             return Report(report, at.t_ms)
-        case ev.ResponseDone(response=response):
+        case ev.ResponseEvent(type="response.done", response=response):
             return Done.of(response, at.t_ms)
         case ev.ErrorEvent(error=error) if error.code != "response_cancel_not_active":
             return Problem(error.code or "error", error.message, at.t_ms)

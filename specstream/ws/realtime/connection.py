@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import anyio
 from anyio.abc import TaskGroup
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from specstream.errors import SpecstreamError
-from specstream.types import SamplingParams
-from specstream.ws.clock import Clock
-from specstream.ws.counters import Counters
 from specstream.ws.limits import RateLimit, cost, drop_slow_reader
 from specstream.ws.listen import CLOSE_TIMEOUT
 from specstream.ws.realtime import events as ev
 from specstream.ws.realtime import protocol as pr
-from specstream.ws.realtime.adapter_pool import AdapterPool, Factories
+from specstream.ws.realtime.adapter_pool import AdapterPool
 from specstream.ws.realtime.outbox import Outbox
-from specstream.ws.realtime.request import Engine, ResponseContext
+from specstream.ws.realtime.request import ResponseContext, Service
 from specstream.ws.realtime.response import CANCEL_GRACE_S, ResponseTurn
 from specstream.ws.realtime.session import RealtimeSession
-from specstream.ws.realtime.settings import ResponseSettings, SessionSettings
+from specstream.ws.realtime.settings import ResponseSettings
 from specstream.ws.realtime.wire import Refused
 
-__all__ = ["RealtimeConnection", "Service"]
+__all__ = ["RealtimeConnection"]
 
 MAX_RESPONSES = 4
 """Responses of one session at once: one of the conversation, the others out of band."""
@@ -38,22 +33,6 @@ _NOT_ACTIVE = "Cancellation failed: no active response found"  # clients match o
 def _stopping() -> Refused:
     message = "The server is stopping; connect again in a moment."
     return Refused("server_stopping", message, type="server_error")
-
-
-@dataclass(frozen=True, slots=True)
-class Service:
-    """What all connections of a server share."""
-
-    engine: Engine
-    factories: Factories
-    settings: SessionSettings
-    params: SamplingParams
-    clock: Clock
-    timer: Clock
-    counters: Counters
-    lead_s: float
-    buffer_s: float
-    idle_s: float
 
 
 class RealtimeConnection:
@@ -187,7 +166,7 @@ class RealtimeConnection:
                     await speaking.finished.wait()
         for answer in self._session.answer(event):
             size = await self._outbox.put(answer)
-            if isinstance(answer, (ev.SessionUpdated, ev.ItemRetrieved)):
+            if isinstance(answer, (ev.SessionEvent, ev.ItemRetrieved)):
                 await self._rate.take(cost(size))  # a small frame may ask for a large answer
 
     def _speaking(self) -> ResponseTurn | None:
@@ -218,17 +197,10 @@ class RealtimeConnection:
         if self._stopping:  # meanwhile: a remote adapter may take seconds to answer
             self._adapters.release(pipeline)
             raise _stopping()
-        service, out_of_band = self._service, request.conversation is None
-        context = ResponseContext(
-            replies=service.engine.session() if out_of_band else self._replies,
-            pipeline=pipeline,
-            outbox=self._outbox,
-            clock=service.clock,
-            counters=service.counters,
-            lead_s=service.lead_s,
-            buffer_s=service.buffer_s,
-            out_of_band=self._out_of_band,
-        )
+        replies = self._replies
+        if request.conversation is None:
+            replies = self._service.engine.session()
+        context = ResponseContext(self._service, replies, pipeline, self._outbox, self._out_of_band)
         response = ResponseTurn(request, context)
         self._responses[response.id] = response
         assert self._group is not None

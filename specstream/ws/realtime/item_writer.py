@@ -59,17 +59,19 @@ class ItemWriter:
     async def _open(self) -> Entry:
         """The item and its one content part begin with the first chunk."""
         self.entry = entry = Entry(self.id, "assistant", "", "in_progress", self._track)
-        await self._put(ev.OutputItemAdded, item=entry.wire())
+        await self._put(ev.OutputItemEvent, type="response.output_item.added", item=entry.wire())
         if self._request.conversation is not None:
             previous = self._request.conversation.insert(entry)
-            await self._put(ev.ItemAdded, item=entry.wire(), previous_item_id=previous)
-        await self._put(ev.ContentPartAdded, part=self._part(""))
+            fields: dict[str, Any] = {"item": entry.wire(), "previous_item_id": previous}
+            await self._put(ev.ItemEvent, type="conversation.item.added", **fields)
+        await self._put_part("response.content_part.added", "")
         return entry
 
-    def _part(self, text: str) -> Part:
-        if self._track is None:
-            return Part(type="text", text=text)
-        return Part(type="audio", transcript=text)
+    async def _put_part(self, type: str, text: str) -> None:
+        part = Part(type="text", text=text)
+        if self._track is not None:
+            part = Part(type="audio", transcript=text)
+        await self._put(ev.ContentPartEvent, type=type, part=part)
 
     async def chunk(self, chunk: Chunk) -> None:
         """Send a chunk's text (of an audio response: what is certain to be spoken)."""
@@ -78,7 +80,8 @@ class ItemWriter:
         entry.text += chunk.text
         if chunk.reasoning and "reasoning" in self._request.wants:
             extra = Extra(tokens=chunk.tokens, round=chunk.round)
-            await self._put(ev.ReasoningDelta, extra, delta=chunk.reasoning)
+            delta: dict[str, Any] = {"type": "specstream.reasoning.delta", "delta": chunk.reasoning}
+            await self._put(ev.TextDelta, extra, **delta)
         self._tokens_from = max(self._tokens_from, chunk.reasoning_end)
         if not chunk.text:
             return
@@ -100,11 +103,12 @@ class ItemWriter:
         await self._say(self._spoken.learn(phrase))
 
     async def _say(self, pieces: list[tuple[str, Span, Extra]]) -> None:
-        event = ev.TextDelta if self._track is None else ev.TranscriptDelta
+        kind = "output_text" if self._track is None else "output_audio_transcript"
         for text, chars, origin in pieces:
             self._timings.text()
             self.text += text
-            await self._put(event, origin.model_copy(update={"chars": chars}), delta=text)
+            extra = origin.model_copy(update={"chars": chars})
+            await self._put(ev.TextDelta, extra, type=f"response.{kind}.delta", delta=text)
 
     def speech(self, words: list[Word], speech: Speech, samples: Span) -> None:
         """Note which words the speech at ``samples`` (24 kHz) contains."""
@@ -149,13 +153,13 @@ class ItemWriter:
                 await self._say(self._spoken.close())
             await self._put(ev.AudioDone, Extra(words=list(unsent) or None))
             await self._put(ev.TranscriptDone, transcript=self.text)
-        await self._put(ev.ContentPartDone, part=self._part(self.text))
+        await self._put_part("response.content_part.done", self.text)
         entry.status = "completed" if status == "completed" else "incomplete"
         if status == "cancelled":
             entry.cut_to(self.sent)
         item = entry.wire()
-        await self._put(ev.OutputItemDone, item=item)
+        await self._put(ev.OutputItemEvent, type="response.output_item.done", item=item)
         conversation = self._request.conversation
         if conversation is not None and entry in conversation.entries:
-            previous = conversation.before(entry)
-            await self._put(ev.ItemDone, item=item, previous_item_id=previous)
+            fields: dict[str, Any] = {"item": item, "previous_item_id": conversation.before(entry)}
+            await self._put(ev.ItemEvent, type="conversation.item.done", **fields)

@@ -36,9 +36,10 @@ class ResponseTurn:
         self._request = request
         self._context = context
         self._put = context.outbox.put
-        self._timings = Timings(lambda: context.outbox.t_ms, context.counters)
+        self._timings = Timings(lambda: context.outbox.t_ms, context.service.counters)
         self._item = ItemWriter(self.id, request, context.outbox, self._timings)
-        self._pacer = AudioPacer(context.clock, lead_s=context.lead_s, buffer_s=context.buffer_s)
+        service = context.service
+        self._pacer = AudioPacer(service.clock, lead_s=service.lead_s, buffer_s=service.buffer_s)
         self._generation: Any = None
         self._run: Run | None = None
         self._scope = anyio.CancelScope()
@@ -81,7 +82,7 @@ class ResponseTurn:
     async def run(self) -> None:
         """Perform the response. Cancelling it (the connection is gone) releases everything."""
         try:
-            await self._put(ev.ResponseCreated(response=self._response("in_progress")))
+            await self._put_response("in_progress")
             try:
                 with self._scope:
                     await self._perform()
@@ -161,8 +162,8 @@ class ResponseTurn:
         await self._item.close(status, self._pacer.unsent())
         if "report" in self._request.wants and self._generation is not None:
             await self._put(ev.ReportEvent(response_id=self.id, report=self._report()))
-        self._context.counters.responses[status] += 1
-        await self._put(ev.ResponseDone(response=self._response(status)))
+        self._context.service.counters.responses[status] += 1
+        await self._put_response(status)
 
     def _status(self) -> EndStatus:
         if self._cancelled:
@@ -172,14 +173,14 @@ class ResponseTurn:
         finish = self._generation.report.finish_reason if self._generation is not None else "stop"
         return "incomplete" if finish == "length" else "completed"
 
-    def _response(self, status: Status) -> Response:
+    async def _put_response(self, status: Status) -> None:
         request, details, usage = self._request, None, None
         if status != "in_progress":
             error = self._cancelled_by if self._cancelled else self._error
             details = StatusDetails.of(status, error)
             usage = Usage.of(self._generation and self._generation.report)
         output = {"format": {"type": "audio/pcm", "rate": SAMPLE_RATE}, "voice": request.voice}
-        return Response(
+        response = Response(
             id=self.id,
             status=status,
             status_details=details,
@@ -191,6 +192,8 @@ class ResponseTurn:
             usage=usage,
             metadata=request.metadata,
         )
+        type: Any = "response.created" if status == "in_progress" else "response.done"
+        await self._put(ev.ResponseEvent(type=type, response=response))
 
     def _report(self) -> dict[str, Any]:
         report: dict[str, Any] = self._generation.report.to_dict()

@@ -40,9 +40,9 @@ class RealtimeSession:
         self._has_voice = has_voice
         self._audio_reported = False
 
-    def created(self) -> ev.SessionCreated:
+    def created(self) -> ev.SessionEvent:
         """The session's first event."""
-        return ev.SessionCreated(session=self._as_dict())
+        return ev.SessionEvent(type="session.created", session=self._as_dict())
 
     def answer(self, event: pr.ClientEvent) -> list[ev.ServerEvent]:
         """Apply an event about the session or its items.
@@ -57,10 +57,10 @@ class RealtimeSession:
                 return self._input_audio()
             case pr.ItemCreate(item=message, previous_item_id=after):
                 entry, previous = self.conversation.create(message, after)
-                item = entry.wire()
+                fields: dict[str, Any] = {"item": entry.wire(), "previous_item_id": previous}
                 return [
-                    ev.ItemAdded(item=item, previous_item_id=previous),
-                    ev.ItemDone(item=item, previous_item_id=previous),
+                    ev.ItemEvent(type="conversation.item.added", **fields),
+                    ev.ItemEvent(type="conversation.item.done", **fields),
                 ]
             case pr.ItemDelete(item_id=item_id):
                 self.conversation.delete(item_id)
@@ -98,12 +98,13 @@ class RealtimeSession:
         settings = self._settings.model_dump(mode="json")
         return {"id": self.id, "object": "realtime.session", **settings}
 
-    def _updated(self, ignored: list[Ignored]) -> ev.SessionUpdated:
+    def _updated(self, ignored: list[Ignored]) -> ev.SessionEvent:
         """All settings, and what was ignored: pipecat ends its session at an ``error``."""
         extra = Extra(ignored=ignored or None)
-        return ev.SessionUpdated(session=self._as_dict(), specstream=extra)
+        session = self._as_dict()
+        return ev.SessionEvent(type="session.updated", session=session, specstream=extra)
 
-    def _update(self, event: pr.SessionUpdate) -> ev.SessionUpdated:
+    def _update(self, event: pr.SessionUpdate) -> ev.SessionEvent:
         settings = self._settings.merged(event.session)
         self._speaks(settings.output_modalities)
         sampling_params(self._params, settings.specstream.sampling, Sampling(), "inf")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -143,6 +143,20 @@ class Sampling(Group):
     stop_token_ids: Annotated[tuple[int, ...], Field(max_length=64)] | None = None
     min_tokens: int | None = None
     seed: int | None = None
+
+    @classmethod
+    def dump(cls, params: SamplingParams) -> dict[str, Any]:
+        """The part of ``params`` that a client sends (``max_tokens`` is a setting of its own).
+
+        Raises:
+            SamplingError: a field that holds code can't be sent.
+        """
+        for field in fields(params):
+            sent = field.name in cls.model_fields or field.name == "max_tokens"
+            if not sent and getattr(params, field.name):
+                raise SamplingError(f"{field.name} can't be sent to a server")
+        values = {name: getattr(params, name) for name in cls.model_fields}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 class SessionOwn(Group):

@@ -13,8 +13,8 @@ from websockets.asyncio.server import ServerConnection
 from websockets.typing import Subprotocol
 
 from specstream.errors import AdapterUnavailable, ConfigError, SpecstreamError
+from specstream.pipeline.adapters import stage_of
 from specstream.pipeline.stage import as_failure
-from specstream.pipeline.stages import stage_of
 from specstream.ws.auth import Authentication, check_key
 from specstream.ws.listen import listen
 from specstream.ws.log import LOG

@@ -264,7 +264,9 @@ def test_the_document_names_every_event_code_and_field() -> None:
 
 
 def test_server_events_survive_the_wire() -> None:
-    event = ev.TextDelta(response_id="r", item_id="i", delta="Hi")
+    event = ev.TextDelta(
+        type="response.output_text.delta", response_id="r", item_id="i", delta="Hi"
+    )
     event.specstream.tokens = Span(1, 2)
     assert ev.parse_server_event(event.model_dump_json()) == event
     assert ev.parse_server_event('{"type": "weather.report", "sun": 1}').type == "weather.report"

@@ -12,11 +12,11 @@ import pytest
 from specstream.pipeline.link import Inlet
 from specstream.testing import ScriptedEngine
 from specstream.types import Phrase, SamplingParams, ScenePrompt
-from specstream.ws.counters import Counters
 from specstream.ws.realtime import response
 from specstream.ws.realtime.adapter_pool import AdapterPool, Factories
 from specstream.ws.realtime.outbox import Outbox
-from specstream.ws.realtime.request import ResponseContext, ResponseRequest
+from specstream.ws.realtime.request import ResponseContext, ResponseRequest, Service
+from specstream.ws.realtime.settings import SessionSettings
 from tests.ws.doubles import (
     ALL_OWN,
     AUDIO_DONE,
@@ -182,10 +182,11 @@ async def test_a_stage_that_does_not_come_to_rest_is_stopped(
 async def test_a_cancel_stops_the_model_at_once() -> None:
     engine = ScriptedEngine(["one two."], gate=Gate())
     request = ResponseRequest([], SamplingParams(), False, frozenset(), None)
-    clock, counters = HandClock(), Counters()
+    clock = HandClock()
+    service = Service(engine, SessionSettings(type="realtime"), clock=clock)
     outbox = Outbox(clock.now)
     pipeline = await AdapterPool(Factories()).pipeline(audio=False, avatar=False, prompt=False)
-    context = ResponseContext(engine.session(), pipeline, outbox, clock, counters)
+    context = ResponseContext(service, engine.session(), pipeline, outbox)
     one = response.ResponseTurn(request, context)
     async with anyio.create_task_group() as group:
         group.start_soon(one.run)
@@ -195,4 +196,4 @@ async def test_a_cancel_stops_the_model_at_once() -> None:
         assert engine.generations[0]._finish == "cancelled", "in the same step of the loop"
         assert not one.cancel()
     assert not one.cancel()
-    assert counters.responses == {"cancelled": 1}
+    assert service.counters.responses == {"cancelled": 1}
