@@ -132,9 +132,8 @@ class RealtimeClient:
         )
         assert isinstance(event, ev.SessionEvent)
         self.session = event.session
-        if event.specstream.ignored:
-            reasons = (f"{what.param}: {what.message}" for what in event.specstream.ignored)
-            raise RequestError("; ".join(reasons))
+        if ignored := event.specstream.ignored:
+            raise RequestError("; ".join(f"{what.param}: {what.message}" for what in ignored))
         return event.session
 
     def respond(
@@ -160,24 +159,23 @@ class RealtimeClient:
             PromptError: a variable's name or value is not allowed.
         """
         own: dict[str, Any] = {}
-        modalities = ["audio" if audio else "text"]
-        asked: dict[str, Any] = {"output_modalities": modalities, "specstream": own}
+        asked: dict[str, Any] = {"output_modalities": ["audio" if audio else "text"]}
+        asked["specstream"] = own
         if instructions is not None:
             asked["instructions"] = instructions
         if chat_template_kwargs is not None:
             own["chat_template_kwargs"] = template_kwargs(chat_template_kwargs)
         if sampling is not None:
             own["sampling"] = Sampling.dump(sampling)
-            max_tokens = sampling.max_tokens if max_tokens is None else max_tokens
+            asked["max_output_tokens"] = sampling.max_tokens
         if max_tokens is not None:
             asked["max_output_tokens"] = max_tokens
         return Reply(self, text, asked)
 
     async def cancel(self) -> None:
-        """Stop the reply under way. Returns once the request is sent.
+        """Stop the reply under way, if there is one. Returns once the request is sent.
 
-        The reply then ends with ``Done(status="cancelled")``; what the server had sent before is
-        still delivered, and nothing after. Does nothing if no reply is under way.
+        What the server had sent before is still delivered, then ``Done(status="cancelled")``.
         """
         if self._reply is not None:
             await self._reply._cancel()
@@ -192,7 +190,7 @@ class RealtimeClient:
         await self._ask("conversation.item.truncate", "conversation.item.truncated", **where)
 
     async def _settle(self) -> None:
-        """End the reply under way, so that the next event answers the next request."""
+        """End the reply under way, so that the next answer is for the next request."""
         if self._reply is not None and self._reply.under_way:
             await self.cancel()
             async for _ in self._reply:

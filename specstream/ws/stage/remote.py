@@ -6,7 +6,6 @@ import asyncio
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from types import TracebackType
 from typing import Any
 
 import anyio
@@ -103,19 +102,14 @@ class RemoteStage:
         return ready
 
     async def aclose(self) -> None:
-        """Close the connections that no turn is using; idempotent."""
+        """Close the connections that no turn uses. Idempotent."""
         while self._idle:
             await self._idle.pop()[0].close()
 
     async def __aenter__(self) -> RemoteStage:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
     async def run(self, items: Inlet[Any]) -> AsyncGenerator[Output, None]:

@@ -128,7 +128,7 @@ def test_usual_rates_have_small_kernels(rate: int) -> None:
 
 
 async def test_a_long_piece_is_converted_in_parts() -> None:
-    outflow = AudioPacer(FreeClock(), lead_s=2.0, buffer_s=60.0)
+    pacer = AudioPacer(FreeClock(), lead_s=2.0, buffer_s=60.0)
     turns, ended = 0, False
 
     async def other() -> None:
@@ -149,11 +149,11 @@ async def test_a_long_piece_is_converted_in_parts() -> None:
     )
     async with anyio.create_task_group() as group:
         group.start_soon(other)
-        await outflow.put(piece)
+        await pacer.put(piece)
         ended = True
     assert turns >= 2 * 16_000 * seconds // audio._SLICE
-    outflow.close()
+    pacer.close()
     length = 0
-    while (part := await outflow.take()) is not None:
+    while (part := await pacer.take()) is not None:
         length += part.samples.length
     assert length == 24_000 * seconds
