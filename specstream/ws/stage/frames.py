@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from specstream.errors import AdapterFailed, SpecstreamError
+from specstream.pipeline.adapters import AdapterKind
 from specstream.pipeline.interfaces import VoiceCapabilities
 from specstream.pipeline.limits import MAX_MARKS, MAX_RATE, MIN_RATE
 from specstream.types import AvatarCue, Mark, Phrase, ScenePrompt, Span, Speech
@@ -19,7 +20,7 @@ from specstream.types import AvatarCue, Mark, Phrase, ScenePrompt, Span, Speech
 SUBPROTOCOL = "specstream.stage.v1"
 MAX_WINDOW = 1024
 """Maximum unacknowledged items per direction."""
-Kind = Literal["voice", "avatar", "prompt"]
+Kind = AdapterKind
 
 _LIMIT = 2**53 - 1  # the largest integer that JSON numbers of every language represent exactly
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 from anyio import to_thread
@@ -103,8 +103,10 @@ class _Service:
     def __init__(
         self, kind: Kind, make: Callable[[], Any], window: int, max_connections: int
     ) -> None:
-        if kind not in ("voice", "avatar", "prompt"):
-            raise ConfigError(f"there is no {kind!r} adapter; there are: voice, avatar, prompt")
+        if kind not in get_args(Kind):
+            raise ConfigError(
+                f"there is no {kind!r} adapter; there are: {', '.join(get_args(Kind))}"
+            )
         if not 1 <= window <= MAX_WINDOW or max_connections < 1:
             raise ConfigError(f"window must be from 1 to {MAX_WINDOW}, max_connections at least 1")
         self._kind: Kind = kind
