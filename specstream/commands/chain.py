@@ -9,23 +9,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from specstream.commands.common import note
 from specstream.errors import AdapterUnavailable, SpecstreamError
 from specstream.metrics import Report
-from specstream.pipeline.adapters import AdapterKind, load_adapter
+from specstream.pipeline.adapters import AdapterKind, load_adapter, stage_of
 from specstream.pipeline.interfaces import SpeechSynthesizer
-from specstream.pipeline.stage import Event, Pipeline, StageFailed
-from specstream.pipeline.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
+from specstream.pipeline.stage import Event, Pipeline, Stage, StageFailed
+from specstream.pipeline.stages import SegmentStage
 from specstream.session import Engine
 from specstream.types import Message, SamplingParams, Speech
+from specstream.ws.realtime.timings import FirstAudible
 from specstream.ws.stage.remote import RemoteStage
 
 __all__ = ["Turn", "load_voice", "open_pipeline", "run_turn", "stage_or_adapter"]
-
-AUDIBLE = 0.01
-"""A sample is audible from 1 % of full scale (-40 dBFS)."""
 
 
 @dataclass(slots=True)
@@ -85,21 +81,17 @@ async def open_pipeline(
     """
     async with AsyncExitStack() as stack:
 
-        async def stage(kind: AdapterKind, name: str, wrap: Callable[[Any], Any]) -> Any:
+        async def stage(kind: AdapterKind, name: str) -> Stage[Any, Any]:
             made = stage_or_adapter(kind, name, engine)
             if isinstance(made, RemoteStage):
                 await stack.enter_async_context(made)
                 await made.connect()
-                return made
-            if kind == "voice":
+            elif kind == "voice":
                 stack.push_async_callback(made.aclose)
-            return wrap(made)
+            return stage_of(kind, made)
 
-        speech = [
-            await stage("voice", voice, VoiceStage),
-            await stage("avatar", avatar, AvatarStage),
-        ]
-        yield Pipeline([speech, [await stage("prompt", prompt, PromptStage)]], head=SegmentStage())
+        speech = [await stage("voice", voice), await stage("avatar", avatar)]
+        yield Pipeline([speech, [await stage("prompt", prompt)]], head=SegmentStage())
 
 
 async def run_turn(
@@ -114,7 +106,7 @@ async def run_turn(
     """One turn from prompt to the last cue. ``on_event`` sees every event, in order."""
     started = time.perf_counter()
     first_phrase: float | None = None
-    clock = _AudibleClock()
+    audible, seconds = FirstAudible(), 0.0
     failures: list[SpecstreamError] = []
     async with (
         engine.generate(messages, params, speculate=speculate) as chunks,
@@ -125,30 +117,11 @@ async def run_turn(
             if isinstance(event.item, StageFailed):
                 failures.append(event.item.error)
             elif isinstance(event.item, Speech):
-                clock.add(event.item, now)
+                speech = event.item
+                audible.add(speech.samples.start, speech.sample_rate, speech.pcm, now)
+                if speech.pcm:
+                    seconds = speech.samples.end / speech.sample_rate
             elif event.source == "text" and first_phrase is None:
                 first_phrase = now
             on_event(event)
-    return Turn(chunks.report, clock.ttfa_ms, first_phrase, clock.seconds, failures)
-
-
-class _AudibleClock:
-    """Finds when the first audible sample can be heard, if play-out begins with the first buffer."""
-
-    def __init__(self) -> None:
-        self.ttfa_ms: float | None = None
-        self.seconds = 0.0
-        self._begun_ms: float | None = None
-
-    def add(self, speech: Speech, now_ms: float) -> None:
-        if not speech.pcm:
-            return
-        if self._begun_ms is None:
-            self._begun_ms = now_ms
-        self.seconds = speech.samples.end / speech.sample_rate
-        if self.ttfa_ms is None:
-            samples = np.frombuffer(speech.pcm, dtype="<i2")
-            loud = np.flatnonzero(np.abs(samples.astype(np.int32)) >= AUDIBLE * 32768)
-            if loud.size:
-                position = (speech.samples.start + int(loud[0])) / speech.sample_rate * 1e3
-                self.ttfa_ms = max(self._begun_ms + position, now_ms)
+    return Turn(chunks.report, audible.ttfa_ms, first_phrase, seconds, failures)

@@ -1,15 +1,23 @@
-"""Finds adapters by name, through entry points: the core imports none of them."""
+"""Finds adapters by name, through entry points (the core imports none of them), and wraps them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
 from specstream.errors import AdapterUnavailable, SpecstreamError
+from specstream.pipeline.stage import Stage
+from specstream.pipeline.stages import AvatarStage, PromptStage, VoiceStage
 
-__all__ = ["AdapterKind", "adapter_names", "load_adapter"]
+__all__ = ["AdapterKind", "adapter_names", "load_adapter", "stage_of"]
 
 AdapterKind = Literal["voice", "avatar", "prompt"]
+_STAGES: dict[AdapterKind, Callable[[Any], Stage[Any, Any]]] = {
+    "voice": VoiceStage,
+    "avatar": AvatarStage,
+    "prompt": PromptStage,
+}
 
 
 def _found(kind: AdapterKind) -> dict[str, EntryPoint]:
@@ -39,3 +47,8 @@ def load_adapter(kind: AdapterKind, name: str, **options: Any) -> Any:
         raise AdapterUnavailable(f"{kind} adapter {name!r} takes other options: {error}") from error
     except Exception as error:
         raise AdapterUnavailable(f"{kind} adapter {name!r} can't be loaded: {error}") from error
+
+
+def stage_of(kind: AdapterKind, made: Any) -> Stage[Any, Any]:
+    """The stage around an adapter; ``made`` itself if it is a stage already (has ``run``)."""
+    return made if hasattr(made, "run") else _STAGES[kind](made)

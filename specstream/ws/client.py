@@ -17,19 +17,13 @@ import json
 import ssl
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import fields
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 import specstream.ws.realtime.events as ev
-from specstream.errors import (
-    ConnectionFailed,
-    ProtocolError,
-    RequestError,
-    SamplingError,
-)
+from specstream.errors import ConnectionFailed, ProtocolError, RequestError
 from specstream.types import SamplingParams, template_kwargs
 from specstream.ws.dial import dial
 from specstream.ws.realtime.client_events import (
@@ -63,20 +57,19 @@ __all__ = [
     "TextDelta",
 ]
 
-ALL_EVENTS: tuple[OwnEvent, ...] = ("avatar", "prompt", "reasoning", "revoke", "report")
+ALL_EVENTS: tuple[OwnEvent, ...] = get_args(OwnEvent)
 
 
 class RealtimeClient:
     """One conversation with a server: one reply at a time, read by one task.
 
-    Made by `connect`. Calls from the reading task and `cancel` from any other don't disturb each
-    other.
+    Made by `connect`. Another task may call `cancel` while one reads.
     """
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
         self._reply: Reply | None = None
-        self._unanswered: list[str] = []  # items that the model refused: the next words go without
+        self._unanswered: list[str] = []  # items that the model refused, to be deleted
         self.session: dict[str, Any] = {}
 
     @classmethod
@@ -92,24 +85,23 @@ class RealtimeClient:
         tls: ssl.SSLContext | None = None,
         ready_timeout: float = 30.0,
     ) -> AsyncGenerator[Self, None]:
-        """Open a conversation; leaving the block ends it, and with it whatever is under way.
+        """Open a conversation; leaving the block ends it and the reply that is under way.
 
-        A server that was just started refuses connections until its models are loaded; so a refused
-        connection is tried again.
+        A server refuses connections until its models are loaded; so a refused one is retried.
 
         Args:
             url: ``ws://host:port``; the protocol's path is added if there is none.
             api_key: Sent as a bearer token.
-            events: Which of the server's own event types are wanted besides text and audio.
-            instructions: What the model is told before everything else.
+            events: The server's own event types to receive, in addition to text and audio.
+            instructions: The system prompt.
             open_timeout: Seconds to wait for the handshake, and for the server's first event.
-            ready_timeout: Seconds to try again while the connection is refused; 0 tries once.
+            ready_timeout: Seconds to retry while the connection is refused; 0 tries once.
             tls: Whom to trust behind ``wss://``; None: the authorities of this machine, or those in
                 the file that ``SSL_CERT_FILE`` names.
 
         Raises:
             ConnectionFailed: nobody answers, or the server refuses the connection.
-            ProtocolError: what answers does not speak the protocol.
+            ProtocolError: the peer does not speak the protocol.
             ConfigError: the address is not a WebSocket address.
         """
         socket, greeting = await dial(
@@ -117,18 +109,15 @@ class RealtimeClient:
         )
         async with socket:
             client = cls(socket)
-            client._greet(greeting)
-            await client.update(
-                **({"instructions": instructions} if instructions is not None else {}),
-                specstream={"events": list(events)},
-            )
+            first = ev.parse_server_event(greeting)
+            if not isinstance(first, ev.SessionEvent) or first.type != "session.created":
+                raise ProtocolError(f"a server begins with session.created, not {first.type}")
+            wanted: dict[str, Any] = {"specstream": {"events": list(events)}}
+            if instructions is not None:
+                wanted["instructions"] = instructions
+            client.session = first.session
+            await client.update(**wanted)
             yield client
-
-    def _greet(self, frame: str | bytes) -> None:
-        first = ev.parse_server_event(frame)
-        if not isinstance(first, ev.SessionCreated):
-            raise ProtocolError(f"a server begins with session.created, not {first.type}")
-        self.session = first.session
 
     async def update(self, **session: Any) -> dict[str, Any]:
         """Change settings of the session, by their wire names; returns all settings.
@@ -138,15 +127,13 @@ class RealtimeClient:
         Raises:
             RequestError: the server refuses a value, or can't serve a setting; the others are set.
         """
-        await self._settle()
-        event_id = await self._send("session.update", session={"type": "realtime", **session})
-        while not isinstance(event := await self._receive(), ev.SessionUpdated):
-            _raise_if_about(event, event_id)
+        event = await self._ask(
+            "session.update", "session.updated", session={"type": "realtime", **session}
+        )
+        assert isinstance(event, ev.SessionEvent)
         self.session = event.session
-        if event.specstream.ignored:
-            raise RequestError(
-                "; ".join(f"{what.param}: {what.message}" for what in event.specstream.ignored)
-            )
+        if ignored := event.specstream.ignored:
+            raise RequestError("; ".join(f"{what.param}: {what.message}" for what in ignored))
         return event.session
 
     def respond(
@@ -161,61 +148,61 @@ class RealtimeClient:
     ) -> Reply:
         """Say ``text`` as the user; the reply is an async iterator of events, ending after `Done`.
 
-        What was said stays in the conversation if the reply is cancelled, but not if it was refused or
-        failed before its first word: then the next request begins by taking it back.
+        ``text`` stays in the conversation if the reply is cancelled. If the reply was refused or
+        failed before its first word, the next request begins by deleting it.
 
-        Asking again ends a reply that was left unfinished. ``sampling`` is for this reply only;
-        its ``max_tokens`` counts unless ``max_tokens`` is given. So are ``chat_template_kwargs``,
-        variables for the model's chat template.
+        Asking again ends an unfinished reply. ``sampling`` and ``chat_template_kwargs`` (variables
+        of the chat template) are for this reply only; ``max_tokens`` overrides ``sampling``'s.
 
         Raises:
             SamplingError: ``sampling`` holds code, which can't be sent.
-            PromptError: a variable's name or value can't be one.
+            PromptError: a variable's name or value is not allowed.
         """
+        own: dict[str, Any] = {}
         asked: dict[str, Any] = {"output_modalities": ["audio" if audio else "text"]}
+        asked["specstream"] = own
         if instructions is not None:
             asked["instructions"] = instructions
-        own: dict[str, Any] = asked.setdefault("specstream", {})
         if chat_template_kwargs is not None:
             own["chat_template_kwargs"] = template_kwargs(chat_template_kwargs)
         if sampling is not None:
-            own["sampling"] = _sampling(sampling)
+            own["sampling"] = Sampling.dump(sampling)
             asked["max_output_tokens"] = sampling.max_tokens
         if max_tokens is not None:
             asked["max_output_tokens"] = max_tokens
         return Reply(self, text, asked)
 
     async def cancel(self) -> None:
-        """Stop the reply under way. Returns once that is on its way.
+        """Stop the reply under way, if there is one. Returns once the request is sent.
 
-        The reply then ends with ``Done(status="cancelled")``; what the server had sent before is
-        still delivered, and nothing after. Does nothing if no reply is under way.
+        What the server had sent before is still delivered, then ``Done(status="cancelled")``.
         """
         if self._reply is not None:
             await self._reply._cancel()
 
     async def truncate(self, item_id: str, heard_ms: int) -> None:
-        """Let the conversation forget what was not heard of a spoken item (see `Done.item_id`).
+        """Remove what was not heard of a spoken item from the conversation (see `Done.item_id`).
 
         Raises:
             RequestError: no such item, or it is shorter than that.
         """
-        await self._settle()
-        event_id = await self._send(
-            "conversation.item.truncate",
-            item_id=item_id,
-            content_index=0,
-            audio_end_ms=heard_ms,
-        )
-        while not isinstance(event := await self._receive(), ev.ItemTruncated):
-            _raise_if_about(event, event_id)
+        where = {"item_id": item_id, "content_index": 0, "audio_end_ms": heard_ms}
+        await self._ask("conversation.item.truncate", "conversation.item.truncated", **where)
 
     async def _settle(self) -> None:
-        """End the reply under way, so that what comes next is an answer to what is sent next."""
+        """End the reply under way, so that the next answer is for the next request."""
         if self._reply is not None and self._reply.under_way:
             await self.cancel()
             async for _ in self._reply:
                 pass
+
+    async def _ask(self, type: str, answer: str, /, **fields: Any) -> ev.ServerEvent:
+        """Send an event between replies and wait for its answer."""
+        await self._settle()
+        event_id = await self._send(type, **fields)
+        while (event := await self._receive()).type != answer:
+            _raise_if_about(event, event_id)
+        return event
 
     async def _send(self, type: str, **fields: Any) -> str:
         event_id = new_id("client")
@@ -245,9 +232,7 @@ class Reply:
     """
 
     def __init__(self, client: RealtimeClient, text: str, asked: dict[str, Any]) -> None:
-        self._client = client
-        self._text = text
-        self._asked = asked
+        self._client, self._text, self._asked = client, text, asked
         self._item_id = new_id("item")
         self._event_ids: tuple[str, ...] = ()
         self._cancelled = False
@@ -272,20 +257,16 @@ class Reply:
         try:
             if not self._event_ids:
                 await self._ask()
-            while True:
-                event = self._take(await self._client._receive())
-                if event is not None:
-                    if isinstance(event, Done):
-                        self._end(event)
-                    return event
+            while (event := self._take(await self._client._receive())) is None:
+                pass
         except (ConnectionFailed, ProtocolError):
             self._ended = True
             raise
-
-    def _end(self, done: Done) -> None:
-        self._ended = True
-        if done.status == "failed" and done.item_id is None:
-            self._client._unanswered.append(self._item_id)
+        if isinstance(event, Done):
+            self._ended = True
+            if event.status == "failed" and event.item_id is None:
+                self._client._unanswered.append(self._item_id)
+        return event
 
     async def _ask(self) -> None:
         client = self._client
@@ -303,10 +284,10 @@ class Reply:
             await self._cancel()  # called while the request was being sent
 
     def _take(self, event: ev.ServerEvent) -> RealtimeEvent | None:
-        """What is of no use to a reader is None."""
+        """The event as a reader sees it; None for one that a reader needs not see."""
         if isinstance(event, ev.ErrorEvent) and self._event_ids:
             if event.error.event_id == self._event_ids[-1]:
-                self._ended = True  # without its message the reply goes on; without itself, not
+                self._ended = True  # the response was refused; without its item only, it goes on
                 self._client._unanswered.append(self._item_id)
             for event_id in self._event_ids:
                 _raise_if_about(event, event_id)
@@ -316,16 +297,3 @@ class Reply:
 def _raise_if_about(event: ev.ServerEvent, event_id: str) -> None:
     if isinstance(event, ev.ErrorEvent) and event.error.event_id == event_id:
         raise RequestError(f"the server refused: {event.error.message} ({event.error.code})")
-
-
-def _sampling(params: SamplingParams) -> dict[str, Any]:
-    """What of ``params`` is plain data.
-
-    Raises:
-        SamplingError: a field that holds code can't go over the wire.
-    """
-    names = set(Sampling.model_fields)
-    for field in fields(params):
-        if field.name not in names | {"max_tokens"} and getattr(params, field.name):
-            raise SamplingError(f"{field.name} can't be sent to a server")
-    return {name: value for name in names if (value := getattr(params, name)) is not None}

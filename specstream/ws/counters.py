@@ -1,4 +1,4 @@
-"""What a server counts over its life, as Prometheus text or OpenMetrics."""
+"""Counters of a server, exposed as Prometheus text or OpenMetrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STATUSES = ("completed", "cancelled", "incomplete", "failed")
 
 
 class Histogram:
-    """How often a time was at most so long; all in seconds."""
+    """A histogram of durations in seconds, by upper bounds."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
@@ -30,12 +30,12 @@ class Histogram:
         self._sum = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Enter one time."""
+        """Add one duration."""
         self._counts[bisect_left(self._bounds, seconds)] += 1
         self._sum += seconds
 
     def samples(self) -> Iterator[tuple[str, float]]:
-        """The samples of the family: cumulative buckets, sum and count."""
+        """Cumulative buckets, sum and count."""
         below = 0
         bounds = [*map(str, self._bounds), "+Inf"]
         for bound, count in zip(bounds, self._counts, strict=True):
@@ -63,7 +63,7 @@ class Counters:
     chunk_gap: Histogram = field(default_factory=lambda: Histogram(_GAPS))
 
     def count_chunk(self, chunk: Chunk, since_start_s: float, gap_s: float | None) -> None:
-        """Enter what one round committed; ``gap_s``: since the chunk before, if there was one."""
+        """Count what one round committed; ``gap_s``: time since the previous chunk, if there was one."""
         self.rounds += 1
         self.tokens += len(chunk.token_ids)
         self.drafted += chunk.drafted
@@ -73,15 +73,10 @@ class Counters:
         else:
             self.chunk_gap.observe(gap_s)
 
-    def count_response(self, status: str) -> None:
-        """Enter a response that has ended."""
-        self.responses[status] += 1
-
     def text(self, kind: str) -> str:
         """All families; ``kind`` is `OPEN_METRICS` or `PLAIN_TEXT`.
 
-        The two differ in what a counter's family is called (without ``_total``, or with it) and in
-        the end mark.
+        They differ in a counter's family name (without ``_total``, or with it) and in the end mark.
         """
         lines: list[str] = []
         for name, type, help_, samples in self._families():
@@ -100,36 +95,33 @@ class Counters:
         def times(name: str, help_: str, histogram: Histogram) -> _Family:
             return f"{name}_seconds", "histogram", help_, list(histogram.samples())
 
-        yield "open_sessions", "gauge", "Sessions that are open now.", [("", self.sessions)]
-        yield total("sessions", "Sessions opened.", self.sessions_total)
-        yield total(
-            "refused", "Connections refused: key, name, origin, places.", self.refused_total
-        )
         by_status: list[tuple[str, float]] = [
             (f'_total{{status="{status}"}}', self.responses[status]) for status in _STATUSES
         ]
+        seconds = round(self.audio_samples / SAMPLE_RATE, 3)
+        refused, heard = self.refused_total, "From response.create to the first"
+        gap = "Between two chunks of a reply, as they reach its client's session."
+        yield "open_sessions", "gauge", "Sessions that are open now.", [("", self.sessions)]
+        yield total("sessions", "Sessions opened.", self.sessions_total)
+        yield total("refused", "Connections refused: key, name, origin, places.", refused)
         yield "responses", "counter", "Responses ended, by status.", by_status
         yield total("tokens", "Tokens committed.", self.tokens)
         yield total("rounds", "Rounds of propose and verify.", self.rounds)
         yield total("drafted_tokens", "Tokens proposed.", self.drafted)
         yield total("accepted_tokens", "Proposed tokens that the target accepted.", self.accepted)
-        seconds = round(self.audio_samples / SAMPLE_RATE, 3)
         yield total("audio_seconds", "Seconds of audio sent.", seconds)
-        what = "From response.create to the first token."
-        yield times("time_to_first_token", what, self.first_token)
-        what = "From response.create to the first audible sample."
-        yield times("time_to_first_audio", what, self.first_audio)
-        what = "Between two chunks of a reply, as they reach its client's session."
-        yield times("chunk_gap", what, self.chunk_gap)
+        yield times("time_to_first_token", f"{heard} token.", self.first_token)
+        yield times("time_to_first_audio", f"{heard} audible sample.", self.first_audio)
+        yield times("chunk_gap", gap, self.chunk_gap)
 
 
 _Family = tuple[str, Literal["counter", "gauge", "histogram"], str, list[tuple[str, float]]]
 
 
 def format_for(accept: str) -> str:
-    """The content type for an ``Accept`` header: OpenMetrics if it is liked at least as well."""
-    liked = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
-    for entry in accept.split(","):
+    """The content type for an ``Accept`` header: OpenMetrics if it is preferred at least as much."""
+    weights = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
+    for entry in accept.lower().split(","):
         kind, *parameters = (part.strip() for part in entry.split(";"))
         weight = 1.0
         for parameter in parameters:
@@ -138,7 +130,7 @@ def format_for(accept: str) -> str:
                     weight = float(parameter[2:])
                 except ValueError:
                     weight = 0.0
-        if kind.lower() in liked:
-            liked[kind.lower()] = max(liked[kind.lower()], weight)
-    preferred = liked["application/openmetrics-text"]
-    return OPEN_METRICS if preferred > 0 and preferred >= liked["text/plain"] else PLAIN_TEXT
+        if kind in weights:
+            weights[kind] = max(weights[kind], weight)
+    open_metrics, plain = weights.values()
+    return OPEN_METRICS if open_metrics > 0 and open_metrics >= plain else PLAIN_TEXT

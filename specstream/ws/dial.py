@@ -1,4 +1,4 @@
-"""Reaches a Realtime server, which may still be loading its models. Imports no torch."""
+"""Connects to a Realtime server, which may still be loading its models. Imports no torch."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ async def dial(
     ready_timeout: float,
     tls: ssl.SSLContext | None = None,
 ) -> Reached:
-    """Connect, trying again for ``ready_timeout`` seconds while nobody listens there yet.
+    """Connect; retries for ``ready_timeout`` seconds while nobody listens there yet.
 
-    ``open_timeout`` bounds each handshake, and then the wait for the first frame. Cancelling it
+    ``open_timeout`` bounds each handshake, and then the wait for the first frame. Cancelling the call
     closes what was opened.
 
     Raises:
@@ -71,7 +71,7 @@ async def dial(
 
 
 async def _attempt(url: str, address: str, options: dict[str, Any]) -> Reached | str:
-    """One attempt; a text says why there should be another."""
+    """One attempt; a string is the reason to try again."""
     try:
         socket = await connect(address, compression=None, max_size=_MAX_FRAME, **options)
     except InvalidStatus as error:
@@ -97,22 +97,19 @@ async def _attempt(url: str, address: str, options: dict[str, Any]) -> Reached |
 
 
 def _nobody_listens(error: Exception) -> bool:
-    """Of a name with several addresses, asyncio tells the failures in one text without a number."""
-    return isinstance(error, ConnectionRefusedError) or f"[Errno {errno.ECONNREFUSED}]" in str(
-        error
-    )
+    """For a name with several addresses, asyncio reports the errors as one text without errno."""
+    number = f"[Errno {errno.ECONNREFUSED}]"
+    return isinstance(error, ConnectionRefusedError) or number in str(error)
 
 
 def _address(url: str) -> str:
+    wrong = ConfigError(f"{shown(url)} is not a WebSocket address; it begins with ws:// or wss://")
     try:
         parts = urlsplit(url)
-        sound = parts.scheme in ("ws", "wss") and bool(parts.netloc) and parts.port != 0
+        if parts.scheme not in ("ws", "wss") or not parts.netloc or parts.port == 0:
+            raise wrong
     except ValueError:
-        sound = False
-    if not sound:
-        raise ConfigError(
-            f"{shown(url)} is not a WebSocket address; it begins with ws:// or wss://"
-        )
+        raise wrong from None
     return parts._replace(path=PATH).geturl() if parts.path in ("", "/") else url
 
 

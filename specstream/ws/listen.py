@@ -1,8 +1,7 @@
-"""Opens a WebSocket server: one set of defaults, one typed error."""
+"""Opens a WebSocket server with common defaults and one typed error."""
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket as sockets
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -12,10 +11,11 @@ from typing import Any
 import anyio
 from websockets.asyncio.server import ServerConnection, serve
 
-from specstream.errors import ConfigError, PortUnavailable
+from specstream.errors import PortUnavailable
+from specstream.ws.auth import check_key
 from specstream.ws.log import LOG
 
-__all__ = ["CLOSE_TIMEOUT", "check_address", "check_key", "is_loopback", "listen"]
+__all__ = ["CLOSE_TIMEOUT", "check_address", "listen"]
 
 CLOSE_TIMEOUT = 2.0
 """Seconds that a closing handshake may take before the connection is dropped."""
@@ -38,12 +38,12 @@ async def listen(
     send_buffer: int | None = None,
     **options: Any,
 ) -> AsyncGenerator[int, None]:
-    """Serve WebSocket connections while the block runs; gives the port that was bound.
+    """Serve WebSocket connections while the block runs; gives the port (``port=0``: a free one).
 
-    ``port=0`` takes a free one. ``options`` go to `websockets.asyncio.server.serve` and win over
-    the defaults here: no compression, messages of at most 1 MiB, a write buffer of 16 KiB.
-    ``send_buffer`` bounds what the kernel holds for a connection besides, in bytes. Leaving the
-    block (or cancelling it) closes every connection with 1001 and waits for the handlers.
+    ``options`` go to `websockets.asyncio.server.serve` and override the defaults here: no
+    compression, messages of at most 1 MiB, a write buffer of 16 KiB. ``send_buffer`` sets the
+    kernel's send buffer of each connection, in bytes. Leaving or cancelling the block closes every
+    connection with 1001 and waits for the handlers.
 
     Raises:
         PortUnavailable: the address is taken, not permitted, or not an address of this machine.
@@ -67,7 +67,7 @@ async def listen(
 
 
 async def check_address(host: str, port: int, api_key: str | None) -> None:
-    """Listen for a moment: what would fail after the models are loaded is told before.
+    """Listen for a moment, so that a bad address fails before the models are loaded.
 
     Cancelling it closes what was opened.
 
@@ -88,25 +88,3 @@ def _reason(error: OSError | OverflowError | UnicodeError) -> str:
     number = getattr(error, "errno", None) or 0
     # asyncio puts the address into strerror as well; name resolution has negative numbers.
     return os.strerror(number) if number > 0 else getattr(error, "strerror", None) or str(error)
-
-
-def check_key(host: str, api_key: str | None) -> None:
-    """Whoever can be reached from other machines asks for a key.
-
-    Raises:
-        ConfigError: there is none, or it is empty.
-    """
-    if api_key is not None and not api_key:
-        raise ConfigError("the api key is empty; leave it out, or give one")
-    if api_key is None and not is_loopback(host):
-        raise ConfigError(
-            f"{host} can be reached from other machines: set an api key, or listen on 127.0.0.1"
-        )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only programs on this machine can reach ``host``; of names, only localhost is known."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

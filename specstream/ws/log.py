@@ -1,4 +1,4 @@
-"""The log of all connections, which never holds a key."""
+"""The log of all connections, without keys."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SECRETS = (
 
 
 def hide_keys(text: str) -> str:
-    """``text`` without the places where HTTP and this protocol carry keys."""
+    """``text`` with the keys that HTTP and this protocol carry replaced."""
     for pattern, instead in _SECRETS:
         text = pattern.sub(instead, text)
     return text
 
 
 def shown(url: str) -> str:
-    """An address as it may be shown: its query may hold a key."""
+    """An address without its query, which may hold a key."""
     return url.partition("?")[0]
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import anyio
 from websockets.asyncio.server import ServerConnection
@@ -13,26 +14,18 @@ from websockets.exceptions import ConnectionClosed
 
 from specstream.errors import ConfigError
 from specstream.types import SamplingParams
+from specstream.ws.auth import Authentication, check_key, is_loopback
+from specstream.ws.clock import Clock, SystemClock
 from specstream.ws.counters import Counters
-from specstream.ws.http import Authentication, address_of, query_of, select_subprotocol
-from specstream.ws.listen import check_key, is_loopback, listen
-from specstream.ws.places import Places
-from specstream.ws.realtime.adapter_pool import AdapterPool, Factories, Maker
-from specstream.ws.realtime.audio import Clock, SystemClock
-from specstream.ws.realtime.connection import Connection, Service
-from specstream.ws.realtime.request import Replies
+from specstream.ws.http import Routes, address_of, select_subprotocol
+from specstream.ws.limits import SEND_BUFFER, ConnectionLimit
+from specstream.ws.listen import listen
+from specstream.ws.realtime.adapter_pool import AdapterPool, Factories, Factory
+from specstream.ws.realtime.connection import RealtimeConnection
+from specstream.ws.realtime.request import Engine, Service
 from specstream.ws.realtime.settings import SessionSettings
-from specstream.ws.slow_readers import SEND_BUFFER
 
 __all__ = ["RealtimeServer"]
-
-
-class Engine(Protocol):
-    """What the server needs of `specstream.Engine`."""
-
-    def session(self) -> Replies:
-        """A conversation with a cache of its own."""
-        ...
 
 
 class RealtimeServer:
@@ -45,33 +38,33 @@ class RealtimeServer:
             await server.serve_forever()
 
     Args:
-        engine: A running `specstream.Engine`, or anything with its face.
+        engine: A running `specstream.Engine`, or another object with a ``session`` method like its.
         voice: Makes a `SpeechSynthesizer` (or a ready stage, such as a remote one) for a
             connection; without it the server answers in text only.
         avatar: The same for an `AvatarScripter`.
         prompt: The same for a `PromptRewriter`.
-        params: Sampling where a client says nothing; ``max_tokens`` is what ``"inf"`` means.
-        system: Instructions of a session that sets none.
-        model: The name that sessions show.
+        params: Default sampling parameters; ``max_tokens`` is what ``"inf"`` means.
+        system: Default instructions.
+        model: The model name that sessions show.
         host: Address to listen on; loopback unless there is a key.
         port: 0 takes a free one.
-        api_key: What clients must bring: a bearer header, the ``openai-insecure-api-key.`` sub-
+        api_key: Required of clients: a bearer header, the ``openai-insecure-api-key.`` sub-
             protocol, or ``?token=``.
         allowed_origins: Pages of other origins that may connect from a browser; ``"*"``: any.
-        allowed_hosts: Names that the server is reached by, besides literal addresses and
-            ``localhost``; ``"*"``: any. What is asked for another name is refused with 421. A server
-            that can be reached from other machines, and so has a key, takes any if none is given.
+        allowed_hosts: Names that the server is reached by, in addition to literal addresses and
+            ``localhost``; ``"*"``: any. Requests for another name are refused with 421. A server
+            that other machines can reach, and so has a key, takes any name if none is given.
         max_sessions: Connections at once; more are refused with 503.
-        max_per_address: Of these, how many from one address; see `Places`.
-        idle_s: A client that sends no frame for so long while no response runs is closed (1008).
+        max_per_address: Of these, how many from one address; see `ConnectionLimit`.
+        idle_s: A client that sends no frame for this long while no response runs is closed (1008).
         max_size: Bytes of the largest frame a client may send; larger ones close with 1009.
-        lead_s: Audio is sent at most this far ahead of its play-out, so that a cancel means
-            something; the first ``lead_s`` seconds go at once.
-        buffer_s: Audio that may wait for that; then the reply waits, too.
-        clock: What the pacing goes by.
-        timer: What the deadlines go by.
+        lead_s: Audio is sent at most this far ahead of its play-out, so that a cancel takes
+            effect; the first ``lead_s`` seconds go at once.
+        buffer_s: Audio that may be held back for that; then the reply waits, too.
+        clock: The clock for pacing audio.
+        timer: The clock for rate limits and slow readers.
         tls: Serve ``wss://`` and ``https://`` with this context.
-        bundled: The package's own pair answers; the page then says what to ask it.
+        bundled: The package's own model pair answers; the demo page then suggests prompts.
 
     Raises:
         ConfigError: a value out of range, or a public address without a key.
@@ -81,9 +74,9 @@ class RealtimeServer:
         self,
         engine: Engine,
         *,
-        voice: Maker | None = None,
-        avatar: Maker | None = None,
-        prompt: Maker | None = None,
+        voice: Factory | None = None,
+        avatar: Factory | None = None,
+        prompt: Factory | None = None,
         params: SamplingParams | None = None,
         system: str | None = None,
         model: str = "specstream",
@@ -103,11 +96,16 @@ class RealtimeServer:
         tls: ssl.SSLContext | None = None,
         bundled: bool = False,
     ) -> None:
-        for name, maker in (("voice", voice), ("avatar", avatar), ("prompt", prompt)):
-            if maker is not None and not callable(maker):
+        for name, factory in (("voice", voice), ("avatar", avatar), ("prompt", prompt)):
+            if factory is not None and not callable(factory):
                 raise ConfigError(f"{name} must be a function that makes one for each connection")
-        _check(host, api_key, max_size, lead_s, buffer_s, idle_s)
-        self._makers = Factories(voice, avatar, prompt)
+        check_key(host, api_key)
+        if max_size < 1024:
+            raise ConfigError("max_size must be at least 1024")
+        if lead_s < 0.2 or buffer_s < 0.2:
+            raise ConfigError("lead_s and buffer_s must be at least 0.2 seconds")
+        if idle_s <= 0:
+            raise ConfigError("idle_s must be more than 0 seconds")
         modality: dict[str, Any] = {"output_modalities": ["audio" if voice else "text"]}
         settings = SessionSettings(
             type="realtime", model=model, instructions=system or "", **modality
@@ -115,7 +113,7 @@ class RealtimeServer:
         self.counters = Counters()
         self._service = Service(
             engine=engine,
-            makers=self._makers,
+            factories=Factories(voice, avatar, prompt),
             settings=settings,
             params=params or SamplingParams(),
             clock=clock or SystemClock(),
@@ -125,26 +123,23 @@ class RealtimeServer:
             buffer_s=buffer_s,
             idle_s=idle_s,
         )
-        self._places = Places(max_sessions, max_per_address)
-        self._connections: set[Connection] = set()
+        self._limit = ConnectionLimit(max_sessions, max_per_address)
+        self._connections: set[RealtimeConnection] = set()
         self._address = (host, port)
-        door = Authentication(
-            api_key=api_key,
-            allowed_origins=allowed_origins,
-            allowed_hosts=[*allowed_hosts, host],
+        authentication = Authentication(
+            api_key,
+            origins=allowed_origins,
+            hosts=[*allowed_hosts, host],
             any_host=not allowed_hosts and not is_loopback(host),
-            counters=self.counters,
-            places=self._places,
-            bundled=bundled,
         )
         self._options: dict[str, Any] = {
-            "process_request": door,
+            "process_request": Routes(authentication, self.counters, self._limit, bundled=bundled),
             "select_subprotocol": select_subprotocol,
             "subprotocols": ["realtime"],
             "max_size": max_size,
             "ssl": tls,
             "send_buffer": SEND_BUFFER,
-            "ping_timeout": 60,  # a ping waits behind the audio that a slow reader has still to read
+            "ping_timeout": 60,  # a ping waits behind the audio that a slow reader has not read yet
         }
 
     @asynccontextmanager
@@ -155,56 +150,44 @@ class RealtimeServer:
             PortUnavailable: the address can't be listened on.
             AdapterUnavailable: an adapter can't be made.
         """
-        trial = AdapterPool(self._makers)
+        factories = self._service.factories
+        trial = AdapterPool(factories)
         try:
-            await trial.pipeline(audio=self._makers.voice is not None, avatar=True, prompt=True)
+            await trial.pipeline(audio=factories.voice is not None, avatar=True, prompt=True)
         finally:
             await trial.aclose()
         async with listen(self._handle, *self._address, **self._options) as port:
             yield port
 
     async def serve_forever(self) -> None:
-        """Wait until cancelled; the connections are served by `start`."""
+        """Wait until cancelled; `start` serves the connections."""
         await anyio.sleep_forever()
 
     async def drain(self, seconds: float) -> None:
-        """Let what runs come to its end, and take nothing new; then close every connection (1001).
+        """Refuse new responses, let running ones end, then close every connection (1001).
 
         A response that is not over after ``seconds`` ends with ``response.done``, cancelled, and the
-        code ``server_stopping``. Cancelling the call leaves the rest to the end of `start`.
+        code ``server_stopping``. If the call is cancelled, leaving `start` closes the rest.
         """
-        self._places.stopping = True
+        self._limit.stopping = True
         async with anyio.create_task_group() as group:
             for connection in self._connections:
                 group.start_soon(connection.drain, seconds)
 
     async def _handle(self, socket: ServerConnection) -> None:
         address = address_of(socket)
-        if (why := self._places.refusal(address)) is not None:  # several handshakes at once
+        if (why := self._limit.refusal(address)) is not None:  # several handshakes at once
             await socket.close(1013, why)
             return
         assert socket.request is not None
-        connection = Connection(socket, self._service, query_of(socket.request.path).get("model"))
+        model = parse_qs(urlsplit(socket.request.path).query).get("model", [None])[-1]
+        connection = RealtimeConnection(socket, self._service, model)
         self.counters.sessions += 1
         self.counters.sessions_total += 1
         self._connections.add(connection)
         try:
-            with self._places.taken(address):
+            with self._limit.taken(address), suppress(ConnectionClosed):
                 await connection.serve()
-        except ConnectionClosed:
-            pass
         finally:
             self._connections.remove(connection)
             self.counters.sessions -= 1
-
-
-def _check(
-    host: str, api_key: str | None, max_size: int, lead_s: float, buffer_s: float, idle_s: float
-) -> None:
-    check_key(host, api_key)
-    if max_size < 1024:
-        raise ConfigError("max_size must be at least 1024")
-    if lead_s < 0.2 or buffer_s < 0.2:
-        raise ConfigError("lead_s and buffer_s must be at least 0.2 seconds")
-    if idle_s <= 0:
-        raise ConfigError("idle_s must be more than 0 seconds")

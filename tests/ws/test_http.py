@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
@@ -16,8 +17,8 @@ from websockets.version import version as websockets_version
 
 from specstream.errors import ConfigError, PortUnavailable
 from specstream.testing import ScriptedEngine
-from specstream.ws.places import Places
-from specstream.ws.realtime.connection import Connection
+from specstream.ws.limits import ConnectionLimit
+from specstream.ws.realtime.connection import RealtimeConnection
 from specstream.ws.server import RealtimeServer
 from tests.ws.doubles import Gate, Stand, WordVoice, wait_for
 
@@ -189,7 +190,7 @@ async def test_when_all_sessions_are_taken_the_next_is_told_to_come_back() -> No
 def test_one_address_cannot_have_all_places(
     address: str, most: int, each: int | None, let_in: int
 ) -> None:
-    places = Places(most, each)
+    places = ConnectionLimit(most, each)
     with ExitStack() as stack:
         for _ in range(let_in):
             assert places.refusal(address) is None
@@ -259,13 +260,15 @@ class Spoken:
 @pytest.mark.virtual_time
 async def test_whoever_was_answered_just_now_has_the_whole_time_to_speak() -> None:
     server, socket = RealtimeServer(ScriptedEngine([]), idle_s=30.0), Deaf()
-    connection = Connection(cast(Any, socket), server._service, None)
+    connection = RealtimeConnection(cast(Any, socket), server._service, None)
     began = anyio.current_time()
     turn = cast(Any, Spoken())
-    connection._turns[turn.id] = turn
+    connection._responses[turn.id] = turn
+    pipeline = await connection._adapters.pipeline(audio=False, avatar=False, prompt=False)
+    context = cast(Any, SimpleNamespace(pipeline=pipeline, replies=connection._replies))
     async with anyio.create_task_group() as group:
         group.start_soon(connection._read)
-        group.start_soon(connection._perform, turn, cast(Any, None), None)
+        group.start_soon(connection._run, turn, context)
     assert socket.closed_at - began == pytest.approx(59)
 
 

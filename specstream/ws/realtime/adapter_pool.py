@@ -1,4 +1,4 @@
-"""The stages of one connection, made when they are first needed and kept from turn to turn."""
+"""The adapters of one connection."""
 
 from __future__ import annotations
 
@@ -8,60 +8,72 @@ from typing import Any
 
 from anyio import to_thread
 
+from specstream.pipeline.adapters import AdapterKind, stage_of
 from specstream.pipeline.stage import Pipeline, Stage
-from specstream.pipeline.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
+from specstream.pipeline.stages import SegmentStage
 
-__all__ = ["AdapterPool", "Factories"]
+__all__ = ["AdapterPool", "Factories", "Factory"]
 
-Maker = Callable[[], Any]
+Factory = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Factories:
     """How to make each adapter, or a ready stage that stands for it; None: there is none.
 
-    An adapter serves one turn at a time and may remember earlier turns, so every connection gets
-    its own.
+    An adapter serves one response at a time and may remember earlier ones, so connections share none.
     """
 
-    voice: Maker | None = None
-    avatar: Maker | None = None
-    prompt: Maker | None = None
+    voice: Factory | None = None
+    avatar: Factory | None = None
+    prompt: Factory | None = None
 
 
 class AdapterPool:
-    """One set of adapters; serves one turn at a time."""
+    """Sets of adapters, one for each response at a time; made on first use and then reused."""
 
-    def __init__(self, makers: Factories) -> None:
-        self._makers = makers
-        self._made: dict[str, Any] = {}
-
-    async def _stage(self, kind: str, wrap: Callable[[Any], Stage[Any, Any]]) -> Stage[Any, Any]:
-        if kind not in self._made:
-            # An adapter may read large files while it is made; the other sessions go on meanwhile.
-            self._made[kind] = await to_thread.run_sync(getattr(self._makers, kind))
-        made = self._made[kind]
-        stage: Stage[Any, Any] = made if hasattr(made, "run") else wrap(made)
-        return stage
+    def __init__(self, factories: Factories) -> None:
+        self._factories = factories
+        self._idle: list[dict[AdapterKind, Any]] = []
+        self._used: dict[Pipeline, dict[AdapterKind, Any]] = {}
 
     async def pipeline(self, *, audio: bool, avatar: bool, prompt: bool) -> Pipeline:
-        """A turn's pipeline with the branches that are wanted and can be had.
+        """A pipeline with the branches that are wanted and available; `release` it in the end.
 
         Raises:
             AdapterUnavailable: an adapter can't be made.
         """
+        adapters = self._idle.pop() if self._idle else {}
         branches: list[list[Stage[Any, Any]]] = []
-        if audio:
-            branches.append([await self._stage("voice", VoiceStage)])
-            if avatar and self._makers.avatar:
-                branches[0].append(await self._stage("avatar", AvatarStage))
-        if prompt and self._makers.prompt:
-            branches.append([await self._stage("prompt", PromptStage)])
-        return Pipeline(branches, head=SegmentStage())
+        try:
+            if audio:
+                branches.append([await self._stage(adapters, "voice")])
+                if avatar and self._factories.avatar:
+                    branches[0].append(await self._stage(adapters, "avatar"))
+            if prompt and self._factories.prompt:
+                branches.append([await self._stage(adapters, "prompt")])
+        except BaseException:
+            self._idle.append(adapters)
+            raise
+        pipeline = Pipeline(branches, head=SegmentStage())
+        self._used[pipeline] = adapters
+        return pipeline
+
+    async def _stage(self, adapters: dict[AdapterKind, Any], kind: AdapterKind) -> Stage[Any, Any]:
+        if kind not in adapters:
+            # An adapter may read large files while it is made; other sessions go on meanwhile.
+            adapters[kind] = await to_thread.run_sync(getattr(self._factories, kind))
+        return stage_of(kind, adapters[kind])
+
+    def release(self, pipeline: Pipeline) -> None:
+        """The pipeline's response is over: its adapters may serve the next one."""
+        self._idle.append(self._used.pop(pipeline))
 
     async def aclose(self) -> None:
-        """Release what the adapters hold."""
-        for made in self._made.values():
-            if hasattr(made, "aclose"):
-                await made.aclose()
-        self._made.clear()
+        """Close all adapters."""
+        for adapters in (*self._idle, *self._used.values()):
+            for adapter in adapters.values():
+                if hasattr(adapter, "aclose"):
+                    await adapter.aclose()
+        self._idle.clear()
+        self._used.clear()

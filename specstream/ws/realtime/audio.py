@@ -1,132 +1,29 @@
-"""Audio on its way out: to the wire's sample rate, exactly counted, and no faster than it plays."""
+"""Audio on its way to the wire: its sample rate, sample offsets and pacing."""
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from math import ceil, gcd
-from typing import Protocol
 
 import anyio
 import anyio.lowlevel
-import numpy as np
-import numpy.typing as npt
 
 from specstream.errors import AdapterFailed
 from specstream.types import Span, Speech
+from specstream.ws.clock import Clock
+from specstream.ws.realtime.resampler import Resampler
 from specstream.ws.realtime.resources import Word
 from specstream.ws.realtime.wire import SAMPLE_RATE
 
-__all__ = ["AudioPacer", "Clock", "Piece", "Resampler", "SystemClock", "first_audible"]
+__all__ = ["AudioPacer", "Piece"]
 
-_ZEROS = 32
-_BETA = 8.0
-_ROLLOFF = 0.92
-"""Kaiser window over 32 zero crossings a side: the stop band (-80 dB) begins at Nyquist."""
-_MAX_TAPS = 1 << 17  # a kernel of so many takes milliseconds; every usual rate needs far fewer
-_PIECE = SAMPLE_RATE // 10
-_SLICE = SAMPLE_RATE // 2  # bytes of speech that are converted before the loop turns again
-
-
-class Clock(Protocol):
-    """What paces the audio; tests bring their own."""
-
-    def now(self) -> float:
-        """Seconds, monotonic."""
-        ...
-
-    async def sleep_until(self, moment: float) -> None:
-        """Return once ``now() >= moment``."""
-        ...
-
-
-class SystemClock:
-    """The machine's monotonic clock."""
-
-    def now(self) -> float:
-        """See `Clock`."""
-        return time.monotonic()
-
-    async def sleep_until(self, moment: float) -> None:
-        """See `Clock`."""
-        await anyio.sleep(max(0.0, moment - time.monotonic()))
-
-
-@lru_cache(maxsize=4)
-def _kernel(up: int, down: int) -> npt.NDArray[np.float32]:
-    """One row of taps for each of the ``up`` places between two inputs."""
-    cutoff = _ROLLOFF * min(1.0, up / down)
-    half = ceil(_ZEROS / cutoff)
-    at = np.arange(-half + 1, half + 1)[None, :] - (np.arange(up) / up)[:, None]
-    grid = np.linspace(-1.0, 1.0, 4097)
-    window = np.interp(at / half, grid, np.kaiser(4097, _BETA), left=0.0, right=0.0)
-    taps = np.sinc(at * cutoff) * window
-    rows: npt.NDArray[np.float32] = (taps / taps.sum(axis=1, keepdims=True)).astype(np.float32)
-    return rows
-
-
-class Resampler:
-    """Streaming windowed-sinc rate conversion of s16 mono, polyphase (Crochiere & Rabiner 1983).
-
-    Linear phase with no net delay: output sample ``n`` stands at time ``n / target`` of the input.
-    The output does not depend on how the input is cut, and has ``ceil(inputs * target / source)``
-    samples once it is flushed.
-
-    Raises:
-        AdapterFailed: ``source`` has so little in common with ``target`` that it takes too many taps.
-    """
-
-    def __init__(self, source: int, target: int = SAMPLE_RATE) -> None:
-        common = gcd(source, target)
-        self._up, self._down = target // common, source // common
-        self._same = source == target
-        if 2 * ceil(_ZEROS / (_ROLLOFF * min(1.0, target / source))) * self._up > _MAX_TAPS:
-            raise AdapterFailed(
-                f"speech at {source} Hz can't be converted to {target} Hz;"
-                " use a usual rate such as 16000, 22050, 24000, 44100 or 48000"
-            )
-        self._kernel = _kernel(self._up, self._down)
-        self._half = self._kernel.shape[1] // 2
-        self._held = np.zeros(self._half - 1, dtype=np.float32)
-        self._held_from = -(self._half - 1)
-        self._taken = 0
-        self._made = 0
-
-    def push(self, pcm: bytes) -> bytes:
-        """Take the next input; return the output that it completes."""
-        if self._same:
-            return pcm
-        samples = np.frombuffer(pcm, dtype="<i2").astype(np.float32)
-        self._taken += len(samples)
-        return self._make(samples, self._taken - 1 - self._half)
-
-    def flush(self) -> bytes:
-        """The input has ended: return the rest. The resampler is used up."""
-        if self._same:
-            return b""
-        return self._make(np.zeros(self._half, dtype=np.float32), self._taken - 1)
-
-    def _make(self, samples: npt.NDArray[np.float32], last: int) -> bytes:
-        """Every output that stands at or before input ``last``."""
-        held = np.concatenate([self._held, samples])
-        until = max(self._made, -(-(last + 1) * self._up // self._down))
-        places = np.arange(self._made, until, dtype=np.int64) * self._down
-        base, phase = places // self._up, places % self._up
-        first = base - self._half + 1 - self._held_from
-        windows = held[first[:, None] + np.arange(2 * self._half)[None, :]]
-        out = np.einsum("nk,nk->n", windows, self._kernel[phase])
-        self._made = until
-        keep = max(0, until * self._down // self._up - self._half + 1 - self._held_from)
-        self._held, self._held_from = held[keep:], self._held_from + keep
-        pcm: bytes = np.clip(np.rint(out), -32768, 32767).astype("<i2").tobytes()
-        return pcm
+_PIECE = SAMPLE_RATE // 10  # samples in the largest audio event
+_SLICE = SAMPLE_RATE // 2  # bytes of speech that are converted before other tasks run
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A little of the turn's audio, ready for the wire; ranges as in `Extra`."""
+    """The audio of one event; ranges as in `Extra`."""
 
     pcm: bytes
     samples: Span
@@ -136,24 +33,24 @@ class Piece:
 
 
 class AudioPacer:
-    """Between a voice and the wire: resamples, keeps the sample clock, and paces by the play-out.
+    """Resamples a voice's speech, keeps the sample clock, and releases audio at the play-out's pace.
 
-    At most ``lead_s`` seconds leave ahead of what a listener can have heard, if playing began with
+    At most ``lead_s`` seconds leave ahead of what a listener can have heard, if play-out began with
     the first piece and stopped whenever nothing was left to play. At most ``buffer_s`` more are
-    held; then `put` waits, and with it whatever makes the audio.
+    held; then `put` waits, and with it the voice.
     """
 
     def __init__(self, clock: Clock, *, lead_s: float, buffer_s: float) -> None:
-        self._rate = SAMPLE_RATE
-        self._resampler: Resampler | None = None
         self._clock = clock
         self._lead_s = lead_s
         self._room = int(buffer_s * SAMPLE_RATE)
-        self._playing_since = float("-inf")  # when playing began, or went on after a gap
+        self._rate = SAMPLE_RATE
+        self._resampler: Resampler | None = None
+        self._playing_since = float("-inf")  # when play-out began, or went on after a gap
         self._to_play = 0  # samples sent since then
-        self._taken = 0
-        self._made = 0
-        self._sources: deque[tuple[int, Speech]] = deque()
+        self._taken = 0  # samples taken, at the voice's rate
+        self._made = 0  # samples made, at the wire's rate
+        self._sources: deque[tuple[int, Speech]] = deque()  # last sample of a phrase, its speech
         self._words: list[Word] = []
         self._ready: deque[Piece] = deque()
         self._ready_samples = 0
@@ -192,16 +89,13 @@ class AudioPacer:
                 if at:
                     await anyio.lowlevel.checkpoint()
                 self._enter(self._resampler.push(speech.pcm[at : at + _SLICE]))
-        self._attach(words)
+        self._words += words
+        if self._ready:  # words leave with the newest audio that is still here, or with the next
+            newest = self._ready[-1]
+            self._ready[-1] = replace(newest, words=newest.words + self.unsent())
         while self._ready_samples > self._room and not self._ended:
             await self._changed.wait()
         return words
-
-    def _attach(self, words: list[Word]) -> None:
-        """A word goes out with the newest audio that has not left yet, or with the next."""
-        self._words += words
-        if self._ready:
-            self._ready[-1] = replace(self._ready[-1], words=self._ready[-1].words + self.unsent())
 
     def unsent(self) -> tuple[Word, ...]:
         """Take the words that no piece carried."""
@@ -209,14 +103,14 @@ class AudioPacer:
         return words
 
     def close(self) -> None:
-        """The speech has ended; what is held still goes out. Idempotent."""
+        """The speech has ended; what is held still leaves. Idempotent."""
         if not self._ended:
             if self._resampler is not None:
                 self._enter(self._resampler.flush())
             self._end()
 
     def drop(self) -> None:
-        """Throw away what is held; nothing more goes out. Idempotent."""
+        """Discard what is held; nothing more leaves. Idempotent."""
         self._ready.clear()
         self._end()
 
@@ -229,7 +123,7 @@ class AudioPacer:
         self._changed = anyio.Event()
 
     def _enter(self, pcm: bytes) -> None:
-        """Cut new output where one phrase ends, so that every piece has one origin."""
+        """Cut new output where a phrase ends, so that every piece has one origin."""
         if self._ended:
             return
         at = 0
@@ -260,7 +154,7 @@ class AudioPacer:
             leaves = self._played_out(self._ready[0].samples.length) - self._lead_s
             if leaves <= self._clock.now():
                 break
-            await self._clock.sleep_until(leaves)  # what was first may be gone after that
+            await self._clock.sleep_until(leaves)  # what was first may be dropped meanwhile
         piece = self._ready.popleft()
         self._ready_samples -= piece.samples.length
         if self._played_out() < self._clock.now():
@@ -272,9 +166,3 @@ class AudioPacer:
     def _played_out(self, more: int = 0) -> float:
         """When everything that was sent, and ``more`` samples, will have been played."""
         return self._playing_since + (self._to_play + more) / SAMPLE_RATE
-
-
-def first_audible(pcm: bytes) -> int | None:
-    """The first sample of at least 1 % of full scale (-40 dBFS)."""
-    loud = np.flatnonzero(np.abs(np.frombuffer(pcm, dtype="<i2").astype(np.int32)) >= 328)
-    return int(loud[0]) if loud.size else None

@@ -1,4 +1,4 @@
-"""What a client reads from a reply, as plain values."""
+"""The events that a client reads from a reply."""
 
 from __future__ import annotations
 
@@ -11,29 +11,15 @@ from specstream.errors import ProtocolError
 from specstream.types import AvatarCue, ScenePrompt, Span
 from specstream.ws.realtime.resources import EndStatus, Response, Usage, Word
 
-__all__ = [
-    "AudioDelta",
-    "AvatarDelta",
-    "Done",
-    "Problem",
-    "PromptDelta",
-    "RealtimeEvent",
-    "ReasoningDelta",
-    "Report",
-    "Revoked",
-    "TextDelta",
-    "translate",
-]
-
 V = TypeVar("V", AvatarCue, ScenePrompt)
 
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """New text. In an audio reply it is the spoken text, without tags.
+    """New text; in an audio reply the spoken text, without tags.
 
-    ``tokens`` and ``chars`` are where it lies in the reply as the model wrote it; ``drafted`` and
-    ``accepted`` are those of the ``round`` that it came from, of which there may be more deltas.
+    ``tokens`` and ``chars`` are its place in the reply as the model wrote it; ``drafted`` and
+    ``accepted`` belong to its ``round``, which may have more deltas.
     """
 
     text: str
@@ -47,7 +33,7 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """New text that the model wrote for itself; no part of the reply."""
+    """New reasoning text; not part of the reply."""
 
     text: str
     t_ms: float
@@ -57,7 +43,7 @@ class ReasoningDelta:
 class AudioDelta:
     """New audio: signed 16-bit little-endian mono at 24 kHz.
 
-    ``samples`` is where it lies in the reply's audio; ``words`` are those that became known.
+    ``samples`` is its place in the reply's audio; ``words`` are those that became known.
     """
 
     pcm: bytes
@@ -68,7 +54,7 @@ class AudioDelta:
 
 @dataclass(frozen=True, slots=True)
 class AvatarDelta:
-    """One cue, its samples at 24 kHz. It may come before or after the audio that it goes with."""
+    """One cue, its samples at 24 kHz. It may come before or after its audio."""
 
     cue: AvatarCue
     t_ms: float
@@ -84,7 +70,7 @@ class PromptDelta:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """What ``stage`` made from the reply's text at or past ``from_char`` is taken back."""
+    """What ``stage`` made from the reply's text at or past ``from_char`` is revoked."""
 
     stage: str
     from_char: int
@@ -93,7 +79,7 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How the generation went, under the names that the command line uses."""
+    """The generation's figures, under the names that the command line uses."""
 
     figures: dict[str, Any]
     t_ms: float
@@ -156,19 +142,19 @@ RealtimeEvent = (
 
 
 def translate(event: ev.ServerEvent) -> RealtimeEvent | None:
-    """A wire event as a reader sees it; None for one that says nothing to a reader.
+    """A wire event as a reader sees it; None for one that a reader needs not see.
 
     Raises:
         ProtocolError: the event lacks something.
     """
     at = event.specstream
     match event:
-        case ev.TextDelta(delta=text) | ev.TranscriptDelta(delta=text):
+        case ev.TextDelta(type="specstream.reasoning.delta", delta=text):
+            return ReasoningDelta(text, at.t_ms)
+        case ev.TextDelta(delta=text):
             tokens, chars = at.tokens or Span(0, 0), at.chars or Span(0, 0)
             figures = (at.round or 0, at.drafted or 0, at.accepted or 0)
             return TextDelta(text, tokens, chars, *figures, at.t_ms)
-        case ev.ReasoningDelta(delta=text):
-            return ReasoningDelta(text, at.t_ms)
         case ev.AudioDelta(delta=data):
             pcm = base64.b64decode(data)
             samples = at.samples or Span(0, len(pcm) // 2)
@@ -181,7 +167,7 @@ def translate(event: ev.ServerEvent) -> RealtimeEvent | None:
             return Revoked(stage, from_char, at.t_ms)
         case ev.ReportEvent(report=report):
             return Report(report, at.t_ms)
-        case ev.ResponseDone(response=response):
+        case ev.ResponseEvent(type="response.done", response=response):
             return Done.of(response, at.t_ms)
         case ev.ErrorEvent(error=error) if error.code != "response_cancel_not_active":
             return Problem(error.code or "error", error.message, at.t_ms)

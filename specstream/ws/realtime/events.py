@@ -1,48 +1,18 @@
 """The frames that a server sends; the client reads them with the same models.
 
-Every frame has an ``event_id``, and in ``specstream`` its number in the session's one ordered log
+Every frame has an ``event_id``, and in ``specstream`` its number in the session's event log
 (``seq``) and the session's clock (``t_ms``). Reading is lenient: unknown keys are ignored.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, Field, ValidationError
 
 from specstream.errors import ProtocolError
 from specstream.ws.realtime.resources import Extra, Item, Part, Response
-
-__all__ = [
-    "AudioDelta",
-    "AudioDone",
-    "AvatarDelta",
-    "ContentPartAdded",
-    "ContentPartDone",
-    "ErrorEvent",
-    "ItemAdded",
-    "ItemDeleted",
-    "ItemDone",
-    "ItemRetrieved",
-    "ItemTruncated",
-    "OutputItemAdded",
-    "OutputItemDone",
-    "PromptDelta",
-    "ReasoningDelta",
-    "ReportEvent",
-    "ResponseCreated",
-    "ResponseDone",
-    "RevokeEvent",
-    "ServerEvent",
-    "SessionCreated",
-    "SessionUpdated",
-    "TextDelta",
-    "TextDone",
-    "TranscriptDelta",
-    "TranscriptDone",
-    "parse_server_event",
-]
 
 
 class ServerEvent(BaseModel):
@@ -53,17 +23,10 @@ class ServerEvent(BaseModel):
     specstream: Extra = Field(default_factory=Extra)
 
 
-class SessionCreated(ServerEvent):
-    """The first frame of every connection."""
+class SessionEvent(ServerEvent):
+    """All settings: the first frame of every connection, and the answer to ``session.update``."""
 
-    type: Literal["session.created"] = "session.created"
-    session: dict[str, Any]
-
-
-class SessionUpdated(ServerEvent):
-    """Answers ``session.update`` with all settings."""
-
-    type: Literal["session.updated"] = "session.updated"
+    type: Literal["session.created", "session.updated"]
     session: dict[str, Any]
 
 
@@ -84,28 +47,19 @@ class ErrorEvent(ServerEvent):
     error: ErrorDetail
 
 
-class _ItemEvent(ServerEvent):
+class ItemEvent(ServerEvent):
+    """An item entered the conversation, or is final."""
+
+    type: Literal["conversation.item.added", "conversation.item.done"]
     item: Item
-
-
-class ItemAdded(_ItemEvent):
-    """An item entered the conversation."""
-
-    type: Literal["conversation.item.added"] = "conversation.item.added"
     previous_item_id: str | None = None
 
 
-class ItemDone(_ItemEvent):
-    """An item is final."""
-
-    type: Literal["conversation.item.done"] = "conversation.item.done"
-    previous_item_id: str | None = None
-
-
-class ItemRetrieved(_ItemEvent):
+class ItemRetrieved(ServerEvent):
     """Answers ``conversation.item.retrieve``."""
 
     type: Literal["conversation.item.retrieved"] = "conversation.item.retrieved"
+    item: Item
 
 
 class ItemDeleted(ServerEvent):
@@ -124,17 +78,10 @@ class ItemTruncated(ServerEvent):
     audio_end_ms: int
 
 
-class ResponseCreated(ServerEvent):
-    """A response begins."""
+class ResponseEvent(ServerEvent):
+    """A response begins, or has ended, however it ended; nothing of it follows."""
 
-    type: Literal["response.created"] = "response.created"
-    response: Response
-
-
-class ResponseDone(ServerEvent):
-    """A response has ended, however it ended; nothing of it follows."""
-
-    type: Literal["response.done"] = "response.done"
+    type: Literal["response.created", "response.done"]
     response: Response
 
 
@@ -143,18 +90,18 @@ class _OutputEvent(ServerEvent):
     output_index: int = 0
 
 
-class OutputItemAdded(_OutputEvent):
-    """The response's item begins."""
+class OutputItemEvent(_OutputEvent):
+    """The response's item begins, or is final."""
 
-    type: Literal["response.output_item.added"] = "response.output_item.added"
+    type: Literal["response.output_item.added", "response.output_item.done"]
     item: Item
 
 
-class OutputItemDone(_OutputEvent):
-    """The response's item is final."""
+class ReportEvent(_OutputEvent):
+    """How the generation went; comes right before ``response.done``."""
 
-    type: Literal["response.output_item.done"] = "response.output_item.done"
-    item: Item
+    type: Literal["specstream.report"] = "specstream.report"
+    report: dict[str, Any]
 
 
 class _ContentEvent(_OutputEvent):
@@ -162,24 +109,21 @@ class _ContentEvent(_OutputEvent):
     content_index: int = 0
 
 
-class ContentPartAdded(_ContentEvent):
-    """The item's content begins."""
+class ContentPartEvent(_ContentEvent):
+    """The item's content begins, or is final."""
 
-    type: Literal["response.content_part.added"] = "response.content_part.added"
-    part: Part
-
-
-class ContentPartDone(_ContentEvent):
-    """The item's content is final."""
-
-    type: Literal["response.content_part.done"] = "response.content_part.done"
+    type: Literal["response.content_part.added", "response.content_part.done"]
     part: Part
 
 
 class TextDelta(_ContentEvent):
-    """New text, as the model wrote it."""
+    """New text: as the model wrote it, as it is spoken (without tags), or reasoning."""
 
-    type: Literal["response.output_text.delta"] = "response.output_text.delta"
+    type: Literal[
+        "response.output_text.delta",
+        "response.output_audio_transcript.delta",
+        "specstream.reasoning.delta",
+    ]
     delta: str
 
 
@@ -188,15 +132,6 @@ class TextDone(_ContentEvent):
 
     type: Literal["response.output_text.done"] = "response.output_text.done"
     text: str
-
-
-class TranscriptDelta(_ContentEvent):
-    """New spoken text: what the model wrote, without tags."""
-
-    type: Literal["response.output_audio_transcript.delta"] = (
-        "response.output_audio_transcript.delta"
-    )
-    delta: str
 
 
 class TranscriptDone(_ContentEvent):
@@ -233,13 +168,6 @@ class PromptDelta(_ContentEvent):
     shot: dict[str, Any]
 
 
-class ReasoningDelta(_ContentEvent):
-    """New text that the model wrote for itself: no part of the item, never spoken."""
-
-    type: Literal["specstream.reasoning.delta"] = "specstream.reasoning.delta"
-    delta: str
-
-
 class RevokeEvent(_ContentEvent):
     """What ``stage`` made from the reply's text at or past ``from_char`` is taken back."""
 
@@ -248,19 +176,14 @@ class RevokeEvent(_ContentEvent):
     from_char: int
 
 
-class ReportEvent(_OutputEvent):
-    """How the generation went; comes right before ``response.done``."""
-
-    type: Literal["specstream.report"] = "specstream.report"
-    report: dict[str, Any]
-
-
-def _leaves(cls: type[ServerEvent]) -> list[type[ServerEvent]]:
-    below = cls.__subclasses__()
-    return [leaf for sub in below for leaf in _leaves(sub)] if below else [cls]
+def _by_type(cls: type[ServerEvent]) -> dict[str, type[ServerEvent]]:
+    known = dict.fromkeys(get_args(cls.model_fields["type"].annotation), cls)
+    for sub in cls.__subclasses__():
+        known |= _by_type(sub)
+    return known
 
 
-_KNOWN = {cls.model_fields["type"].default: cls for cls in _leaves(ServerEvent)}
+_KNOWN = _by_type(ServerEvent)
 
 
 def parse_server_event(frame: str | bytes) -> ServerEvent:

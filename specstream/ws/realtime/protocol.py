@@ -1,43 +1,19 @@
 """The frames that a client may send, read strictly.
 
-The wire is the OpenAI Realtime protocol (GA) over WebSocket: one JSON object per text frame. What
-is our own rides in a ``specstream`` field. No sockets and no torch in here; ``docs/protocol.md``
-has the whole of it, `specstream.ws.realtime.events` what a server sends.
+The wire is the OpenAI Realtime protocol (GA) over WebSocket: one JSON object per text frame, our
+extensions in a ``specstream`` field. ``docs/protocol.md`` documents it,
+`specstream.ws.realtime.events` has the frames that a server sends.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    PrivateAttr,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, PrivateAttr, StringConstraints, model_validator
 
 from specstream.ws.realtime.settings import ResponseSettings, SessionSettings, leave_out
 from specstream.ws.realtime.wire import Ignored, Refused, Strict, validate
-
-__all__ = [
-    "MAX_STRUCTURE",
-    "ClientEvent",
-    "InputAudio",
-    "ItemCreate",
-    "ItemDelete",
-    "ItemInput",
-    "ItemReference",
-    "ItemRetrieve",
-    "ItemTruncate",
-    "ResponseCancel",
-    "ResponseCreate",
-    "SessionUpdate",
-    "parse_client_event",
-    "parse_input",
-]
 
 _Id = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 _PARTS = {"system": "input_text", "user": "input_text", "assistant": "output_text"}
@@ -79,12 +55,12 @@ class ItemInput(Strict):
 
     @property
     def text(self) -> str:
-        """All parts laid end to end."""
+        """The text of all parts."""
         return "".join(part.text or "" for part in self.content)
 
 
 class ItemReference(Strict):
-    """An item of the conversation, named instead of repeated."""
+    """An item of the conversation, by its id."""
 
     type: Literal["item_reference"]
     id: str
@@ -111,20 +87,9 @@ class SessionUpdate(ClientEvent):
         """What the answer must mention."""
         return self._ignored
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _only_what_is_served(cls, data: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
-        session = data.get("session") if isinstance(data, dict) else None
-        if not isinstance(session, dict):
-            return read(data)
-        served, ignored = leave_out(session)
-        event = read({**data, "session": served})
-        event._ignored = ignored
-        return event
-
 
 class InputAudio(ClientEvent):
-    """Microphone audio, or what to do with it. Nobody listens here: it is read over."""
+    """Microphone audio, or what to do with it; this server hears none and ignores it."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -179,22 +144,18 @@ class ResponseCancel(ClientEvent):
 
 
 _KNOWN: dict[str, type[ClientEvent]] = {
-    "session.update": SessionUpdate,
-    "conversation.item.create": ItemCreate,
-    "conversation.item.delete": ItemDelete,
-    "conversation.item.retrieve": ItemRetrieve,
-    "conversation.item.truncate": ItemTruncate,
-    "response.create": ResponseCreate,
-    "response.cancel": ResponseCancel,
-    "input_audio_buffer.append": InputAudio,
-    "input_audio_buffer.commit": InputAudio,
-    "input_audio_buffer.clear": InputAudio,
+    name: model
+    for model in (
+        *(SessionUpdate, ItemCreate, ItemDelete, ItemRetrieve, ItemTruncate),
+        *(ResponseCreate, ResponseCancel, InputAudio),
+    )
+    for name in get_args(model.model_fields["type"].annotation)
 }
 _WEBRTC_ONLY = "output_audio_buffer.clear"
 
 _MAX_DEPTH = 64
 MAX_STRUCTURE = 64 << 10
-"""Characters of a frame outside of its strings: what reading it takes grows with these."""
+"""Characters of a frame outside of its strings: the cost of parsing grows with these."""
 
 
 def parse_client_event(frame: str) -> ClientEvent:
@@ -209,7 +170,7 @@ def parse_client_event(frame: str) -> ClientEvent:
         raise Refused("invalid_json", message)
     try:
         data = json.loads(frame)
-        # Half a surrogate pair, or what nests too deep, can be read but not be sent back.
+        # Half a surrogate pair, or too deep nesting, can be parsed but not be serialized again.
         json.dumps(data, ensure_ascii=False).encode()
         _check_depth(data, _MAX_DEPTH)
     except (ValueError, RecursionError) as error:
@@ -217,15 +178,22 @@ def parse_client_event(frame: str) -> ClientEvent:
     if not isinstance(data, dict):
         raise Refused("invalid_json", "A frame is one JSON object.")
     event_id = data.get("event_id") if isinstance(data.get("event_id"), str) else None
+    ignored: list[Ignored] = []
     try:
-        return validate(_model_of(data.get("type")), data)
+        model = _model_of(data.get("type"))
+        if model is SessionUpdate and isinstance(data.get("session"), dict):
+            data["session"], ignored = leave_out(data["session"])
+        event = validate(model, data)
     except Refused as refusal:
         refusal.event_id = event_id
         raise
+    if isinstance(event, SessionUpdate):
+        event._ignored = ignored
+    return event
 
 
 def _structure(frame: str) -> int:
-    """How many characters lie outside of the strings."""
+    """Number of characters outside of strings."""
     return sum(map(len, frame.replace("\\\\", "").replace('\\"', "").split('"')[::2]))
 
 
@@ -259,9 +227,7 @@ def parse_input(items: list[dict[str, Any]]) -> list[ItemInput | ItemReference]:
     """
     parsed: list[ItemInput | ItemReference] = []
     for index, item in enumerate(items):
-        at = f"response.input[{index}]"
-        if item.get("type") == "item_reference":
-            parsed.append(validate(ItemReference, item, at=at))
-        else:
-            parsed.append(validate(ItemInput, item, at=at))
+        reference = item.get("type") == "item_reference"
+        model: type[ItemInput | ItemReference] = ItemReference if reference else ItemInput
+        parsed.append(validate(model, item, at=f"response.input[{index}]"))
     return parsed

@@ -1,4 +1,4 @@
-"""What a turn is asked to do, and what it works with."""
+"""What a response is asked for, and what it works with."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ import anyio
 
 from specstream.pipeline.stage import Pipeline
 from specstream.types import Message, SamplingParams
+from specstream.ws.clock import Clock, SystemClock
 from specstream.ws.counters import Counters
-from specstream.ws.realtime.audio import Clock
+from specstream.ws.realtime.adapter_pool import Factories
 from specstream.ws.realtime.conversation import Conversation
 from specstream.ws.realtime.outbox import Outbox
-from specstream.ws.realtime.settings import OwnEvent
+from specstream.ws.realtime.settings import OwnEvent, SessionSettings
 
-__all__ = ["Order", "Replies", "ResponseContext"]
+__all__ = ["Engine", "Replies", "ResponseContext", "ResponseRequest", "Service"]
 
 
 class Replies(Protocol):
-    """What a turn needs of `specstream.Session`."""
+    """What a response needs of `specstream.Session`."""
 
     def reply(
         self,
@@ -38,11 +39,19 @@ class Replies(Protocol):
         ...
 
 
+class Engine(Protocol):
+    """What the server needs of `specstream.Engine`."""
+
+    def session(self) -> Replies:
+        """A conversation with a cache of its own."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class Order:
+class ResponseRequest:
     """What was asked for, with every default filled in.
 
-    ``conversation`` is the one that the reply is written to; None for an out-of-band response.
+    The reply is written to ``conversation``; None for an out-of-band response.
     """
 
     messages: list[Message]
@@ -57,14 +66,31 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseContext:
-    """What a turn works with; ``places`` are what the session's replies out of band share."""
+class Service:
+    """What all sessions of a server share.
 
+    ``clock`` paces audio, ``timer`` is for rate limits and slow readers; for ``lead_s``,
+    ``buffer_s`` and ``idle_s`` see `RealtimeServer`.
+    """
+
+    engine: Engine
+    settings: SessionSettings
+    params: SamplingParams = field(default_factory=SamplingParams)
+    factories: Factories = field(default_factory=Factories)
+    clock: Clock = field(default_factory=SystemClock)
+    timer: Clock = field(default_factory=SystemClock)
+    counters: Counters = field(default_factory=Counters)
+    lead_s: float = 2.0
+    buffer_s: float = 30.0
+    idle_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseContext:
+    """What a response works with; the out-of-band responses of a session share ``out_of_band``."""
+
+    service: Service
     replies: Replies
     pipeline: Pipeline
     outbox: Outbox
-    clock: Clock
-    counters: Counters
-    lead_s: float = 2.0
-    buffer_s: float = 30.0
-    places: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(1))
+    out_of_band: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(1))

@@ -1,4 +1,4 @@
-"""The things that frames are about: items, responses, usage, and where content came from."""
+"""What frames describe: items, responses, usage, and where content came from."""
 
 from __future__ import annotations
 
@@ -11,18 +11,6 @@ from specstream.metrics import Report
 from specstream.types import Span
 from specstream.ws.realtime.wire import Ignored, Sparse
 
-__all__ = [
-    "EndStatus",
-    "Extra",
-    "Item",
-    "Part",
-    "Response",
-    "Status",
-    "StatusDetails",
-    "Usage",
-    "Word",
-]
-
 EndStatus = Literal["completed", "cancelled", "incomplete", "failed"]
 Status = Literal["in_progress"] | EndStatus
 Reason = Literal["client_cancelled", "max_output_tokens"]
@@ -33,7 +21,7 @@ _REASONS: dict[EndStatus, Reason] = {
 
 
 class Word(Sparse):
-    """A spoken word: where it lies in the turn's audio (24 kHz) and in the reply's text."""
+    """A spoken word: its place in the response's audio (24 kHz) and in the reply's text."""
 
     text: str
     samples: Span
@@ -41,10 +29,11 @@ class Word(Sparse):
 
 
 class Extra(Sparse):
-    """The ``specstream`` field: where a frame stands, and where its content came from.
+    """The ``specstream`` field: a frame's number and time, and where its content came from.
 
     ``tokens`` and ``chars`` are ranges in the reply as the model wrote it, ``samples`` a range in
-    the turn's audio at 24 kHz; all are half-open. ``ignored`` is what a client sent in vain.
+    the response's audio at 24 kHz; all are half-open. ``ignored``: what was ignored of a client's
+    frame.
     """
 
     seq: int = 0
@@ -95,27 +84,22 @@ class StatusDetails(Sparse):
 
     @classmethod
     def of(cls, status: EndStatus, error: BaseException | None) -> StatusDetails:
-        """Only what was raised on purpose is told to the client; the rest is for the log.
+        """The client is told the text of typed errors only; others are for the log.
 
-        A cancelled response has an error only when the server cancelled it.
+        A cancelled response has an error only if the server cancelled it.
         """
-        failure = None
         cancelled_here = status == "cancelled" and error is not None
-        if status == "failed" or cancelled_here:
-            failure = Failure(
-                type="server_error",
-                code="server_error",
-                message="The response broke; see the server's log.",
-            )
-            if isinstance(error, SpecstreamError):
-                failure.code, failure.message = error.code, str(error)
-        return cls(
-            type=status, reason=None if cancelled_here else _REASONS.get(status), error=failure
-        )
+        if status != "failed" and not cancelled_here:
+            return cls(type=status, reason=_REASONS.get(status))
+        code, message = "server_error", "The response broke; see the server's log."
+        if isinstance(error, SpecstreamError):
+            code, message = error.code, str(error)
+        failure = Failure(type="server_error", code=code, message=message)
+        return cls(type=status, error=failure)
 
 
 class CachedTokens(BaseModel):
-    """Tokens of the prompt that were still in the cache, by kind."""
+    """Prompt tokens that were in the cache, by kind."""
 
     text_tokens: int = 0
     audio_tokens: int = 0
@@ -123,7 +107,7 @@ class CachedTokens(BaseModel):
 
 
 class InputTokens(BaseModel):
-    """Tokens of the prompt, by kind; the cached ones are among them."""
+    """Prompt tokens by kind, the cached ones included."""
 
     text_tokens: int = 0
     audio_tokens: int = 0
@@ -133,14 +117,14 @@ class InputTokens(BaseModel):
 
 
 class OutputTokens(BaseModel):
-    """Tokens of the reply, by kind. Speech is made from text, so there are no audio tokens."""
+    """Reply tokens by kind; speech is made from text, so there are no audio tokens."""
 
     text_tokens: int = 0
     audio_tokens: int = 0
 
 
 class Usage(BaseModel):
-    """How many tokens a response took."""
+    """The token counts of a response."""
 
     total_tokens: int
     input_tokens: int
@@ -150,28 +134,22 @@ class Usage(BaseModel):
 
     @classmethod
     def of(cls, report: Report | None) -> Usage:
-        """The report's tokens under the protocol's names; without one nothing was read or written.
-
-        Clients read the counts of every ended response, also of one that never began.
-        """
-        if report is None:
-            inputs, outputs = InputTokens(), OutputTokens()
-            return cls(
-                total_tokens=0,
-                input_tokens=0,
-                output_tokens=0,
-                input_token_details=inputs,
-                output_token_details=outputs,
+        """The report's token counts; zeros for a response that never began, as clients read them."""
+        read, cached, written = 0, 0, 0
+        if report is not None:
+            read, cached, written = (
+                report.prompt_tokens,
+                report.reused_tokens,
+                len(report.token_ids),
             )
-        written = len(report.token_ids)
         return cls(
-            total_tokens=report.prompt_tokens + written,
-            input_tokens=report.prompt_tokens,
+            total_tokens=read + written,
+            input_tokens=read,
             output_tokens=written,
             input_token_details=InputTokens(
-                text_tokens=report.prompt_tokens,
-                cached_tokens=report.reused_tokens,
-                cached_tokens_details=CachedTokens(text_tokens=report.reused_tokens),
+                text_tokens=read,
+                cached_tokens=cached,
+                cached_tokens_details=CachedTokens(text_tokens=cached),
             ),
             output_token_details=OutputTokens(text_tokens=written),
         )

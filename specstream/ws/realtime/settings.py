@@ -2,50 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Annotated, Any, Literal
+from dataclasses import fields, replace
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from specstream.errors import PromptError, SamplingError
 from specstream.types import SamplingParams, template_kwargs
-from specstream.ws.realtime.wire import Ignored, Refused, Strict, unused, validate
+from specstream.ws.realtime.wire import Ignored, Refused, Strict, unused
 
 __all__ = [
     "MAX_SETTINGS",
     "OwnEvent",
-    "ResponseAudio",
-    "ResponseOwn",
+    "ResponseSettings",
     "Sampling",
     "SessionSettings",
-    "TokenLimit",
     "leave_out",
     "sampling_params",
 ]
 
 MAX_SETTINGS = 128 << 10
-"""Characters of a session's settings as JSON: they are echoed whole at every update."""
+"""Characters of a session's settings as JSON: every update echoes all of them."""
 
 _NO_TOOLS = "this server calls no tools"
 _NO_PROMPTS = "this server stores no prompt templates"
 _NO_AUDIO = "this server hears no audio; send text with 'conversation.item.create'"
-_NO_REASONING = "the model's reasoning can't be set"
 _UNSERVED: dict[str, Any] = {
-    "tools": _NO_TOOLS,
-    "tool_choice": _NO_TOOLS,
-    "parallel_tool_calls": _NO_TOOLS,
+    **dict.fromkeys(("tools", "tool_choice", "parallel_tool_calls"), _NO_TOOLS),
     "prompt": _NO_PROMPTS,
-    "reasoning": _NO_REASONING,
+    "reasoning": "the model's reasoning can't be set",
     "tracing": "this server sends no traces anywhere",
     "truncation": "the conversation is not truncated; delete items when it grows too long",
     "include": "there is nothing more to include",
     "audio": {
-        "input": {
-            "format": _NO_AUDIO,
-            "noise_reduction": _NO_AUDIO,
-            "transcription": _NO_AUDIO,
-            "turn_detection": _NO_AUDIO,
-        },
+        "input": dict.fromkeys(
+            ("format", "noise_reduction", "transcription", "turn_detection"), _NO_AUDIO
+        ),
         "output": {"speed": "this server speaks at speed 1.0 only"},
     },
 }
@@ -55,9 +47,8 @@ OwnEvent = Literal["avatar", "prompt", "reasoning", "revoke", "report"]
 
 
 def _token_limit(value: Any) -> Any:
-    if value == "inf" or (isinstance(value, int) and not isinstance(value, bool)):
-        if value == "inf" or 1 <= value <= 4096:
-            return value
+    if value == "inf" or (type(value) is int and 1 <= value <= 4096):
+        return value
     raise ValueError('an integer from 1 to 4096, or "inf"')
 
 
@@ -74,12 +65,34 @@ def _variables(value: Any) -> dict[str, Any]:
         raise ValueError(str(error).removeprefix("chat_template_kwargs: ")) from None
 
 
+def _small(value: dict[str, str]) -> dict[str, str]:
+    if any(len(key) > 64 or len(text) > 512 for key, text in value.items()):
+        raise ValueError("keys have at most 64 characters and values at most 512")
+    if len(value) > 16:
+        raise ValueError("at most 16 pairs")
+    return value
+
+
 TokenLimit = Annotated[Any, BeforeValidator(_token_limit)]
 Modalities = Annotated[list[Literal["text", "audio"]], AfterValidator(_one_modality)]
 NoTools = Annotated[Any, BeforeValidator(unused(f"{_NO_TOOLS}; leave the list empty"))]
 NoPrompt = Annotated[Any, BeforeValidator(unused(_NO_PROMPTS))]
 Texts = Annotated[tuple[str, ...], Field(max_length=64)]
 TemplateKwargs = Annotated[dict[str, Any], BeforeValidator(_variables)]
+Metadata = Annotated[dict[str, str], AfterValidator(_small)]
+Voice = str | dict[str, str]
+
+
+class Group(Strict):
+    """Settings that an update merges one by one; any other value is replaced whole."""
+
+    def merged(self, update: Self) -> Self:
+        """These settings with every field that ``update`` names replaced."""
+        changes: dict[str, Any] = {}
+        for name in update.model_fields_set:
+            old, new = getattr(self, name), getattr(update, name)
+            changes[name] = old.merged(new) if isinstance(old, Group) else new
+        return self.model_copy(update=changes)
 
 
 class AudioFormat(Strict):
@@ -89,16 +102,16 @@ class AudioFormat(Strict):
     rate: Literal[24000] = 24000
 
 
-class AudioOutput(Strict):
+class AudioOutput(Group):
     """``voice`` is kept and echoed; the server speaks with the voice that it was started with."""
 
     format: AudioFormat = AudioFormat()
-    voice: str | dict[str, str] = "default"
+    voice: Voice = "default"
     speed: float = 1.0
 
 
-class AudioInput(Strict):
-    """Nothing of it is served: this server hears no audio."""
+class AudioInput(Group):
+    """Not served: this server hears no audio."""
 
     format: None = None
     noise_reduction: None = None
@@ -106,14 +119,14 @@ class AudioInput(Strict):
     turn_detection: None = None
 
 
-class Audio(Strict):
+class Audio(Group):
     """Audio in and out."""
 
     input: AudioInput = AudioInput()
     output: AudioOutput = AudioOutput()
 
 
-class Sampling(Strict):
+class Sampling(Group):
     """How tokens are drawn: the plain data of `SamplingParams`. Null is the server's default."""
 
     temperature: float | None = None
@@ -131,17 +144,31 @@ class Sampling(Strict):
     min_tokens: int | None = None
     seed: int | None = None
 
+    @classmethod
+    def dump(cls, params: SamplingParams) -> dict[str, Any]:
+        """The part of ``params`` that a client sends (``max_tokens`` is a setting of its own).
 
-class SessionOwn(Strict):
-    """``session.specstream``: our own event types that the client wants, and how replies are made."""
+        Raises:
+            SamplingError: a field that holds code can't be sent.
+        """
+        for field in fields(params):
+            sent = field.name in cls.model_fields or field.name == "max_tokens"
+            if not sent and getattr(params, field.name):
+                raise SamplingError(f"{field.name} can't be sent to a server")
+        values = {name: getattr(params, name) for name in cls.model_fields}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+class SessionOwn(Group):
+    """``session.specstream``: our event types that the client wants, and how replies are made."""
 
     events: list[OwnEvent] = []
     sampling: Sampling = Sampling()
     chat_template_kwargs: TemplateKwargs = {}
 
 
-class SessionSettings(Strict):
-    """The session as it stands. What `leave_out` takes out of updates keeps its default."""
+class SessionSettings(Group):
+    """The session as it stands. What `leave_out` removes from updates keeps its default."""
 
     type: Literal["realtime"]
     model: str = "specstream"
@@ -159,16 +186,13 @@ class SessionSettings(Strict):
     include: None = None
     specstream: SessionOwn = SessionOwn()
 
-    def merged(self, update: SessionSettings) -> SessionSettings:
-        """These settings with every field that ``update`` names replaced.
-
-        Objects that group settings are merged; lists, formats and the like are replaced whole.
+    def merged(self, update: Self) -> Self:
+        """See `Group.merged`.
 
         Raises:
-            Refused: a value doesn't go with another, or all of them are more than is kept.
+            Refused: together the settings are larger than `MAX_SETTINGS`.
         """
-        changes = update.model_dump(exclude_unset=True)
-        merged = validate(SessionSettings, _merge(self.model_dump(), changes), at="session")
+        merged = super().merged(update)
         if len(merged.model_dump_json()) > MAX_SETTINGS:
             message = f"The session's settings are longer than {MAX_SETTINGS} characters of JSON."
             raise Refused("settings_too_large", message, param="session")
@@ -178,9 +202,9 @@ class SessionSettings(Strict):
 def leave_out(update: dict[str, Any]) -> tuple[dict[str, Any], list[Ignored]]:
     """A ``session`` without the standard settings that this server can't serve, and what those were.
 
-    Clients send such settings as a matter of course (tools, turn detection), and some give the
-    session up at the first ``error``; so the rest of the update is taken, and the answer says what
-    was not. A value that asks for nothing is left out unmentioned.
+    Clients send such settings routinely (tools, turn detection), and some end the session at the
+    first ``error``; so the rest of the update is taken, and the answer lists what was ignored. A
+    value that asks for nothing is not listed.
     """
     ignored: list[Ignored] = []
 
@@ -201,22 +225,11 @@ def leave_out(update: dict[str, Any]) -> tuple[dict[str, Any], list[Ignored]]:
     return served(update, _UNSERVED, "session"), ignored
 
 
-_GROUPS = {"audio", "input", "output", "specstream", "sampling"}
-
-
-def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(old)
-    for key, value in new.items():
-        grouped = key in _GROUPS and isinstance(value, dict)
-        merged[key] = _merge(merged[key], value) if grouped else value
-    return merged
-
-
 class ResponseAudioOutput(Strict):
     """See `AudioOutput`."""
 
     format: AudioFormat = AudioFormat()
-    voice: str | dict[str, str] | None = None
+    voice: Voice | None = None
 
 
 class ResponseAudio(Strict):
@@ -244,20 +257,10 @@ class ResponseSettings(Strict):
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
     max_output_tokens: TokenLimit | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
     prompt: NoPrompt = None
     reasoning: dict[str, Any] | None = None
     specstream: ResponseOwn = ResponseOwn()
-
-    @field_validator("metadata")
-    @classmethod
-    def _small(cls, value: dict[str, str] | None) -> dict[str, str] | None:
-        for key, text in (value or {}).items():
-            if len(key) > 64 or len(text) > 512:
-                raise ValueError("keys have at most 64 characters and values at most 512")
-        if value and len(value) > 16:
-            raise ValueError("at most 16 pairs")
-        return value
 
 
 def sampling_params(

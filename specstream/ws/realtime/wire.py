@@ -1,4 +1,4 @@
-"""What all Realtime frames share: strict reading, sparse writing, the refusal, ids."""
+"""What all Realtime frames share: strict reading, sparse writing, refusals, ids."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ErrorType = Literal["invalid_request_error", "server_error"]
 
 
 class Refused(ProtocolError):
-    """A client event that can't be honoured; becomes an ``error`` event, the session goes on."""
+    """A client event that can't be served; becomes an ``error`` event, and the session goes on."""
 
     def __init__(
         self,
@@ -49,21 +49,19 @@ class Refused(ProtocolError):
         event_id: str | None = None,
     ) -> None:
         super().__init__(message)
-        self.code = code
-        self.message = message
-        self.param = param
+        self.code, self.message, self.param = code, message, param
         self.type: ErrorType = type
         self.event_id = event_id
 
 
 class Strict(BaseModel):
-    """Read from a client: a key that we don't know is refused, never dropped."""
+    """Read from a client: an unknown key is refused, never dropped."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Sparse(BaseModel):
-    """Written to a client: what is None is left out."""
+    """Written to a client: fields that are None are left out."""
 
     @model_serializer(mode="wrap")
     def _without_none(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -71,7 +69,7 @@ class Sparse(BaseModel):
 
 
 class Ignored(BaseModel):
-    """Something of a frame that was left undone while the rest was done; told in ``specstream``."""
+    """A part of a client's frame that was ignored; reported in ``specstream``."""
 
     code: Literal["unsupported_setting", "input_audio_not_supported"] = "unsupported_setting"
     param: str
@@ -79,7 +77,7 @@ class Ignored(BaseModel):
 
 
 def unused(why: str) -> Callable[[Any], Any]:
-    """A check for a field of the standard that may only be empty here; ``why`` tells the client."""
+    """A validator for a standard field that must be empty here; ``why`` tells the client."""
 
     def check(value: Any) -> Any:
         if value:

@@ -15,23 +15,23 @@ from specstream.errors import ConnectionFailed
 from specstream.ws.listen import CLOSE_TIMEOUT
 from specstream.ws.stage.codec import MAX_MESSAGE
 from specstream.ws.stage.frames import Frame
-from specstream.ws.stage.protocol import Conversation, Item
+from specstream.ws.stage.protocol import Item, StageRules
 
 __all__ = ["MAX_SIZE", "Channel"]
 
 MAX_SIZE = 4 * MAX_MESSAGE + 1024
-"""What the socket itself refuses (with 1009, and no word): a little more than we refuse."""
+"""Limit of the socket itself, which closes with 1009 and no error frame; above our own limit."""
 
 
 class Channel:
-    """Sends and receives what the `Conversation` allows.
+    """Sends and receives what the `StageRules` allows.
 
-    One task writes, for as long as the connection lives: a frame and its audio go out as one, and a
-    turn that is cancelled never cuts a message in two. What is posted waits in a queue that the
-    protocol's windows bound. The owner calls `close` or `abort` in the end.
+    One task writes for the life of the connection, so that a frame and its audio are sent together
+    and a cancelled turn never cuts a message in two. The protocol's windows bound the queue of
+    what is posted. The owner calls `close` or `abort` in the end.
     """
 
-    def __init__(self, socket: Connection, rules: Conversation, peer: str) -> None:
+    def __init__(self, socket: Connection, rules: StageRules, peer: str) -> None:
         self.rules = rules
         self._socket = socket
         self._peer = peer

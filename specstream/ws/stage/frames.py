@@ -1,7 +1,7 @@
 """The frames of ``specstream.stage.v1``, one pydantic model each.
 
-Told apart by ``type``. A frame that carries speech names the number of the audio message that follows
-it (`specstream.ws.stage.codec`).
+``type`` tells them apart. A frame that carries speech names the number of the audio message that
+follows it (`specstream.ws.stage.codec`).
 """
 
 from __future__ import annotations
@@ -12,44 +12,21 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from specstream.errors import AdapterFailed, SpecstreamError
+from specstream.pipeline.adapters import AdapterKind
 from specstream.pipeline.interfaces import VoiceCapabilities
 from specstream.pipeline.limits import MAX_MARKS, MAX_RATE, MIN_RATE
 from specstream.types import AvatarCue, Mark, Phrase, ScenePrompt, Span, Speech
 
-__all__ = [
-    "MAX_WINDOW",
-    "SUBPROTOCOL",
-    "AckFrame",
-    "CancelFrame",
-    "CancelledFrame",
-    "ChunkFrame",
-    "CueFrame",
-    "DoneFrame",
-    "EndFrame",
-    "ErrorFrame",
-    "FlushFrame",
-    "FlushedFrame",
-    "Frame",
-    "Kind",
-    "PromptFrame",
-    "ReadyFrame",
-    "RevokeFrame",
-    "RevokedFrame",
-    "SpeechFrame",
-    "SpeechHead",
-    "StartFrame",
-]
-
 SUBPROTOCOL = "specstream.stage.v1"
 MAX_WINDOW = 1024
-"""The most items that may be on their way one way."""
-Kind = Literal["voice", "avatar", "prompt"]
+"""Maximum unacknowledged items per direction."""
+Kind = AdapterKind
 
-_LIMIT = 2**53 - 1  # so that every language's JSON numbers hold an offset exactly
+_LIMIT = 2**53 - 1  # the largest integer that JSON numbers of every language represent exactly
 
 
 def _in_range(value: Any) -> Any:
-    """Refuse a span that runs backwards or out of bounds, however deep it lies in ``value``."""
+    """Refuse a span that runs backwards or out of bounds, at any depth of ``value``."""
     if isinstance(value, Span):
         if not 0 <= value.start <= value.end <= _LIMIT:
             raise ValueError(f"[{value.start}, {value.end}] is not a range")
@@ -110,7 +87,7 @@ class _Speaking(_Model):
 
 
 class StartFrame(_Model):
-    """A turn begins. ``window``: how many items may be on their way to the client."""
+    """A turn begins. ``window``: maximum unacknowledged items on their way to the client."""
 
     type: Literal["start"] = "start"
     window: _Window
@@ -132,7 +109,7 @@ class RevokeFrame(_Model):
 
 
 class FlushFrame(_Model):
-    """Finish what is half-way."""
+    """Finish what is half made."""
 
     type: Literal["flush"] = "flush"
 
@@ -144,7 +121,7 @@ class EndFrame(_Model):
 
 
 class CancelFrame(_Model):
-    """The turn is not wanted any more."""
+    """Stop the turn."""
 
     type: Literal["cancel"] = "cancel"
     reason: Annotated[str, Field(max_length=1000)] = "cancelled"
@@ -158,7 +135,7 @@ class AckFrame(_Model):
 
 
 class ReadyFrame(_Model):
-    """The adapter's first frame. ``window``: how many items may be on their way to it."""
+    """The adapter's first frame. ``window``: maximum unacknowledged items on their way to it."""
 
     type: Literal["ready"] = "ready"
     kind: Kind
@@ -189,13 +166,13 @@ class PromptFrame(_Model):
 
 
 class FlushedFrame(_Model):
-    """Answers a flush, after what it brought out."""
+    """Answers a flush, after the items that it finished."""
 
     type: Literal["flushed"] = "flushed"
 
 
 class RevokedFrame(_Model):
-    """Answers a revoke: nothing that follows was made from the text that was taken back."""
+    """Answers a revoke: nothing that follows was made from the revoked text."""
 
     type: Literal["revoked"] = "revoked"
     from_char: _Count

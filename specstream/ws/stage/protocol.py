@@ -1,8 +1,8 @@
 """The rules of ``specstream.stage.v1`` without a socket: who may send what, and when.
 
-Frames lie in `specstream.ws.stage.frames`. Both sides keep a `Conversation`; because frames cross
-on their way, each side has a table of its own. A turn goes ``start``, items, ``end`` one way and
-items, ``done`` the other; ``cancel`` may come at any time after ``start`` and is answered by one
+The frames are in `specstream.ws.stage.frames`. Both sides keep a `StageRules`; because frames cross
+on the wire, each side has its own table. In a turn the client sends ``start``, items, ``end``, and
+the adapter items, ``done``; ``cancel`` may come at any time after ``start`` and is answered by one
 ``cancelled``. Then the next turn may start on the same connection.
 """
 
@@ -13,34 +13,19 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from specstream.types import AvatarCue, Flush, Phrase, Revoke, ScenePrompt, Speech
+from specstream.ws.stage import frames as fr
 from specstream.ws.stage.codec import AudioFrame, Violation, decode, encode
-from specstream.ws.stage.frames import (
-    AckFrame,
-    ChunkFrame,
-    CueFrame,
-    DoneFrame,
-    FlushedFrame,
-    FlushFrame,
-    Frame,
-    Kind,
-    PromptFrame,
-    ReadyFrame,
-    RevokedFrame,
-    RevokeFrame,
-    SpeechFrame,
-    SpeechHead,
-    StartFrame,
-)
+from specstream.ws.stage.frames import Frame, Kind
 
-__all__ = ["RULES", "WINDOW", "Conversation", "Item", "Role", "Rule", "State"]
+__all__ = ["RULES", "WINDOW", "Item", "Role", "Rule", "StageRules", "State"]
 
 WINDOW = 16
-"""Items on their way unacknowledged, in either direction: about a second of speech."""
+"""Default maximum of unacknowledged items per direction: about a second of speech."""
 
 Role = Literal["client", "adapter"]
 State = Literal["greeting", "idle", "open", "ending", "done", "cancelling", "closed"]
 Item = Phrase | Speech | AvatarCue | ScenePrompt | Flush | Revoke
-"""What flows in a turn and counts against the window."""
+"""What a turn carries and the window counts."""
 
 _INPUTS = ("chunk", "revoke", "flush")
 _OUTPUTS = ("speech", "cue", "prompt", "flushed", "revoked")
@@ -48,7 +33,7 @@ _MADE_BY: dict[str, Kind] = {"speech": "voice", "cue": "avatar", "prompt": "prom
 
 
 class Rule(NamedTuple):
-    """What may be sent and received in a state, and the state that follows."""
+    """The frames that may be sent and received in a state, with the state that follows."""
 
     sends: Mapping[str, State]
     receives: Mapping[str, State]
@@ -104,16 +89,16 @@ RULES: dict[Role, dict[State, Rule]] = {
 }
 
 
-class Conversation:
-    """One side of a connection.
+class StageRules:
+    """The protocol's state on one side of a connection.
 
-    ``send`` turns an item or frame into the messages to send; ``receive`` turns a message into an
-    item or frame. Both keep count of the turn's state, windows, audio numbers and open questions,
-    and raise `Violation` for what the rules don't allow; a peer that keeps to the rules can't
-    make the other side hold more than a window of items.
+    ``send`` turns an item or frame into messages, ``receive`` turns a message into an item or frame.
+    Both keep the turn's state, windows, audio numbers and unanswered questions, and raise
+    `Violation` for what the rules don't allow. So a peer can't make this side hold more than a
+    window of items.
 
     Attributes:
-        state: Where the turn is, seen from this side.
+        state: The state of the turn as seen from this side.
         room: How many items may be sent before the peer acknowledges some.
     """
 
@@ -129,7 +114,7 @@ class Conversation:
         self.room, self._allowance, self._taken = self._window_out, self._window_in, 0
         self._number_out = self._number_in = 0
         self._asked: deque[Frame] = deque()
-        self._owed: ChunkFrame | SpeechFrame | None = None  # its audio comes next
+        self._owed: fr.ChunkFrame | fr.SpeechFrame | None = None  # its audio comes next
 
     def may_send(self, frame_type: str) -> bool:
         """Whether the state allows it (the window is `room`)."""
@@ -169,20 +154,20 @@ class Conversation:
         self.state = state
         return self._item(frame)
 
-    def took(self) -> AckFrame | None:
-        """Note that a received item was used; gives the ack to send now, if one is due."""
+    def took(self) -> fr.AckFrame | None:
+        """Count a received item as used; returns the ack to send now, if one is due."""
         self._taken += 1
         if self._taken * 2 < self._window_in or not self.may_send("ack"):
             return None
         count, self._taken = self._taken, 0
-        return AckFrame(count=count)
+        return fr.AckFrame(count=count)
 
     def _next(self, verb: str, allowed: Mapping[str, State], frame: Frame) -> State:
         if frame.type not in allowed:
             raise Violation(f"{frame.type!r} may not {verb} in state {self.state!r}")
         if _MADE_BY.get(frame.type, self._kind) != self._kind:
             raise Violation(f"{frame.type!r} is nothing that a {self._kind} adapter makes")
-        if isinstance(frame, ChunkFrame):
+        if isinstance(frame, fr.ChunkFrame):
             wanted, other = frame.phrase, frame.speech
             if self._kind == "avatar":
                 wanted, other = other, wanted  # type: ignore[assignment]
@@ -192,14 +177,14 @@ class Conversation:
         return allowed[frame.type]
 
     def _count(self, frame: Frame, *, sent: bool) -> None:
-        """Keep the windows, and the list of what is to be answered."""
-        if isinstance(frame, (ReadyFrame, StartFrame)):
+        """Keep the windows and the list of unanswered questions."""
+        if isinstance(frame, (fr.ReadyFrame, fr.StartFrame)):
             if sent:
                 self._window_in = frame.window
             else:
                 self._window_out = frame.window
             self._begin()
-        elif isinstance(frame, AckFrame):
+        elif isinstance(frame, fr.AckFrame):
             if sent:
                 self._allowance += frame.count
             elif self.room + frame.count > self._window_out:
@@ -214,57 +199,58 @@ class Conversation:
         self._ask_or_answer(frame)
 
     def _ask_or_answer(self, frame: Frame) -> None:
-        if isinstance(frame, FlushFrame):
-            self._asked.append(FlushedFrame())
-        elif isinstance(frame, RevokeFrame):
-            self._asked.append(RevokedFrame(from_char=frame.from_char))
-        elif isinstance(frame, (FlushedFrame, RevokedFrame)):
+        if isinstance(frame, fr.FlushFrame):
+            self._asked.append(fr.FlushedFrame())
+        elif isinstance(frame, fr.RevokeFrame):
+            self._asked.append(fr.RevokedFrame(from_char=frame.from_char))
+        elif isinstance(frame, (fr.FlushedFrame, fr.RevokedFrame)):
             if not self._asked or self._asked.popleft() != frame:
                 raise Violation(f"{frame.type!r} is not the answer to what was asked first")
-        elif isinstance(frame, DoneFrame) and self._asked:
+        elif isinstance(frame, fr.DoneFrame) and self._asked:
             raise Violation("'done' came before a flush or revoke was answered")
 
     def _frame(self, what: Item | Frame) -> Frame:
         """The frame for an item; a speech frame is given the number of its audio."""
         client = self._role == "client"
-        if isinstance(what, Speech):
-            head, number = SpeechHead.of(what), self._number_out if what.pcm else None
-            if client:
-                return ChunkFrame(speech=head, audio=number)
-            return SpeechFrame(speech=head, audio=number)
-        if isinstance(what, Phrase):
-            return ChunkFrame(phrase=what)
-        if isinstance(what, AvatarCue):
-            return CueFrame(cue=what)
-        if isinstance(what, ScenePrompt):
-            return PromptFrame(prompt=what)
-        if isinstance(what, Flush):
-            return FlushFrame() if client else FlushedFrame()
-        if isinstance(what, Revoke):
-            kind = RevokeFrame if client else RevokedFrame
-            return kind(from_char=what.from_char)
+        match what:
+            case Speech(pcm=pcm):
+                kind = fr.ChunkFrame if client else fr.SpeechFrame
+                return kind(speech=fr.SpeechHead.of(what), audio=self._number_out if pcm else None)
+            case Phrase():
+                return fr.ChunkFrame(phrase=what)
+            case AvatarCue():
+                return fr.CueFrame(cue=what)
+            case ScenePrompt():
+                return fr.PromptFrame(prompt=what)
+            case Flush():
+                return fr.FlushFrame() if client else fr.FlushedFrame()
+            case Revoke(from_char=from_char):
+                return (fr.RevokeFrame if client else fr.RevokedFrame)(from_char=from_char)
         return what
 
     def _item(self, frame: Frame) -> Item | Frame | None:
-        if isinstance(frame, (ChunkFrame, SpeechFrame)) and frame.speech is not None:
-            due = self._number_in if frame.speech.samples.length else None
-            if frame.audio != due:
-                raise Violation(f"{frame.type!r} names audio message {frame.audio}, not {due}")
-            if due is None:
-                return frame.speech.join(b"")
-            self._owed = frame
-            return None
-        if isinstance(frame, ChunkFrame):
-            return frame.phrase
-        if isinstance(frame, CueFrame):
-            return frame.cue
-        if isinstance(frame, PromptFrame):
-            return frame.prompt
-        if isinstance(frame, (FlushFrame, FlushedFrame)):
-            return Flush()
-        if isinstance(frame, (RevokeFrame, RevokedFrame)):
-            return Revoke(frame.from_char)
-        return None if isinstance(frame, AckFrame) else frame
+        match frame:
+            case fr.ChunkFrame(speech=fr.SpeechHead() as head) | fr.SpeechFrame(speech=head):
+                due = self._number_in if head.samples.length else None
+                if frame.audio != due:
+                    raise Violation(f"{frame.type!r} names audio message {frame.audio}, not {due}")
+                if due is None:
+                    return head.join(b"")
+                self._owed = frame
+                return None
+            case fr.ChunkFrame():
+                return frame.phrase
+            case fr.CueFrame():
+                return frame.cue
+            case fr.PromptFrame():
+                return frame.prompt
+            case fr.FlushFrame() | fr.FlushedFrame():
+                return Flush()
+            case fr.RevokeFrame() | fr.RevokedFrame():
+                return Revoke(frame.from_char)
+            case fr.AckFrame():
+                return None
+        return frame
 
     def _join(self, audio: AudioFrame) -> Speech:
         owed, self._owed = self._owed, None

@@ -6,7 +6,6 @@ import asyncio
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from types import TracebackType
 from typing import Any
 
 import anyio
@@ -21,47 +20,37 @@ from specstream.pipeline.stage import as_failure
 from specstream.types import AvatarCue, Cancel, Flush, Phrase, Revoke, ScenePrompt, Speech
 from specstream.ws.listen import CLOSE_TIMEOUT
 from specstream.ws.log import LOG, shown
+from specstream.ws.stage import frames as fr
 from specstream.ws.stage.channel import MAX_SIZE, Channel
 from specstream.ws.stage.codec import Violation
-from specstream.ws.stage.frames import (
-    MAX_WINDOW,
-    SUBPROTOCOL,
-    CancelFrame,
-    CancelledFrame,
-    DoneFrame,
-    EndFrame,
-    ErrorFrame,
-    Kind,
-    ReadyFrame,
-    StartFrame,
-)
-from specstream.ws.stage.protocol import WINDOW, Conversation
+from specstream.ws.stage.frames import MAX_WINDOW, SUBPROTOCOL, Kind, ReadyFrame, StartFrame
+from specstream.ws.stage.protocol import WINDOW, StageRules
 
 __all__ = ["RemoteStage"]
 
 Input = Phrase | Speech
 Output = Speech | AvatarCue | ScenePrompt | Flush | Revoke | Cancel
 
-_MAX_IDLE = 2  # connections kept warm between turns; turns side by side may need more for a while
+_MAX_IDLE = 2  # connections kept open between turns; concurrent turns may use more
 
 
 class RemoteStage:
     """Stands for the stage of an adapter that ``specstream adapter KIND`` serves at ``url``.
 
-    It takes and gives the same items in the same order as the local stage, bit for bit. The
-    connection is opened at the first turn (or by `connect`) and kept for the next ones; one that
-    was lost is opened anew at the next turn. ``async with`` closes it in the end.
+    It takes and gives the same items in the same order as the local stage, bit for bit. The first
+    turn (or `connect`) opens the connection, later turns reuse it; a lost connection is opened
+    again at the next turn. ``async with`` closes it in the end.
 
     Args:
         url: ``ws://host:port`` or ``wss://host:port``.
-        kind: What the adapter at ``url`` is.
+        kind: The kind of the adapter at ``url``.
         name: The stage's name in events; the kind if not given.
-        window: How many items may be on their way here. A reader that stops reading stops the
+        window: Maximum unacknowledged items on their way here; a reader that stops reading stops the
             remote adapter after that many.
-        connect_timeout: Seconds until an address that doesn't answer is given up.
-        cancel_timeout: Seconds that the adapter may take to let go of a cancelled turn; after that
-            the turn ends here and the connection is dropped.
-        api_key: For an adapter that asks for one (``?token=`` in the address does as well).
+        connect_timeout: Seconds to wait for the connection.
+        cancel_timeout: Seconds that the adapter may take to end a cancelled turn; after that the
+            turn ends here and the connection is dropped.
+        api_key: Sent as a bearer token (``?token=`` in the address works as well).
         tls: Whom to trust behind ``wss://``, such as ``ssl.create_default_context(cafile="ca.pem")``.
             None: the authorities of this machine, or those in the file that ``SSL_CERT_FILE`` names.
 
@@ -101,7 +90,7 @@ class RemoteStage:
         self._idle: list[tuple[Channel, ReadyFrame]] = []
 
     async def connect(self) -> ReadyFrame:
-        """Open the connection now, so that the first turn doesn't wait; tells what is there.
+        """Open the connection now, so that the first turn doesn't wait; returns the greeting.
 
         Raises:
             ConnectionFailed: nobody answers at the address, or refuses.
@@ -113,19 +102,14 @@ class RemoteStage:
         return ready
 
     async def aclose(self) -> None:
-        """Close the connections that no turn is using; idempotent."""
+        """Close the connections that no turn uses. Idempotent."""
         while self._idle:
             await self._idle.pop()[0].close()
 
     async def __aenter__(self) -> RemoteStage:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
     async def run(self, items: Inlet[Any]) -> AsyncGenerator[Output, None]:
@@ -141,7 +125,7 @@ class RemoteStage:
                 yield item
             return
         channel, ready = taken
-        turn = _Turn(self.name, channel, items, self._start, self._cancel_timeout)
+        turn = RemoteTurn(self.name, channel, items, self._start, self._cancel_timeout)
         try:
             async with aclosing(turn.outputs()) as outputs:
                 async for output in outputs:
@@ -197,12 +181,12 @@ class RemoteStage:
             raise ConnectionFailed(f"can't reach {self._who}: {why}; {hint}") from error
 
     async def _greet(self, socket: ClientConnection) -> tuple[Channel, ReadyFrame]:
-        channel = Channel(socket, Conversation("client", self._kind), self._who)
+        channel = Channel(socket, StageRules("client", self._kind), self._who)
         try:
             if socket.subprotocol != SUBPROTOCOL:
                 raise ProtocolError(f"{self._shown} doesn't speak {SUBPROTOCOL}; it is no adapter")
             ready = await channel.receive()
-            if isinstance(ready, ErrorFrame):
+            if isinstance(ready, fr.ErrorFrame):
                 raise ready.error()
             assert isinstance(ready, ReadyFrame)  # the rules let nothing else through
             if ready.kind != self._kind:
@@ -221,8 +205,8 @@ def _late(error: Exception) -> bool:
     return isinstance(error, TimeoutError) and not error.errno
 
 
-class _Turn:
-    """One turn on one connection: a task of its own feeds the input, `outputs` gives what comes."""
+class RemoteTurn:
+    """One turn on one connection: a task feeds the input, `outputs` yields the answers."""
 
     def __init__(
         self,
@@ -246,16 +230,16 @@ class _Turn:
         try:
             while True:
                 received = await self._channel.receive()
-                if isinstance(received, ErrorFrame):
+                if isinstance(received, fr.ErrorFrame):
                     raise received.error()
-                if isinstance(received, CancelledFrame):
+                if isinstance(received, fr.CancelledFrame):
                     self.complete = True
                     for cue in received.cues:
                         yield cue
                     break
                 if self._items.cancelled:
-                    continue  # what was made before the adapter heard of it
-                if isinstance(received, DoneFrame):
+                    continue  # sent before the adapter read the cancel
+                if isinstance(received, fr.DoneFrame):
                     self.complete = True
                     return
                 assert isinstance(received, Output)  # the rules let nothing else through
@@ -285,7 +269,7 @@ class _Turn:
                 await self._items.unless_cancelled(self._channel.room)
                 if not self._items.cancelled:
                     self._channel.post(item)
-            self._channel.post(EndFrame())
+            self._channel.post(fr.EndFrame())
             await self._items.unless_cancelled(anyio.sleep_forever)
             async for item in self._items:
                 assert isinstance(item, Cancel)
@@ -296,6 +280,6 @@ class _Turn:
 
     async def _withdraw(self, cancel: Cancel) -> None:
         self._cancel = cancel
-        self._channel.post(CancelFrame(reason=cancel.reason[:1000]))
+        self._channel.post(fr.CancelFrame(reason=cancel.reason[:1000]))
         await anyio.sleep(self._cancel_timeout)
-        self._channel.abort()  # the adapter hangs: the turn ends without its answer
+        self._channel.abort()  # no answer: the turn ends without it

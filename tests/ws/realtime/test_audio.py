@@ -11,7 +11,10 @@ import pytest
 
 from specstream.errors import AdapterFailed
 from specstream.types import Mark, Span, Speech
-from specstream.ws.realtime.audio import AudioPacer, Piece, Resampler, SystemClock, first_audible
+from specstream.ws.clock import SystemClock
+from specstream.ws.realtime.audio import AudioPacer, Piece
+from specstream.ws.realtime.resampler import Resampler
+from specstream.ws.realtime.timings import FirstAudible
 from tests.ws.doubles import FreeClock, HandClock
 
 RATES = [8000, 11000, 11025, 16000, 22050, 24000, 44100, 48000]
@@ -71,25 +74,25 @@ def speech(start: int, count: int, rate: int, phrase: int = 0, words: bool = Fal
     return Speech(b"\x00\x01" * count, rate, Span(start, start + count), marks, *where)
 
 
-async def drain(outflow: AudioPacer) -> list[Piece]:
+async def drain(pacer: AudioPacer) -> list[Piece]:
     pieces = []
-    while (piece := await outflow.take()) is not None:
+    while (piece := await pacer.take()) is not None:
         pieces.append(piece)
     return pieces
 
 
 @pytest.mark.parametrize("rate", RATES)
 async def test_every_sample_is_counted_once_and_knows_its_phrase(rate: int) -> None:
-    outflow = AudioPacer(FreeClock(), lead_s=2.0, buffer_s=60.0)
+    pacer = AudioPacer(FreeClock(), lead_s=2.0, buffer_s=60.0)
     random, at, edges = Random(rate), 0, []
     for phrase in range(5):
         for last in (False, False, True):
             count = random.randrange(1, rate // 5)
-            await outflow.put(speech(at, count, rate, phrase, words=last))
+            await pacer.put(speech(at, count, rate, phrase, words=last))
             at += count
         edges.append(-(-at * 24000 // rate))
-    outflow.close()
-    pieces = await drain(outflow)
+    pacer.close()
+    pieces = await drain(pacer)
     clock = 0
     for piece in pieces:
         assert piece.samples == (clock, clock + len(piece.pcm) // 2)
@@ -99,31 +102,31 @@ async def test_every_sample_is_counted_once_and_knows_its_phrase(rate: int) -> N
         assert piece.samples.end <= edges[phrase]
         assert phrase == 0 or piece.samples.start >= edges[phrase - 1]
     assert clock == edges[-1]
-    words = [word for piece in pieces for word in piece.words] + list(outflow.unsent())
+    words = [word for piece in pieces for word in piece.words] + list(pacer.unsent())
     assert [word.text for word in words] == [f"w{phrase}" for phrase in range(5)]
     assert [word.samples.end for word in words] == edges
 
 
 async def test_audio_leaves_no_further_ahead_than_the_lead() -> None:
     clock = HandClock()
-    outflow = AudioPacer(clock, lead_s=0.5 + 1e-6, buffer_s=60.0)  # against rounding
+    pacer = AudioPacer(clock, lead_s=0.5 + 1e-6, buffer_s=60.0)  # against rounding
     left: list[tuple[float, int]] = []
 
     async def play() -> None:
-        while (piece := await outflow.take()) is not None:
+        while (piece := await pacer.take()) is not None:
             left.append((clock.now(), piece.samples.end))
 
     async with anyio.create_task_group() as group:
         group.start_soon(play)
         for index in range(20):
-            await outflow.put(speech(index * 2400, 2400, 24000))
+            await pacer.put(speech(index * 2400, 2400, 24000))
         await anyio.wait_all_tasks_blocked()
         assert left[-1] == (0.0, 12000), "the first half second goes at once"
         for _ in range(15):
             clock.advance(0.1)
             await anyio.wait_all_tasks_blocked()
         assert left[-1][1] == 48000
-        outflow.close()
+        pacer.close()
         clock.advance(1.0)  # everything was heard long ago: play-out stands still
         await anyio.wait_all_tasks_blocked()
     assert all(end / 24000 - now <= 0.5 + 1e-5 for now, end in left)
@@ -132,18 +135,18 @@ async def test_audio_leaves_no_further_ahead_than_the_lead() -> None:
 
 async def test_after_a_gap_in_the_speech_the_lead_starts_anew() -> None:
     clock = HandClock()
-    outflow = AudioPacer(clock, lead_s=0.5, buffer_s=60.0)
-    await outflow.put(speech(0, 2400, 24000))
-    assert await outflow.take() is not None
+    pacer = AudioPacer(clock, lead_s=0.5, buffer_s=60.0)
+    await pacer.put(speech(0, 2400, 24000))
+    assert await pacer.take() is not None
     clock.advance(100.0)
     for index in range(1, 21):
-        await outflow.put(speech(index * 2400, 2400, 24000))
+        await pacer.put(speech(index * 2400, 2400, 24000))
     taken = []
     with anyio.CancelScope() as scope:
         async with anyio.create_task_group() as group:
 
             async def play() -> None:
-                while (piece := await outflow.take()) is not None:
+                while (piece := await pacer.take()) is not None:
                     taken.append(piece)
 
             group.start_soon(play)
@@ -154,39 +157,53 @@ async def test_after_a_gap_in_the_speech_the_lead_starts_anew() -> None:
 
 async def test_a_full_buffer_holds_the_voice_back_and_a_drop_lets_it_go() -> None:
     clock = HandClock()
-    outflow = AudioPacer(clock, lead_s=0.2, buffer_s=1.0)
+    pacer = AudioPacer(clock, lead_s=0.2, buffer_s=1.0)
     put = 0
 
     async def fill() -> None:
         nonlocal put
         for index in range(100):
-            await outflow.put(speech(index * 2400, 2400, 24000))
+            await pacer.put(speech(index * 2400, 2400, 24000))
             put += 1
 
     async with anyio.create_task_group() as group:
         group.start_soon(fill)
         await anyio.wait_all_tasks_blocked()
         assert put == 10
-        await outflow.take()
+        await pacer.take()
         await anyio.wait_all_tasks_blocked()
         assert put == 11
-        outflow.drop()
+        pacer.drop()
     assert put == 100
-    assert await outflow.take() is None
+    assert await pacer.take() is None
 
 
 async def test_a_voice_that_skips_samples_is_caught() -> None:
-    outflow = AudioPacer(FreeClock(), lead_s=2.0, buffer_s=60.0)
-    await outflow.put(speech(0, 100, 24000))
+    pacer = AudioPacer(FreeClock(), lead_s=2.0, buffer_s=60.0)
+    await pacer.put(speech(0, 100, 24000))
     for wrong in (speech(101, 100, 24000), speech(0, 100, 24000), speech(100, 100, 16000)):
         with pytest.raises(AdapterFailed, match="where 100 at 24000 Hz was due"):
-            await outflow.put(wrong)
+            await pacer.put(wrong)
 
 
-def test_silence_is_not_audible() -> None:
-    assert first_audible(b"") is None
-    assert first_audible(pcm(np.full(100, 327.0))) is None
-    assert first_audible(pcm(np.array([0.0, 5.0, -400.0, 0.0]))) == 2
+def test_the_first_audible_sample_is_heard_when_what_lies_before_it_was_played() -> None:
+    audible = FirstAudible()
+    assert not audible.add(0, 1000, b"", 1.0)
+    assert not audible.add(0, 1000, pcm(np.full(100, 327.0)), 20.0), "silence"
+    assert audible.add(100, 1000, pcm(np.array([0.0, 5.0, -400.0, 0.0])), 50.0)
+    assert audible.first_ms == 20.0
+    assert audible.ttfa_ms == 20.0 + 102.0
+    assert not audible.add(104, 1000, pcm(np.full(100, 900.0)), 500.0)
+    late = FirstAudible()
+    assert late.add(0, 1000, pcm(np.array([900.0])), 5.0)
+    assert late.ttfa_ms == 5.0
+
+
+def test_audio_that_comes_late_is_heard_when_it_comes() -> None:
+    audible = FirstAudible()
+    audible.add(0, 1000, pcm(np.zeros(10)), 0.0)
+    assert audible.add(10, 1000, pcm(np.array([900.0])), 300.0)
+    assert audible.ttfa_ms == 300.0
 
 
 async def test_the_systems_clock_returns_at_once_for_the_past() -> None:

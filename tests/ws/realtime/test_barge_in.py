@@ -9,9 +9,9 @@ import pytest
 
 from specstream.testing import ScriptedEngine
 from specstream.types import Span, Speech
-from specstream.ws.realtime.conversation import Conversation, Entry, SpokenTrack
+from specstream.ws.realtime.conversation import Conversation, Entry
 from specstream.ws.realtime.resources import Word
-from specstream.ws.realtime.transcript import spoken_text
+from specstream.ws.realtime.spoken import SpokenTrack, spoken_text
 from specstream.ws.realtime.wire import SAMPLE_RATE, Refused
 from tests.ws.doubles import WORDS, HandClock, Stand, wait_for
 

@@ -12,10 +12,10 @@ import pytest
 from specstream.pipeline.segment import Segmenter
 from specstream.testing import chunks_of
 from specstream.types import Span, Speech
-from specstream.ws.realtime.conversation import MAX_ITEMS, Conversation, Entry, SpokenTrack
+from specstream.ws.realtime.conversation import MAX_ITEMS, Conversation, Entry
 from specstream.ws.realtime.protocol import ItemCreate, parse_client_event, parse_input
 from specstream.ws.realtime.resources import Part, Word
-from specstream.ws.realtime.transcript import SpokenText, spoken_text
+from specstream.ws.realtime.spoken import SpokenText, SpokenTrack, spoken_text
 from specstream.ws.realtime.wire import Refused
 
 USER = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]}
@@ -43,13 +43,13 @@ def test_items_stand_where_they_were_put() -> None:
     conversation.delete(first)
     assert [m["content"] for m in conversation.messages("")] == ["zero", "two", "three"]
     items = parse_input([{"type": "item_reference", "id": "my-item"}, USER])
-    assert [m["content"] for m in conversation.messages_of("", items)] == ["two", "Hi"]
+    assert [m["content"] for m in conversation.messages("", items)] == ["two", "Hi"]
     for refused in (
         lambda: create(conversation, "x", id="my-item"),
         lambda: create(conversation, "x", after="nowhere"),
         lambda: conversation.delete(first),
         lambda: conversation.get(first),
-        lambda: conversation.messages_of("", parse_input([{"type": "item_reference", "id": "?"}])),
+        lambda: conversation.messages("", parse_input([{"type": "item_reference", "id": "?"}])),
         lambda: parse_input([{"type": "message"}]),
     ):
         with pytest.raises(Refused):

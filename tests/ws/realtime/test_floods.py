@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from specstream.testing import ScriptedEngine
-from specstream.ws.rate import BURST, FRAMES_PER_S, Allowance, cost
+from specstream.ws.limits import BURST, FRAMES_PER_S, RateLimit, cost
 from specstream.ws.realtime.conversation import MAX_CHARS
 from specstream.ws.realtime.protocol import MAX_STRUCTURE, parse_client_event
 from specstream.ws.realtime.settings import MAX_SETTINGS
@@ -104,7 +104,7 @@ def test_a_string_without_an_end_is_refused(quote: str) -> None:
 
 async def test_who_sends_too_fast_waits() -> None:
     clock = HandClock()
-    allowance = Allowance(clock)
+    allowance = RateLimit(clock)
     for _ in range(BURST):
         await allowance.take(1.0)
     taken: list[float] = []

@@ -248,12 +248,12 @@ async def test_the_log_is_numbered_in_order_and_bounded() -> None:
 
 
 def test_the_document_names_every_event_code_and_field() -> None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     text = (root / "docs" / "protocol.md").read_text(encoding="utf-8")
     types = [*pr._KNOWN, *ev._KNOWN]
     fields = [*Extra.model_fields, *Sampling.model_fields, *SessionSettings.model_fields]
     codes = set[str]()
-    for source in (root / "specstream" / "ws").glob("*.py"):
+    for source in (root / "specstream" / "ws").rglob("*.py"):
         codes.update(re.findall(r'Refused\(\s*"(\w+)"', source.read_text(encoding="utf-8")))
     assert len(codes) > 10
     codes.update(code for code, _ in _MISSING.values())
@@ -264,7 +264,9 @@ def test_the_document_names_every_event_code_and_field() -> None:
 
 
 def test_server_events_survive_the_wire() -> None:
-    event = ev.TextDelta(response_id="r", item_id="i", delta="Hi")
+    event = ev.TextDelta(
+        type="response.output_text.delta", response_id="r", item_id="i", delta="Hi"
+    )
     event.specstream.tokens = Span(1, 2)
     assert ev.parse_server_event(event.model_dump_json()) == event
     assert ev.parse_server_event('{"type": "weather.report", "sun": 1}').type == "weather.report"

@@ -12,11 +12,11 @@ import pytest
 from specstream.pipeline.link import Inlet
 from specstream.testing import ScriptedEngine
 from specstream.types import Phrase, SamplingParams, ScenePrompt
-from specstream.ws.counters import Counters
-from specstream.ws.realtime import turn
+from specstream.ws.realtime import response
 from specstream.ws.realtime.adapter_pool import AdapterPool, Factories
 from specstream.ws.realtime.outbox import Outbox
-from specstream.ws.realtime.request import Order, ResponseContext
+from specstream.ws.realtime.request import ResponseContext, ResponseRequest, Service
+from specstream.ws.realtime.settings import SessionSettings
 from tests.ws.doubles import (
     ALL_OWN,
     AUDIO_DONE,
@@ -36,7 +36,7 @@ from tests.ws.doubles import (
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test may pass because a stage that hangs is stopped after a while."""
-    monkeypatch.setattr(turn, "CANCEL_GRACE_S", math.inf)
+    monkeypatch.setattr(response, "CANCEL_GRACE_S", math.inf)
 
 
 async def test_cancel_before_the_first_token_keeps_what_was_said() -> None:
@@ -167,7 +167,7 @@ class StubbornStage:
 async def test_a_stage_that_does_not_come_to_rest_is_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turn, "CANCEL_GRACE_S", 0.01)
+    monkeypatch.setattr(response, "CANCEL_GRACE_S", 0.01)
     stage = StubbornStage()
     stand = Stand(ScriptedEngine(["one. two."]), prompt=lambda: stage)
     async with stand.running(), stand.client() as wire:
@@ -181,12 +181,13 @@ async def test_a_stage_that_does_not_come_to_rest_is_stopped(
 
 async def test_a_cancel_stops_the_model_at_once() -> None:
     engine = ScriptedEngine(["one two."], gate=Gate())
-    order = Order([], SamplingParams(), False, frozenset(), None)
-    clock, counters = HandClock(), Counters()
+    request = ResponseRequest([], SamplingParams(), False, frozenset(), None)
+    clock = HandClock()
+    service = Service(engine, SessionSettings(type="realtime"), clock=clock)
     outbox = Outbox(clock.now)
     pipeline = await AdapterPool(Factories()).pipeline(audio=False, avatar=False, prompt=False)
-    tools = ResponseContext(engine.session(), pipeline, outbox, clock, counters)
-    one = turn.Turn(order, tools)
+    context = ResponseContext(service, engine.session(), pipeline, outbox)
+    one = response.ResponseTurn(request, context)
     async with anyio.create_task_group() as group:
         group.start_soon(one.run)
         await wait_for(lambda: bool(engine.generations))
@@ -195,4 +196,4 @@ async def test_a_cancel_stops_the_model_at_once() -> None:
         assert engine.generations[0]._finish == "cancelled", "in the same step of the loop"
         assert not one.cancel()
     assert not one.cancel()
-    assert counters.responses == {"cancelled": 1}
+    assert service.counters.responses == {"cancelled": 1}

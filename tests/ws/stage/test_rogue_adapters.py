@@ -16,8 +16,9 @@ from specstream.pipeline.limits import MAX_MARKS
 from specstream.pipeline.stage import Pipeline, StageFailed
 from specstream.testing import ScriptedEngine
 from specstream.types import Span, Speech
-from specstream.ws.realtime import audio
-from specstream.ws.realtime.audio import AudioPacer, Resampler
+from specstream.ws.realtime import audio, resampler
+from specstream.ws.realtime.audio import AudioPacer
+from specstream.ws.realtime.resampler import Resampler
 from specstream.ws.stage.codec import AudioFrame, encode
 from specstream.ws.stage.remote import RemoteStage
 from tests.standins import Relay, events_by_source, stream
@@ -123,11 +124,11 @@ def test_a_rate_that_takes_too_long_a_kernel_is_refused(rate: int) -> None:
     "rate", [8000, 11_025, 12_000, 16_000, 22_050, 32_000, 44_100, 48_000, 96_000, 176_400, 192_000]
 )
 def test_usual_rates_have_small_kernels(rate: int) -> None:
-    assert Resampler(rate)._kernel.size <= audio._MAX_TAPS // 4
+    assert Resampler(rate)._kernel.size <= resampler._MAX_TAPS // 4
 
 
 async def test_a_long_piece_is_converted_in_parts() -> None:
-    outflow = AudioPacer(FreeClock(), lead_s=2.0, buffer_s=60.0)
+    pacer = AudioPacer(FreeClock(), lead_s=2.0, buffer_s=60.0)
     turns, ended = 0, False
 
     async def other() -> None:
@@ -148,11 +149,11 @@ async def test_a_long_piece_is_converted_in_parts() -> None:
     )
     async with anyio.create_task_group() as group:
         group.start_soon(other)
-        await outflow.put(piece)
+        await pacer.put(piece)
         ended = True
     assert turns >= 2 * 16_000 * seconds // audio._SLICE
-    outflow.close()
+    pacer.close()
     length = 0
-    while (part := await outflow.take()) is not None:
+    while (part := await pacer.take()) is not None:
         length += part.samples.length
     assert length == 24_000 * seconds

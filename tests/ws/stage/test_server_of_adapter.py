@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib
 import json
 import random
 import struct
@@ -29,7 +28,9 @@ from specstream.errors import (
 )
 from specstream.pipeline.stages import VoiceStage
 from specstream.types import Phrase, SpeechBuffer
+from specstream.ws import listen as listen_module
 from specstream.ws.listen import listen
+from specstream.ws.stage import channel
 from specstream.ws.stage.channel import MAX_SIZE, Channel
 from specstream.ws.stage.codec import MAX_MESSAGE, encode
 from specstream.ws.stage.frames import (
@@ -42,7 +43,7 @@ from specstream.ws.stage.frames import (
     ReadyFrame,
     StartFrame,
 )
-from specstream.ws.stage.protocol import Conversation
+from specstream.ws.stage.protocol import StageRules
 from specstream.ws.stage.remote import RemoteStage
 from specstream.ws.stage.server import adapter_server, serve_adapter
 from tests.standins import Board, Face, Script, ToneVoice, feed, phrases_of
@@ -165,10 +166,9 @@ async def test_nonsense_gets_one_error_and_a_close(
 async def test_what_is_wrong_is_said(
     messages: list[str | bytes], why: str, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for patience in ("listen._DEFAULTS", "stage_channel"):  # no close may wait to be given up
-        module, _, values = patience.partition(".")
-        place = getattr(importlib.import_module(f"specstream.ws.{module}"), values or "__dict__")
-        monkeypatch.setitem(place, "close_timeout" if values else "CLOSE_TIMEOUT", 1000.0)
+    # no close may wait to be given up
+    monkeypatch.setitem(listen_module._DEFAULTS, "close_timeout", 1000.0)
+    monkeypatch.setattr(channel, "CLOSE_TIMEOUT", 1000.0)
     script = Script(stall_at=0)
     async with adapter_server("voice", lambda: ToneVoice(script)) as port, dial(port) as socket:
         for message in messages:
@@ -424,7 +424,7 @@ async def test_a_face_is_told_how_to_rest_even_if_done_and_cancel_cross() -> Non
         frame: dict[str, Any] = json.loads(await socket.recv())
         return frame
 
-    client = Conversation("client", "avatar")
+    client = StageRules("client", "avatar")
     client.receive(encode(ReadyFrame(kind="avatar", adapter="x", window=8)))
     speech = next(s for s in await feed(VoiceStage(ToneVoice()), PHRASES) if s.pcm and s.marks)
     async with adapter_server("avatar", Face) as port, dial(port) as socket:

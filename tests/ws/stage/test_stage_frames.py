@@ -20,7 +20,7 @@ from specstream.ws.stage.frames import (
     Frame,
     SpeechHead,
 )
-from specstream.ws.stage.protocol import Conversation, Item
+from specstream.ws.stage.protocol import Item, StageRules
 from tests.ws.frames import CUE, PHRASE, SAMPLES, SHOT, SILENT, SPEECH
 
 
@@ -55,7 +55,7 @@ def test_a_frame_survives_the_wire_and_refuses_what_it_does_not_know(frame: Fram
     "item", [PHRASE, SPEECH, SILENT, CUE, SHOT], ids=lambda item: type(item).__name__
 )
 def test_nested_values_are_checked_as_strictly(item: Item) -> None:
-    side = Conversation("client" if isinstance(item, (Phrase, Speech)) else "adapter", "avatar")
+    side = StageRules("client" if isinstance(item, (Phrase, Speech)) else "adapter", "avatar")
     frame = side._frame(item)
     data = json.loads(encode(frame))
     (body,) = (key for key in data if isinstance(data[key], dict))

@@ -24,7 +24,7 @@ from specstream.ws.stage.frames import (
     SpeechHead,
     StartFrame,
 )
-from specstream.ws.stage.protocol import RULES, Conversation, Role, Rule, State
+from specstream.ws.stage.protocol import RULES, Role, Rule, StageRules, State
 from tests.ws.frames import KINDS, READY, ROLES, SAMPLES, SILENT
 
 # state: frames that may be sent → next state; < marks frames that may be received.
@@ -72,9 +72,9 @@ def test_the_table_is_the_documented_one(role: Role) -> None:
     assert given == expected(role)
 
 
-def at(role: Role, kind: Kind, state: State) -> Conversation:
+def at(role: Role, kind: Kind, state: State) -> StageRules:
     """A conversation that was led to ``state`` the straight way."""
-    side = Conversation(role, kind)
+    side = StageRules(role, kind)
     start, end, cancel = StartFrame(window=3), EndFrame(), CancelFrame()
     way: dict[State, list[Frame]] = {
         "greeting": [],
@@ -92,7 +92,7 @@ def at(role: Role, kind: Kind, state: State) -> Conversation:
     return side
 
 
-def exchange(side: Conversation, frame: Frame, *, sent: bool) -> None:
+def exchange(side: StageRules, frame: Frame, *, sent: bool) -> None:
     side.send(frame) if sent else side.receive(encode(frame))
 
 

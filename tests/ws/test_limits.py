@@ -19,8 +19,8 @@ from websockets.exceptions import ConnectionClosed
 from specstream import Engine
 from specstream.testing import ScriptedEngine
 from specstream.ws import server
+from specstream.ws.limits import MAX_UNSENT, MIN_BYTES_PER_S, PATIENCE_S, drop_slow_reader
 from specstream.ws.realtime import connection
-from specstream.ws.slow_readers import MAX_UNSENT, MIN_BYTES_PER_S, PATIENCE_S, drop_when_unread
 from tests.tiny import save_pair
 from tests.ws.doubles import WORDS, FreeClock, Gate, HandClock, Stand, Wire, settle, wait_for
 
@@ -56,7 +56,7 @@ async def seconds_until_dropped(step: Callable[[_Pipe, int], None], *, limit: in
     """``step(pipe, second)`` says what happens in each second; when the watch gave up."""
     pipe, clock = _Pipe(), HandClock()
     async with anyio.create_task_group() as group:
-        group.start_soon(drop_when_unread, cast("Socket", pipe), lambda: pipe.written, clock)
+        group.start_soon(drop_slow_reader, cast("Socket", pipe), lambda: pipe.written, clock)
         await anyio.wait_all_tasks_blocked()
         for second in range(1, limit + 1):
             step(pipe, second)
@@ -208,18 +208,18 @@ async def test_a_session_writes_one_reply_of_its_conversation_and_one_out_of_ban
     engine = ScriptedEngine(["one."], gate=gate)
     stand = Stand(engine, voice=None)
     async with stand.running(), stand.client() as wire:
-        for _ in range(connection.MAX_TURNS - 1):
+        for _ in range(connection.MAX_RESPONSES - 1):
             await wire.ask("Hi", conversation="none")
         await wire.ask("Hi")
-        for _ in range(connection.MAX_TURNS):
+        for _ in range(connection.MAX_RESPONSES):
             await wire.until("response.created")
         await settle()
         assert len(engine.generations) == 2
         gate.open()
-        for _ in range(connection.MAX_TURNS):
+        for _ in range(connection.MAX_RESPONSES):
             done = (await wire.until("response.done"))["response"]
             assert done["status"] == "completed"
-        assert len(engine.generations) == connection.MAX_TURNS
+        assert len(engine.generations) == connection.MAX_RESPONSES
 
 
 async def test_a_reply_that_waits_for_its_place_can_be_cancelled() -> None:

@@ -31,19 +31,19 @@ from specstream.ws.stage.frames import (
     SpeechHead,
     StartFrame,
 )
-from specstream.ws.stage.protocol import Conversation, Item
+from specstream.ws.stage.protocol import Item, StageRules
 from tests.ws.frames import CUE, HEAD, KINDS, MADE, PHRASE, SILENT, SPEECH, TAKEN
 
 
-def pair(kind: Kind, up: int = 3, down: int = 3) -> tuple[Conversation, Conversation]:
+def pair(kind: Kind, up: int = 3, down: int = 3) -> tuple[StageRules, StageRules]:
     """A client and an adapter in an open turn."""
-    client, adapter = Conversation("client", kind), Conversation("adapter", kind)
+    client, adapter = StageRules("client", kind), StageRules("adapter", kind)
     deliver(client, adapter.send(ReadyFrame(kind=kind, adapter="x", window=up)))
     deliver(adapter, client.send(StartFrame(window=down)))
     return client, adapter
 
 
-def deliver(side: Conversation, messages: tuple[str | bytes, ...]) -> Item | Frame | None:
+def deliver(side: StageRules, messages: tuple[str | bytes, ...]) -> Item | Frame | None:
     got = None
     for message in messages:
         assert got is None, "only the last message of a frame completes it"
@@ -111,7 +111,7 @@ def test_random_honest_turns_arrive_whole_and_within_the_window(kind: Kind, seed
         assert got[other]
 
 
-def refused(side: Conversation, *whats: Item | Frame | str | bytes) -> Violation:
+def refused(side: StageRules, *whats: Item | Frame | str | bytes) -> Violation:
     """The violation that the last of ``whats`` makes; those before it are fine."""
     *fine, bad = whats
     for what in fine:

@@ -1,0 +1,129 @@
+"""Who may connect to a server: keys, browser origins, host names. Used by both servers."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Sequence
+from http import HTTPStatus
+from urllib.parse import parse_qs, urlsplit
+
+from websockets.asyncio.server import ServerConnection
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+
+from specstream.errors import ConfigError
+
+__all__ = ["Authentication", "check_key", "is_loopback", "respond"]
+
+_KEY_PROTOCOL = "openai-insecure-api-key."
+
+
+class Authentication:
+    """Checks one HTTP request: its key, the page's origin, the name that the server was called by.
+
+    A browser sends the page's origin, so that a foreign page can't talk to a server on this machine.
+    An origin passes if it is listed, or if it is the server's own address: with a key any such
+    address, without one only loopback.
+
+    A foreign page could also make its own host name resolve to this machine. So the name in ``Host``
+    must be a literal address, ``localhost`` or one of ``hosts``; ``any_host`` lets all names pass.
+    """
+
+    def __init__(
+        self,
+        api_key: str | None,
+        *,
+        origins: Sequence[str] = (),
+        hosts: Sequence[str] = (),
+        any_host: bool = False,
+    ) -> None:
+        self._key = api_key
+        self._origins = set(origins)
+        self._hosts = {"localhost", *(host.lower() for host in hosts)}
+        self._any_host = any_host or "*" in self._hosts
+
+    def require_key(self, _connection: ServerConnection, request: Request) -> Response | None:
+        """Answer 401 unless the request has the key (``process_request`` of websockets)."""
+        if self.has_key(request):
+            return None
+        text = "a key is needed: 'Authorization: Bearer KEY', or ?token=KEY\n"
+        return respond(HTTPStatus.UNAUTHORIZED, text, www_authenticate="Bearer")
+
+    def has_key(self, request: Request) -> bool:
+        """Whether the key is in the header, the query or a subprotocol, or none is needed."""
+        if self._key is None:
+            return True
+        keys = parse_qs(urlsplit(request.path).query).get("token", [])
+        for header in request.headers.get_all("Authorization"):
+            scheme, _, key = header.partition(" ")
+            if scheme.lower() == "bearer":
+                keys.append(key.strip())
+        for header in request.headers.get_all("Sec-WebSocket-Protocol"):
+            for offered in map(str.strip, header.split(",")):
+                if offered.startswith(_KEY_PROTOCOL):
+                    keys.append(offered.removeprefix(_KEY_PROTOCOL))
+        wanted = self._key.encode()
+        matches = [hmac.compare_digest(key.encode(errors="replace"), wanted) for key in keys]
+        return any(matches)
+
+    def host_passes(self, request: Request) -> bool:
+        """Whether the server may be called by the name in ``Host``."""
+        host = request.headers.get("Host", "")
+        name = urlsplit(f"//{host}").hostname or ""
+        return bool(host) and (self._any_host or _address(name) is not None or name in self._hosts)
+
+    def origin_passes(self, request: Request) -> bool:
+        """Whether the page that asks, if it is one, may connect."""
+        origin = request.headers.get("Origin")
+        if origin is None or origin in self._origins or "*" in self._origins:
+            return True
+        page = urlsplit(origin)
+        own = page.netloc == request.headers.get("Host")
+        return own and (self._key is not None or is_loopback(page.hostname or ""))
+
+
+def respond(
+    status: HTTPStatus, body: str, kind: str = "text/plain; charset=utf-8", **headers: str
+) -> Response:
+    """A plain HTTP response; ``headers`` are named with underscores."""
+    data = body.encode()
+    fields = Headers(
+        {
+            "Content-Type": kind,
+            "Content-Length": str(len(data)),
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "Connection": "close",
+            **{name.replace("_", "-"): value for name, value in headers.items()},
+        }
+    )
+    return Response(status.value, status.phrase, fields, data)
+
+
+def check_key(host: str, api_key: str | None) -> None:
+    """Require a key where other machines can connect.
+
+    Raises:
+        ConfigError: there is none, or it is empty.
+    """
+    if api_key is not None and not api_key:
+        raise ConfigError("the api key is empty; leave it out, or give one")
+    if api_key is None and not is_loopback(host):
+        raise ConfigError(
+            f"{host} can be reached from other machines: set an api key, or listen on 127.0.0.1"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs on this machine can reach ``host``; of names, only localhost counts."""
+    address = _address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """A literal address, which no name server can point elsewhere; None for a name."""
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None

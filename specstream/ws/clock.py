@@ -1,0 +1,34 @@
+"""The clock that pacing, rate limits and timeouts go by; tests bring their own."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+import anyio
+
+__all__ = ["Clock", "SystemClock"]
+
+
+class Clock(Protocol):
+    """A monotonic clock that can be waited on."""
+
+    def now(self) -> float:
+        """Seconds, monotonic."""
+        ...
+
+    async def sleep_until(self, moment: float) -> None:
+        """Return once ``now() >= moment``."""
+        ...
+
+
+class SystemClock:
+    """The machine's monotonic clock."""
+
+    def now(self) -> float:
+        """See `Clock`."""
+        return time.monotonic()
+
+    async def sleep_until(self, moment: float) -> None:
+        """See `Clock`."""
+        await anyio.sleep(max(0.0, moment - time.monotonic()))

@@ -1,0 +1,165 @@
+"""The events of one response's item, from ``output_item.added`` to ``conversation.item.done``."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from specstream.errors import SpecstreamError
+from specstream.types import AvatarCue, Chunk, Phrase, Revoke, ScenePrompt, Span, Speech
+from specstream.ws.realtime import events as ev
+from specstream.ws.realtime.audio import Piece
+from specstream.ws.realtime.conversation import Entry
+from specstream.ws.realtime.outbox import Outbox
+from specstream.ws.realtime.request import ResponseRequest
+from specstream.ws.realtime.resources import EndStatus, Extra, Part, Word
+from specstream.ws.realtime.spoken import SpokenText, SpokenTrack
+from specstream.ws.realtime.timings import Timings
+from specstream.ws.realtime.wire import new_id
+
+__all__ = ["ItemWriter"]
+
+
+class ItemWriter:
+    """Turns what a response produces into events, and keeps the item's text and heard words.
+
+    Attributes:
+        id: The item's id.
+        entry: The item; None until the first chunk.
+        text: What was sent as text or transcript.
+    """
+
+    def __init__(
+        self, response_id: str, request: ResponseRequest, outbox: Outbox, timings: Timings
+    ) -> None:
+        self.id = new_id("item")
+        self.entry: Entry | None = None
+        self.text = ""
+        self._response_id = response_id
+        self._request = request
+        self._outbox = outbox
+        self._timings = timings
+        self._spoken: SpokenText[Extra] = SpokenText()
+        self._track = SpokenTrack(self._spoken.tags) if request.audio else None
+        self._tokens_from = 0
+
+    @property
+    def sent(self) -> int:
+        """Samples of audio that were sent."""
+        return self._track.sent if self._track is not None else 0
+
+    async def _put(
+        self, event: Callable[..., ev.ServerEvent], extra: Extra | None = None, **fields: Any
+    ) -> None:
+        ids = {"response_id": self._response_id, "item_id": self.id}
+        await self._outbox.put(event(**ids, **fields, specstream=extra or Extra()))
+
+    async def _open(self) -> Entry:
+        """The item and its one content part begin with the first chunk."""
+        self.entry = entry = Entry(self.id, "assistant", "", "in_progress", self._track)
+        await self._put(ev.OutputItemEvent, type="response.output_item.added", item=entry.wire())
+        if self._request.conversation is not None:
+            previous = self._request.conversation.insert(entry)
+            fields: dict[str, Any] = {"item": entry.wire(), "previous_item_id": previous}
+            await self._put(ev.ItemEvent, type="conversation.item.added", **fields)
+        await self._put_part("response.content_part.added", "")
+        return entry
+
+    async def _put_part(self, type: str, text: str) -> None:
+        part = Part(type="text", text=text)
+        if self._track is not None:
+            part = Part(type="audio", transcript=text)
+        await self._put(ev.ContentPartEvent, type=type, part=part)
+
+    async def chunk(self, chunk: Chunk) -> None:
+        """Send a chunk's text (of an audio response: what is certain to be spoken)."""
+        self._timings.chunk(chunk)
+        entry = self.entry or await self._open()
+        entry.text += chunk.text
+        if chunk.reasoning and "reasoning" in self._request.wants:
+            extra = Extra(tokens=chunk.tokens, round=chunk.round)
+            delta: dict[str, Any] = {"type": "specstream.reasoning.delta", "delta": chunk.reasoning}
+            await self._put(ev.TextDelta, extra, **delta)
+        self._tokens_from = max(self._tokens_from, chunk.reasoning_end)
+        if not chunk.text:
+            return
+        extra = Extra(
+            tokens=Span(self._tokens_from, chunk.tokens.end),
+            chars=chunk.chars,
+            round=chunk.round,
+            drafted=chunk.drafted,
+            accepted=chunk.accepted,
+        )
+        self._tokens_from = chunk.tokens.end
+        if self._track is None:
+            await self._say([(chunk.text, chunk.chars, extra)])
+        else:
+            await self._say(self._spoken.add(chunk.text, extra))
+
+    async def phrase(self, phrase: Phrase) -> None:
+        """Send the text that waited for the phrase's tags."""
+        await self._say(self._spoken.learn(phrase))
+
+    async def _say(self, pieces: list[tuple[str, Span, Extra]]) -> None:
+        kind = "output_text" if self._track is None else "output_audio_transcript"
+        for text, chars, origin in pieces:
+            self._timings.text()
+            self.text += text
+            extra = origin.model_copy(update={"chars": chars})
+            await self._put(ev.TextDelta, extra, type=f"response.{kind}.delta", delta=text)
+
+    def speech(self, words: list[Word], speech: Speech, samples: Span) -> None:
+        """Note which words the speech at ``samples`` (24 kHz) contains."""
+        if self._track is not None and self.entry is not None:
+            self._track.add(words, speech, samples, self.entry.text)
+
+    async def audio(self, piece: Piece) -> None:
+        """Send audio."""
+        words = list(piece.words) or None
+        extra = Extra(samples=piece.samples, chars=piece.chars, tokens=piece.tokens, words=words)
+        await self._put(ev.AudioDelta, extra, delta=base64.b64encode(piece.pcm).decode())
+        assert self._track is not None
+        self._track.sent = piece.samples.end
+        self._timings.audio(piece.samples.start, piece.pcm)
+
+    async def cue(self, cue: AvatarCue, samples: Span) -> None:
+        """Send a cue, which is at ``samples`` (24 kHz)."""
+        await self._put(ev.AvatarDelta, cue={**asdict(cue), "samples": samples})
+
+    async def shot(self, shot: ScenePrompt) -> None:
+        """Send a scene prompt."""
+        await self._put(ev.PromptDelta, shot=asdict(shot))
+
+    async def revoke(self, stage: str, revoke: Revoke) -> None:
+        """Report a revoke, if the client wants to know."""
+        if "revoke" in self._request.wants:
+            await self._put(ev.RevokeEvent, stage=stage, from_char=revoke.from_char)
+
+    async def problem(self, error: SpecstreamError) -> None:
+        """Report an error that does not end the response."""
+        detail = ev.ErrorDetail(type="server_error", code=error.code, message=str(error))
+        await self._put(ev.ErrorEvent, error=detail)
+
+    async def close(self, status: EndStatus, unsent: tuple[Word, ...]) -> None:
+        """End the item, if it began; ``unsent`` are words that no audio carried."""
+        if (entry := self.entry) is None:
+            return
+        if self._track is None:
+            await self._put(ev.TextDone, text=self.text)
+        else:
+            if status != "cancelled":
+                await self._say(self._spoken.close())
+            await self._put(ev.AudioDone, Extra(words=list(unsent) or None))
+            await self._put(ev.TranscriptDone, transcript=self.text)
+        await self._put_part("response.content_part.done", self.text)
+        entry.status = "completed" if status == "completed" else "incomplete"
+        if status == "cancelled":
+            entry.cut_to(self.sent)
+        item = entry.wire()
+        await self._put(ev.OutputItemEvent, type="response.output_item.done", item=item)
+        conversation = self._request.conversation
+        if conversation is not None and entry in conversation.entries:
+            fields: dict[str, Any] = {"item": item, "previous_item_id": conversation.before(entry)}
+            await self._put(ev.ItemEvent, type="conversation.item.done", **fields)

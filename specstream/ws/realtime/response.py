@@ -1,0 +1,202 @@
+"""The life of one response, from ``response.created`` to ``response.done``."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import nullcontext
+from typing import Any
+
+import anyio
+
+from specstream.errors import AdapterFailed, SpecstreamError
+from specstream.pipeline.stage import Run, StageFailed
+from specstream.types import AvatarCue, Chunk, Phrase, Revoke, ScenePrompt, Speech
+from specstream.ws.realtime import events as ev
+from specstream.ws.realtime.audio import AudioPacer
+from specstream.ws.realtime.item_writer import ItemWriter
+from specstream.ws.realtime.request import ResponseContext, ResponseRequest
+from specstream.ws.realtime.resources import EndStatus, Response, Status, StatusDetails, Usage
+from specstream.ws.realtime.timings import Timings
+from specstream.ws.realtime.wire import SAMPLE_RATE, new_id
+
+__all__ = ["ResponseTurn"]
+
+CANCEL_GRACE_S = 0.25
+"""Seconds that the stages of a cancelled response may take to come to rest before they are stopped."""
+
+_log = logging.getLogger("specstream.realtime")
+
+
+class ResponseTurn:
+    """One response. `run` it in a task of its own; `cancel` it from anywhere."""
+
+    def __init__(self, request: ResponseRequest, context: ResponseContext) -> None:
+        self.id = new_id("resp")
+        self.finished = anyio.Event()
+        self._request = request
+        self._context = context
+        self._put = context.outbox.put
+        self._timings = Timings(lambda: context.outbox.t_ms, context.service.counters)
+        self._item = ItemWriter(self.id, request, context.outbox, self._timings)
+        service = context.service
+        self._pacer = AudioPacer(service.clock, lead_s=service.lead_s, buffer_s=service.buffer_s)
+        self._generation: Any = None
+        self._run: Run | None = None
+        self._scope = anyio.CancelScope()
+        self._playing = anyio.CancelScope()
+        self._cancelled = False
+        self._cancelled_by: SpecstreamError | None = None
+        self._closing = False
+        self._muted = False
+        self._error: BaseException | None = None
+
+    @property
+    def item_id(self) -> str:
+        """The id of the item that the response writes."""
+        return self._item.id
+
+    @property
+    def out_of_band(self) -> bool:
+        """Whether the response stays out of the conversation."""
+        return self._request.conversation is None
+
+    def cancel(self, why: SpecstreamError | None = None) -> bool:
+        """Stop the reply and its audio; returns whether there was something left to stop.
+
+        ``why`` is reported in ``response.done`` if the server cancels. Returns at once; `finished`
+        is set after ``response.done``, and nothing is sent after that.
+        """
+        if self._cancelled or self._closing:
+            return False
+        self._cancelled, self._cancelled_by = True, why
+        self._pacer.drop()
+        self._playing.cancel()
+        if self._run is None:
+            self._scope.cancel()
+        else:
+            self._generation.cancel()
+            self._run.cancel(why.code if why else "client_cancelled")
+            self._scope.deadline = anyio.current_time() + CANCEL_GRACE_S
+        return True
+
+    async def run(self) -> None:
+        """Perform the response. Cancelling it (the connection is gone) releases everything."""
+        try:
+            await self._put_response("in_progress")
+            try:
+                with self._scope:
+                    await self._perform()
+            except SpecstreamError as error:
+                self._error = error
+            except Exception as error:  # a response may break; the session goes on
+                _log.exception("response %s broke", self.id)
+                self._error = error
+            self._closing = True
+            await self._close()
+        finally:
+            self.finished.set()
+
+    async def _perform(self) -> None:
+        request, context = self._request, self._context
+        async with (
+            context.out_of_band if self.out_of_band else nullcontext(),
+            context.replies.reply(
+                request.messages, request.params, chat_template_kwargs=request.template_kwargs
+            ) as generation,
+        ):
+            self._generation = generation
+            async with context.pipeline.run(generation) as run:
+                self._run = run
+                async with anyio.create_task_group() as group:
+                    if request.audio:
+                        group.start_soon(self._play)
+                    try:
+                        async for event in run:
+                            await self._take(event.source, event.item)
+                    except SpecstreamError as error:
+                        self._error = self._error or error
+                    self._pacer.close()
+
+    async def _take(self, source: str, item: object) -> None:
+        """Text, cues and shots are sent as they come; speech goes to the pacer."""
+        if isinstance(item, AvatarCue):
+            await self._item.cue(item, self._pacer.at_24k(item.samples))
+        elif isinstance(item, Revoke):
+            await self._item.revoke(source, item)
+        elif self._cancelled:
+            return
+        elif isinstance(item, Chunk):
+            await self._item.chunk(item)
+        elif isinstance(item, Phrase):
+            await self._item.phrase(item)
+        elif isinstance(item, Speech):
+            await self._speak(item)
+        elif isinstance(item, ScenePrompt):
+            await self._item.shot(item)
+        elif isinstance(item, StageFailed):
+            # Without its voice an audio response has failed; without cues or shots it goes on.
+            if self._request.audio and source in ("text", "voice"):
+                self._error = item.error
+            else:
+                await self._item.problem(item.error)
+
+    async def _speak(self, speech: Speech) -> None:
+        if self._muted:
+            return
+        try:
+            words = await self._pacer.put(speech)
+        except AdapterFailed as error:  # the text goes on
+            self._muted, self._error = True, error
+            assert self._run is not None
+            self._run.stop("voice", error)
+            return
+        self._item.speech(words, speech, self._pacer.at_24k(speech.samples))
+
+    async def _play(self) -> None:
+        with self._playing:
+            while (piece := await self._pacer.take()) is not None:
+                await self._item.audio(piece)
+
+    async def _close(self) -> None:
+        status = self._status()
+        await self._item.close(status, self._pacer.unsent())
+        if "report" in self._request.wants and self._generation is not None:
+            await self._put(ev.ReportEvent(response_id=self.id, report=self._report()))
+        self._context.service.counters.responses[status] += 1
+        await self._put_response(status)
+
+    def _status(self) -> EndStatus:
+        if self._cancelled:
+            return "cancelled"
+        if self._error is not None:
+            return "failed"
+        finish = self._generation.report.finish_reason if self._generation is not None else "stop"
+        return "incomplete" if finish == "length" else "completed"
+
+    async def _put_response(self, status: Status) -> None:
+        request, details, usage = self._request, None, None
+        if status != "in_progress":
+            error = self._cancelled_by if self._cancelled else self._error
+            details = StatusDetails.of(status, error)
+            usage = Usage.of(self._generation and self._generation.report)
+        output = {"format": {"type": "audio/pcm", "rate": SAMPLE_RATE}, "voice": request.voice}
+        response = Response(
+            id=self.id,
+            status=status,
+            status_details=details,
+            output=[] if self._item.entry is None else [self._item.entry.wire()],
+            conversation_id=request.conversation.id if request.conversation is not None else None,
+            output_modalities=["audio" if request.audio else "text"],
+            max_output_tokens=request.max_output_tokens,
+            audio={"output": output} if request.audio else None,
+            usage=usage,
+            metadata=request.metadata,
+        )
+        type: Any = "response.created" if status == "in_progress" else "response.done"
+        await self._put(ev.ResponseEvent(type=type, response=response))
+
+    def _report(self) -> dict[str, Any]:
+        report: dict[str, Any] = self._generation.report.to_dict()
+        if self._request.audio:
+            report["audio_seconds"] = round(self._item.sent / SAMPLE_RATE, 3)
+        return {**report, **self._timings.to_dict()}

@@ -1,0 +1,134 @@
+"""The state of one Realtime session, without a socket: settings and conversation."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from specstream.types import SamplingParams
+from specstream.ws.realtime import events as ev
+from specstream.ws.realtime import protocol as pr
+from specstream.ws.realtime.conversation import Conversation
+from specstream.ws.realtime.request import ResponseRequest
+from specstream.ws.realtime.resources import Extra
+from specstream.ws.realtime.settings import (
+    ResponseSettings,
+    Sampling,
+    SessionSettings,
+    sampling_params,
+)
+from specstream.ws.realtime.wire import Ignored, Refused, new_id
+
+__all__ = ["RealtimeSession"]
+
+_log = logging.getLogger("specstream.realtime")
+
+
+class RealtimeSession:
+    """Takes client events and gives the server events that answer them.
+
+    Running responses belong to the connection; their items are in ``conversation``.
+    """
+
+    def __init__(
+        self, settings: SessionSettings, params: SamplingParams, *, has_voice: bool
+    ) -> None:
+        self.id = new_id("sess")
+        self.conversation = Conversation()
+        self._settings = settings
+        self._params = params
+        self._has_voice = has_voice
+        self._audio_reported = False
+
+    def created(self) -> ev.SessionEvent:
+        """The session's first event."""
+        return ev.SessionEvent(type="session.created", session=self._as_dict())
+
+    def answer(self, event: pr.ClientEvent) -> list[ev.ServerEvent]:
+        """Apply an event about the session or its items.
+
+        Raises:
+            Refused: the event can't be served; nothing has changed.
+        """
+        match event:
+            case pr.SessionUpdate():
+                return [self._update(event)]
+            case pr.InputAudio():
+                return self._input_audio()
+            case pr.ItemCreate(item=message, previous_item_id=after):
+                entry, previous = self.conversation.create(message, after)
+                fields: dict[str, Any] = {"item": entry.wire(), "previous_item_id": previous}
+                return [
+                    ev.ItemEvent(type="conversation.item.added", **fields),
+                    ev.ItemEvent(type="conversation.item.done", **fields),
+                ]
+            case pr.ItemDelete(item_id=item_id):
+                self.conversation.delete(item_id)
+                return [ev.ItemDeleted(item_id=item_id)]
+            case pr.ItemRetrieve(item_id=item_id):
+                return [ev.ItemRetrieved(item=self.conversation.get(item_id, "retrieve").wire())]
+            case pr.ItemTruncate():
+                return [self._truncate(event)]
+        raise AssertionError(event)
+
+    def request(self, asked: ResponseSettings) -> ResponseRequest:
+        """The response that ``asked`` describes, with the session's settings as defaults.
+
+        Raises:
+            Refused: a value is out of range, or there is no voice.
+        """
+        session, own = self._settings, self._settings.specstream
+        instructions = session.instructions if asked.instructions is None else asked.instructions
+        limit = asked.max_output_tokens or session.max_output_tokens
+        items = None if asked.input is None else pr.parse_input(asked.input)
+        voice = asked.audio.output.voice if asked.audio is not None else None
+        return ResponseRequest(
+            messages=self.conversation.messages(instructions, items),
+            params=sampling_params(self._params, own.sampling, asked.specstream.sampling, limit),
+            audio=self._speaks(asked.output_modalities or session.output_modalities),
+            wants=frozenset(own.events),
+            conversation=None if asked.conversation == "none" else self.conversation,
+            max_output_tokens=limit,
+            voice=voice or session.audio.output.voice,
+            metadata=asked.metadata,
+            template_kwargs=own.chat_template_kwargs | asked.specstream.chat_template_kwargs,
+        )
+
+    def _as_dict(self) -> dict[str, Any]:
+        settings = self._settings.model_dump(mode="json")
+        return {"id": self.id, "object": "realtime.session", **settings}
+
+    def _updated(self, ignored: list[Ignored]) -> ev.SessionEvent:
+        """All settings, and what was ignored: pipecat ends its session at an ``error``."""
+        extra = Extra(ignored=ignored or None)
+        session = self._as_dict()
+        return ev.SessionEvent(type="session.updated", session=session, specstream=extra)
+
+    def _update(self, event: pr.SessionUpdate) -> ev.SessionEvent:
+        settings = self._settings.merged(event.session)
+        self._speaks(settings.output_modalities)
+        sampling_params(self._params, settings.specstream.sampling, Sampling(), "inf")
+        self._settings = settings
+        return self._updated(event.ignored)
+
+    def _input_audio(self) -> list[ev.ServerEvent]:
+        """Reported once: a microphone sends fifty frames a second."""
+        if self._audio_reported:
+            return []
+        self._audio_reported = True
+        _log.warning("a client sends microphone audio; this server hears none and ignores it")
+        message = "Audio is ignored: this server hears none; send text as an item."
+        ignored = Ignored(code="input_audio_not_supported", param="type", message=message)
+        return [self._updated([ignored])]
+
+    def _truncate(self, event: pr.ItemTruncate) -> ev.ItemTruncated:
+        fields = event.model_dump(include={"item_id", "content_index", "audio_end_ms"})
+        self.conversation.truncate(**fields)
+        return ev.ItemTruncated(**fields)
+
+    def _speaks(self, modalities: list[Any]) -> bool:
+        audio = modalities == ["audio"]
+        if audio and not self._has_voice:
+            message = 'This server has no voice; ask for ["text"].'
+            raise Refused("audio_not_available", message, param="output_modalities")
+        return audio

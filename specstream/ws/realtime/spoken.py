@@ -1,0 +1,147 @@
+"""The spoken side of a reply: its text without inline tags, and which words were heard."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from specstream.types import Phrase, Span, Speech
+from specstream.ws.realtime.resources import Word
+
+__all__ = ["SpokenText", "SpokenTrack", "spoken_text"]
+
+O = TypeVar("O")  # noqa: E741 - the origin of a piece of text
+_WORD = re.compile(r"\S+")
+
+
+class _TagRemover:
+    """Removes tags; the white space behind a tag goes as well if there was some before it."""
+
+    def __init__(self) -> None:
+        self._gap = True  # the last kept character is white space, or nothing was kept yet
+        self._after_tag = False
+
+    def remove(self, text: str, start: int, tags: Sequence[Span]) -> str:
+        """``text`` begins at offset ``start`` of the reply; tags may overlap its edges."""
+        kept, at, end = "", start, start + len(text)
+        for tag in tags:
+            if tag.start < end and tag.end > start:
+                kept += self._keep(text[at - start : max(at, tag.start) - start])
+                self._after_tag, at = self._gap, max(at, min(tag.end, end))
+        return kept + self._keep(text[at - start :])
+
+    def _keep(self, text: str) -> str:
+        if self._after_tag:
+            text = text.lstrip()
+        if text:
+            self._after_tag, self._gap = False, text[-1].isspace()
+        return text
+
+
+class SpokenText(Generic[O]):
+    """Releases a growing text as soon as it is certain that it contains no tag.
+
+    Text passes straight through up to a bracket; from there it waits until its phrase says whether
+    the bracket was a tag, which is always before the phrase's audio. Each piece keeps its origin,
+    and the result does not depend on how the text was cut.
+    """
+
+    def __init__(self) -> None:
+        self.tags: list[Span] = []
+        self._pieces: deque[tuple[int, str, O]] = deque()
+        self._end = 0
+        self._known = 0  # the tags before this offset are known
+        self._remover = _TagRemover()
+
+    def add(self, text: str, origin: O) -> list[tuple[str, Span, O]]:
+        """Append text; returns what is released: text, its place in the reply, its origin."""
+        self._pieces.append((self._end, text, origin))
+        self._end += len(text)
+        return self._release()
+
+    def learn(self, phrase: Phrase) -> list[tuple[str, Span, O]]:
+        """Take note of the tags up to the end of ``phrase``; returns what is released."""
+        self.tags += [tag.chars for tag in phrase.tags]
+        self._known = max(self._known, phrase.chars.end)
+        return self._release()
+
+    def close(self) -> list[tuple[str, Span, O]]:
+        """There will be no more text and no more phrases: release the rest."""
+        self._known = self._end
+        return self._release()
+
+    def _release(self) -> list[tuple[str, Span, O]]:
+        out: list[tuple[str, Span, O]] = []
+        while self._pieces:
+            start, text, origin = self._pieces[0]
+            stop = text.find("[", max(0, self._known - start))
+            ready = text if stop < 0 else text[:stop]
+            kept = self._remover.remove(ready, start, self.tags)
+            if kept:
+                out.append((kept, Span(start, start + len(ready)), origin))
+            if stop >= 0:
+                self._pieces[0] = (start + stop, text[stop:], origin)
+                break
+            self._pieces.popleft()
+        return out
+
+
+def spoken_text(text: str, tags: Sequence[Span]) -> str:
+    """``text`` without its tags, as `SpokenText` releases it."""
+    return _TagRemover().remove(text, 0, tags)
+
+
+class SpokenTrack:
+    """When each word of a reply was spoken (samples at 24 kHz), and how much audio was ``sent``.
+
+    ``tags`` are the parts of the text that are not spoken.
+    """
+
+    def __init__(self, tags: Sequence[Span] = ()) -> None:
+        self.tags = tags
+        self.sent = 0
+        self._words: list[Word] = []
+        self._phrase_from: int | None = None
+        self._words_before = 0
+
+    def add(self, words: Sequence[Word], speech: Speech, samples: Span, text: str) -> None:
+        """Add the words of the next piece of speech, which covers ``samples``.
+
+        If the voice gave no words for a phrase, its words are spread over its audio by length.
+        """
+        if self._phrase_from is None:
+            self._phrase_from, self._words_before = samples.start, len(self._words)
+        self._words.extend(words)
+        if speech.last:
+            if len(self._words) == self._words_before:
+                self._spread(text, speech.chars, Span(self._phrase_from, samples.end))
+            self._phrase_from = None
+
+    def _spread(self, text: str, chars: Span, samples: Span) -> None:
+        for found in _WORD.finditer(text, chars.start, chars.end):
+            word = Span(*found.span())
+            if any(tag.start < word.end and tag.end > word.start for tag in self.tags):
+                continue
+            edges = (
+                samples.start + samples.length * (edge - chars.start) // chars.length
+                for edge in word
+            )
+            self._words.append(Word(text=found[0], samples=Span(*edges), chars=word))
+
+    def cut(self, text: str, samples: int) -> int:
+        """Length of the part of ``text`` that was heard once ``samples`` were played.
+
+        It ends right behind the last word that was heard completely, with its punctuation.
+        """
+        heard = [word.chars.end for word in self._words if word.samples.end <= samples]
+        if not heard:
+            return 0
+        end = min(max(heard), len(text))
+        # Words that an earlier cut removed from the text are still in the list.
+        unheard = [word.chars.start for word in self._words if word.samples.end > samples]
+        limit = min([len(text), *(start for start in unheard if start >= end)])
+        while end < limit and not (text[end].isspace() or text[end] == "["):
+            end += 1
+        return end

@@ -1,0 +1,86 @@
+"""How soon a response's first results came, the first audible sample among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from specstream.types import Chunk
+from specstream.ws.counters import Counters
+from specstream.ws.realtime.wire import SAMPLE_RATE
+
+__all__ = ["FirstAudible", "Timings"]
+
+_AUDIBLE = 328  # 1 % of full scale (-40 dBFS)
+
+
+class FirstAudible:
+    """Time to the first audible sample, if play-out begins with the first piece of audio.
+
+    Attributes:
+        first_ms: When the first piece came.
+        ttfa_ms: When the first sample of at least 1 % of full scale can be heard: the arrival of
+            its piece, or the end of what plays before it if that is later.
+    """
+
+    def __init__(self) -> None:
+        self.first_ms: float | None = None
+        self.ttfa_ms: float | None = None
+
+    def add(self, start: int, rate: int, pcm: bytes, now_ms: float) -> bool:
+        """Take PCM that begins at sample ``start``; True if the first audible sample is in it."""
+        if self.ttfa_ms is not None or not pcm:
+            return False
+        if self.first_ms is None:
+            self.first_ms = now_ms
+        samples = np.frombuffer(pcm, dtype="<i2").astype(np.int32)
+        loud = np.flatnonzero(np.abs(samples) >= _AUDIBLE)
+        if not loud.size:
+            return False
+        self.ttfa_ms = max(self.first_ms + (start + int(loud[0])) / rate * 1e3, now_ms)
+        return True
+
+
+class Timings:
+    """Milliseconds from ``response.create`` to a response's first results, also for the counters."""
+
+    def __init__(self, t_ms: Callable[[], float], counters: Counters) -> None:
+        self._t_ms = t_ms
+        self._begun_ms = t_ms()
+        self._counters = counters
+        self._chunk_ms: float | None = None
+        self._first_text_ms: float | None = None
+        self._audible = FirstAudible()
+
+    def _now(self) -> float:
+        return self._t_ms() - self._begun_ms
+
+    def chunk(self, chunk: Chunk) -> None:
+        """A chunk came from the engine."""
+        if chunk.token_ids:
+            now, before = self._now(), self._chunk_ms
+            gap_s = None if before is None else (now - before) / 1e3
+            self._counters.count_chunk(chunk, now / 1e3, gap_s)
+            self._chunk_ms = now
+
+    def text(self) -> None:
+        """Text is about to be sent."""
+        if self._first_text_ms is None:
+            self._first_text_ms = self._now()
+
+    def audio(self, start: int, pcm: bytes) -> None:
+        """Audio was sent that begins at sample ``start`` (24 kHz)."""
+        self._counters.audio_samples += len(pcm) // 2
+        if self._audible.add(start, SAMPLE_RATE, pcm, self._now()):
+            assert self._audible.ttfa_ms is not None
+            self._counters.first_audio.observe(self._audible.ttfa_ms / 1e3)
+
+    def to_dict(self) -> dict[str, float]:
+        """The figures of the report; those that did not happen are left out."""
+        figures = {
+            "first_text_ms": self._first_text_ms,
+            "first_audio_ms": self._audible.first_ms,
+            "ttfa_ms": self._audible.ttfa_ms,
+        }
+        return {name: round(ms, 3) for name, ms in figures.items() if ms is not None}

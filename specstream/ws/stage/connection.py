@@ -1,0 +1,119 @@
+"""One client of an adapter's server: its turns, one after another, through one stage."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+
+from specstream.errors import AdapterUnavailable, ConnectionFailed, SpecstreamError
+from specstream.pipeline.link import Inlet, Link
+from specstream.pipeline.stage import Stage, as_failure
+from specstream.types import AvatarCue, Cancel
+from specstream.ws.stage import frames as fr
+from specstream.ws.stage.channel import Channel
+from specstream.ws.stage.codec import Violation
+
+__all__ = ["AdapterConnection"]
+
+_MAX_REST = 64  # cues that bring a face to rest
+
+
+class AdapterConnection:
+    """Runs the stage for each turn that the client starts; `drain` ends that."""
+
+    def __init__(self, channel: Channel, stage: Stage[Any, Any], window: int) -> None:
+        self._channel = channel
+        self._stage = stage
+        self._window = window
+        self._inbox: Link[Any] = Link(window)
+        self._rest: deque[AvatarCue] = deque(maxlen=_MAX_REST)
+        self._over = True  # whether the turn's output is complete
+        self._failure: SpecstreamError | None = None
+        self._scope: anyio.CancelScope | None = None
+        self._idle = anyio.Event()
+        self._idle.set()
+
+    async def drain(self, seconds: float) -> None:
+        """End after the running turn if that is over within ``seconds``, else with an error."""
+        with anyio.move_on_after(seconds):
+            await self._idle.wait()
+        if not self._over and self._failure is None:
+            self._failure = AdapterUnavailable("the adapter's server is stopping; ask it again")
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def run(self) -> None:
+        """Serve until the client goes away.
+
+        Raises:
+            Violation: the client broke the protocol.
+            SpecstreamError: the stage broke.
+        """
+        async with anyio.create_task_group() as group:
+            self._scope = group.cancel_scope
+            try:
+                await self._read(group)
+            except ConnectionFailed:
+                pass  # how connections normally end
+            except Violation as error:
+                self._failure = error
+            group.cancel_scope.cancel()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _read(self, group: TaskGroup) -> None:
+        while True:  # never waits for the stage, so that a cancel is read at once
+            received = await self._channel.receive()
+            if isinstance(received, fr.StartFrame):
+                self._inbox, self._over = Link(self._window), False
+                self._idle = anyio.Event()
+                self._rest.clear()
+                group.start_soon(self._turn, group, self._inbox)
+            elif isinstance(received, fr.EndFrame):
+                self._inbox.close()
+            elif isinstance(received, fr.CancelFrame):
+                self._channel.drop()
+                self._inbox.cancel(Cancel(received.reason))
+                if self._over:  # "done" and "cancel" crossed
+                    self._channel.post(fr.CancelledFrame(cues=tuple(self._rest)))
+            else:
+                await self._inbox.send(received)  # has room: the window is its capacity
+
+    async def _turn(self, group: TaskGroup, inbox: Link[Any]) -> None:
+        try:
+            async with aclosing(self._stage.run(_Acknowledging(inbox, self._channel))) as outputs:
+                item: Any
+                async for item in outputs:
+                    if inbox.finished and isinstance(item, AvatarCue):
+                        self._rest.append(item)
+                    await inbox.inlet.unless_cancelled(self._channel.room)
+                    if not inbox.cancelled:
+                        self._channel.post(item)
+            self._over = True
+            if inbox.cancelled:
+                self._channel.post(fr.CancelledFrame(cues=tuple(self._rest)))
+            else:
+                self._channel.post(fr.DoneFrame())
+        except Exception as error:
+            self._failure = as_failure(self._stage.name, error)
+            group.cancel_scope.cancel()
+        finally:
+            self._idle.set()  # also after the stage broke or the client left
+
+
+class _Acknowledging(Inlet[Any]):
+    """Gives the client room for another item with each one that the stage takes."""
+
+    def __init__(self, link: Link[Any], channel: Channel) -> None:
+        super().__init__(link)
+        self._channel = channel
+
+    async def __anext__(self) -> Any:
+        item = await super().__anext__()
+        if not isinstance(item, Cancel):
+            self._channel.took()
+        return item
