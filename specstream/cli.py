@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-# Whatever takes a while to import is imported in functions, where an interrupt is caught.
+# Slow imports are made in functions, where an interrupt is caught.
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     from specstream.commands.bench import add_bench_options
-    from specstream.commands.common import add_engine_options
+    from specstream.commands.common import (
+        add_model_options,
+        add_prompt_options,
+        add_sampling_options,
+    )
     from specstream.commands.serving import add_server_options
     from specstream.commands.usage import Parser, read_arguments
 
@@ -36,59 +40,52 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     say = commands.add_parser("say", help="speak a reply, with avatar cues and scene prompts")
-    _add_prompt(say)
+    add_prompt_options(say)
     say.add_argument(
         "--out", default="out", metavar="DIR", help="where the files go (default: out)"
     )
     say.add_argument("--compare", action="store_true", help="also run it without speculation")
     _add_adapter_options(say)
-    add_engine_options(say)
     say.set_defaults(run="say:run")
 
     generate = commands.add_parser("generate", help="write a reply, text only")
-    _add_prompt(generate)
-    add_engine_options(generate)
+    add_prompt_options(generate)
     generate.set_defaults(run="generate:run")
 
     chat = commands.add_parser("chat", help="a conversation, in the terminal or line by line")
-    add_engine_options(chat)
     chat.set_defaults(run="chat:run")
 
     serve = commands.add_parser("serve", help="the WebSocket server and the demo page")
     add_server_options(serve, port=8765, clients=True)
     _add_adapter_options(serve)
-    add_engine_options(serve)
     serve.set_defaults(run="serve:run_server")
 
     adapter = commands.add_parser("adapter", help="one adapter behind its own WebSocket")
     adapter.add_argument("kind", choices=["voice", "avatar", "prompt"])
     adapter.add_argument("--name", help="which adapter of that kind")
     add_server_options(adapter, port=0, clients=False)
-    add_engine_options(adapter)
     adapter.set_defaults(run="serve:run_adapter")
 
     verify = commands.add_parser("verify", help="check that this pair's output is the target's own")
-    verify.add_argument(
-        "--runs", type=int, default=150, help="samples of each of three prompts (default: 150)"
-    )
-    verify.add_argument(
-        "--tokens",
-        type=int,
-        default=400,
-        help="tokens compared with plain greedy (default: 400)",
-    )
-    add_engine_options(verify)
+    runs, tokens = "samples of each of three prompts", "tokens compared with plain greedy decoding"
+    verify.add_argument("--runs", type=int, default=150, help=f"{runs} (default: 150)")
+    verify.add_argument("--tokens", type=int, default=400, help=f"{tokens} (default: 400)")
     verify.set_defaults(run="verify:run")
 
     bench = commands.add_parser(
         "bench",
         help="the same prompts with and without speculation",
-        description="The same prompts with and without speculation, and by transformers. Defaults here: "
-        "--dtype bfloat16, --max-tokens 128 (64 with --quick).",
+        description="Runs the same prompts with and without speculation, and with transformers; prints "
+        "a table of speeds and a verdict. Defaults here: --dtype bfloat16, --max-tokens 128 (64 with "
+        "--quick).",
     )
     add_bench_options(bench)
-    add_engine_options(bench)
     bench.set_defaults(run="bench:run")
+
+    for command in (say, generate, chat, serve, adapter, verify, bench):
+        add_model_options(command)
+        if command not in (adapter, verify):
+            add_sampling_options(command)
 
     doctor = commands.add_parser("doctor", help="what was found, what is missing, how to fix it")
     doctor.add_argument("--json", action="store_true", help="one JSON object")
@@ -96,30 +93,18 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return read_arguments(parser, commands.choices, argv)
 
 
-def _add_prompt(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("text", help="what the user says; - reads it from stdin")
-    parser.add_argument(
-        "--show-runs",
-        action="store_true",
-        help="divide what each pass committed by bars, where there is no terminal to shade it",
-    )
-
-
 def _add_adapter_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--voice",
-        default="auto",
-        metavar="NAME_OR_URL",
-        help="voice adapter, or where it is served",
-    )
-    add("--avatar", default="viseme", metavar="NAME_OR_URL", help="avatar adapter, or its address")
-    add(
-        "--prompts",
-        default="template",
-        metavar="NAME_OR_URL",
-        help="prompt adapter, or its address",
-    )
+    for option, default, what in (
+        ("--voice", "auto", "voice adapter"),
+        ("--avatar", "viseme", "avatar adapter"),
+        ("--prompts", "template", "prompt adapter"),
+    ):
+        parser.add_argument(
+            option,
+            default=default,
+            metavar="NAME_OR_URL",
+            help=f"{what}, or the address where it is served (default: {default})",
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -165,7 +150,7 @@ def _stop(*_: object) -> None:
 
 
 def _mend_streams() -> None:
-    """A closed stdout is written to nowhere; what a terminal lacks becomes a question mark."""
+    """A closed stdout goes to /dev/null; characters that a terminal lacks become question marks."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
     for stream in (sys.stdout, sys.stderr):
@@ -174,7 +159,7 @@ def _mend_streams() -> None:
 
 
 def _let_go_of_stdout() -> None:
-    """If nobody can take what is still buffered, the interpreter mustn't try again at its exit."""
+    """Drop what can't be flushed, so that the interpreter doesn't try again at its exit."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):

@@ -17,7 +17,7 @@ PACKAGES = {
 
 # Lower layers first; a module may import from its own layer and from those below.
 LAYERS = [
-    {"specstream.errors", "specstream"},
+    {"specstream.errors", "specstream", "specstream.wording"},
     {"specstream.params"},
     {"specstream.types"},
     {"specstream.metrics", "specstream.config"},

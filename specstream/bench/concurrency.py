@@ -17,13 +17,13 @@ from specstream.bench.records import Run
 
 __all__ = ["Crowd", "Way", "measure_crowd", "mix_domains"]
 
-_EACH = 16  # requests a round for each place: at its end places stay empty
+_EACH = 16  # times as many requests a round as are served at once: few places are empty at its end
 _LEAST = 2  # rounds: each way goes first once
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The same requests, served in one of the two ways; ``seconds`` of each round."""
+    """The same requests, served in one of the two ways: seconds and replies of each round."""
 
     seconds: list[float] = field(default_factory=list)
     runs: list[list[Run]] = field(default_factory=list)
@@ -38,9 +38,8 @@ class Way:
 
     @property
     def rate(self) -> float:
-        """All tokens by all seconds."""
-        tokens = sum(len(run.token_ids) for runs in self.runs for run in runs)
-        return tokens / sum(self.seconds)
+        """Tokens a second over all rounds."""
+        return sum(len(run.token_ids) for runs in self.runs for run in runs) / sum(self.seconds)
 
     def figures(self, name: str) -> dict[str, float]:
         """Its rate, and what a single request feels, as JSON data. Gaps are between emissions."""
@@ -93,18 +92,16 @@ async def measure_crowd(
 ) -> Crowd:
     """Serve the same requests ``at_once`` at a time and one at a time; the two go first in turn.
 
-    A place that becomes free is taken by the next request, so ``at_once`` are under way until a round
-    runs out of them: a round of one request for each place would mostly measure how much longer the
-    longest reply is than the others. The first round is run once beforehand without being timed, in
-    either way: the engine is then warm to both.
+    A finished request is followed by the next one, so ``at_once`` are under way until a round runs out
+    of requests. The first round is run in either way beforehand, without being timed, as a warm-up.
 
     Args:
         arm: Serves one request; several may be under way.
         prompts: Taken from every domain in turn (see `mix_domains`), again and again.
         ask: How each reply is sampled.
         at_once: Requests under way.
-        rounds: How often, at most.
-        each: Requests a round for each place.
+        rounds: Maximum number of rounds.
+        each: Requests a round, as a multiple of ``at_once``.
         budget: Seconds after which no further round begins, once each way has gone first.
         clock: Seconds.
         tell: Given the rounds done and the rounds in all, before each one.
@@ -134,10 +131,7 @@ async def measure_crowd(
 
 
 def mix_domains(prompts: Sequence[Prompt]) -> list[Prompt]:
-    """One prompt of each domain in turn, as long as a domain has any; each in its own order.
-
-    Text that a grammar wrote is left out unless there is no other: it is too easily guessed.
-    """
+    """One prompt of each domain in turn; text written by a grammar only where there is no other."""
     usual = [prompt for prompt in prompts if prompt.domain != GRAMMAR_DOMAIN] or prompts
     of: dict[str, list[Prompt]] = {}
     for prompt in usual:

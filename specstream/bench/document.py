@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 from specstream.bench.costs import Ceiling, Costs, ceiling_of, costs_of
+from specstream.bench.prompts import GRAMMAR_DOMAIN, MEAN_DOMAINS
 from specstream.bench.records import Record
 from specstream.bench.results import Results
 from specstream.bench.run import Outcome
-from specstream.bench.summary import domains_note, figures_by_domain, ratios_by_domain, summary_of
 from specstream.bench.verdict import verdict_of
-from specstream.errors import OutputError
+from specstream.wording import writing
 
-__all__ = ["Files", "analyse", "document_of"]
+__all__ = ["Files", "analyse", "document_of", "domains_note"]
 
 _NAMES = ("runs.jsonl", "bench.json", "bench.txt", "bench.png")
 _ROUNDING = (
@@ -33,24 +32,27 @@ _GGUF = (
     "llama.cpp decodes the GGUF file at that file's own precision: weights that are quantised, or of "
     "another type than the target's here, are not like for like"
 )
+_GRAMMAR = (
+    "the bundled models learned such text from a grammar, so it is predictable by construction"
+)
 
 
-def analyse(
-    results: Results,
-) -> tuple[dict[str, float | None], dict[str, Costs], dict[str, Ceiling]]:
-    """The summary, and by domain what rounds cost and what the formula makes of it."""
+def analyse(results: Results) -> tuple[dict[str, Costs], dict[str, Ceiling]]:
+    """By domain: what rounds cost, and what the speedup formula says of these costs."""
     runs = {
-        domain: tuple([r.run for r in results.runs(domain, arm)] for arm in ("own", "auto"))
+        domain: (
+            [r.run for r in results.runs(domain, "own")],
+            [r.run for r in results.runs(domain, "auto")],
+        )
         for domain in results.domains
     }
-    costs = costs_of({domain: (plain, fast) for domain, (plain, fast) in runs.items()})
-    ceilings: dict[str, Ceiling] = {}
-    for domain, found in costs.items():
-        measured = results.ratio(domain, "auto", "own")
-        ceiling = ceiling_of(found, runs[domain][1], measured)
-        if ceiling is not None:
-            ceilings[domain] = ceiling
-    return summary_of(results), costs, ceilings
+    costs = costs_of(runs)
+    ceilings = {
+        domain: ceiling
+        for domain, found in costs.items()
+        if (ceiling := ceiling_of(found, runs[domain][1], results.ratio(domain, "auto", "own")))
+    }
+    return costs, ceilings
 
 
 def document_of(
@@ -62,48 +64,63 @@ def document_of(
     notes: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Everything but the single runs."""
-    summary, costs, ceilings = analyse(results)
-    said = [domains_note(results), _PHASES]
-    if results.sampled:
-        said.append("replies were sampled, each arm with noise of its own: tokens aren't compared")
-    elif provenance["dtype"] in ("bfloat16", "float16"):
-        said.append(_ROUNDING.format(dtype=provenance["dtype"]))
-    if results.settings("llama.cpp"):
-        said.append(_GGUF)
-    if outcome.cut_short:
-        times = "once" if outcome.cells == 1 else f"{outcome.cells} times"
-        said.append(f"cut short when each arm had answered {times}: {outcome.cut_short}")
-    said += outcome.broken_lines()
-    if provenance.get("target_padded"):
-        said.append(f"the target is padded: {provenance['target_padded']}")
+    costs, ceilings = analyse(results)
+    formula = {}
+    for domain, ceiling in ceilings.items():
+        expected = results.figures[domain, "auto", ""].to_dict()["predicted_speedup"]
+        formula[domain] = ceiling.to_dict() | {"expected_by_engine": expected}
     return {
-        "summary": summary,
-        "verdict": verdict_of(results, summary, costs, ceilings),
-        "domains": figures_by_domain(results),
-        "ratios": ratios_by_domain(results),
+        "summary": results.summary(),
+        "verdict": verdict_of(results, costs, ceilings),
+        "domains": results.figures_by_domain(),
+        "ratios": results.ratios_by_domain(),
         "costs": {domain: found.to_dict() for domain, found in costs.items()},
-        "formula": {
-            domain: found.to_dict() | {"expected_by_engine": _expected(results, domain)}
-            for domain, found in ceilings.items()
-        },
+        "formula": formula,
         "concurrency": dict(concurrency) if concurrency else None,
         "complete": not outcome.cut_short,
         "cells": outcome.cells,
-        "notes": [*said, *notes],
+        "notes": [*_notes(results, outcome, provenance), *notes],
         "provenance": dict(provenance),
     }
 
 
-def _expected(results: Results, domain: str) -> float | None:
-    found = results.figures[domain, "auto", ""].predicted_speedup
-    return None if found is None else round(found, 4)
+def _notes(results: Results, outcome: Outcome, provenance: Mapping[str, Any]) -> list[str]:
+    notes = [domains_note(results), _PHASES]
+    if results.sampled:
+        notes.append("replies were sampled, each arm with noise of its own: tokens aren't compared")
+    elif provenance["dtype"] in ("bfloat16", "float16"):
+        notes.append(_ROUNDING.format(dtype=provenance["dtype"]))
+    if results.settings("llama.cpp"):
+        notes.append(_GGUF)
+    if outcome.cut_short:
+        times = "once" if outcome.cells == 1 else f"{outcome.cells} times"
+        notes.append(f"cut short when each arm had answered {times}: {outcome.cut_short}")
+    notes += [f"{arm} broke and was left out: {how}" for arm, how in outcome.broken.items()]
+    if provenance.get("target_padded"):
+        notes.append(f"the target is padded: {provenance['target_padded']}")
+    return notes
+
+
+def domains_note(results: Results) -> str:
+    """Which domains the means are over, and why not others."""
+    over = results.mean_domains
+    text = f"geometric means are over {', '.join(over)}"
+    missing = [d for d in MEAN_DOMAINS if d not in results.domains]
+    if missing:
+        text += f" (no prompts of {', '.join(missing)})"
+    apart = [d for d in results.domains if d not in over]
+    if GRAMMAR_DOMAIN in apart:
+        text += f"; {GRAMMAR_DOMAIN} stands apart: {_GRAMMAR}"
+    others = [d for d in apart if d != GRAMMAR_DOMAIN]
+    if others:
+        text += f"; {', '.join(others)} {'is' if len(others) == 1 else 'are'} shown only"
+    return text
 
 
 class Files:
-    """The folder that results go to: ``runs.jsonl`` as they come, the rest at the end.
+    """The folder of results: ``runs.jsonl`` line by line, the other files at the end.
 
-    It is made, and tried, at once; what an earlier run left there stays until this one has something
-    to put in its place.
+    The folder is made and tested at once. Files of an earlier run stay until they are replaced.
 
     Raises:
         OutputError: the folder or a file in it can't be written.
@@ -112,17 +129,17 @@ class Files:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._runs: TextIO | None = None
-        with _writing(folder):
+        with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()
         for path in (folder / name for name in _NAMES):
             if path.exists():
-                with _writing(path), open(path, "r+b"):
+                with writing(path), open(path, "r+b"):
                     pass
 
     def keep(self, record: Record) -> None:
-        """Write one run down at once."""
-        with _writing(self.folder / "runs.jsonl"):
+        """Append one run to ``runs.jsonl``."""
+        with writing(self.folder / "runs.jsonl"):
             if self._runs is None:
                 self._runs = open(self.folder / "runs.jsonl", "w", encoding="utf-8")
             self._runs.write(json.dumps(record.to_dict()) + "\n")
@@ -130,7 +147,7 @@ class Files:
 
     def write(self, document: Mapping[str, Any], table: list[str]) -> None:
         """Write ``bench.json`` and ``bench.txt``."""
-        with _writing(self.folder / "bench.json"):
+        with writing(self.folder / "bench.json"):
             text = json.dumps(document, ensure_ascii=False, indent=1) + "\n"
             (self.folder / "bench.json").write_text(text, encoding="utf-8")
             (self.folder / "bench.txt").write_text("\n".join(table) + "\n", encoding="utf-8")
@@ -138,13 +155,5 @@ class Files:
     def close(self) -> None:
         """Close the open file."""
         if self._runs is not None:
-            with _writing(self.folder / "runs.jsonl"):
+            with writing(self.folder / "runs.jsonl"):
                 self._runs.close()
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(f"can't write {path}: {error.strerror or error}") from error

@@ -1,4 +1,4 @@
-"""What the options of ``specstream bench`` ask for, checked before anything heavy is imported."""
+"""Checks of what ``--padded`` and ``--llama-cpp`` ask for, before anything heavy is imported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAGIC = b"GGUF"
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """What ``--padded`` asks for: about so many parameters, in so many layers (None: chosen)."""
+    """About how many parameters, and in how many layers (None: chosen)."""
 
     parameters: int
     layers: int | None = None

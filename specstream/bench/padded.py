@@ -1,17 +1,20 @@
 """Padded targets: the same distribution at the cost of a larger model.
 
-Layers are added whose output projections (``o_proj``, ``down_proj``) are zero, so they add nothing to
-the residual stream; MLPs and attention are widened with units whose output columns are zero. Where
-that isn't enough, the residual stream itself is widened by a power of four with channels that stay
-zero: RMSNorm then divides by a power of two more, which its weight takes back exactly, in any binary
-floating point. Every weight that isn't zero for exactness' sake is random, so that nothing is saved
-on zeros. Logits are those of the model that was padded, up to the order of summation.
+Added layers have output projections (``o_proj``, ``down_proj``) of zero; added units of MLPs and
+attention have output columns of zero. Where that isn't enough, the residual stream is widened by a
+power of four with channels that stay zero: RMSNorm then divides by a power of two more, and its weight
+compensates exactly in binary floating point. All other weights are random, so that nothing is saved on
+zeros. Logits are those of the original model, up to the order of summation.
 """
 
 from __future__ import annotations
 
 import math
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +22,17 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specstream.bench.options import Padding
+from specstream.bench.arms.base import BenchThread
+from specstream.bench.options import Padding, parse_padding
+from specstream.config import EngineConfig
 from specstream.errors import ConfigError, ModelUnsupported
+from specstream.model.load import load_model, load_tokenizer
 
-__all__ = ["Shape", "choose_shape", "pad", "save_padded"]
+__all__ = ["Shape", "choose_shape", "pad", "padded_target", "save_padded"]
 
 _USUAL_RATIO = 4.0  # of an MLP's width to the residual stream's
 _STEP = 64  # widths are multiples of this
+_USUAL_LAYERS = ((2e8, 12), (7e8, 24), (2e9, 16), (5e9, 28), (2e10, 32))  # of models up to a size
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +52,8 @@ def choose_shape(config: LlamaConfig, padding: Padding) -> Shape:
     Raises:
         ConfigError: the target is larger than that already.
     """
-    layers = padding.layers or _usual_layers(padding.parameters)
-    layers = max(layers, config.num_hidden_layers)
+    usual = (layers for size, layers in _USUAL_LAYERS if padding.parameters <= size)
+    layers = max(padding.layers or next(usual, 80), config.num_hidden_layers)
     found: list[tuple[float, Shape]] = []
     for power in range(4):
         widen = 4**power
@@ -68,23 +75,26 @@ def choose_shape(config: LlamaConfig, padding: Padding) -> Shape:
     return min(found, key=lambda one: one[0])[1]
 
 
-def _usual_layers(parameters: int) -> int:
-    """About as many layers as published models of that size have."""
-    sizes = ((2e8, 12), (7e8, 24), (2e9, 16), (5e9, 28), (2e10, 32))
-    return next((layers for size, layers in sizes if parameters <= size), 80)
-
-
 @torch.no_grad()
 def pad(model: LlamaForCausalLM, shape: Shape, *, seed: int = 0) -> LlamaForCausalLM:
     """A model of ``shape`` with the distribution of ``model``, in its dtype, on the CPU."""
-    config = LlamaConfig(**{**model.config.to_dict(), **_sizes(model.config, shape)})
-    widen = shape.hidden // model.config.hidden_size
-    config.rms_norm_eps = model.config.rms_norm_eps / widen
+    old = model.config
+    sizes = {
+        "num_hidden_layers": shape.layers,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": old.head_dim or old.hidden_size // old.num_attention_heads,
+    }
+    config = LlamaConfig(**{**old.to_dict(), **sizes})
+    widen = shape.hidden // old.hidden_size
+    config.rms_norm_eps = old.rms_norm_eps / widen
     with torch.device("meta"):
         made: Any = LlamaForCausalLM(config)
     made = made.to(model.dtype).to_empty(device="cpu")
     made.model.rotary_emb = type(made.model.rotary_emb)(config)
-    random = _RandomWeights(model.config.initializer_range, seed)
+    random = _RandomWeights(old.initializer_range, seed)
     ours = dict(model.named_parameters())
     for name, parameter in made.named_parameters():
         _fill(name, parameter, ours.get(name), math.isqrt(widen), random)
@@ -92,17 +102,6 @@ def pad(model: LlamaForCausalLM, shape: Shape, *, seed: int = 0) -> LlamaForCaus
     made.tie_weights()
     ready: LlamaForCausalLM = made.eval()
     return ready
-
-
-def _sizes(config: LlamaConfig, shape: Shape) -> dict[str, Any]:
-    return {
-        "num_hidden_layers": shape.layers,
-        "hidden_size": shape.hidden,
-        "intermediate_size": shape.intermediate,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": config.head_dim or config.hidden_size // config.num_attention_heads,
-    }
 
 
 class _RandomWeights:
@@ -154,9 +153,6 @@ def save_padded(target: str, padding: Padding, folder: Path) -> tuple[Shape, int
         ConfigError: it is larger than that already.
         ModelError: it can't be read.
     """
-    from specstream.config import EngineConfig
-    from specstream.model.load import load_model, load_tokenizer
-
     model = load_model(target, EngineConfig(target=target, device="cpu", dtype="bfloat16"))
     if not isinstance(model, LlamaForCausalLM) or model.config.attention_bias:
         raise ModelUnsupported(f"{target}: only a plain Llama target can be padded")
@@ -165,3 +161,33 @@ def save_padded(target: str, padding: Padding, folder: Path) -> tuple[Shape, int
     made.save_pretrained(folder)
     load_tokenizer(target).save_pretrained(folder)
     return shape, sum(parameter.numel() for parameter in made.parameters())
+
+
+@asynccontextmanager
+async def padded_target(
+    config: EngineConfig, size: str | None
+) -> AsyncGenerator[tuple[EngineConfig, str], None]:
+    """The config with the target padded to ``size``, in a temporary folder, and its size in words.
+
+    Without a size, the config as it is and no words.
+
+    Raises:
+        ConfigError: not a size, or the target is larger already.
+        ModelError: the target can't be read or padded.
+    """
+    if not size:
+        yield config, ""
+        return
+    padding = parse_padding(size)
+    with tempfile.TemporaryDirectory(prefix="specstream-padded-") as folder:
+        thread = BenchThread(config.threads or 1)
+        try:
+            save = partial(save_padded, config.target, padding, Path(folder))
+            shape, parameters = await thread.call(save)
+        finally:
+            thread.close()
+        words = (
+            f"{parameters / 1e6:.0f}M parameters, {shape.layers} layers of width {shape.hidden}, MLPs "
+            f"of {shape.intermediate}: same distribution as the unpadded target, larger cost"
+        )
+        yield config.model_copy(update={"target": folder}), words

@@ -65,10 +65,6 @@ def draw_plots(results: Results, path: Path, title: str) -> None:
         pyplot.close(figure)
 
 
-def _arms(results: Results) -> list[str]:
-    return list(dict.fromkeys(arm for arm, _ in results.arms))
-
-
 def _colour(arm: str, arms: Sequence[str]) -> str:
     drafts = [a for a in arms if a.startswith("draft-")]
     if arm in drafts:
@@ -77,14 +73,17 @@ def _colour(arm: str, arms: Sequence[str]) -> str:
 
 
 def _draw_speed(axes: Any, results: Results) -> None:
-    arms, domains = _arms(results), results.domains
+    arms, domains = list(dict.fromkeys(arm for arm, _ in results.arms)), results.domains
     width = 0.84 / max(len(arms), 1)
     for place, arm in enumerate(arms):
         heights = [results.speed(domain, arm) or 0.0 for domain in domains]
         at = [i + (place - (len(arms) - 1) / 2) * width for i in range(len(domains))]
         name = _NAMES.get(arm, arm) + (", best" if len(results.settings(arm)) > 1 else "")
         bars = axes.bar(at, heights, width * 0.92, label=name, color=_colour(arm, arms))
-        _draw_halves(axes, results, arm, [x + 0.3 * width for x in at])  # beside the ratio
+        for x, domain in zip(at, domains, strict=True):
+            half = middle_half(list(results.prompt_speeds(domain, arm).values()))
+            if half is not None:  # a line beside the ratio
+                axes.vlines(x + 0.3 * width, *half, color="#22252a", linewidth=1.2, alpha=0.75)
         if arm == "auto":
             ratios = [results.ratio(domain, "auto", "own") for domain in domains]
             texts = [f"{ratio:.2f}x" if ratio else "" for ratio in ratios]
@@ -105,14 +104,6 @@ def _draw_speed(axes: Any, results: Results) -> None:
     axes.margins(y=0.25)  # room for the legend
     axes.legend(fontsize=8, ncols=3, frameon=False, loc="upper left")
     _tidy(axes)
-
-
-def _draw_halves(axes: Any, results: Results, arm: str, at: Sequence[float]) -> None:
-    """A line from the first to the third quartile of the prompts' own speeds."""
-    for x, domain in zip(at, results.domains, strict=True):
-        half = middle_half(list(results.prompt_speeds(domain, arm).values()))
-        if half is not None:
-            axes.vlines(x, *half, color="#22252a", linewidth=1.2, alpha=0.75)
 
 
 def _draw_acceptance(axes: Any, results: Results) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,15 @@ from specstream.engine.prompt import check_messages
 from specstream.errors import ConfigError, PromptError
 from specstream.types import Message
 
-__all__ = ["GRAMMAR_DOMAIN", "MEAN_DOMAINS", "Prompt", "PromptSet", "choose", "read_prompts"]
+__all__ = [
+    "GRAMMAR_DOMAIN",
+    "MEAN_DOMAINS",
+    "Prompt",
+    "PromptSet",
+    "choose",
+    "known_first",
+    "read_prompts",
+]
 
 MEAN_DOMAINS = ("chat", "tools", "math", "code")
 """The domains that the geometric means are over."""
@@ -25,9 +33,16 @@ _MOST_BYTES = 64 << 20
 _KEYS = {"id", "domain", "messages", "reference"}
 
 
+def known_first(domains: Iterable[str]) -> list[str]:
+    """Each domain once: the known ones first, in their usual order."""
+    known = (*MEAN_DOMAINS, GRAMMAR_DOMAIN)
+    found = dict.fromkeys(domains)
+    return [d for d in known if d in found] + [d for d in found if d not in known]
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt; ``reference`` is what a person answered, if known (kept, never measured by)."""
+    """One prompt; ``reference`` is a person's answer, if known (never used in the measurement)."""
 
     id: str
     domain: str
@@ -37,7 +52,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class PromptSet:
-    """Prompts, and the name and SHA-256 of the file that they came from."""
+    """Prompts, with the name and SHA-256 of their file."""
 
     prompts: tuple[Prompt, ...]
     name: str
@@ -45,10 +60,8 @@ class PromptSet:
 
     @property
     def domains(self) -> list[str]:
-        """The domains that occur: the known ones first, in their usual order."""
-        known = (*MEAN_DOMAINS, GRAMMAR_DOMAIN)
-        found = dict.fromkeys(prompt.domain for prompt in self.prompts)
-        return [d for d in known if d in found] + [d for d in found if d not in known]
+        """The domains that occur: the known ones first."""
+        return known_first(prompt.domain for prompt in self.prompts)
 
     def of(self, domain: str) -> list[Prompt]:
         """The prompts of one domain, in the file's order."""
@@ -145,11 +158,9 @@ def choose(
         count = min(limit or len(of_domain), len(of_domain))
         kept += [of_domain[i * len(of_domain) // count] for i in range(count)]
     if system:
-        kept = [_with_system(prompt, system) for prompt in kept]
+        first: Message = {"role": "system", "content": system}
+        kept = [
+            replace(p, messages=(first, *(m for m in p.messages if m["role"] != "system")))
+            for p in kept
+        ]
     return PromptSet(tuple(kept), prompts.name, prompts.sha256)
-
-
-def _with_system(prompt: Prompt, system: str) -> Prompt:
-    rest = [message for message in prompt.messages if message["role"] != "system"]
-    first: Message = {"role": "system", "content": system}
-    return Prompt(prompt.id, prompt.domain, (first, *rest), prompt.reference)

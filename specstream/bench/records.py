@@ -1,4 +1,4 @@
-"""What was measured: one record for each time that an arm wrote a reply."""
+"""Measurements: one record for every reply that an arm wrote."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["Emission", "Record", "Run"]
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """Tokens that came out together, and what it took to get them.
+    """Tokens that came out together. Drafting figures are 0 where the arm doesn't report them.
 
     Attributes:
-        t_ms: Milliseconds from the request to the moment they came out.
-        tokens: How many came out.
-        drafted: How many had been proposed in the round; 0 where the arm doesn't tell.
-        accepted: How many of ``tokens`` had been drafted.
-        draft_ms: Time spent on proposing; 0 where the arm doesn't tell.
-        verify_ms: Time spent on the target's pass and the judging; 0 where the arm doesn't tell.
+        t_ms: Milliseconds since the request.
+        tokens: Tokens in this emission.
+        drafted: Tokens that were proposed in the round.
+        accepted: Drafted tokens among ``tokens``.
+        draft_ms: Time spent on drafting.
+        verify_ms: Time spent on the target's pass and on verification.
     """
 
     t_ms: float
@@ -40,11 +40,11 @@ class Run:
         emissions: In order; their tokens add up to ``token_ids``.
         total_ms: From the request (text in) to the end.
         finish: ``"stop"`` or ``"length"``.
-        tells: Whether the arm tells what it drafted and where its time went.
-        spent_ms: Where the time went, by name.
-        predicted_speedup: What the arm itself expected to gain over plain decoding.
-        explanation: Why it drafted as it did, in its own words.
-        proposer_rounds: Rounds by who proposed.
+        tells: Whether the arm reports drafts and where its time went.
+        spent_ms: Milliseconds by part of the work.
+        predicted_speedup: Speedup over plain decoding that the arm itself predicted.
+        explanation: Why the arm drafted as it did.
+        proposer_rounds: Number of rounds by proposer.
     """
 
     token_ids: tuple[int, ...]
@@ -90,11 +90,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One run, and where it stood in the experiment.
-
-    ``arm`` is the family (``"assisted"``), ``setting`` which of its settings; ``place`` the arm's
-    place in the order of its cell (0 ran first).
-    """
+    """One run; ``arm`` is the family (``"assisted"``), ``place`` the arm's place in its cell."""
 
     domain: str
     prompt: str
@@ -105,7 +101,7 @@ class Record:
     run: Run
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON data: one line of the results file."""
+        """As JSON data: one line of ``runs.jsonl``."""
         run = self.run
         return {
             "domain": self.domain,

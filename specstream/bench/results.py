@@ -1,40 +1,37 @@
-"""All records of an experiment, and what can be asked of them."""
+"""All records of an experiment: speeds, ratios, equality of tokens, and the summary."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
-from specstream.bench.figures import Figures, figures_of, percentile
-from specstream.bench.prompts import GRAMMAR_DOMAIN, MEAN_DOMAINS
+from specstream.bench.arms.base import label
+from specstream.bench.figures import Figures, figures_of, geometric_mean, percentile
+from specstream.bench.prompts import GRAMMAR_DOMAIN, MEAN_DOMAINS, known_first
 from specstream.bench.records import Record
 
-__all__ = ["Equality", "Results", "middle_half"]
+__all__ = ["PAIRS", "Results", "middle_half"]
 
-
-@dataclass(frozen=True, slots=True)
-class Equality:
-    """How many prompts got the same tokens from two arms, and where the others part.
-
-    ``first_divergence`` are (prompt, index of the first token that differs).
-    """
-
-    prompts: int
-    identical: int
-    first_divergence: tuple[tuple[str, int], ...]
-
-    @property
-    def share(self) -> float | None:
-        """Identical ÷ compared; None if nothing was compared."""
-        return self.identical / self.prompts if self.prompts else None
+PAIRS = (
+    ("auto", "own"),
+    ("own", "generate"),
+    ("auto", "generate"),
+    ("auto", "assisted"),
+    ("auto", "lookup"),
+    ("auto", "llama.cpp"),
+    ("own", "llama.cpp"),
+    ("assisted", "generate"),
+    ("lookup", "generate"),
+)
+"""Arms that are compared with each other."""
 
 
 class Results:
-    """Records, grouped. Where an arm has several settings, its best one speaks for it.
+    """Records, grouped. An arm of several settings is represented by its fastest one in the domain.
 
-    ``sampled`` replies are drawn with noise of each arm's own: their tokens aren't compared.
+    ``sampled`` replies are drawn with noise of each arm's own, so their tokens aren't compared.
     """
 
     def __init__(self, records: Iterable[Record], *, sampled: bool = False) -> None:
@@ -55,20 +52,17 @@ class Results:
 
     @cached_property
     def domains(self) -> list[str]:
-        """The domains measured: the known ones first."""
-        known = (*MEAN_DOMAINS, GRAMMAR_DOMAIN)
-        found = dict.fromkeys(record.domain for record in self.records)
-        return [d for d in known if d in found] + [d for d in found if d not in known]
+        """The measured domains: the known ones first."""
+        return known_first(record.domain for record in self.records)
 
     @property
     def mean_domains(self) -> list[str]:
-        """The domains that the means are over: the usual four as far as they are there.
+        """The domains that means are over: the usual four as far as they were measured.
 
-        Where none of those is, it is every domain but the one written by a grammar; else that one.
+        Without any of those: every domain but the one written by a grammar; else that one.
         """
         usual = [d for d in self.domains if d in MEAN_DOMAINS]
-        others = [d for d in self.domains if d != GRAMMAR_DOMAIN]
-        return usual or others or self.domains
+        return usual or [d for d in self.domains if d != GRAMMAR_DOMAIN] or self.domains
 
     @cached_property
     def arms(self) -> list[tuple[str, str]]:
@@ -79,8 +73,12 @@ class Results:
         """The settings of an arm."""
         return [setting for name, setting in self.arms if name == arm]
 
+    def runs(self, domain: str, arm: str, setting: str = "") -> list[Record]:
+        """The records of one arm and setting in a domain."""
+        return self._groups.get((domain, arm, setting), [])
+
     def best(self, domain: str, arm: str) -> tuple[str, Figures] | None:
-        """The setting that decodes fastest in a domain, and its figures; None without one."""
+        """The setting that decodes fastest in a domain, and its figures; None if the arm has none."""
         found = [
             (setting, self.figures[domain, arm, setting])
             for setting in self.settings(arm)
@@ -89,7 +87,7 @@ class Results:
         return max(found, key=lambda one: one[1].decode_tokens_per_second, default=None)
 
     def speed(self, domain: str, arm: str) -> float | None:
-        """Tokens a second in the decode phase, at the arm's best setting there."""
+        """Tokens a second in the decode phase."""
         best = self.best(domain, arm)
         return best[1].decode_tokens_per_second or None if best else None
 
@@ -98,73 +96,156 @@ class Results:
         a, b = self.speed(domain, arm), self.speed(domain, other)
         return a / b if a and b else None
 
+    def ratios(self, arm: str, other: str) -> dict[str, float]:
+        """`ratio` by domain, where there is one."""
+        found = {domain: self.ratio(domain, arm, other) for domain in self.domains}
+        return {domain: ratio for domain, ratio in found.items() if ratio is not None}
+
+    def mean_ratio(self, arm: str, other: str) -> float | None:
+        """Geometric mean of `ratio` over `mean_domains`."""
+        return geometric_mean(self.ratio(domain, arm, other) for domain in self.mean_domains)
+
     def end_to_end_ratio(self, domain: str, arm: str, other: str) -> float | None:
-        """The same over whole requests, each arm at the setting that decodes fastest."""
+        """`ratio` over whole requests, each arm at the setting that decodes fastest."""
         a, b = self.best(domain, arm), self.best(domain, other)
         if a is None or b is None or not b[1].tokens_per_second:
             return None
         return a[1].tokens_per_second / b[1].tokens_per_second
 
+    def prompt_speeds(self, domain: str, arm: str) -> dict[str, float]:
+        """Tokens a second in the decode phase, by prompt."""
+        best = self.best(domain, arm)
+        by_prompt: dict[str, list[Record]] = {}
+        for record in self.runs(domain, arm, best[0]) if best else ():
+            by_prompt.setdefault(record.prompt, []).append(record)
+        speeds = {p: figures_of(found).decode_tokens_per_second for p, found in by_prompt.items()}
+        return {prompt: speed for prompt, speed in speeds.items() if speed > 0}
+
     def prompt_ratios(self, domain: str, arm: str, other: str) -> list[float]:
-        """The decode ratio prompt by prompt, each arm at its best setting in the domain."""
+        """`ratio` prompt by prompt."""
         a, b = self.prompt_speeds(domain, arm), self.prompt_speeds(domain, other)
         return [a[prompt] / b[prompt] for prompt in a if prompt in b]
 
-    def prompt_count(self, domains: Sequence[str]) -> int:
-        """Different prompts of these domains."""
-        return len({(r.domain, r.prompt) for r in self.records if r.domain in domains})
-
     def median_ratio(self, domain: str, arm: str, other: str) -> float | None:
-        """Median over the prompts of their decode ratios."""
+        """Median of `prompt_ratios`."""
         ratios = self.prompt_ratios(domain, arm, other)
         return statistics.median(ratios) if ratios else None
 
     def middle_half(
         self, domains: Sequence[str], arm: str, other: str
     ) -> tuple[float, float] | None:
-        """Quartiles over the prompts of their decode ratios; None with fewer than two prompts."""
+        """Quartiles of the prompts' ratios; None with fewer than two prompts."""
         return middle_half([r for d in domains for r in self.prompt_ratios(d, arm, other)])
 
-    def prompt_speeds(self, domain: str, arm: str) -> dict[str, float]:
-        """Tokens a second in the decode phase by prompt, at the arm's best setting in the domain."""
-        best = self.best(domain, arm)
-        if best is None:
-            return {}
-        by_prompt: dict[str, list[Record]] = {}
-        for record in self._groups[domain, arm, best[0]]:
-            by_prompt.setdefault(record.prompt, []).append(record)
-        speeds = {prompt: _speed(records) for prompt, records in by_prompt.items()}
-        return {prompt: speed for prompt, speed in speeds.items() if speed > 0}
+    def prompt_count(self, domains: Sequence[str]) -> int:
+        """Different prompts of these domains."""
+        return len({(r.domain, r.prompt) for r in self.records if r.domain in domains})
 
-    def runs(self, domain: str, arm: str, setting: str = "") -> list[Record]:
-        """The records of one arm and setting in a domain."""
-        return self._groups.get((domain, arm, setting), [])
+    def faster_peer(self, domain: str) -> str | None:
+        """Which of assisted generation and prompt lookup is faster in a domain."""
+        speeds = {peer: self.speed(domain, peer) or 0.0 for peer in ("assisted", "lookup")}
+        best = max(speeds, key=speeds.__getitem__)
+        return best if speeds[best] else None
 
-    def equality(self, domain: str, arm: str, setting: str, other: str) -> Equality:
-        """Compare the tokens of each prompt's runs, repeat by repeat, with those of ``other``."""
-        if self.sampled:
-            return Equality(0, 0, ())
+    def equality(self, domain: str, arm: str, setting: str, other: str) -> dict[str, Any] | None:
+        """In how many prompts the tokens are those of ``other``, repeat by repeat, as JSON data.
+
+        ``first_divergence`` gives the index of the first different token by prompt. None where nothing
+        can be compared.
+        """
+        if self.sampled or arm == other:
+            return None
         theirs = {(r.prompt, r.repeat): r.run.token_ids for r in self.runs(domain, other)}
-        parted: dict[str, int] = {}
         compared: set[str] = set()
+        diverged: dict[str, int] = {}
         for record in self.runs(domain, arm, setting):
             there = theirs.get((record.prompt, record.repeat))
-            if there is not None:
-                compared.add(record.prompt)
-                at = first_difference(record.run.token_ids, there)
-                if at is not None:
-                    parted[record.prompt] = min(at, parted.get(record.prompt, at))
-        return Equality(len(compared), len(compared) - len(parted), tuple(parted.items()))
+            if there is None:
+                continue
+            compared.add(record.prompt)
+            at = _first_difference(record.run.token_ids, there)
+            if at is not None:
+                diverged[record.prompt] = min(at, diverged.get(record.prompt, at))
+        if not compared:
+            return None
+        identical = len(compared) - len(diverged)
+        return {
+            "prompts": len(compared),
+            "identical": identical,
+            "share": round(identical / len(compared), 4),
+            "first_divergence": diverged,
+        }
+
+    def summary(self) -> dict[str, float | None]:
+        """Ratios of decode speeds; None where an arm is missing.
+
+        Geometric means over `mean_domains`, but for ``worst_domain_vs_own``: the lowest ratio of any
+        domain. ``best_peer`` is the faster of assisted generation and prompt lookup in each domain.
+        """
+        means = self.mean_domains
+        peers = {d: self.faster_peer(d) for d in means}
+        values = {
+            "ar_vs_generate": self.mean_ratio("own", "generate"),
+            "speculation_vs_own": self.mean_ratio("auto", "own"),
+            "speculation_vs_assisted": self.mean_ratio("auto", "assisted"),
+            "speculation_vs_best_peer": geometric_mean(
+                self.ratio(d, "auto", peer) for d, peer in peers.items() if peer
+            ),
+            "worst_domain_vs_own": min(self.ratios("auto", "own").values(), default=None),
+            "speculation_vs_generate": self.mean_ratio("auto", "generate"),
+            "speculation_vs_lookup": self.mean_ratio("auto", "lookup"),
+            "speculation_vs_llama_cpp": self.mean_ratio("auto", "llama.cpp"),
+            "ar_vs_llama_cpp": self.mean_ratio("own", "llama.cpp"),
+            "speculation_vs_own_end_to_end": geometric_mean(
+                self.end_to_end_ratio(d, "auto", "own") for d in means
+            ),
+            "speculation_vs_own_median_of_prompts": geometric_mean(
+                self.median_ratio(d, "auto", "own") for d in means
+            ),
+        }
+        return _rounded(values)
+
+    def figures_by_domain(self) -> dict[str, Any]:
+        """Every figure by domain and arm, as JSON data."""
+        found: dict[str, Any] = {domain: {} for domain in self.domains}
+        for domain in self.domains:
+            for arm, setting in self.arms:
+                figures, best = self.figures.get((domain, arm, setting)), self.best(domain, arm)
+                if figures is None or best is None:
+                    continue
+                row = {"arm": arm, "setting": setting, "best_setting": best[0] == setting}
+                for other in ("own", "generate"):
+                    row[f"same_tokens_as_{other}"] = self.equality(domain, arm, setting, other)
+                found[domain][label(arm, setting)] = figures.to_dict() | row
+        return found
+
+    def ratios_by_domain(self) -> dict[str, Any]:
+        """How many times as fast one arm is as another, as JSON data."""
+        found: dict[str, Any] = {domain: {} for domain in self.domains}
+        for arm, other in PAIRS:
+            for domain, decode in self.ratios(arm, other).items():
+                by_prompt = self.prompt_ratios(domain, arm, other)
+                half = middle_half(by_prompt) or (None, None)
+                values = {
+                    "prompts": len(by_prompt),
+                    "decode": decode,
+                    "decode_median_of_prompts": self.median_ratio(domain, arm, other),
+                    "decode_p10_of_prompts": percentile(by_prompt, 0.1),
+                    "decode_p25_of_prompts": half[0],
+                    "decode_p75_of_prompts": half[1],
+                    "decode_p90_of_prompts": percentile(by_prompt, 0.9),
+                    "end_to_end": self.end_to_end_ratio(domain, arm, other),
+                }
+                found[domain][f"{arm} / {other}"] = _rounded(values)
+        return found
 
 
 def middle_half(values: Sequence[float]) -> tuple[float, float] | None:
-    """The first and the third quartile, interpolated; None of fewer than two values."""
-    if len(values) < 2:
-        return None
-    return percentile(values, 0.25), percentile(values, 0.75)
+    """The first and the third quartile, interpolated; None for fewer than two values."""
+    return (percentile(values, 0.25), percentile(values, 0.75)) if len(values) > 1 else None
 
 
-def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
+def _first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
     """Index of the first token that differs or that only one of them has; None if equal."""
     for index, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
@@ -172,6 +253,5 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
     return None if len(a) == len(b) else min(len(a), len(b))
 
 
-def _speed(records: Sequence[Record]) -> float:
-    ms = sum(record.run.decode_ms for record in records)
-    return sum(record.run.decode_tokens for record in records) / ms * 1e3 if ms > 0 else 0.0
+def _rounded(values: dict[str, float | None]) -> dict[str, float | None]:
+    return {key: None if value is None else round(value, 4) for key, value in values.items()}

@@ -1,32 +1,92 @@
-"""The experiment: warms the arms up, then runs the cells until they or the budget are used up."""
+"""The experiment: which arm runs when, warm-up, and the measurement until the budget is used up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from specstream.bench.arms.base import PEERS, Arm, Ask, label
 from specstream.bench.prompts import Prompt, PromptSet
 from specstream.bench.records import Record, Run
-from specstream.bench.schedule import Budget, Cell, turned
 from specstream.errors import PromptError, SpecstreamError
+from specstream.wording import counted
 
-__all__ = ["Outcome", "run_cells", "warm_up"]
+__all__ = ["Budget", "Cell", "Faults", "Outcome", "cells", "run_cells", "turned", "warm_up"]
 
 WARM_UP_TOKENS = 32
 Tell = Callable[[int, int], None]  # steps done, steps in all
 _SEED_STEP = 7919  # between repeats, so that sampled repeats differ
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One prompt, answered once by every arm. ``visit`` counts the cells of its domain."""
+
+    prompt: Prompt
+    repeat: int
+    visit: int
+
+
+def cells(prompts: PromptSet, repeats: int) -> Iterator[Cell]:
+    """All cells: domains take turns, and every prompt comes once before any comes again.
+
+    Wherever the experiment is cut off, the domains are equally well measured.
+    """
+    visits: Counter[str] = Counter()
+    by_domain = [prompts.of(domain) for domain in prompts.domains]
+    for repeat in range(repeats):
+        for row in range(max(map(len, by_domain), default=0)):
+            for prompt in (of_domain[row] for of_domain in by_domain if row < len(of_domain)):
+                yield Cell(prompt, repeat, visits[prompt.domain])
+                visits[prompt.domain] += 1
+
+
+def turned(arms: Sequence[T], visit: int) -> list[T]:
+    """The arms' order in a cell: forth and back (ABBA), then from the next arm on.
+
+    Slow drift (clock, temperature, other load) then affects every arm alike.
+    """
+    shift = (visit // 2) % len(arms) if arms else 0
+    order = [*arms[shift:], *arms[:shift]]
+    return order[::-1] if visit % 2 else order
+
+
+class Budget:
+    """Seconds of wall time that may be used; None: no limit."""
+
+    def __init__(self, seconds: float | None, clock: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._started = clock()
+
+    @property
+    def used(self) -> float:
+        """Seconds since the start."""
+        return self._clock() - self._started
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that may still be used; None: no limit."""
+        return None if self._seconds is None else self._seconds - self.used
+
+    def allows(self, expected: float) -> bool:
+        """Whether ``expected`` more seconds still fit."""
+        return self._seconds is None or self.used + expected <= self._seconds
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of it.
+    """The result of the measurement.
 
     Attributes:
-        records: Those of complete cells only: every arm that still runs is in each.
-        cells: How many were completed.
+        records: Of complete cells only: every arm that works is in each.
+        cells: Completed cells.
         cut_short: Why not all cells were run; empty if they were.
-        broken: Peers that failed, by label, and how; none of their records is kept.
+        broken: Peers that failed, by label, and the reason; their records are dropped.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -34,19 +94,11 @@ class Outcome:
     cut_short: str = ""
     broken: dict[str, str] = field(default_factory=dict)
 
-    def works(self, arm: Arm) -> bool:
-        """Whether the arm has not failed."""
-        return label(arm.name, arm.setting) not in self.broken
-
     def drop(self, arm: Arm, error: Exception) -> None:
-        """Leave an arm out from now on, and what it did before."""
-        first = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        self.broken[label(arm.name, arm.setting)] = first
+        """Leave an arm out, with the records that it has."""
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        self.broken[label(arm.name, arm.setting)] = reason
         self.records = [r for r in self.records if (r.arm, r.setting) != (arm.name, arm.setting)]
-
-    def broken_lines(self) -> list[str]:
-        """In words: which arms were left out, and why."""
-        return [f"{arm} broke and was left out: {how}" for arm, how in self.broken.items()]
 
 
 async def warm_up(
@@ -58,28 +110,25 @@ async def warm_up(
     thorough: bool = False,
     tell: Tell = lambda done, total: None,
 ) -> None:
-    """Let every arm answer the first prompt of every other domain; nothing of it is kept.
+    """Let every arm answer the first prompt of every other domain, without a record.
 
-    ``thorough`` asks for whole replies, the longest prompt first and then every domain twice: passes
-    are compiled when they first run, and for the largest cache seen so far.
+    ``thorough`` takes whole replies, the longest prompt first and then every domain twice: passes are
+    compiled when they first run, and for the largest cache so far.
 
     Raises:
-        PromptError: a prompt that no model could take; names it.
+        PromptError: a prompt that doesn't fit the model; names it.
     """
     short = ask if thorough else replace(ask, max_tokens=min(ask.max_tokens, WARM_UP_TOKENS))
     domains = prompts.domains * 2 if thorough else prompts.domains[::2]
     firsts = [prompts.of(domain)[0] for domain in domains]
     if thorough:
-        firsts.insert(0, max(prompts.prompts, key=_length))
+        firsts.insert(
+            0, max(prompts.prompts, key=lambda p: sum(len(m["content"]) for m in p.messages))
+        )
     steps = [(prompt, arm) for prompt in firsts for arm in arms]
     for number, (prompt, arm) in enumerate(steps):
         tell(number, len(steps))
-        if outcome.works(arm):
-            await _run(arm, prompt, short, outcome)
-
-
-def _length(prompt: Prompt) -> int:
-    return sum(len(message["content"]) for message in prompt.messages)
+        await _run(arm, prompt, short, outcome)
 
 
 async def run_cells(
@@ -92,11 +141,10 @@ async def run_cells(
     tell: Tell = lambda done, total: None,
     keep: Callable[[Record], None] = lambda record: None,
 ) -> None:
-    """Run cell after cell into ``outcome``, which holds what there is even when this is cancelled.
+    """Run cell after cell into ``outcome``, which stays valid when this is cancelled.
 
-    A cell begins only if one like those before it fits the budget; but the first cell of a domain
-    always runs, so that no domain is left without a figure. ``keep`` is given each record at once,
-    ``tell`` how many cells are behind before each one.
+    A cell begins only if the longest so far still fits the budget; but the first cell of a domain always
+    runs, so that no domain is left without a figure. ``keep`` is given each record at once.
 
     Raises:
         PromptError: a prompt that doesn't fit the model; names it.
@@ -106,19 +154,17 @@ async def run_cells(
         tell(number, len(cells))
         if cell.visit and not budget.allows(longest):
             outcome.cut_short = "the time budget was used up"
-            continue  # not break: a domain's first cell may still be to come
+            continue  # not break: a domain's first cell may still follow
         started = budget.used
+        # A seed makes our arms verify by exact match; without one, the usual rule applies.
+        seed = None if ask.seed is None else ask.seed + _SEED_STEP * cell.repeat
         done: list[Record] = []
+        prompt = cell.prompt
         for place, arm in enumerate(turned(arms, cell.visit)):
-            if not outcome.works(arm):
-                continue
-            # With a seed our arms judge by exact match; without, by the usual rule.
-            seeded = ask
-            if ask.seed is not None:
-                seeded = replace(ask, seed=ask.seed + _SEED_STEP * cell.repeat)
-            run = await _run(arm, cell.prompt, seeded, outcome)
+            run = await _run(arm, prompt, replace(ask, seed=seed), outcome)
             if run is not None:
-                done.append(_record(cell, arm, place, run))
+                where = (prompt.domain, prompt.id, arm.name, arm.setting, cell.repeat, place)
+                done.append(Record(*where, run))
                 keep(done[-1])
         outcome.records += done
         outcome.cells += 1
@@ -126,7 +172,9 @@ async def run_cells(
 
 
 async def _run(arm: Arm, prompt: Prompt, ask: Ask, outcome: Outcome) -> Run | None:
-    """One reply; None if a peer failed, which is its own affair."""
+    """One reply; None if the arm is a peer that fails, or failed before."""
+    if label(arm.name, arm.setting) in outcome.broken:
+        return None
     try:
         return await arm.run(replace(ask, messages=prompt.messages))
     except PromptError as error:
@@ -140,6 +188,23 @@ async def _run(arm: Arm, prompt: Prompt, ask: Ask, outcome: Outcome) -> Run | No
         return None
 
 
-def _record(cell: Cell, arm: Arm, place: int, run: Run) -> Record:
-    prompt = cell.prompt
-    return Record(prompt.domain, prompt.id, arm.name, arm.setting, cell.repeat, place, run)
+class Faults(logging.Handler):
+    """Counts the errors that the engine logs: it goes on after them, but the figures suffer."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self._seen: list[str] = []
+        self._log = logging.getLogger("specstream.engine")
+        self._log.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called by the logger."""
+        self._seen.append(record.getMessage())
+
+    def end(self) -> list[str]:
+        """Stop listening; one line about all errors, or none."""
+        self._log.removeHandler(self)
+        if not self._seen:
+            return []
+        times = counted(len(self._seen), "time")
+        return [f"the engine reported an error {times}; the first: {self._seen[0]}"]

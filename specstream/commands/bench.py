@@ -6,33 +6,50 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specstream.commands.common import note, print_json, writing
-from specstream.config import EngineConfig
+from specstream.bench.arms.base import DEFAULT_ARMS, Ask, parse_arms
+from specstream.bench.options import check_gguf, parse_padding
+from specstream.bench.prompts import PromptSet, choose, read_prompts
+from specstream.commands.common import engine_of, params_of
+from specstream.commands.output import note, print_json
+from specstream.config import EngineConfig, parse_config
+from specstream.errors import ConfigError
 from specstream.session import Engine
+from specstream.types import SamplingParams
+from specstream.wording import writing
 
 if TYPE_CHECKING:
     from specstream.bench.document import Files
     from specstream.bench.run import Outcome
-    from specstream.commands.bench_plan import Plan
 
 __all__ = ["add_bench_options", "run"]
+
+QUICK_SECONDS = 210.0  # of five minutes: the last cell and the pictures need some, too
+QUICK_TOKENS, TOKENS = 64, 128
+MOST = {"limit": 100_000, "repeats": 1000, "threads": 1024, "concurrency": 256}
+_COMPARABLE = {"temperature", "top_p", "top_k", "seed", "max_tokens"}
 
 
 def add_bench_options(parser: argparse.ArgumentParser) -> None:
     """The options of this command alone."""
     add = parser.add_argument
-    add("--quick", action="store_true", help="few prompts, short replies: done within 5 minutes")
-    add("--prompts", metavar="FILE", help='JSON lines {"id", "domain", "messages", "reference"}')
-    add("--domains", metavar="A,B", default="", help="only these domains")
-    add("--limit", type=int, metavar="N", help="at most N prompts a domain")
-    add("--repeats", type=int, default=1, metavar="N", help="every prompt so often (default: 1)")
+    add("--quick", action="store_true", help="shorter replies and a time limit: within 5 minutes")
+    add(
+        "--prompts",
+        metavar="FILE",
+        help='your own prompts: JSON lines {"id", "domain", "messages", "reference"}',
+    )
+    add("--domains", metavar="A,B", default="", help="only prompts of these domains")
+    add("--limit", type=int, metavar="N", help="at most N prompts of each domain")
+    add("--repeats", type=int, default=1, metavar="N", help="times each prompt is run (default: 1)")
     add(
         "--arms",
         metavar="A,B",
-        help="own (no speculation), auto (as configured), draft-K, ngram, generate, assisted, lookup, "
+        help="what is compared: own (no speculation), auto (speculation as configured), draft-K (always "
+        "K drafted tokens), ngram (drafts by lookup), and transformers' generate, assisted and lookup; "
         "or all (default: own,auto,generate,assisted,lookup)",
     )
     add(
@@ -41,17 +58,110 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="CPU threads of every arm (default: all cores, fewer if they are busy)",
     )
-    add("--concurrency", type=int, metavar="N", help="also N requests at once, beside one by one")
+    add("--concurrency", type=int, metavar="N", help="also measure N requests at once")
     add(
-        "--padded", metavar="SIZE[:LAYERS]", help="pad the target to this cost, such as 100M, 8B:32"
+        "--padded",
+        metavar="SIZE[:LAYERS]",
+        help="enlarge the target to the cost of a model of this size, such as 100M or 8B:32; what it "
+        "writes stays the same",
     )
     add(
         "--llama-cpp",
         metavar="FILE",
         help="also compare with llama.cpp on this GGUF file of the target (needs llama-cpp-python)",
     )
-    add("--budget", type=float, metavar="SECONDS", help="stop adding cells after this time")
+    add("--budget", type=float, metavar="SECONDS", help="begin no further prompt after this time")
     add("--out", default="bench-out", metavar="DIR", help="where results go (default: bench-out)")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The options, checked.
+
+    Attributes:
+        config: The engine.
+        prompts: The chosen prompts.
+        ask: How each reply is sampled.
+        arms: Names, see `parse_arms`.
+        budget: Seconds after which no further cell begins.
+    """
+
+    config: EngineConfig
+    prompts: PromptSet
+    ask: Ask
+    arms: list[str]
+    budget: float | None
+
+
+def _plan(args: argparse.Namespace) -> Plan:
+    """Check the options before any model is loaded.
+
+    Raises:
+        ConfigError: a bad option, prompt file or GGUF file, or options that exclude each other.
+    """
+    for name, most in MOST.items():
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name} must be at least 1")
+        if value is not None and value > most:
+            raise ConfigError(f"--{name} can be {most} at most")
+    if args.budget is not None and not args.budget > 0:
+        raise ConfigError("--budget must be above 0 seconds")
+    if not args.out.strip():
+        raise ConfigError("--out must name a folder")
+    if args.padded is not None:
+        parse_padding(args.padded)
+    arms, params = _arms(args), _params(args)
+    if "llama.cpp" in arms and params.top_p < 1 and params.temperature not in (0, 1):
+        raise ConfigError(
+            "--llama-cpp can't be compared with top_p at a temperature other than 1: llama.cpp applies "
+            "the temperature after top_p, the other arms before"
+        )
+    config = engine_of(args).config
+    changed: dict[str, Any] = config.model_dump()
+    changed["threads"] = args.threads or config.threads
+    changed["max_running"] = max(config.max_running, args.concurrency or 1)
+    if args.dtype is None and config.dtype == "auto":
+        changed["dtype"] = "bfloat16"  # the fastest, on a CPU too
+    domains = [name.strip() for name in args.domains.split(",") if name.strip()]
+    read = read_prompts(args.prompts)
+    return Plan(
+        parse_config(changed),
+        choose(read, domains=domains, limit=args.limit, system=args.system or ""),
+        Ask((), **{name: getattr(params, name) for name in _COMPARABLE}),
+        arms,
+        args.budget or (QUICK_SECONDS if args.quick else None),
+    )
+
+
+def _arms(args: argparse.Namespace) -> list[str]:
+    arms = list(DEFAULT_ARMS) if args.arms is None else parse_arms(args.arms)
+    if args.llama_cpp is None:
+        if "llama.cpp" in arms:
+            raise ConfigError("the arm llama.cpp takes a GGUF file of the target: --llama-cpp FILE")
+        return arms
+    if args.padded is not None:
+        raise ConfigError(
+            "--llama-cpp and --padded exclude each other: the file's model isn't padded, so its speed "
+            "would be that of a smaller one"
+        )
+    check_gguf(args.llama_cpp)
+    return arms if "llama.cpp" in arms else [*arms, "llama.cpp"]
+
+
+def _params(args: argparse.Namespace) -> SamplingParams:
+    """The sampling parameters, if they mean the same to all arms."""
+    params, plain = params_of(args), SamplingParams()
+    for field in fields(SamplingParams):
+        same = getattr(params, field.name) == getattr(plain, field.name)
+        if field.name not in _COMPARABLE and not same:
+            raise ConfigError(
+                f"bench can't use {field.name}: only {', '.join(sorted(_COMPARABLE))} mean the same "
+                "to every arm"
+            )
+    if params.max_tokens == plain.max_tokens and args.max_tokens is None:
+        params = replace(params, max_tokens=QUICK_TOKENS if args.quick else TOKENS)
+    return params
 
 
 async def run(args: argparse.Namespace) -> None:
@@ -65,11 +175,11 @@ async def run(args: argparse.Namespace) -> None:
         OutputError: the results can't be written.
     """
     from specstream.bench.document import Files
-    from specstream.commands.bench_plan import plan_of
 
-    plan = plan_of(args)
+    plan = _plan(args)
     files = Files(Path(args.out))
-    from specstream.bench.prepare import padded_target, settle_threads  # imports torch
+    from specstream.bench.machine import settle_threads
+    from specstream.bench.padded import padded_target  # imports torch
 
     try:
         config, notes = await settle_threads(plan.config)
@@ -92,13 +202,11 @@ async def _measure(
     from specstream.bench.arms.engine import EngineArm
     from specstream.bench.arms.open import Wanted, open_arms
     from specstream.bench.concurrency import measure_crowd
-    from specstream.bench.prepare import Faults
-    from specstream.bench.progress import Progress
-    from specstream.bench.provenance import load_average, provenance_of
-    from specstream.bench.run import Outcome, run_cells, warm_up
-    from specstream.bench.schedule import Budget, cells
+    from specstream.bench.machine import load_average, provenance_of
+    from specstream.bench.run import Budget, Faults, Outcome, cells, run_cells, warm_up
+    from specstream.commands.progress import Progress
 
-    budget = Budget(plan.budget, time.perf_counter)
+    budget, ask = Budget(plan.budget, time.perf_counter), plan.ask
     outcome, crowd = Outcome(), None
     origin: dict[str, Any] = {"load_average_before": load_average()}
     wanted = Wanted(plan.arms, args.quick, args.llama_cpp, notes)
@@ -110,19 +218,19 @@ async def _measure(
             for line in notes:
                 note(line)
             note(f"{origin['dtype']} on {origin['device']}; warming up {len(arms)} arms")
-            compiled, tell = config.compile, progress.phase("warm-up reply")
-            await warm_up(arms, plan.prompts, plan.ask, outcome, thorough=compiled, tell=tell)
-            todo = list(cells(plan.prompts, plan.repeats))
+            tell = progress.phase("warm-up reply")
+            await warm_up(arms, plan.prompts, ask, outcome, thorough=config.compile, tell=tell)
+            todo = list(cells(plan.prompts, args.repeats))
             tell = progress.phase("prompt", lambda: budget.left)
-            await run_cells(arms, todo, plan.ask, budget, outcome, tell=tell, keep=files.keep)
+            await run_cells(arms, todo, ask, budget, outcome, tell=tell, keep=files.keep)
             progress.clear()
-        if plan.at_once > 1:
-            note(f"{plan.at_once} requests at once")
+        at_once = args.concurrency or 1
+        if at_once > 1:
+            note(f"{at_once} requests at once")
+            tell = progress.phase("round")
             async with Engine(config) as engine:
-                arm, prompts = EngineArm(engine), plan.prompts.prompts
-                tell = progress.phase("round")
-                found = await measure_crowd(arm, prompts, plan.ask, plan.at_once, tell=tell)
-            crowd = found.to_dict()
+                arm = EngineArm(engine)
+                crowd = await measure_crowd(arm, plan.prompts.prompts, ask, at_once, tell=tell)
     except BaseException as error:
         outcome.cut_short = outcome.cut_short or f"ended early ({type(error).__name__})"
         raise
@@ -131,7 +239,7 @@ async def _measure(
         notes += faults.end()
         if outcome.records:
             origin["load_average_after"] = load_average()
-            _publish(args, outcome, origin, crowd, notes, files)
+            _publish(args, outcome, origin, crowd.to_dict() if crowd else None, notes, files)
 
 
 def _publish(
@@ -142,20 +250,21 @@ def _publish(
     notes: list[str],
     files: Files,
 ) -> None:
+    from specstream.bench import plots
     from specstream.bench.document import document_of
-    from specstream.bench.plots import can_plot, draw_plots
     from specstream.bench.results import Results
     from specstream.bench.table import crowd_lines, heading_of, table_of
 
     results = Results(outcome.records, sampled=origin["options"]["temperature"] > 0)
     document = document_of(results, outcome, origin, concurrency=crowd, notes=tuple(notes))
-    lines = [*heading_of(origin, outcome), *table_of(results, document["summary"]), ""]
+    heading = heading_of(origin, outcome)
+    lines = [*heading, *table_of(results), ""]
     lines += [*document["verdict"], *crowd_lines(crowd), ""]
     lines += [f"note: {said}" for said in document["notes"]]
     files.write(document, lines)
-    if can_plot():
+    if plots.can_plot():
         with writing(files.folder / "bench.png"):
-            draw_plots(results, files.folder / "bench.png", heading_of(origin, outcome)[0])
+            plots.draw_plots(results, files.folder / "bench.png", heading[0])
     else:
         note("no plots: matplotlib isn't installed (pip install matplotlib)")
     print("\n".join(lines), flush=True)

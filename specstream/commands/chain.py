@@ -1,4 +1,4 @@
-"""The whole chain on this machine: one turn through text, voice, avatar and prompts, measured."""
+"""The whole chain of one turn: text, voice, avatar and scene prompts, with its timing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from specstream.commands.common import note
+from specstream.commands.output import note
 from specstream.errors import AdapterUnavailable, SpecstreamError
 from specstream.metrics import Report
 from specstream.pipeline.adapters import AdapterKind, load_adapter, stage_of
@@ -26,10 +26,9 @@ __all__ = ["Turn", "load_voice", "open_pipeline", "run_turn", "stage_or_adapter"
 
 @dataclass(slots=True)
 class Turn:
-    """What one turn took; milliseconds from the request's arrival.
+    """One turn's report and timing, in milliseconds from the request's arrival.
 
-    ``ttfa_ms`` is the first *audible* sample: the arrival of the buffer that holds it, plus what
-    still has to be played before it.
+    ``ttfa_ms`` is when the first audible sample can be played.
     """
 
     report: Report
@@ -56,8 +55,8 @@ def load_voice(name: str) -> SpeechSynthesizer:
 def stage_or_adapter(kind: AdapterKind, name: str, engine: Engine | None = None) -> Any:
     """An adapter by its name, or the remote stage at a ``ws://`` address.
 
-    ``engine`` is what a prompt adapter that asks a language model is given. A remote adapter's key
-    is in ``$SPECSTREAM_ADAPTER_KEY``, where no list of processes shows it.
+    ``engine`` is passed to the prompt adapter ``model``. A remote adapter's key is read from
+    ``$SPECSTREAM_ADAPTER_KEY``, since command lines are visible in the list of processes.
     """
     if name.startswith(("ws://", "wss://")):
         return RemoteStage(name, kind=kind, api_key=os.environ.get("SPECSTREAM_ADAPTER_KEY"))
@@ -71,9 +70,9 @@ def stage_or_adapter(kind: AdapterKind, name: str, engine: Engine | None = None)
 async def open_pipeline(
     engine: Engine, voice: str, avatar: str, prompt: str
 ) -> AsyncGenerator[Pipeline, None]:
-    """The chain of a voice turn, each part by its name or by the address where it is served.
+    """The chain of a voice turn, each part by its name or address; the engine need not run yet.
 
-    The engine need not run yet. Leaving the block releases the voice and closes the connections.
+    Leaving the block releases the voice and closes the connections.
 
     Raises:
         AdapterUnavailable: an adapter's name is unknown, or what it needs is missing.
@@ -103,7 +102,7 @@ async def run_turn(
     *,
     speculate: bool = True,
 ) -> Turn:
-    """One turn from prompt to the last cue. ``on_event`` sees every event, in order."""
+    """One turn from the prompt to the last event. ``on_event`` is given every event, in order."""
     started = time.perf_counter()
     first_phrase: float | None = None
     audible, seconds = FirstAudible(), 0.0

@@ -10,15 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Self
 
-from specstream.commands.common import engine_of, note, params_of, print_json
-from specstream.commands.loading import loaded
-from specstream.commands.show import RunPrinter, tell_cut
+from specstream.commands.common import engine_of, params_of
+from specstream.commands.output import note, print_json, print_reply, tell_cut
+from specstream.commands.progress import loaded
 from specstream.commands.stdin import read_lines
 from specstream.conversation import Session
 from specstream.errors import EngineBusy, EngineFailed, PromptError, RequestError
 from specstream.generation import Generation
 from specstream.metrics import Report
 from specstream.types import Message, SamplingParams
+from specstream.wording import counted
 
 __all__ = ["run"]
 
@@ -27,8 +28,8 @@ async def run(args: argparse.Namespace) -> None:
     """Answer line after line until there are no more.
 
     On a terminal an interrupt stops the reply under way; at the prompt it ends the conversation, as
-    does the end of input. Errors of one turn are told there, and the conversation goes on; where
-    lines are piped in, the first one ends the command.
+    does the end of input. After an error the conversation goes on; where lines are piped in, it ends
+    the command.
     """
     engine, params = engine_of(args), params_of(args)
     async with loaded(engine), engine.session(args.system) as talk:
@@ -60,7 +61,7 @@ async def _converse(talk: Session, params: SamplingParams, *, as_json: bool) -> 
 
 
 def _ask(interrupts: _Interrupts) -> str | None:
-    """What the person says next; None when nothing more. The loop stands still, and so does all else."""
+    """The person's next line; None at the end of input. Blocks the event loop."""
     while True:
         try:
             with interrupts.asking():
@@ -80,37 +81,27 @@ def _ask(interrupts: _Interrupts) -> str | None:
 async def _turn(
     talk: Session, text: str, params: SamplingParams, interrupts: _Interrupts | None = None
 ) -> Report:
-    """One reply, to stdout as it comes. Where the context has no room, the older half is forgotten."""
+    """One reply, to stdout as it comes. When the context is full, the older half is forgotten."""
     before, forgotten = list(talk.messages), False
     while True:
         try:
             async with talk.generate(text, params) as chunks:
                 if interrupts is not None:
                     interrupts.begin(chunks)
-                await _print(chunks)
+                await print_reply(chunks, show_runs=False)
         except PromptError:
             forgotten = _forget_half(talk.messages)
             if forgotten:
                 continue
-            talk.messages[:] = before  # then it is too long by itself
+            talk.messages[:] = before  # this turn alone is too long
             raise
         if forgotten:
             note("(the older half of the conversation is forgotten: the model's context is full)")
         return chunks.report
 
 
-async def _print(chunks: Generation) -> None:
-    printer = RunPrinter(sys.stdout, show_runs=False)
-    try:
-        async for chunk in chunks:
-            printer.add(chunk)
-            printer.check()
-    finally:
-        printer.end()
-
-
 def _forget_half(messages: list[Message]) -> bool:
-    """Drop the older half of the turns, at once: what is left is read anew. False if there are none."""
+    """Drop the older half of the turns; False if there are none."""
     begin = 1 if messages and messages[0]["role"] == "system" else 0
     turns = [index for index, message in enumerate(messages) if message["role"] == "user"]
     if not turns:
@@ -121,10 +112,10 @@ def _forget_half(messages: list[Message]) -> bool:
 
 
 class _Interrupts:
-    """Ctrl-C in a conversation: stops a reply; while the person is asked, raises KeyboardInterrupt.
+    """Ctrl-C in a conversation: stops a reply; at the prompt, raises KeyboardInterrupt.
 
-    In the block this replaces the event loop's own handling, which would end the command, but not
-    before the next line is read. A service manager's stop always raises.
+    Replaces the event loop's handling, which would end the command after the next line is read. A
+    service manager's stop always raises.
     """
 
     def __init__(self) -> None:
@@ -134,7 +125,7 @@ class _Interrupts:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """The person is asked for the next line."""
+        """While the person is asked for the next line."""
         self._asking = True
         try:
             yield
@@ -142,7 +133,7 @@ class _Interrupts:
             self._asking = self._stopped = False
 
     def begin(self, reply: Generation) -> None:
-        """From here on ``reply`` is what an interrupt stops, or stops at once if there was one."""
+        """An interrupt stops ``reply`` from now on; one that came before stops it now."""
         self._reply = reply
         if self._stopped:
             self._stop()
@@ -168,12 +159,12 @@ class _Interrupts:
 
 
 def _figures(report: Report, max_tokens: int) -> str:
-    tokens = len(report.token_ids)
+    tokens = counted(len(report.token_ids), "token")
     if report.finish_reason == "cancelled":
-        return f"stopped after {tokens} tokens"
+        return f"stopped after {tokens}"
     cut = tell_cut(report, max_tokens)
     return (
-        f"{tokens} tokens, {report.tokens_per_second:.0f} a second, "
+        f"{tokens}, {report.tokens_per_second:.0f} a second, "
         f"{report.mean_acceptance_length:.1f} a pass, {report.reused_tokens} of "
         f"{report.prompt_tokens} prompt tokens kept{f'; {cut}' if cut is not None else ''}"
     )

@@ -1,21 +1,18 @@
-"""What several commands share: options, the engine they describe, and output that can fail."""
+"""Options that several commands share, and the engine, parameters and prompt that they describe."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any
 
 from specstream.commands.interrupts import ends_at_once
-from specstream.commands.loading import show_log
+from specstream.commands.progress import show_log
 from specstream.commands.stdin import read_prompt
 from specstream.config import meant, parse_config, read_config
 from specstream.engine.prompt import check_messages
-from specstream.errors import ConfigError, OutputError, PromptError
+from specstream.errors import ConfigError, PromptError
 from specstream.model.places import check_models
 from specstream.params import template_kwargs
 from specstream.session import Engine
@@ -23,34 +20,22 @@ from specstream.speculation.proposers import KINDS
 from specstream.types import Grammar, Message, SamplingParams
 
 __all__ = [
-    "add_engine_options",
+    "add_model_options",
+    "add_prompt_options",
+    "add_sampling_options",
     "engine_of",
     "messages_of",
-    "note",
     "params_of",
-    "print_json",
     "tables_of",
-    "writing",
 ]
 
 
-def add_engine_options(parser: argparse.ArgumentParser) -> None:
+def add_model_options(parser: argparse.ArgumentParser) -> None:
     """The options of every command that runs a model pair."""
-    group = parser.add_argument_group("model pair and sampling")
-    add = group.add_argument
+    add = parser.add_argument_group("model pair").add_argument
     add("--target", metavar="ID_OR_PATH", help="target model (default: the bundled one)")
     add("--draft", metavar="ID_OR_PATH", help="draft model (default: the bundled one, if it fits)")
     add("--proposer", choices=sorted(KINDS), help="who drafts (default: auto, chosen each round)")
-    add("--temperature", type=float, help="0 is greedy, and the default")
-    add("--top-p", type=float, help="nucleus sampling")
-    add("--top-k", type=int, help="only the k most likely tokens")
-    add("--seed", type=int, help="seed of the sampling")
-    add("--max-tokens", type=int, help="longest reply (default: 256)")
-    add("--reproducible", action="store_true", help="a seed fixes the tokens, whatever drafts")
-    add(
-        "--stop", action="append", metavar="TEXT", help="end the reply before this text; repeatable"
-    )
-    add("--system", metavar="TEXT", help="system message")
     add(
         "--chat-template-kwargs",
         metavar="JSON",
@@ -72,6 +57,31 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="one JSON object as the last line of stdout")
 
 
+def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    """The options of every command whose replies are sampled as the user asks."""
+    add = parser.add_argument_group("reply and sampling").add_argument
+    add("--temperature", type=float, help="0 is greedy, and the default")
+    add("--top-p", type=float, help="nucleus sampling")
+    add("--top-k", type=int, help="only the k most likely tokens")
+    add("--seed", type=int, help="seed of the sampling")
+    add("--max-tokens", type=int, help="longest reply (default: 256)")
+    add("--reproducible", action="store_true", help="a seed fixes the tokens, whatever drafts")
+    add(
+        "--stop", action="append", metavar="TEXT", help="end the reply before this text; repeatable"
+    )
+    add("--system", metavar="TEXT", help="system message")
+
+
+def add_prompt_options(parser: argparse.ArgumentParser) -> None:
+    """The prompt, and how the reply to it is shown."""
+    parser.add_argument("text", help="what the user says; - reads it from stdin")
+    parser.add_argument(
+        "--show-runs",
+        action="store_true",
+        help="divide what each pass committed by bars, where there is no terminal to shade it",
+    )
+
+
 def _template_kwargs(text: str) -> dict[str, Any]:
     try:
         return template_kwargs(json.loads(text))
@@ -85,10 +95,10 @@ _TABLES = ("engine", "sampling", "server")
 
 
 def tables_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """The config file's tables by name; what it doesn't have is empty.
+    """The config file's tables by name; missing ones are empty.
 
     Raises:
-        ConfigError: it can't be read, or holds something else.
+        ConfigError: the file can't be read, or holds something else.
     """
     values = read_config(args.config) if args.config else {}
     unknown = sorted(values.keys() - set(_TABLES))
@@ -115,14 +125,12 @@ def engine_of(args: argparse.Namespace) -> Engine:
         if getattr(args, key) is not None:
             engine[key] = getattr(args, key)
     if args.chat_template_kwargs:
-        given = engine.get("chat_template_kwargs", {})
-        engine["chat_template_kwargs"] = {
-            **(given if isinstance(given, dict) else {}),
-            **args.chat_template_kwargs,
-        }
+        given = engine.get("chat_template_kwargs")
+        base = given if isinstance(given, dict) else {}
+        engine["chat_template_kwargs"] = base | args.chat_template_kwargs
     if args.compile:
         engine["compile"] = True
-    if args.reproducible:
+    if getattr(args, "reproducible", False):  # a sampling option
         engine["mode"] = "reproducible"
     if args.proposer is not None:
         given = engine.get("proposer")
@@ -136,13 +144,18 @@ def engine_of(args: argparse.Namespace) -> Engine:
 
 
 def params_of(args: argparse.Namespace) -> SamplingParams:
-    """The sampling parameters that the options and the config file describe; options win."""
+    """The sampling parameters that the options and the config file describe; options win.
+
+    Raises:
+        ConfigError: an unknown key, or a value of the wrong type.
+        SamplingError: a value out of range.
+    """
     values = tables_of(args)["sampling"]
     names = {field.name for field in fields(SamplingParams)}
-    unknown = values.keys() - names
-    if unknown:
-        key = sorted(unknown)[0]
-        raise ConfigError(f"{args.config}: unknown key sampling.{key}{meant(key, names)}")
+    if unknown := sorted(values.keys() - names):
+        raise ConfigError(
+            f"{args.config}: unknown key sampling.{unknown[0]}{meant(unknown[0], names)}"
+        )
     for key in names:
         if getattr(args, key, None) is not None:
             values[key] = getattr(args, key)
@@ -163,47 +176,17 @@ def params_of(args: argparse.Namespace) -> SamplingParams:
 
 
 def messages_of(args: argparse.Namespace) -> list[Message]:
-    """The prompt, with its system message; ``-`` is whatever comes in on stdin.
+    """The prompt, with its system message; ``-`` reads it from stdin.
 
     Raises:
-        PromptError: nothing is said, or something that is no text.
+        PromptError: it is empty, or no text.
     """
     text = read_prompt() if args.text == "-" else args.text
     messages: list[Message] = [{"role": "user", "content": text}]
     if args.system:
         messages.insert(0, {"role": "system", "content": args.system})
     for message in messages:
-        # Bytes that are no UTF-8 come as halves of surrogates.
+        # Bytes that are no UTF-8 arrive as halves of surrogates.
         if any(char == "\0" or "\ud800" <= char <= "\udfff" for char in message["content"]):
             raise PromptError("the prompt is binary data; it must be text in UTF-8")
     return check_messages(messages)
-
-
-def note(text: str = "") -> None:
-    """A line of progress, on stderr."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def print_json(values: dict[str, Any]) -> None:
-    """The machine-readable last line."""
-    print(json.dumps(values, ensure_ascii=False), flush=True)
-
-
-@contextmanager
-def writing(what: object) -> Iterator[None]:
-    """Translate whatever goes wrong while a result is written.
-
-    Raises:
-        OutputError: names the file and the reason.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(f"can't write {what}: {error.strerror or error}") from error
-
-
-def plain(value: Any) -> dict[str, Any]:
-    """A value of `specstream.types` as JSON data, without its audio."""
-    data = asdict(value)
-    data.pop("pcm", None)
-    return data

@@ -1,4 +1,4 @@
-"""``specstream doctor``: what was found here, what is missing, and the command that fixes it."""
+"""``specstream doctor``: what is installed, what is missing, and how to fix it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 from specstream import __version__
 from specstream.commands.chain import stage_or_adapter
-from specstream.commands.common import print_json
 from specstream.commands.interrupts import ends_at_once
+from specstream.commands.output import print_json
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET
 from specstream.errors import SpecstreamError
 from specstream.pipeline.adapters import AdapterKind, adapter_names

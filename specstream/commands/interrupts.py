@@ -1,4 +1,4 @@
-"""Ctrl-C and a service manager's stop: one line, and no waiting for what can't be cut short."""
+"""Ctrl-C and a service manager's stop: one line, and no waiting for what can't be cancelled."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _HOW = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 @contextmanager
 def ends_at_once() -> Iterator[None]:
-    """In this block an interrupt or a stop ends the process there and then.
+    """In this block an interrupt or a stop ends the process immediately.
 
-    For imports and the reading of models: a thread that is busy with them can't be cancelled, and
-    neither the event loop nor the interpreter ends before its threads do. Nothing is unwound, so no
-    file may be half-written in the block. The process exits with 128 and the signal's number, after
-    one line on stderr. A signal that is ignored stays ignored. Outside the main thread, where signals
-    can't be handled, the block changes nothing.
+    For imports and the reading of models: their threads can't be cancelled, and neither the event loop
+    nor the interpreter ends before its threads do. Nothing is unwound, so no file may be half-written
+    in the block. The process prints one line and exits with 128 plus the signal's number. An ignored
+    signal stays ignored. Outside the main thread, where signals can't be handled, the block changes
+    nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -39,10 +39,10 @@ def ends_at_once() -> Iterator[None]:
 
 
 def tell_interrupted(*, last: bool) -> int:
-    """Say that the command was interrupted; gives the exit code.
+    """Report that the command was interrupted; returns the exit code.
 
-    ``last``: nothing of the program is left to do, and it ends here. The interpreter's own exit takes
-    seconds once torch is loaded, and answers an impatient second Ctrl-C with a traceback.
+    ``last`` ends the process here: the interpreter's own exit takes seconds once torch is loaded, and
+    answers a second Ctrl-C with a traceback.
     """
     _tell(signal.SIGINT)
     if last:
@@ -58,7 +58,7 @@ def _end(number: int, frame: object) -> None:
 
 
 def _tell(number: int) -> None:
-    """Straight to the descriptor: the handler may have come in the middle of a write to stderr."""
+    """Written to the descriptor: the signal may have interrupted a write to stderr."""
     with suppress(OSError):
-        clear = b"\r\033[K" if os.isatty(2) else b""  # the line that showed the loading
+        clear = b"\r\033[K" if os.isatty(2) else b""  # the line that showed the progress
         os.write(2, clear + f"specstream: {_HOW[signal.Signals(number)]}\n".encode())

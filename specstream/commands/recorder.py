@@ -1,4 +1,4 @@
-"""Writes what a turn makes, as it comes, so that it is kept whatever happens next."""
+"""Writes the output of a turn to files as it comes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Self, TextIO
@@ -14,11 +15,11 @@ import numpy as np
 import soundfile
 
 from specstream.commands.chain import Turn
-from specstream.commands.common import plain, writing
-from specstream.commands.show import RunPrinter
+from specstream.commands.output import RunPrinter
 from specstream.errors import OutputError
 from specstream.pipeline.stage import Event, StageFailed
 from specstream.types import AvatarCue, Chunk, Phrase, ScenePrompt, Speech
+from specstream.wording import writing
 
 __all__ = ["Recorder"]
 
@@ -26,10 +27,10 @@ _NAMES = ("speech.wav", "avatar.jsonl", "prompts.jsonl", "trace.json")
 
 
 class Recorder:
-    """The files of one turn. Those of an earlier turn go when the first event of this one comes.
+    """The files of one turn; the first event removes those of an earlier turn.
 
-    Leaving the block completes the files, the trace among them, also after a failure. Then those go
-    that have nothing in them, and any that couldn't be written to its end: half a file looks whole.
+    Leaving the block completes the files, also after a failure. Then files that are empty or incomplete
+    are removed.
     """
 
     def __init__(self, out: Path, printer: RunPrinter) -> None:
@@ -43,7 +44,7 @@ class Recorder:
         self._broken: set[str] = set()
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
-            TemporaryFile(dir=out).close()  # not to find out after the reply is written
+            TemporaryFile(dir=out).close()  # fails now instead of after the reply is written
 
     @property
     def written(self) -> list[str]:
@@ -80,7 +81,7 @@ class Recorder:
         if isinstance(item, StageFailed):
             entry["error"] = {"code": item.error.code, "message": str(item.error)}
         elif not isinstance(item, AvatarCue):  # these have a file of their own
-            entry |= plain(item)
+            entry |= _plain(item)
         self._trace.append(entry)
         if isinstance(item, Chunk):
             self._printer.add(item)
@@ -101,20 +102,15 @@ class Recorder:
         with self._writing("speech.wav"):
             try:
                 if self._wave is None:
-                    self._wave = soundfile.SoundFile(
-                        self._out / "speech.wav",
-                        "w",
-                        speech.sample_rate,
-                        channels=1,
-                        subtype="PCM_16",
-                    )
+                    path, rate = self._out / "speech.wav", speech.sample_rate
+                    self._wave = soundfile.SoundFile(path, "w", rate, channels=1, subtype="PCM_16")
                 self._wave.write(np.frombuffer(speech.pcm, dtype="<i2"))
             except soundfile.LibsndfileError as error:
                 raise OSError(f"{error} (is the disk full?)") from error
 
     def _write_line(self, name: str, item: AvatarCue | ScenePrompt) -> None:
         with self._writing(name):
-            self._lines[name].write(json.dumps(plain(item), ensure_ascii=False) + "\n")
+            self._lines[name].write(json.dumps(_plain(item), ensure_ascii=False) + "\n")
 
     def __enter__(self) -> Self:
         return self
@@ -163,3 +159,10 @@ class Recorder:
         }
         text = json.dumps(values, ensure_ascii=False, indent=1)
         (self._out / "trace.json").write_text(text, encoding="utf-8")
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    """A value of `specstream.types` as JSON data, without its audio."""
+    data = asdict(value)
+    data.pop("pcm", None)
+    return data

@@ -11,16 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from specstream.commands.chain import Turn, open_pipeline, run_turn
-from specstream.commands.common import (
-    engine_of,
-    messages_of,
-    note,
-    params_of,
-    print_json,
-)
-from specstream.commands.loading import loaded
+from specstream.commands.common import engine_of, messages_of, params_of
+from specstream.commands.output import RunPrinter, note, print_json, tell_report
+from specstream.commands.progress import loaded
 from specstream.commands.recorder import Recorder
-from specstream.commands.show import RunPrinter, tell_report
+from specstream.wording import counted
 
 __all__ = ["run"]
 
@@ -76,24 +71,23 @@ async def run(args: argparse.Namespace) -> None:
 
 def _compare(own: list[Turn], without: list[Turn]) -> dict[str, Any]:
     def medians(turns: list[Turn]) -> dict[str, Any]:
+        reports = [turn.report for turn in turns]
+        heard = [turn.ttfa_ms for turn in turns if turn.ttfa_ms is not None]
         return {
-            "tokens_per_second": round(
-                statistics.median(t.report.tokens_per_second for t in turns), 2
-            ),
-            "ttft_ms": _rounded(statistics.median(t.report.ttft_ms for t in turns)),
-            "ttfa_ms": _median([t.ttfa_ms for t in turns if t.ttfa_ms is not None]),
-            "total_ms": _rounded(statistics.median(t.report.total_ms for t in turns)),
+            "tokens_per_second": round(statistics.median(r.tokens_per_second for r in reports), 2),
+            "ttft_ms": _rounded(statistics.median(r.ttft_ms for r in reports)),
+            "ttfa_ms": _rounded(statistics.median(heard) if heard else None),
+            "total_ms": _rounded(statistics.median(r.total_ms for r in reports)),
         }
 
     with_it, plainly = medians(own), medians(without)
+    pairs = zip(own, without, strict=True)
     return {
         "repeats": len(own),
         "with": with_it,
         "without": plainly,
         "speedup": round(with_it["tokens_per_second"] / plainly["tokens_per_second"], 3),
-        "same_tokens": all(
-            a.report.token_ids == b.report.token_ids for a, b in zip(own, without, strict=True)
-        ),
+        "same_tokens": all(a.report.token_ids == b.report.token_ids for a, b in pairs),
     }
 
 
@@ -102,7 +96,8 @@ def _tell(turn: Turn, made: Recorder, out: Path, compared: dict[str, Any] | None
     if turn.ttfa_ms is not None:
         lines.append(
             f"first audible sample after {turn.ttfa_ms:.0f} ms; {turn.audio_seconds:.1f} s of speech, "
-            f"{made.phrases} phrases, {made.cues} avatar cues, {made.prompts} scene prompts"
+            f"{counted(made.phrases, 'phrase')}, {counted(made.cues, 'avatar cue')}, "
+            f"{counted(made.prompts, 'scene prompt')}"
         )
     if compared is not None:
         own, other = compared["with"], compared["without"]
@@ -120,10 +115,6 @@ def _tell(turn: Turn, made: Recorder, out: Path, compared: dict[str, Any] | None
         )
     lines.append(f"written to {out}/: {', '.join(made.written)}")
     return lines
-
-
-def _median(values: list[float]) -> float | None:
-    return _rounded(statistics.median(values)) if values else None
 
 
 def _rounded(value: float | None) -> float | None:

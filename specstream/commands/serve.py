@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any
 
 from specstream.commands.chain import open_pipeline, stage_or_adapter
-from specstream.commands.common import engine_of, note, params_of
-from specstream.commands.loading import loaded
+from specstream.commands.common import engine_of, params_of
+from specstream.commands.output import note
+from specstream.commands.progress import loaded
 from specstream.commands.serving import api_key_of, server_config, until_stopped
 from specstream.config import DEFAULT_TARGET
 from specstream.ws.listen import check_address
@@ -30,7 +31,7 @@ async def run_server(args: argparse.Namespace) -> int:
     await check_address(config.host, port, key)
     described, params = engine_of(args), params_of(args)
     async with open_pipeline(described, args.voice, args.avatar, args.prompts):
-        pass  # tried, so that what is wrong with one is told before the models are loaded
+        pass  # opened once, so that a mistake is reported before the models are loaded
     async with loaded(described) as engine:
         server = RealtimeServer(
             engine,

@@ -1,4 +1,4 @@
-"""How ``serve`` and ``adapter`` are reached and stopped: address, key, TLS, limits, signals."""
+"""Address, key, TLS, limits and signals of ``serve`` and ``adapter``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from specstream.commands.common import note, tables_of
+from specstream.commands.common import tables_of
+from specstream.commands.output import note
 from specstream.config import meant
 from specstream.errors import ConfigError
 
@@ -22,7 +23,7 @@ KEY_VARIABLE = "SPECSTREAM_API_KEY"
 
 
 class ServerConfig(BaseModel):
-    """What the options say, and for ``serve`` the config file's table ``[server]``."""
+    """The server's options, and for ``serve`` the config file's table ``[server]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,10 +1,10 @@
-"""What comes in on stdin: a whole prompt, or what is said line by line."""
+"""Reads stdin: a whole prompt, or line by line."""
 
 from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
@@ -20,35 +20,30 @@ def read_prompt() -> str:
     """Everything up to the end of stdin, without the newlines at its end.
 
     Raises:
-        PromptError: there is nothing, too much, or something that is no text in UTF-8.
+        PromptError: it is empty, too long, or no text in UTF-8.
     """
-    with _readable() as stdin, interruptible():
-        text = _text(stdin.read(MAX_BYTES + 1), "the prompt on stdin")
+    text = _text(_read(lambda stdin: stdin.read(MAX_BYTES + 1)), "the prompt on stdin")
     if not text.strip():
         raise PromptError("the prompt on stdin is empty: pipe some text in")
     return text
 
 
 def read_lines() -> Iterator[str]:
-    """The lines of stdin that say something, one by one as they come.
+    """The lines of stdin that are not blank, one by one as they come.
 
     Raises:
         PromptError: a line is too long, or no text in UTF-8.
     """
     number = 0
-    while True:
+    while line := _read(lambda stdin: stdin.readline(MAX_BYTES + 1)):
         number += 1
-        with _readable() as stdin, interruptible():
-            line = stdin.readline(MAX_BYTES + 1)
-        if not line:
-            return
         if text := _text(line, f"line {number} of stdin").strip():
             yield text
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """In this block an interrupt raises KeyboardInterrupt, even where an event loop has taken it over.
+    """In this block an interrupt raises KeyboardInterrupt, even where an event loop handles interrupts.
 
     For waiting for a person: the loop would only note the interrupt and go on waiting. An interrupt
     that is ignored stays ignored.
@@ -64,12 +59,12 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-@contextmanager
-def _readable() -> Iterator[BinaryIO]:
+def _read(read: Callable[[BinaryIO], bytes]) -> bytes:
     if sys.stdin is None:
         raise PromptError("stdin is closed, so nothing can be read from there")
     try:
-        yield sys.stdin.buffer
+        with interruptible():
+            return read(sys.stdin.buffer)
     except OSError as error:
         raise PromptError(f"stdin can't be read: {error.strerror or error}") from error
 

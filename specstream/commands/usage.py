@@ -1,4 +1,4 @@
-"""Reads the command line: what is misspelt is told in one line, with what was probably meant."""
+"""Parses the command line; a mistake is one line, with what was probably meant."""
 
 from __future__ import annotations
 
@@ -17,16 +17,12 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line: no usage text before them."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, and where help is; ends the program with exit code 2."""
+        """Print the mistake and where help is; exit code 2."""
         more = "" if message.endswith("?") else f"; see `{self.prog} --help`"
         self.exit(2, f"specstream: {message}{more}\n")
 
     def check_options(self, words: Sequence[str]) -> None:
-        """Refuse the first word that looks like a long option and begins none.
-
-        Before anything is parsed: argparse would first complain of an argument whose place the value
-        of the misspelt option has taken.
-        """
+        """Refuse an unknown long option, before argparse takes its value for an argument."""
         known = {"--help", *re.findall(r"--[a-z][a-z-]*", self.format_usage())}
         for word in takewhile(lambda word: word != "--", words):
             name = word.partition("=")[0]
@@ -39,7 +35,7 @@ class Parser(argparse.ArgumentParser):
 def read_arguments(
     parser: Parser, commands: Mapping[str, Parser], argv: Sequence[str] | None
 ) -> argparse.Namespace:
-    """Parse ``argv`` (default: the program's own). Without any, help is what was asked for.
+    """Parse ``argv`` (default: the program's own); without any arguments, print the help.
 
     Raises:
         SystemExit: 0 after help was printed, 2 after an error.

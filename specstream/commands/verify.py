@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from specstream.commands.common import engine_of, note, print_json
+from specstream.commands.common import engine_of
 from specstream.commands.interrupts import ends_at_once
+from specstream.commands.output import note, print_json
 from specstream.config import (
     AutoProposerConfig,
     DraftProposerConfig,
@@ -27,7 +28,7 @@ __all__ = ["run"]
 
 
 async def run(args: argparse.Namespace) -> int:
-    """Print a verdict for every claim; 0 if all of them hold here, else 1.
+    """Print "yes", "NO" or "?" (too few samples to tell) for every claim; returns 1 if there is a "NO".
 
     Cancelling ends it after the check under way, an interrupt at once.
 
@@ -49,9 +50,8 @@ async def run(args: argparse.Namespace) -> int:
     def check_all() -> None:
         for finding in _findings(config, args):
             findings.append(finding)
-            print(
-                f"{'yes' if finding.holds else 'NO ':4}{finding.claim}: {finding.says}", flush=True
-            )
+            answer = "NO" if not finding.holds else "yes" if finding.conclusive else "?"
+            print(f"{answer:4}{finding.claim}: {finding.says}", flush=True)
 
     with ends_at_once():
         await anyio.to_thread.run_sync(check_all)
@@ -63,9 +63,9 @@ async def run(args: argparse.Namespace) -> int:
 
 
 def _settled(config: EngineConfig, may_choose: bool) -> EngineConfig:
-    """The config with the draft's name in it, and drafts of a fixed length where that is left open.
+    """The config with the draft's name, and with drafts of a fixed length unless a proposer was named.
 
-    They put every rule to work; a controller may choose not to draft.
+    A controller may choose not to draft, and then the rules would not be used.
     """
     from specstream.model.load import load_tokenizer
     from specstream.model.vocabulary import find_draft
@@ -91,7 +91,7 @@ def _findings(config: EngineConfig, args: argparse.Namespace) -> Iterator[Findin
     # Every 21st: three prompts, of three domains.
     chosen: list[list[Message]] = [prompt["messages"] for prompt in prompts[::21]]
     note(f"loading {config.target}")
-    # What is sampled is compared with the law of what was asked for, and nothing else.
+    # Samples are compared with the distribution of the request, without the model's own defaults.
     plain = {"mode": "default", "model_defaults": False}
     core = build_engine(config.model_copy(update=plain))
     tokenizer = load_tokenizer(config.target)
@@ -125,7 +125,13 @@ def _as_json(config: EngineConfig, findings: list[Finding], seconds: float) -> d
         "rule": config.rule,
         "holds": all(finding.holds for finding in findings),
         "claims": [
-            {"claim": f.claim, "holds": f.holds, "says": f.says, "details": dict(f.details)}
+            {
+                "claim": f.claim,
+                "holds": f.holds,
+                "conclusive": f.conclusive,
+                "says": f.says,
+                "details": dict(f.details),
+            }
             for f in findings
         ],
         "seconds": seconds,

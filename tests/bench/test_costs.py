@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from specstream.bench.costs import Costs, ceiling_of, costs_of
+from specstream.bench.costs import Costs, best_speedup, ceiling_of, costs_of, expected_tokens
 from tests.bench.made import made_run, plain_run
 
 # A plain round takes 4 ms (3 of them the pass); a draft .5 ms; a pass over 5 tokens 3.6 ms.
@@ -37,7 +37,7 @@ def test_the_formula_explains_rounds_that_cost_what_they_cost() -> None:
     assert ceiling.acceptance == pytest.approx(2 / 3)  # 2 stood, the third fell, the rest unjudged
     assert ceiling.as_run == pytest.approx(3 * 4.0 / 6.4)
     assert ceiling.measured == pytest.approx(ceiling.as_run)
-    assert 0 < ceiling.best.drafts <= 8
+    assert 0 < ceiling.drafts <= 8
 
 
 def test_widths_between_and_beyond_those_seen_are_on_lines() -> None:
@@ -65,3 +65,44 @@ def test_domains_share_the_passes_but_not_the_drafts() -> None:
 def test_nothing_drafted_has_no_ceiling() -> None:
     costs = costs_of({"chat": (PLAIN, FAST)})["chat"]
     assert ceiling_of(costs, PLAIN, 1.0) is None
+
+
+# alpha → for c of .02, .05, .10, .20, .40: the best K, its tokens a round, its speedup (v=1, o=0).
+TABLE = {
+    0.60: [(6, 2.43, 2.17), (4, 2.31, 1.92), (3, 2.18, 1.67), (2, 1.96, 1.40), (1, 1.60, 1.14)],
+    0.70: [(8, 3.20, 2.76), (6, 3.06, 2.35), (4, 2.77, 1.98), (3, 2.53, 1.58), (2, 2.19, 1.22)],
+    0.80: [(11, 4.66, 3.82), (8, 4.33, 3.09), (6, 3.95, 2.47), (4, 3.36, 1.87), (2, 2.44, 1.36)],
+    0.85: [(14, 6.08, 4.75), (10, 5.55, 3.70), (7, 4.85, 2.85), (5, 4.15, 2.08), (3, 3.19, 1.45)],
+}
+
+
+@pytest.mark.parametrize("alpha", TABLE)
+def test_the_formula_gives_the_published_optima(alpha: float) -> None:
+    for c, (drafts, tokens, times) in zip((0.02, 0.05, 0.10, 0.20, 0.40), TABLE[alpha]):
+        best, speedup = best_speedup(alpha, c, lambda width: 1.0)
+        assert best == drafts
+        assert expected_tokens(alpha, best) == pytest.approx(tokens, abs=0.006)
+        assert speedup == pytest.approx(times, abs=0.006)
+
+
+def test_expected_tokens_have_the_closed_form() -> None:
+    for alpha in (0.1, 0.5, 0.9):
+        for drafts in range(6):
+            closed = (1 - alpha ** (drafts + 1)) / (1 - alpha)
+            assert expected_tokens(alpha, drafts) == pytest.approx(closed)
+    assert expected_tokens(1.0, 5) == 6
+
+
+@pytest.mark.parametrize(
+    ("c", "v", "o", "divisor"), [(0.0, 1.0, 0.0, 1.0), (0.1, 1.0, 0.0, 1.4), (0.1, 1.25, 0.0, 1.65),
+                                 (0.1, 1.0, 0.1, 1.5)]
+)  # fmt: skip
+def test_every_cost_lowers_the_speedup(c: float, v: float, o: float, divisor: float) -> None:
+    def only_four_drafts(width: int) -> float:
+        return v if width == 5 else 1e9
+
+    assert best_speedup(0.8, c, only_four_drafts, o)[1] == pytest.approx(3.3616 / divisor)
+
+
+def test_a_hopeless_draft_is_best_not_used() -> None:
+    assert best_speedup(0.05, 0.3, lambda width: 1.0) == (0, 1.0)

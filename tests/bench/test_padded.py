@@ -6,8 +6,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
+from specstream.bench import padded as padded_module
 from specstream.bench.options import Padding, parse_padding
-from specstream.bench.padded import Shape, choose_shape, pad, save_padded
+from specstream.bench.padded import Shape, choose_shape, pad, padded_target, save_padded
+from specstream.config import EngineConfig
 from specstream.errors import ConfigError, ModelUnsupported
 from tests.tiny import byte_tokenizer, tiny_model
 
@@ -84,3 +86,21 @@ def test_another_family_is_refused(tmp_path: Path) -> None:
     byte_tokenizer().save_pretrained(folder)
     with pytest.raises(ModelUnsupported, match="plain Llama"):
         save_padded(str(folder), Padding(1_000_000, 3), tmp_path / "large")
+
+
+async def test_a_padded_target_is_there_as_long_as_it_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def save(target: str, padding: object, folder: Path) -> tuple[Shape, int]:
+        (folder / "config.json").write_text(target)
+        return Shape(12, 64, 256, 4, 2), 5_000_000
+
+    monkeypatch.setattr(padded_module, "save_padded", save)
+    config = EngineConfig(target="mine", threads=1)
+    async with padded_target(config, "5M") as (padded, words):
+        file = Path(padded.target) / "config.json"
+        assert file.read_text() == "mine"
+        assert words.startswith("5M parameters, 12 layers of width 64")
+    assert not file.exists()
+    async with padded_target(config, None) as (same, words):
+        assert (same, words) == (config, "")

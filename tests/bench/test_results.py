@@ -2,14 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from specstream.bench.document import domains_note
 from specstream.bench.results import Results
-from specstream.bench.summary import (
-    domains_note,
-    faster_peer,
-    figures_by_domain,
-    ratios_by_domain,
-    summary_of,
-)
 from tests.bench.made import made_record, peer_run, reply
 
 DOMAINS = ("chat", "tools", "math", "code", "scene")
@@ -47,7 +41,7 @@ def usual() -> Results:
 
 
 def test_the_summary_is_geometric_means_over_the_four_domains() -> None:
-    summary = summary_of(usual())
+    summary = usual().summary()
     assert summary.keys() >= KEYS
     # auto over own: 2, 2, .5, 1; scene (5) stands apart.
     assert summary["speculation_vs_own"] == pytest.approx(2**0.25, abs=1e-4)
@@ -63,8 +57,8 @@ def test_the_summary_is_geometric_means_over_the_four_domains() -> None:
 
 def test_the_worst_domain_may_be_one_outside_the_mean() -> None:
     results = made({"chat": {"own": 4, "auto": 2}, "scene": {"own": 4, "auto": 8}})
-    assert summary_of(results)["worst_domain_vs_own"] == pytest.approx(0.5)
-    assert summary_of(results)["speculation_vs_own"] == pytest.approx(2)
+    assert results.summary()["worst_domain_vs_own"] == pytest.approx(0.5)
+    assert results.summary()["speculation_vs_own"] == pytest.approx(2)
 
 
 def test_the_best_setting_is_chosen_domain_by_domain() -> None:
@@ -73,12 +67,12 @@ def test_the_best_setting_is_chosen_domain_by_domain() -> None:
     assert {d: b[0] for d, b in best.items() if b} == {
         "chat": "5", "tools": "5", "math": "3", "code": "5", "scene": "5",
     }  # fmt: skip
-    assert faster_peer(results, "tools") == "lookup"
-    assert faster_peer(results, "chat") == "assisted"
+    assert results.faster_peer("tools") == "lookup"
+    assert results.faster_peer("chat") == "assisted"
 
 
 def test_arms_that_were_not_run_leave_their_keys_empty() -> None:
-    summary = summary_of(made({"chat": {"own": 4, "auto": 2}}))
+    summary = made({"chat": {"own": 4, "auto": 2}}).summary()
     assert summary["speculation_vs_own"] == pytest.approx(2)
     assert summary["ar_vs_generate"] is None
     assert summary["speculation_vs_assisted"] is None
@@ -104,7 +98,7 @@ def test_the_median_over_prompts_and_the_sums_differ() -> None:
     results = Results(records)
     assert results.median_ratio("chat", "auto", "own") == pytest.approx(2)
     assert results.ratio("chat", "auto", "own") == pytest.approx(10.2 / 20.1)
-    found = ratios_by_domain(results)["chat"]["auto / own"]
+    found = results.ratios_by_domain()["chat"]["auto / own"]
     assert found["decode_p10_of_prompts"] < found["decode_median_of_prompts"]
 
 
@@ -118,22 +112,21 @@ def test_equality_compares_the_same_repeat_and_finds_the_first_difference() -> N
         made_record("auto", reply(9, 9, 9), prompt="b", repeat=1),
     ]
     found = Results(records).equality("chat", "auto", "", "own")
-    assert (found.prompts, found.identical, found.share) == (2, 1, 0.5)
-    assert found.first_divergence == (("b", 1),)
-    row = figures_by_domain(Results(records))["chat"]["auto"]
-    assert row["same_tokens_as_own"]["first_divergence"] == {"b": 1}
+    wanted = {"prompts": 2, "identical": 1, "share": 0.5, "first_divergence": {"b": 1}}
+    assert found == wanted
+    row = Results(records).figures_by_domain()["chat"]["auto"]
+    assert row["same_tokens_as_own"] == wanted
     assert row["same_tokens_as_generate"] is None
 
 
 def test_sampled_tokens_are_not_compared() -> None:
     records = [made_record("own", reply(1, 2)), made_record("auto", reply(1, 2))]
-    assert Results(records).equality("chat", "auto", "", "own").share == 1.0
-    assert Results(records, sampled=True).equality("chat", "auto", "", "own").share is None
+    same = Results(records).equality("chat", "auto", "", "own")
+    assert same is not None and same["share"] == 1.0
+    assert Results(records, sampled=True).equality("chat", "auto", "", "own") is None
 
 
-def test_a_reply_that_only_goes_on_parts_where_the_other_ends() -> None:
-    records = [
-        made_record("own", reply(1, 2)),
-        made_record("auto", reply(1, 2, 3)),
-    ]
-    assert Results(records).equality("chat", "auto", "", "own").first_divergence == (("p1", 2),)
+def test_a_longer_reply_diverges_where_the_other_ends() -> None:
+    records = [made_record("own", reply(1, 2)), made_record("auto", reply(1, 2, 3))]
+    found = Results(records).equality("chat", "auto", "", "own")
+    assert found is not None and found["first_divergence"] == {"p1": 2}

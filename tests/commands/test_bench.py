@@ -12,8 +12,8 @@ import pytest
 
 from specstream.bench import plots
 from specstream.bench.arms.transformers_peers import PeerArm
-from specstream.bench.progress import Progress
 from specstream.cli import main
+from specstream.commands.progress import Progress
 from tests.bench.llama import gguf_file, install_llama_cpp
 from tests.tiny import save_pair
 
@@ -200,7 +200,7 @@ def test_an_interrupt_leaves_what_was_measured(
         if line.startswith("prompt 2 of 10"):  # the second cell is complete
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Progress, "_show", show)
+    monkeypatch.setattr(Progress, "show", show)
     assert bench(*pair, "--arms", "own,auto,generate", "--out", str(tmp_path)) == 130
     values = json.loads((tmp_path / "bench.json").read_text())
     assert list(values["domains"]) == ["chat", "tools"]

@@ -56,7 +56,7 @@ def test_each_reply_has_its_figures_when_asked(
         "stop",
         "length",
     ]
-    assert captured.err == "cut at 1 tokens; --max-tokens raises that\n"
+    assert captured.err == "cut at 1 token; --max-tokens raises that\n"
 
 
 def test_a_line_that_is_no_text_is_one_clear_error(
@@ -239,7 +239,7 @@ def test_a_person_talks_stops_a_reply_and_leaves(terminal: Terminal) -> None:
     terminal.until("> ")
     terminal.say("go on\n")
     terminal.until("five")
-    terminal.until("1 tokens, ")
+    terminal.until("1 token, ")
     terminal.until("> ")
     terminal.say("\x04")
     terminal.until("HISTORY ['hello', 'one two three', 'again', 'go on']")

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from specstream.commands.common import add_engine_options, engine_of, params_of
+from specstream.commands.common import (
+    add_model_options,
+    add_sampling_options,
+    engine_of,
+    params_of,
+)
 from specstream.errors import ConfigError, SamplingError
 from specstream.types import Grammar, SamplingParams
 
@@ -15,7 +20,8 @@ def options(folder: Path, toml: str, *argv: str) -> Namespace:
     file = folder / "config.toml"
     file.write_text(toml, encoding="utf-8")
     parser = ArgumentParser()
-    add_engine_options(parser)
+    add_model_options(parser)
+    add_sampling_options(parser)
     return parser.parse_args(["--config", str(file), *argv])
 
 

@@ -13,8 +13,8 @@ import pytest
 import soundfile
 
 from specstream.cli import main
+from specstream.commands.output import RunPrinter
 from specstream.commands.recorder import Recorder
-from specstream.commands.show import RunPrinter
 from specstream.errors import OutputError
 from specstream.pipeline.stage import Event
 from specstream.types import AvatarCue, Span

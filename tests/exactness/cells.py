@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from specstream.bench.exactness.gtest import GTest, g_test
-from specstream.bench.exactness.harness import Varying, make_core, sample
-from specstream.bench.exactness.reference import exact_rule
+from specstream.bench.exactness.harness import Varying, sample
 from specstream.config import DraftProposerConfig, NgramProposerConfig
 from specstream.engine.loop import EngineCore
 from specstream.model.runner import ModelRunner
@@ -24,7 +23,15 @@ from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.ngram import NgramProposer
 from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams
-from tests.exactness.toy import EOS, Letters, TableRunner, TinyRunner, random_logits
+from tests.exactness.toy import (
+    EOS,
+    Letters,
+    TableRunner,
+    TinyRunner,
+    exact_joint,
+    make_core,
+    random_logits,
+)
 
 __all__ = ["FACTORS", "SURE", "Cell", "covering_cells", "every_cell", "run_cell"]
 
@@ -174,7 +181,7 @@ class Cell:
         """The exact law of the first ``LENGTH`` tokens, by the independent reference."""
         runner: Any = self.runner()
         prompt = Letters().encode(PROMPT)
-        return exact_rule(runner.logits_after, self.params, prompt, LENGTH, _ENDS)
+        return exact_joint(runner.logits_after, self.params, prompt, LENGTH, _ENDS)
 
 
 def run_cell(cell: Cell, n: int, *, proposer: Proposer | None = None, first_seed: int = 0) -> GTest:

@@ -20,9 +20,8 @@ from transformers import (
 from transformers.generation import utils as generation_utils
 
 from specstream.bench.exactness.gtest import GTest, g_test
-from specstream.bench.exactness.reference import exact_rule
 from specstream.types import SamplingParams
-from tests.exactness.toy import TinyRunner, noisy_copy, tiny_llama
+from tests.exactness.toy import TinyRunner, exact_joint, noisy_copy, tiny_llama
 
 __all__ = ["run_peers"]
 
@@ -81,7 +80,7 @@ def _samples(n: int) -> Iterator[tuple[str, GTest]]:
     prompt = torch.tensor([PROMPT])
     runner = TinyRunner(VOCAB, 0)
     for label, params, theirs in _WARPERS:
-        law = exact_rule(runner.logits_after, params, PROMPT, LENGTH, NO_END)
+        law = exact_joint(runner.logits_after, params, PROMPT, LENGTH, NO_END)
         for name, options in ways.items():
             torch.manual_seed(0)
             at_once = 1 if options else 100

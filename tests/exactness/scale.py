@@ -18,7 +18,7 @@ from functools import cached_property
 import torch
 from transformers import LlamaForCausalLM
 
-from specstream.bench.exactness.harness import Varying, make_core, run_requests
+from specstream.bench.exactness.harness import Varying, run_requests
 from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerConfig
 from specstream.engine.loop import EngineCore
 from specstream.engine.request import Delivery, Request
@@ -29,7 +29,7 @@ from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.ngram import NgramProposer
 from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams
-from tests.exactness.toy import Numbers, noisy_copy, tiny_llama
+from tests.exactness.toy import Numbers, make_core, noisy_copy, tiny_llama
 
 __all__ = ["WAYS", "Bench", "Job", "count_identical", "in_a_new_process", "make_job"]
 

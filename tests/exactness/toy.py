@@ -7,7 +7,7 @@ the forward pass is a table look-up.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,14 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specstream.bench.exactness.reference import Row
+from specstream.bench.exactness.harness import AT_ONCE
+from specstream.bench.exactness.reference import Row, next_row
+from specstream.config import EngineConfig
+from specstream.engine.loop import EngineCore
 from specstream.model.cache import KVCache
 from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.speculation.proposal import Proposer
+from specstream.types import SamplingParams
 
 __all__ = [
     "EOS",
@@ -25,6 +30,8 @@ __all__ = [
     "Numbers",
     "TableRunner",
     "TinyRunner",
+    "exact_joint",
+    "make_core",
     "noisy_copy",
     "random_logits",
     "tiny_llama",
@@ -199,3 +206,38 @@ class TinyRunner(ModelRunner):
         """The row after some tokens, for the exact law: one plain pass, no cache."""
         logits = self.model(input_ids=torch.tensor([list(ids)])).logits[0, -1]
         return np.asarray(logits.double().numpy(), dtype=np.float64)
+
+
+def make_core(
+    target: ModelRunner,
+    tokenizer: Any,
+    proposer: Proposer,
+    end_ids: frozenset[int] = frozenset(),
+    **options: Any,
+) -> EngineCore:
+    """An engine around a runner; ``options`` are keys of `EngineConfig`."""
+    config = EngineConfig.model_validate({"max_waiting": AT_ONCE, **options})
+    return EngineCore(config, target, tokenizer, proposer, end_ids)
+
+
+def exact_joint(
+    logits_after: Callable[[Sequence[int]], Row],
+    params: SamplingParams,
+    prompt: Sequence[int],
+    length: int,
+    end_ids: frozenset[int],
+) -> Mapping[tuple[int, ...], float]:
+    """The distribution of the first ``length`` tokens; shorter where a reply can end earlier."""
+    joint: dict[tuple[int, ...], float] = {}
+    ends = end_ids | set(params.stop_token_ids)
+
+    def descend(reply: tuple[int, ...], mass: float) -> None:
+        if len(reply) == length or (reply and reply[-1] in ends):
+            joint[reply] = mass
+            return
+        row = next_row(logits_after([*prompt, *reply]), params, prompt, reply, end_ids)
+        for token in np.flatnonzero(row):
+            descend((*reply, int(token)), mass * float(row[token]))
+
+    descend((), 1.0)
+    return joint

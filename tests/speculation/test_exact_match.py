@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from specstream.bench.exactness.enumeration import enumerate_rule, joint, random_table
+from specstream.bench.exactness.enumeration import enumerate_rule, joint
 from specstream.speculation.exact_match import match_batch
 from specstream.speculation.proposal import Proposal
 from specstream.speculation.rules import Acceptance
 from specstream.speculation.verify import Case
 from specstream.types import SamplingParams
+from tests.exactness.tables import random_table
 
 V, K = 3, 3
 NO_NOISE = torch.Generator()

@@ -13,19 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from specstream.bench.exactness.enumeration import (
-    KINDS,
-    Table,
-    enumerate_rule,
-    joint,
-    random_table,
-)
+from specstream.bench.exactness.enumeration import Table, enumerate_rule, joint
 from specstream.speculation.rules import (
     Acceptance,
     block_rule,
     deterministic_rule,
     ratio_rule,
 )
+from tests.exactness.tables import KINDS, random_table
 
 RULES: dict[str, Callable[[Tensor, Tensor, Tensor], Acceptance]] = {
     "ratio": ratio_rule,

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from specstream.bench.exactness.enumeration import KINDS, random_table
 from specstream.speculation import sequential as module
 from specstream.speculation.rules import (
     Acceptance,
@@ -22,6 +21,7 @@ from specstream.speculation.rules import (
     ratio_rule,
 )
 from specstream.speculation.sequential import Rule, walk
+from tests.exactness.tables import KINDS, random_table
 
 V, COUNT, EPSILON = 5, 4, 1e-9
 LAWS: dict[str, Callable[[Tensor, Tensor, Tensor], Acceptance]] = {

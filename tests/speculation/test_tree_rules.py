@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specstream.bench.exactness.enumeration import KINDS, enumerate_rule, joint, random_table
+from specstream.bench.exactness.enumeration import enumerate_rule, joint
 from specstream.speculation.proposal import Proposal
 from specstream.speculation.rules import Acceptance, deterministic_rule, ratio_rule
 from specstream.speculation.tree_rules import (
@@ -21,6 +21,7 @@ from specstream.speculation.tree_rules import (
 )
 from specstream.speculation.verify import Case
 from specstream.types import SamplingParams
+from tests.exactness.tables import KINDS, random_table
 
 TREES = [
     [-1, -1],

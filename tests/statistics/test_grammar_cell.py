@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from specstream.bench.exactness.gtest import g_test
-from specstream.bench.exactness.harness import make_core, sample
+from specstream.bench.exactness.harness import sample
 from specstream.config import DraftProposerConfig
 from specstream.speculation.proposal import Proposer, SpecRequest
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.types import Grammar, SamplingParams
 from tests.exactness.bugs import Meddling
-from tests.exactness.toy import TableRunner
+from tests.exactness.toy import TableRunner, make_core
 from tests.tiny import BOS, EOS, byte_tokenizer
 
 pytest.importorskip("llguidance")

@@ -15,12 +15,11 @@ from specstream.bench.exactness.greedy import (
     read_prompts,
     width_noise,
 )
-from specstream.bench.exactness.harness import make_core
 from specstream.config import DraftProposerConfig
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.types import Message
-from tests.exactness.toy import Numbers, noisy_copy, tiny_llama
+from tests.exactness.toy import Numbers, make_core, noisy_copy, tiny_llama
 
 NONE: frozenset[int] = frozenset()
 

@@ -14,14 +14,15 @@ from specstream.bench.exactness.gtest import (
     detectable,
     g_test,
     holm,
-    independence,
     power,
+    samples_needed,
     survival,
 )
-from specstream.bench.exactness.reference import next_rule
+from specstream.bench.exactness.reference import next_row
 from specstream.model.processors import LogitsPipeline
 from specstream.model.sampling import probabilities
 from specstream.types import SamplingParams
+from tests.exactness.independence import independence
 
 
 def test_survival_is_scipys() -> None:
@@ -125,5 +126,14 @@ def test_the_reference_and_the_engine_agree_on_the_rule() -> None:
         drafted = reply[committed:]
         processed = pipeline.apply(logits, prompt + reply[:committed], drafted)
         ours = probabilities(processed, params).double().numpy()
-        wanted = next_rule(logits.double().numpy(), params, prompt, reply, ends)
+        wanted = next_row(logits.double().numpy(), params, prompt, reply, ends)
         assert np.abs(ours - wanted).max() < 1e-5
+
+
+def test_the_samples_needed_are_as_many_as_find_a_deviation() -> None:
+    coin, die = {"a": 0.5, "b": 0.5}, dict.fromkeys("abcdef", 1 / 6)
+    for law in (coin, die):
+        needed = samples_needed(law, 0.5)
+        assert detectable(needed, len(law) - 1) <= 0.5 < detectable(needed * 3 // 5, 1)
+    assert samples_needed(coin, 0.1) > samples_needed(coin, 0.5)
+    assert samples_needed({"a": 1.0, "b": 0.0}, 0.5) == 0  # anything else is impossible

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from unittest import mock
 
@@ -103,3 +104,36 @@ def test_a_greedy_text_that_parts_without_a_tie_is_caught(
 def test_a_sample_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "--runs", "0"]) == 2
     assert "--runs" in capsys.readouterr().err
+
+
+def test_too_few_runs_say_so_and_how_many_are_needed(
+    pair: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["verify", "--runs", "5", "--tokens", "1", "--dtype", "float32", *pair]
+    assert main([*argv, "--json"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in out[:-1] if "samples have the target's law" in line]
+    told = re.search(r"can't tell: .*; (\d+) replies to each are needed", line)
+    assert line.startswith("?   ") and told is not None
+    found = claims(json.loads(out[-1]))
+    assert [name for name, claim in found.items() if not claim["conclusive"]] == [
+        "samples have the target's law"
+    ]
+    assert int(told[1]) > 5
+    assert main([*argv[:2], told[1], *argv[3:]]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert [line[:4] for line in out if "samples have the target's law" in line] == ["yes "]
+
+
+@pytest.mark.parametrize("command", [["verify"], ["adapter", "voice"]])
+def test_sampling_options_that_would_be_ignored_are_refused(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--temperature", "0.5"])
+    assert ended.value.code == 2
+    assert "unknown option '--temperature'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([command[0], "--help"])
+    shown = capsys.readouterr().out
+    assert "--target" in shown and "--seed" not in shown and "--top-p" not in shown

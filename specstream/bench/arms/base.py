@@ -1,18 +1,32 @@
-"""What every arm of the experiment is to the schedule, and how arms are named."""
+"""What every arm of the experiment is to the schedule, how arms are named, and their thread."""
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from specstream.bench.records import Run
 from specstream.errors import ConfigError
 from specstream.types import Message
 
-__all__ = ["DEFAULT_ARMS", "MEANINGS", "PEERS", "Arm", "Ask", "label", "parse_arms"]
+__all__ = [
+    "DEFAULT_ARMS",
+    "MEANINGS",
+    "PEERS",
+    "Arm",
+    "Ask",
+    "BenchThread",
+    "Stopped",
+    "label",
+    "parse_arms",
+]
 
+T = TypeVar("T")
 DEFAULT_ARMS = ("own", "auto", "generate", "assisted", "lookup")
 PEERS = ("generate", "assisted", "lookup", "llama.cpp")
 MEANINGS = {
@@ -48,7 +62,7 @@ class Arm(Protocol):
     setting: str
 
     async def run(self, ask: Ask) -> Run:
-        """Write one reply, alone on the machine, and say when each token came out."""
+        """Write one reply, alone on the machine, and record when each token came out."""
 
 
 def label(name: str, setting: str) -> str:
@@ -57,7 +71,7 @@ def label(name: str, setting: str) -> str:
 
 
 def parse_arms(text: str | Sequence[str]) -> list[str]:
-    """``"own,auto,draft-4"`` to names, each once; ``all`` stands for every one of ours and theirs.
+    """``"own,auto,draft-4"`` to names, each once; ``all``: every arm but llama.cpp.
 
     Raises:
         ConfigError: an unknown name.
@@ -74,3 +88,53 @@ def parse_arms(text: str | Sequence[str]) -> list[str]:
             known = ", ".join((*DEFAULT_ARMS, "ngram", "draft-K (K from 1 to 32)", "all"))
             raise ConfigError(f"unknown arm {name!r}; known: {known}")
     return list(dict.fromkeys(names))
+
+
+class Stopped(Exception):
+    """The work under way was cancelled."""
+
+
+class BenchThread:
+    """One thread, and so one OpenMP pool, for everything that is measured.
+
+    Each thread that calls torch gets a pool of its own. Where the pools together have more threads than
+    the machine has cores, libgomp puts workers to sleep between operations and everything slows down by
+    a third. Nothing else in the process may compute with torch while this is open.
+    """
+
+    def __init__(self, threads: int) -> None:
+        import torch
+
+        self._stopping = threading.Event()
+        self._pool = ThreadPoolExecutor(
+            1, "specstream-bench", initializer=torch.set_num_threads, initargs=(threads,)
+        )
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Run ``work()`` on the thread; when cancelled, wait until it has stopped."""
+        future = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            self._stopping.set()
+            await asyncio.wait([future])
+            future.cancelled() or future.exception()  # retrieved, or asyncio would log it
+            raise
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the work under way is to end."""
+        return self._stopping.is_set()
+
+    def check(self) -> None:
+        """To be called between tokens.
+
+        Raises:
+            Stopped: the work is to end.
+        """
+        if self.stopping:
+            raise Stopped
+
+    def close(self) -> None:
+        """End the thread, and with it its pool."""
+        self._pool.shutdown()

@@ -1,4 +1,4 @@
-"""Our own engine as an arm. The one place that reads its chunks and reports."""
+"""Our own engine as an arm."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from specstream.bench.arms.base import Ask
-from specstream.bench.arms.thread import BenchThread
+from specstream.bench.arms.base import Ask, BenchThread
 from specstream.bench.records import Emission, Run
 from specstream.bridge import ThreadBridge
 from specstream.engine.loop import EngineCore
@@ -24,11 +23,10 @@ _PARTS = ("draft", "verify", "sample", "rollback", "emit")
 
 
 class CoreArm:
-    """The engine's core on the thread of all arms, with its proposer at work or without it.
+    """The engine's core on the thread of all arms, with or without speculation.
 
-    Two arms that share a core share weights, caches and everything else, so that the difference
-    between them is speculation and nothing else. Chunks go to the event loop as they do in
-    `Engine`: what that takes from the core is in the figures.
+    Two arms that share a core differ in nothing but speculation. Chunks go to the event loop as they do
+    in `Engine`, so that cost is measured as well.
     """
 
     def __init__(self, name: str, core: EngineCore, thread: BenchThread, proposer: str) -> None:
@@ -82,31 +80,20 @@ class EngineArm:
 
 def _params(ask: Ask) -> SamplingParams:
     return SamplingParams(
-        temperature=ask.temperature,
-        top_p=ask.top_p,
-        top_k=ask.top_k,
-        seed=ask.seed,
-        max_tokens=ask.max_tokens,
+        ask.temperature, ask.top_p, ask.top_k, seed=ask.seed, max_tokens=ask.max_tokens
     )
 
 
 def run_of(chunks: list[Chunk], report: dict[str, Any]) -> Run:
     """The record of a finished generation.
 
-    ``prefill`` is the time to the first token; ``other`` is what the named parts leave of the rest:
-    the engine's own work.
+    In ``spent_ms``, ``prefill`` is the time to the first token, and ``other`` all that no part accounts
+    for.
     """
     emissions = tuple(
-        Emission(
-            chunk.t_ms,
-            len(chunk.token_ids),
-            chunk.drafted,
-            chunk.accepted,
-            chunk.draft_ms,
-            chunk.verify_ms,
-        )
-        for chunk in chunks
-        if chunk.token_ids
+        Emission(c.t_ms, len(c.token_ids), c.drafted, c.accepted, c.draft_ms, c.verify_ms)
+        for c in chunks
+        if c.token_ids
     )
     spent = {part: float(report[f"{part}_ms"]) for part in _PARTS if f"{part}_ms" in report}
     if emissions:  # round 0 belongs to the prefill

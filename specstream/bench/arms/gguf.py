@@ -16,10 +16,7 @@ __all__ = ["GgufArm"]
 
 
 class GgufArm:
-    """llama.cpp's plain generation. Its weights may be quantised: its speed is not like for like.
-
-    Prompts are given as the target's own token ids, so the file must be of the same tokenizer.
-    """
+    """llama.cpp's plain generation from the target's token ids; the file's weights may be quantised."""
 
     name = "llama.cpp"
 
@@ -36,12 +33,11 @@ class GgufArm:
             ConfigError: llama.cpp can't read it, or its vocabulary is another one.
         """
         module: Any = importlib.import_module("llama_cpp")
-        context = models.target.config.max_position_embeddings
         layers = 0 if models.target.device.type == "cpu" else -1
 
         def read() -> Any:
             return module.Llama(
-                model_path=file, n_ctx=context, n_threads=threads, n_threads_batch=threads,
+                model_path=file, n_ctx=models.context, n_threads=threads, n_threads_batch=threads,
                 n_gpu_layers=layers, verbose=False,
             )  # fmt: skip
 
@@ -63,14 +59,13 @@ class GgufArm:
 
     def _run(self, ask: Ask) -> Run:
         models, llama = self._models, self._llama
-        llama.reset()  # or it would find the prompt's beginning in its cache
+        llama.reset()  # otherwise its cache would hold the beginning of the prompt
         if ask.seed is not None:
             llama.set_seed(ask.seed)
         started = time.perf_counter()
-        context = models.target.config.max_position_embeddings
         ids = models.encode(ask.messages)
-        most = min(ask.max_tokens, context - len(ids))
-        ends = set(models.eos_ids)
+        most = min(ask.max_tokens, models.context - len(ids))
+        ends = models.eos_ids
         tokens: list[int] = []
         emissions: list[Emission] = []
         drawn = llama.generate(

@@ -1,4 +1,4 @@
-"""From the names of arms to arms that run: loads what they need, and lets go of it at the end."""
+"""Loads the arms that are asked for by name."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any
 
 from specstream.bench.arms import transformers_peers as peers
-from specstream.bench.arms.base import PEERS, Arm
+from specstream.bench.arms.base import PEERS, Arm, BenchThread
 from specstream.bench.arms.engine import CoreArm
 from specstream.bench.arms.gguf import GgufArm
-from specstream.bench.arms.thread import BenchThread
 from specstream.config import EngineConfig, parse_config
 from specstream.engine.build import build_engine
+from specstream.engine.loop import EngineCore
 from specstream.errors import VocabularyMismatch
 
 __all__ = ["Wanted", "open_arms"]
@@ -26,9 +26,9 @@ class Wanted:
 
     Attributes:
         names: See `parse_arms`.
-        few: Leave out the settings of peers that are seldom the best.
-        gguf: A file for llama.cpp, looked at by `check_gguf`.
-        notes: What couldn't be had is written here, in words.
+        few: Leave out settings of peers that are seldom the best.
+        gguf: A file for llama.cpp, checked by `check_gguf`.
+        notes: Receives a sentence about every arm that was left out.
     """
 
     names: Sequence[str]
@@ -59,51 +59,48 @@ async def open_arms(wanted: Wanted, config: EngineConfig) -> AsyncGenerator[list
 
 async def _open_ours(wanted: Wanted, config: EngineConfig, thread: BenchThread) -> list[Arm]:
     arms: list[Arm] = []
-    shared = [name for name in wanted.names if name in ("own", "auto")]
-    if shared:
-        core = await thread.call(lambda: build_engine(config))
-        for name in shared:
-            kind = config.proposer.kind if name == "auto" else "off"
-            arms.append(CoreArm(name, core, thread, kind))
+    core: EngineCore | None = None
     for name in wanted.names:
-        if name not in ("own", "auto", *PEERS):
-            other = _with_proposer(config, name)
+        if name in ("own", "auto"):
+            if core is None:
+                core = await thread.call(partial(build_engine, config))
+            arms.append(
+                CoreArm(name, core, thread, config.proposer.kind if name == "auto" else "off")
+            )
+        elif name not in PEERS:
+            kind, _, count = name.partition("-")
+            proposer: dict[str, Any] = {"kind": kind} | (
+                {"num_tokens": int(count)} if count else {}
+            )
+            other = parse_config({**config.model_dump(), "proposer": proposer})
             try:
-                core = await thread.call(partial(build_engine, other))
+                arms.append(
+                    CoreArm(name, await thread.call(partial(build_engine, other)), thread, kind)
+                )
             except VocabularyMismatch as error:
                 wanted.notes.append(f"{name} was left out: {error}")
-                continue
-            arms.append(CoreArm(name, core, thread, other.proposer.kind))
     return arms
 
 
-def _with_proposer(config: EngineConfig, name: str) -> EngineConfig:
-    kind, _, count = name.partition("-")
-    proposer: dict[str, Any] = {"kind": kind}
-    if count:
-        proposer["num_tokens"] = int(count)
-    return parse_config({**config.model_dump(), "proposer": proposer})
-
-
 async def _open_peers(wanted: Wanted, config: EngineConfig, thread: BenchThread) -> list[Arm]:
-    names = list(wanted.names)
     models = peers.PeerModels(config, thread)
     await models.load()
-    if "assisted" in names:
+    settings: dict[str, peers.Settings] = {"generate": {"": {}}, "lookup": peers.LOOKUP}
+    if config.compile and models.target.device.type == "cuda":  # transformers compiles there only
+        settings["generate"]["static cache, compiled"] = {"cache_implementation": "static"}
+    if "assisted" in wanted.names:
         try:
             await models.load_draft()
+            settings["assisted"] = {
+                name: options
+                for name, options in peers.ASSISTED.items()
+                if not (wanted.few and name == "heuristic")
+            }
         except VocabularyMismatch as error:
             wanted.notes.append(f"assisted generation was left out: {error}")
-            names.remove("assisted")
-    on_gpu = models.target.device.type == "cuda"  # elsewhere transformers doesn't compile by itself
-    settings = {
-        "generate": peers.generate_settings(compiled=config.compile and on_gpu),
-        "assisted": peers.assisted_settings(few=wanted.few),
-        "lookup": peers.LOOKUP,
-    }
     arms: list[Arm] = [
         peers.PeerArm(name, setting, options, models)
-        for name in names
+        for name in wanted.names
         for setting, options in settings.get(name, {}).items()
     ]
     if wanted.gguf is None:

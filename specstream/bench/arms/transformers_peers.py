@@ -11,8 +11,7 @@ import torch
 from transformers import GenerationConfig
 from transformers.generation.streamers import BaseStreamer
 
-from specstream.bench.arms.base import Ask
-from specstream.bench.arms.thread import BenchThread
+from specstream.bench.arms.base import Ask, BenchThread
 from specstream.bench.records import Emission, Run
 from specstream.config import EngineConfig
 from specstream.engine.prompt import PromptEncoder
@@ -21,48 +20,29 @@ from specstream.model.load import load_model, load_tokenizer
 from specstream.model.vocabulary import find_draft
 from specstream.types import Message
 
-__all__ = [
-    "ASSISTED",
-    "LOOKUP",
-    "PeerArm",
-    "PeerModels",
-    "assisted_settings",
-    "generate_settings",
-]
+__all__ = ["ASSISTED", "LOOKUP", "PeerArm", "PeerModels", "Settings"]
 
+Settings = dict[str, dict[str, Any]]  # by name: options of ``generate``
 _CONSTANT = {"num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.0}
-ASSISTED: dict[str, dict[str, Any]] = {
+ASSISTED: Settings = {
     "3 tokens": {"num_assistant_tokens": 3, **_CONSTANT},
     "5 tokens": {"num_assistant_tokens": 5, **_CONSTANT},
     "heuristic": {
         "num_assistant_tokens": 5,
+        **_CONSTANT,
         "num_assistant_tokens_schedule": "heuristic",
-        "assistant_confidence_threshold": 0.0,
     },
     "library default": {},
 }
-"""Settings of the draft's generation config. A threshold of None would be read as the default."""
-LOOKUP: dict[str, dict[str, Any]] = {
+"""Settings of the draft's generation config. A threshold of None would mean the default."""
+LOOKUP: Settings = {
     "4 tokens": {"prompt_lookup_num_tokens": 4},
     "10 tokens": {"prompt_lookup_num_tokens": 10},
 }
 
 
-def assisted_settings(*, few: bool) -> dict[str, dict[str, Any]]:
-    """All settings of assisted generation, or (``few``) without the one that is hardly ever best."""
-    return {name: of for name, of in ASSISTED.items() if not (few and name == "heuristic")}
-
-
-def generate_settings(*, compiled: bool) -> dict[str, dict[str, Any]]:
-    """Settings of plain ``generate``: a growing cache, and on request the compiled static one."""
-    settings: dict[str, dict[str, Any]] = {"": {}}
-    if compiled:
-        settings["static cache, compiled"] = {"cache_implementation": "static"}
-    return settings
-
-
 class _Watch(BaseStreamer):
-    """Notes when tokens come out. The first thing put is the prompt."""
+    """Records when tokens come out. The first value is the prompt."""
 
     def __init__(self, now_ms: Callable[[], float], check: Callable[[], None]) -> None:
         self._now_ms = now_ms
@@ -91,8 +71,8 @@ class PeerModels:
     def __init__(self, config: EngineConfig, thread: BenchThread) -> None:
         self._config = config
         self.thread = thread
+        self._prompts: PromptEncoder
         self.tokenizer: Any = None
-        self._prompts: PromptEncoder | None = None
         self.target: Any = None
         self.draft: Any = None
 
@@ -105,6 +85,7 @@ class PeerModels:
         config = self._config
         self.tokenizer = await self.thread.call(lambda: load_tokenizer(config.target))
         self.target = await self.thread.call(lambda: load_model(config.target, config))
+        self._prompts = PromptEncoder(self.tokenizer)
 
     async def load_draft(self) -> None:
         """Read the draft.
@@ -113,21 +94,20 @@ class PeerModels:
             VocabularyMismatch: there is none with the target's tokenizer.
             ModelError: any of its other kinds.
         """
-        config = self._config
+        name = await self.thread.call(lambda: find_draft(self._config, self.tokenizer))
+        if name is None:
+            raise VocabularyMismatch("no draft was named, and the bundled one doesn't fit")
+        self.draft = await self.thread.call(lambda: load_model(name, self._config))
 
-        def read() -> Any:
-            name = find_draft(config, self.tokenizer)
-            if name is None:
-                raise VocabularyMismatch("no draft was named, and the bundled one doesn't fit")
-            return load_model(name, config)
-
-        self.draft = await self.thread.call(read)
+    @property
+    def context(self) -> int:
+        """The target's context length."""
+        return int(self.target.config.max_position_embeddings)
 
     def encode(self, messages: Sequence[Message]) -> list[int]:
         """The prompt, as the engine encodes it."""
-        context: int = self.target.config.max_position_embeddings
-        self._prompts = self._prompts or PromptEncoder(self.tokenizer)
-        return self._prompts.encode(list(messages), context, self._config.chat_template_kwargs).ids
+        variables = self._config.chat_template_kwargs
+        return self._prompts.encode(list(messages), self.context, variables).ids
 
     @property
     def eos_ids(self) -> list[int]:
@@ -170,13 +150,12 @@ class PeerArm:
             torch.manual_seed(ask.seed)
         started = time.perf_counter()
         watch = _Watch(lambda: (time.perf_counter() - started) * 1e3, models.thread.check)
-        context = models.target.config.max_position_embeddings
         ids = models.encode(ask.messages)
         prompt = torch.tensor([ids], device=models.target.device)
         models.target.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
-            generation_config=_generation_config(ask, models.eos_ids, context - len(ids)),
+            generation_config=_generation_config(ask, models.eos_ids, models.context - len(ids)),
             streamer=watch,
             **options,
         )
@@ -191,7 +170,7 @@ _new_config: Any = GenerationConfig  # untyped there
 
 
 def _generation_config(ask: Ask, eos_ids: list[int], room: int) -> Any:
-    """The same law as ours: nothing but what was asked for."""
+    """The same distribution as ours: nothing but the parameters of the request."""
     config: Any = _new_config(
         max_new_tokens=min(ask.max_tokens, room), eos_token_id=eos_ids, pad_token_id=eos_ids[0]
     )

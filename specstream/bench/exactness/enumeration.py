@@ -1,15 +1,14 @@
-"""Exact enumeration: sum a rule's law over every proposal that a draft can make.
+"""Exact enumeration: a rule's output distribution, summed over every proposal that a draft can make.
 
-Everything is batched over B random problems and over all V^K proposals of K tokens, in float64, so
-that hundreds of problems take a second. A *table* is a little language model: ``levels[j]`` is
-``[B, V^j, V]``, the law of the token after each of the V^j contexts of j tokens.
+Everything is batched over B problems and over all V^K proposals of K tokens, in float64. A *table* is a
+small language model: ``levels[j]`` is ``[B, V^j, V]``, the distribution after each of the V^j contexts
+of j tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,10 +16,8 @@ from torch import Tensor
 from specstream.speculation.rules import Acceptance
 from specstream.speculation.tree_rules import path_to
 
-__all__ = ["KINDS", "Kind", "Outcome", "Table", "enumerate_rule", "joint", "random_table"]
+__all__ = ["Outcome", "Table", "enumerate_rule", "joint"]
 
-Kind = Literal["dense", "zeros", "one-hot", "low", "high"]
-KINDS: tuple[Kind, ...] = ("dense", "zeros", "one-hot", "low", "high")
 Table = list[Tensor]
 LawOf = Callable[[Tensor, Tensor, Tensor], Acceptance]
 """``(tokens [B, N, K], draft [B, N, K, V], target [B, N, K + 1, V]) -> Acceptance``."""
@@ -28,42 +25,14 @@ LawOf = Callable[[Tensor, Tensor, Tensor], Acceptance]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What comes out: ``joint [B, V^L]`` of the first L tokens, ``accepted [B]`` on average."""
+    """``joint [B, V^L]``: distribution of the first L tokens; ``accepted [B]``: mean accepted tokens."""
 
     joint: Tensor
     accepted: Tensor
 
 
-def random_table(
-    kind: Kind, vocab_size: int, depth: int, count: int, generator: torch.Generator
-) -> Table:
-    """``count`` random tables with contexts of up to ``depth`` tokens.
-
-    ``low`` and ``high`` put all mass on the lower or the upper half: together, disjoint supports.
-    """
-    levels = []
-    half = vocab_size // 2
-    for level in range(depth + 1):
-        shape = (count, vocab_size**level, vocab_size)
-        uniform = torch.rand(shape, generator=generator, dtype=torch.float64)
-        weights = -uniform.clamp_min(1e-300).log()
-        weights = weights**2  # uneven: some tokens rare, some common
-        if kind == "zeros":
-            drop = torch.rand(shape, generator=generator) < 0.5
-            drop.scatter_(-1, weights.argmax(-1, keepdim=True), False)
-            weights = weights.masked_fill(drop, 0)
-        elif kind == "one-hot":
-            weights = torch.zeros_like(weights).scatter_(-1, weights.argmax(-1, keepdim=True), 1)
-        elif kind == "low":
-            weights[..., half:] = 0
-        elif kind == "high":
-            weights[..., :half] = 0
-        levels.append(weights / weights.sum(-1, keepdim=True))
-    return levels
-
-
 def joint(table: Table) -> Tensor:
-    """``[B, V^L]``: the law of the first L = len(table) tokens."""
+    """``[B, V^L]``: the distribution of the first L = len(table) tokens."""
     out = table[0].squeeze(1)
     for level in table[1:]:
         out = (out.unsqueeze(-1) * level).flatten(1)
@@ -78,11 +47,11 @@ def enumerate_rule(
     *,
     replacement: bool = True,
 ) -> Outcome:
-    """The exact law of what is emitted when K tokens are drafted along ``parents`` and judged.
+    """The exact distribution of the output when K tokens are drafted along ``parents`` and verified.
 
-    Each node's token is drawn from the draft's row in the context of its path; without
-    ``replacement``, siblings before it are left out. Whatever the round doesn't emit itself is
-    continued by the target, so that the result can be compared with `joint`.
+    Each node's token is drawn from the draft's row in the context of its path; without ``replacement``,
+    earlier siblings are excluded. The target continues what the round emits, so that the result can be
+    compared with `joint`.
     """
     vocab_size, count = target[0].shape[-1], len(parents)
     tokens = torch.cartesian_prod(*[torch.arange(vocab_size)] * count).reshape(-1, count)

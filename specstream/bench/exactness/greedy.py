@@ -1,9 +1,8 @@
-"""Greedy honesty: where speculative and plain greedy output part, and whether rounding explains it.
+"""Greedy decoding: where speculative and plain text diverge, and whether rounding explains it.
 
 A pass over K + 1 tokens sums in another order than a pass over one, so the last bits of the logits
-differ. Where the two best tokens are closer than that, either may win. Every such place is reported
-with its margin, beside the noise that was measured; a margin far above the noise is a bug, not
-"numerics".
+differ. Where the two best tokens are closer than that, either may win. Every divergence is reported
+with its margin and the measured noise; a margin far above the noise is a bug.
 """
 
 from __future__ import annotations
@@ -30,11 +29,10 @@ _PROMPTS = "prompts.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """A place where the two texts part.
+    """A place where the two texts diverge.
 
     ``margin`` is the distance between the two best logits there (plain pass); ``noise`` the largest
-    difference that the width of the pass made to any logit in this very text. ``explained``: the
-    margin is within twice the noise, one noise for either token.
+    difference that the width of the pass made to any logit of this text.
     """
 
     prompt: str
@@ -44,13 +42,13 @@ class Divergence:
 
     @property
     def explained(self) -> bool:
-        """Whether rounding can have decided."""
+        """Whether rounding can have decided: the margin is within the noise of both tokens."""
         return self.margin <= 2 * self.noise
 
 
 @dataclass(frozen=True, slots=True)
 class GreedyReport:
-    """``tokens`` were compared over ``prompts`` replies, each up to its first divergence."""
+    """Tokens compared over ``prompts`` replies, each up to its first divergence."""
 
     prompts: int
     tokens: int
@@ -131,11 +129,10 @@ def compare_greedy(
 def width_noise(
     runner: ModelRunner, ids: Sequence[int], prompt_length: int, width: int
 ) -> tuple[float, Tensor]:
-    """Largest logit difference between passes of 1 and of ``width`` tokens over a reply.
+    """Largest logit difference between passes over 1 and over ``width`` tokens of a reply.
 
     Returns:
-        The difference, and the single-token logits ``[n, V]`` float32: row j is what reply token j
-        was chosen from.
+        The difference, and the single-token logits ``[n, V]`` float32: row j is for reply token j.
     """
     single = _read(runner, ids, prompt_length, 1)
     wide = _read(runner, ids, prompt_length, width)

@@ -1,7 +1,4 @@
-"""The test that every sample goes through: likelihood ratio (G) with pooling, Holm, and its power.
-
-Only torch is needed, so that ``specstream verify`` runs where the package does.
-"""
+"""The test of every sample: likelihood ratio (G) with pooling, Holm's correction, and its power."""
 
 from __future__ import annotations
 
@@ -13,20 +10,19 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["GTest", "detectable", "g_test", "holm", "independence", "power", "survival"]
+__all__ = ["GTest", "detectable", "g_test", "holm", "power", "samples_needed", "survival"]
 
 
 @dataclass(frozen=True, slots=True)
 class GTest:
-    """One comparison of counts with an exact law.
+    """One comparison of counts with an exact distribution.
 
     Attributes:
-        p_value: How often the exact law would look at least this odd. 0 if something happened that
-            can't happen.
+        p_value: Probability of counts at least this unlikely. 0 if an impossible outcome occurred.
         n: Sample size.
         df: Degrees of freedom, after pooling.
-        tv: Total variation distance between frequencies and law (pooled; noise included).
-        noise: What ``tv`` is on average for an exact sampler, so that the two can be compared.
+        tv: Total variation distance between frequencies and distribution (pooled; noise included).
+        noise: Mean of ``tv`` for an exact sampler.
     """
 
     p_value: float
@@ -37,7 +33,7 @@ class GTest:
 
     @property
     def detectable(self) -> float:
-        """The total variation that such a sample rejects at p < 1e-3 with probability 0.99."""
+        """The total variation that a sample of this size rejects at p < 1e-3 with probability 0.99."""
         return detectable(self.n, self.df)
 
 
@@ -45,49 +41,64 @@ Outcome = TypeVar("Outcome", bound=Hashable)
 
 
 def g_test(
-    seen: Mapping[Outcome, int], law: Mapping[Outcome, float], *, least: float = 5.0
+    seen: Mapping[Outcome, int], exact: Mapping[Outcome, float], *, least: float = 5.0
 ) -> GTest:
-    """Compare counts with an exact law.
+    """Compare counts with an exact distribution.
 
     Args:
         seen: Outcome → count.
-        law: Outcome → probability; sums to 1.
+        exact: Outcome → probability; sums to 1.
         least: Outcomes expected less often than this are pooled, rarest first.
 
     Raises:
-        ValueError: the law doesn't sum to 1, or there is nothing to compare.
+        ValueError: the distribution doesn't sum to 1, or there is nothing to compare.
     """
-    n, total = sum(seen.values()), math.fsum(law.values())
+    n, total = sum(seen.values()), math.fsum(exact.values())
     if n == 0 or abs(total - 1) > 1e-6:
-        raise ValueError(f"{n} outcomes against a law that sums to {total}")
-    impossible = sum(count for key, count in seen.items() if law.get(key, 0.0) <= 0.0)
-    cells: list[tuple[float, int]] = []
-    mass, count = 0.0, 0
-    for key, probability in sorted(law.items(), key=lambda item: item[1]):
-        if probability <= 0.0:
-            continue
-        mass, count = mass + probability, count + seen.get(key, 0)
-        if mass * n >= least:
-            cells.append((mass / total, count))
-            mass, count = 0.0, 0
-    if mass:  # the rest is too small for a cell of its own
-        last = cells.pop() if cells else (0.0, 0)
-        cells.append((last[0] + mass / total, last[1] + count))
+        raise ValueError(f"{n} outcomes against a distribution that sums to {total}")
+    impossible = sum(count for key, count in seen.items() if exact.get(key, 0.0) <= 0.0)
+    cells = [
+        (math.fsum(exact[key] for key in cell) / total, sum(seen.get(key, 0) for key in cell))
+        for cell in _pooled(exact, n, least)
+    ]
     df = len(cells) - 1
     tv = 0.5 * sum(abs(k / n - q) for q, k in cells) + impossible / n
-    noise = 0.5 * sum(math.sqrt(2 * q * (1 - q) / (math.pi * n)) for q, _ in cells)
+    noise = 0.5 * sum(math.sqrt(2 * max(0.0, q * (1 - q)) / (math.pi * n)) for q, _ in cells)
     statistic = 2 * sum(k * math.log(k / (n * q)) for q, k in cells if k)
     p_value = 0.0 if impossible else survival(statistic, df)
     return GTest(p_value, n, df, tv, noise)
 
 
-def independence(counts: torch.Tensor) -> float:
-    """p-value of a G-test that the rows and columns of a table of counts are independent."""
-    counts = counts.double()
-    expected = counts.sum(1, keepdim=True) * counts.sum(0, keepdim=True) / counts.sum()
-    there = counts > 0
-    statistic = 2 * (counts[there] * (counts[there] / expected[there]).log()).sum()
-    return survival(float(statistic), (counts.shape[0] - 1) * (counts.shape[1] - 1))
+def _pooled(exact: Mapping[Outcome, float], n: int, least: float) -> list[list[Outcome]]:
+    """Possible outcomes in cells that are each expected at least ``least`` times, as far as possible."""
+    cells: list[list[Outcome]] = [[]]
+    mass = 0.0
+    for key in sorted(exact, key=lambda key: exact[key]):
+        if exact[key] > 0.0:
+            cells[-1].append(key)
+            mass += exact[key]
+            if mass * n >= least:
+                cells.append([])
+                mass = 0.0
+    rest = cells.pop()
+    if rest and cells:  # too rare for a cell of its own
+        cells[-1] += rest
+    elif rest:
+        cells.append(rest)
+    return cells
+
+
+def samples_needed(exact: Mapping[Outcome, float], tv: float, *, least: float = 5.0) -> int:
+    """The smallest sample that finds a total variation of ``tv``, to a quarter; 0 for a certain outcome.
+
+    Samples of up to a million are considered; then that is the result.
+    """
+    if sum(probability > 0.0 for probability in exact.values()) < 2:
+        return 0  # any deviation is an impossible outcome
+    n = 10
+    while n < 1_000_000 and detectable(n, len(_pooled(exact, n, least)) - 1) > tv:
+        n += max(5, n // 4)
+    return n
 
 
 def survival(statistic: float, df: int) -> float:
@@ -99,10 +110,9 @@ def survival(statistic: float, df: int) -> float:
 
 
 def power(n: int, df: int, tv: float, alpha: float = 1e-3) -> float:
-    """How likely a deviation of ``tv`` is found with n samples: noncentrality n·4·tv².
+    """Lower bound of the probability that n samples find a deviation of ``tv``: noncentrality n·4·tv².
 
-    That noncentrality is the least there can be for a total variation of ``tv`` (Pinsker), so the
-    power is at least this.
+    A total variation of ``tv`` has at least that noncentrality (Pinsker).
     """
     critical = _critical(df, alpha)
     # A noncentral chi-squared is a Poisson mixture of central ones.

@@ -4,37 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from specstream.config import EngineConfig
 from specstream.engine.loop import EngineCore
 from specstream.engine.request import Delivery, Request
-from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposal, Proposer, SpecRequest, Verdict
 from specstream.types import Message, SamplingParams
 
-__all__ = ["AT_ONCE", "Varying", "make_core", "run_requests", "sample"]
+__all__ = ["AT_ONCE", "Varying", "run_requests", "sample"]
 
 AT_ONCE = 64
 
 
-def make_core(
-    target: ModelRunner,
-    tokenizer: Any,
-    proposer: Proposer,
-    end_ids: frozenset[int] = frozenset(),
-    **options: Any,
-) -> EngineCore:
-    """An engine around a runner; ``options`` are keys of `EngineConfig`."""
-    config = EngineConfig.model_validate({"max_waiting": AT_ONCE, **options})
-    return EngineCore(config, target, tokenizer, proposer, end_ids)
-
-
 class Varying:
-    """Lets a proposer draft now more, now fewer tokens, by a rule that looks at the past only.
+    """Varies the number of drafted tokens by the last committed token and the length of the text.
 
-    How many depends on the last committed token and on the length: whatever is known before a token
-    is drafted may decide, and this rule leans on the text as hard as one can.
+    Any rule that looks only at the past must leave the output distribution as it is.
     """
 
     name = "varying"
@@ -73,7 +57,7 @@ def run_requests(
 ) -> list[Request]:
     """Serve one request for each of ``params``, as many side by side as the engine takes.
 
-    ``noise`` seeds those that name no seed: it fixes the draws, and leaves the rule to the engine.
+    ``noise`` seeds requests without a seed: it fixes the draws but not the rule.
 
     Raises:
         SpecstreamError: the first error that any of them ended with.

@@ -1,10 +1,10 @@
-"""Checks a model pair of the user's own: rules on its rows, samples, greedy text, bits, parameters."""
+"""Checks of a model pair: the rules on its own distributions, and samples of the engine."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from specstream.bench.exactness.enumeration import Table, enumerate_rule, joint
-from specstream.bench.exactness.gtest import g_test, holm
+from specstream.bench.exactness.gtest import g_test, holm, samples_needed
 from specstream.bench.exactness.harness import run_requests, sample
-from specstream.bench.exactness.reference import next_rule
+from specstream.bench.exactness.reference import next_row
 from specstream.engine.loop import EngineCore
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.model.sampling import probabilities
@@ -22,11 +22,13 @@ from specstream.speculation.proposal import Proposer
 from specstream.speculation.rules import block_rule, deterministic_rule, ratio_rule
 from specstream.speculation.tree_rules import tree_rule
 from specstream.types import Message, SamplingParams
+from specstream.wording import counted
 
 __all__ = ["Finding", "Probe", "check_rules", "check_samples", "end_ids_of"]
 
 _OTHER = -1  # any token that is not among the most likely
 _TREE = [-1, -1, 0]
+_SEEN = 0.5  # a sample that misses a total variation of this is too small
 _PARAMS = (
     SamplingParams(temperature=1.0),
     SamplingParams(temperature=0.8, top_p=0.95),
@@ -36,24 +38,28 @@ _PARAMS = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One claim and whether it holds here. ``details`` is JSON data."""
+    """One claim and whether it holds here. ``details`` is JSON data.
+
+    ``conclusive`` is False where the check could hardly have failed; ``holds`` then says only that
+    nothing speaks against the claim.
+    """
 
     claim: str
     holds: bool
     says: str
     details: Mapping[str, Any] = field(default_factory=dict)
+    conclusive: bool = True
 
 
 class Rows:
-    """The target's logits after a prompt and any few tokens; each computed once, one token a pass."""
+    """The target's logits after a prompt and a few tokens; each computed once, one token a pass."""
 
     def __init__(self, runner: ModelRunner, prompt: Sequence[int]) -> None:
         self._runner = runner
         self._cache = runner.new_cache()
         self._length = len(prompt)
         self._known: dict[tuple[int, ...], Tensor] = {}
-        first = self._read(list(prompt))
-        self._known[()] = first
+        self._known[()] = self._read(list(prompt))
 
     @torch.inference_mode()
     def _read(self, ids: list[int]) -> Tensor:
@@ -73,7 +79,7 @@ class Rows:
 
 
 class Probe:
-    """Asks a proposer what it would draw from in a context: a request that nobody made."""
+    """A request that stands in for a real one, to ask a proposer for its distribution in a context."""
 
     _numbers = itertools.count(-1, -1)  # never the number of a real request or slot
 
@@ -95,7 +101,7 @@ class Probe:
         return probs.argmax(-1)
 
     def row(self, proposer: Proposer, reply: tuple[int, ...]) -> Tensor | None:
-        """``[V]``: what the proposer draws the token after ``reply`` from; None if it draws none."""
+        """``[V]``: the draft distribution after ``reply``; None if the proposer has none."""
         self.token_ids = [*self.token_ids[: self.prompt_length], *reply]
         self.id = next(self._numbers)
         (proposal,) = proposer.propose([self], [1])
@@ -113,8 +119,8 @@ def end_ids_of(core: EngineCore, messages: list[Message]) -> frozenset[int]:
 def check_rules(core: EngineCore, prompts: Sequence[list[Message]]) -> Finding:
     """Enumerate every rule on the pair's own distributions, in float64.
 
-    After each prompt the six tokens that are most likely together (normalised over them) make a
-    small vocabulary; the pair's rows in all contexts of up to two of them make the problem.
+    The vocabulary is the six tokens that are most likely after the prompt; the pair's rows over these
+    tokens, normalised, in all contexts of up to two of them make the problem.
     """
     errors: dict[str, float] = {}
     overlap, accepted = [], {"ratio": 0.0, "block": 0.0}
@@ -174,26 +180,18 @@ def _over(row: Tensor, few: Tensor) -> Tensor:
     return part / part.sum()
 
 
-def check_samples(
-    core: EngineCore,
-    prompts: Sequence[list[Message]],
-    n: int,
-) -> Finding:
-    """Run the engine ``n`` times a prompt; compare the first three tokens with their exact law.
+def check_samples(core: EngineCore, prompts: Sequence[list[Message]], n: int) -> Finding:
+    """Run the engine ``n`` times a prompt; compare the first three tokens with their exact distribution.
 
-    At each place the six most likely tokens are told apart and all others pooled; the law over the
-    whole vocabulary is exact for these outcomes.
+    At each place the six most likely tokens are told apart and all others pooled; the distribution over
+    the whole vocabulary is exact for these outcomes.
     """
-    results = []
+    results, needed = [], 0
     for number, messages in enumerate(prompts):
-        params = SamplingParams(
-            **{name: getattr(_PARAMS[number % len(_PARAMS)], name) for name in _FIELDS},
-            max_tokens=4,
-        )
+        params = replace(_PARAMS[number % len(_PARAMS)], max_tokens=4)
         ids = core.admission.encode(messages).ids
-        end_ids = end_ids_of(core, messages)
-        law = _pooled_rule(Rows(core.target, ids), params, ids, end_ids)
-        known = {reply[:i] for reply in law for i in range(1, len(reply) + 1)}
+        exact = _pooled_joint(Rows(core.target, ids), params, ids, end_ids_of(core, messages))
+        known = {reply[:i] for reply in exact for i in range(1, len(reply) + 1)}
 
         def pooled(reply: tuple[int, ...], known: set[tuple[int, ...]] = known) -> tuple[int, ...]:
             for i in range(1, len(reply) + 1):
@@ -202,44 +200,55 @@ def check_samples(
             return reply
 
         seen = sample(core, messages, params, n, length=3, session="verify", outcome=pooled)
-        results.append(g_test(seen, law))
+        results.append(g_test(seen, exact))
+        if results[-1].detectable > _SEEN:
+            needed = max(needed, samples_needed(exact, _SEEN))
     core.slots.forget("verify")
     holds = not any(holm([result.p_value for result in results]))
     finest = max(result.detectable for result in results)
     lowest = min(result.p_value for result in results)
     says = (
-        f"{n} replies to each of {len(results)} prompts, first 3 tokens against the exact law: "
-        f"smallest p = {lowest:.3g}; a total variation of {finest:.2f} would be seen"
+        f"{counted(n, 'reply', 'replies')} to each of {counted(len(results), 'prompt')}, first 3 tokens "
+        f"against the exact law: smallest p = {lowest:.3g}; a total variation of {finest:.2f} "
+        "would be seen"
     )
+    if needed:
+        says = (
+            f"{counted(n, 'reply', 'replies')} to each of {counted(len(results), 'prompt')} can't tell: "
+            f"only a total variation of {finest:.2f} would be seen; {needed} replies to each are needed"
+        )
     details = [
         {"n": r.n, "df": r.df, "p": r.p_value, "tv": r.tv, "tv_of_chance": r.noise,
          "detectable_tv": r.detectable}
         for r in results
     ]  # fmt: skip
-    return Finding("samples have the target's law", holds, says, {"prompts": details})
+    return Finding(
+        "samples have the target's law",
+        holds,
+        says,
+        {"prompts": details},
+        conclusive=not (holds and needed),
+    )
 
 
-_FIELDS = ("temperature", "top_p", "top_k", "repetition_penalty", "presence_penalty")
-
-
-def _pooled_rule(
+def _pooled_joint(
     rows: Rows, params: SamplingParams, prompt: Sequence[int], end_ids: frozenset[int]
 ) -> dict[tuple[int, ...], float]:
-    law: dict[tuple[int, ...], float] = {}
+    exact: dict[tuple[int, ...], float] = {}
 
     def descend(reply: tuple[int, ...], mass: float) -> None:
         if len(reply) == 3 or (reply and reply[-1] in end_ids):
-            law[reply] = mass
+            exact[reply] = mass
             return
         logits = rows.after(reply).double().numpy()
-        row = next_rule(logits, params, prompt, reply, end_ids)
+        row = next_row(logits, params, prompt, reply, end_ids)
         few = [int(i) for i in np.argsort(-row)[:6] if row[i] > 0]
         for token in few:
             descend((*reply, token), mass * float(row[token]))
         rest = max(0.0, 1.0 - float(row[few].sum()))
         if rest > 1e-12:
-            law[(*reply, _OTHER)] = mass * rest
+            exact[(*reply, _OTHER)] = mass * rest
 
     descend((), 1.0)
-    total = sum(law.values())
-    return {reply: mass / total for reply, mass in law.items()}
+    total = sum(exact.values())
+    return {reply: mass / total for reply, mass in exact.items()}

@@ -1,12 +1,12 @@
-"""An independent account of the target's law: numpy, float64, one position at a time.
+"""An independent implementation of the target's distribution: numpy, float64, one position at a time.
 
-It shares no code with `specstream.model`, so that a mistake in the engine's own processors or
-warpers shows up as a difference between sample and law.
+It shares no code with `specstream.model`, so that a mistake in the engine's processors or warpers shows
+as a difference between samples and distribution.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from specstream.types import SamplingParams
 
-__all__ = ["exact_rule", "next_rule", "process", "warp"]
+__all__ = ["Row", "next_row", "process", "warp"]
 
 Row = NDArray[np.float64]
 
@@ -52,52 +52,29 @@ def warp(logits: Row, params: SamplingParams) -> Row:
     if params.top_k:
         kth = np.sort(scaled)[::-1][min(params.top_k, len(scaled)) - 1]
         scaled = np.where(scaled < kth, -np.inf, scaled)
-    law = _softmax(scaled)
+    row = _softmax(scaled)
     if params.top_p < 1:
-        law = _keep(law, _until(np.argsort(-law, kind="stable"), law, params.top_p))
+        row = _keep(row, _until(np.argsort(-row, kind="stable"), row, params.top_p))
     if params.min_p > 0:
-        law = _keep(law, list(np.flatnonzero(law >= params.min_p * law.max())))
+        row = _keep(row, list(np.flatnonzero(row >= params.min_p * row.max())))
     if params.typical_p < 1:
         with np.errstate(divide="ignore"):
-            surprise = -np.log(law)
-        entropy = sum(p * s for p, s in zip(law, surprise, strict=True) if p > 0)
+            surprise = -np.log(row)
+        entropy = sum(p * s for p, s in zip(row, surprise, strict=True) if p > 0)
         order = np.argsort(np.abs(surprise - entropy), kind="stable")
-        law = _keep(law, _until(order, law, params.typical_p))
-    return law
+        row = _keep(row, _until(order, row, params.typical_p))
+    return row
 
 
-def next_rule(
+def next_row(
     logits: Row,
     params: SamplingParams,
     prompt: Sequence[int],
     reply: Sequence[int],
     end_ids: frozenset[int],
 ) -> Row:
-    """The law of the next token, ``[V]``."""
+    """The distribution of the next token, ``[V]``."""
     return warp(process(logits, params, prompt, reply, end_ids), params)
-
-
-def exact_rule(
-    logits_after: Callable[[Sequence[int]], Row],
-    params: SamplingParams,
-    prompt: Sequence[int],
-    length: int,
-    end_ids: frozenset[int],
-) -> Mapping[tuple[int, ...], float]:
-    """The joint law of the first ``length`` tokens; shorter where a reply can end earlier."""
-    law: dict[tuple[int, ...], float] = {}
-    ends = end_ids | set(params.stop_token_ids)
-
-    def descend(reply: tuple[int, ...], mass: float) -> None:
-        if len(reply) == length or (reply and reply[-1] in ends):
-            law[reply] = mass
-            return
-        row = next_rule(logits_after([*prompt, *reply]), params, prompt, reply, end_ids)
-        for token in np.flatnonzero(row):
-            descend((*reply, int(token)), mass * float(row[token]))
-
-    descend((), 1.0)
-    return law
 
 
 def _softmax(values: Row) -> Row:
@@ -106,18 +83,18 @@ def _softmax(values: Row) -> Row:
     return weights
 
 
-def _until(order: NDArray[np.int64], law: Row, mass: float) -> list[int]:
+def _until(order: NDArray[np.int64], row: Row, mass: float) -> list[int]:
     """The first of ``order`` that together reach ``mass``."""
     kept: list[int] = []
     for token in order:
-        if sum(law[kept]) >= mass and kept:
+        if sum(row[kept]) >= mass and kept:
             break
         kept.append(int(token))
     return kept
 
 
-def _keep(law: Row, kept: list[int]) -> Row:
-    out: Row = np.zeros_like(law)
-    out[kept] = law[kept]
+def _keep(row: Row, kept: list[int]) -> Row:
+    out: Row = np.zeros_like(row)
+    out[kept] = row[kept]
     out /= out.sum()
     return out

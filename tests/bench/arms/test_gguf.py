@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from specstream.bench.arms.base import Ask
+from specstream.bench.arms.base import Ask, BenchThread
 from specstream.bench.arms.gguf import GgufArm
-from specstream.bench.arms.thread import BenchThread
 from specstream.bench.arms.transformers_peers import PeerModels
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError

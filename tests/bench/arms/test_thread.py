@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from specstream.bench.arms.thread import BenchThread, Stopped
+from specstream.bench.arms.base import BenchThread, Stopped
 
 
 async def test_all_work_is_done_on_one_thread_and_errors_come_back() -> None:

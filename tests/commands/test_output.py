@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specstream.commands.show import tell_report
+from specstream.commands.output import tell_report
 from specstream.testing import ScriptedGeneration, chunks_of
 
 
@@ -14,3 +14,23 @@ async def test_reasoning_is_counted_and_a_reply_that_never_came_is_explained() -
     assert "of these 3 tokens of reasoning, not shown" in lines
     assert "the reply ended inside its reasoning: raise --max-tokens" in lines
     assert len(tell_report(replace(thinking, text="Yes."), 9)) == len(lines) - 1
+
+
+async def test_one_token_is_no_plural() -> None:
+    report = ScriptedGeneration(chunks_of("Yes."), lambda: None).report
+    one = replace(
+        report,
+        token_ids=(1,),
+        finish_reason="length",
+        text="Yes.",
+        rounds=1,
+        drafted=1,
+        accepted=1,
+        reasoning_tokens=1,
+    )
+    lines = tell_report(one, 1)
+    assert lines[0] == "cut at 1 token; --max-tokens raises that"
+    assert lines[1].startswith("1 token in ")
+    assert lines[2] == "of these 1 token of reasoning, not shown"
+    assert "acceptance: 1 of 1 drafted token (" in lines[3]
+    assert lines[3].endswith("for each of the target's 1 pass")

@@ -1,0 +1,187 @@
+"""The machine: how many CPU threads the arms get, and the provenance of a result."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from specstream import __version__
+from specstream.bench.arms.base import BenchThread
+from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
+
+__all__ = ["choose_threads", "load_average", "provenance_of", "settle_threads"]
+
+_PACKAGES = ("torch", "transformers", "numpy", "tokenizers", "safetensors")
+_TRIALS, _TRIAL_S = 4, 0.25
+_FASTER = 1.1  # all cores are used unless fewer threads are faster by this factor
+
+
+async def settle_threads(config: EngineConfig) -> tuple[EngineConfig, list[str]]:
+    """The config with its number of CPU threads decided, and a note if not all cores are used."""
+    from specstream.model.load import choose_device
+
+    if config.threads is not None:
+        return config, []
+    threads = cores = cores_here()
+    if choose_device(config.device).type == "cpu":
+        thread = BenchThread(cores)
+        try:
+            threads = await thread.call(lambda: choose_threads(cores, measure_rate))
+        finally:
+            thread.close()
+    said = f"the cores are busy: {threads} of {cores} threads compute faster now, so every arm has"
+    notes = [f"{said} {threads} (--threads decides otherwise)"] if threads < cores else []
+    return config.model_copy(update={"threads": threads}), notes
+
+
+def cores_here() -> int:
+    """The cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every system
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def choose_threads(cores: int, rate: Callable[[int], float]) -> int:
+    """All cores, half of them, or one, whichever computes fastest; in doubt the most.
+
+    On a busy machine, threads that wait for one whose core is taken are much slower than fewer threads,
+    and measurements vary too much to be of use.
+
+    Args:
+        cores: Available cores.
+        rate: Steps a second with a number of threads; called for each candidate in turn, several times.
+    """
+    candidates = sorted({cores, max(1, cores // 2), 1}, reverse=True)
+    rates = dict.fromkeys(candidates, 0.0)
+    if len(candidates) > 1:
+        for threads in candidates * _TRIALS:
+            rates[threads] += rate(threads)
+    best = cores
+    for threads in candidates[1:]:
+        if rates[threads] > _FASTER * rates[best]:
+            best = threads
+    return best
+
+
+def measure_rate(threads: int) -> float:
+    """Steps a second of a chain of small matrix products, similar to decoding with a small model."""
+    import torch
+
+    torch.set_num_threads(threads)
+    weights = torch.randn(8, 1024, 1024)
+    with torch.inference_mode():
+        row = torch.randn(1, 1024)
+        steps, started = 0, time.perf_counter()
+        while (spent := time.perf_counter() - started) < _TRIAL_S:
+            for weight in weights:
+                row = torch.tanh(row @ weight)
+            steps += 1
+    return steps / spent
+
+
+def provenance_of(
+    config: EngineConfig, options: Mapping[str, Any], target: str, padded: str = ""
+) -> dict[str, Any]:
+    """Everything that is needed to repeat the run, as JSON data.
+
+    ``target`` is the name of the target; that in ``config`` may be a padded copy. ``draft`` is None
+    where no draft fits the target.
+    """
+    from specstream.model.load import choose_device, choose_dtype, load_tokenizer
+    from specstream.model.vocabulary import find_draft
+
+    draft = find_draft(config, load_tokenizer(config.target))
+    device = choose_device(config.device)
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "specstream": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "packages": {name: metadata.version(name) for name in _PACKAGES},
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cpu": _cpu_name(),
+        "cpu_cores": os.cpu_count(),
+        "cpu_cores_allowed": cores_here(),
+        "threads": config.threads,
+        "gpu": _gpu(device),
+        "device": str(device),
+        "dtype": str(choose_dtype(config.dtype, device)).removeprefix("torch."),
+        "target": _model(config.target, target, DEFAULT_TARGET),
+        "target_padded": padded,
+        "draft": None if draft is None else _model(draft, draft, DEFAULT_DRAFT),
+        "proposer": config.proposer.model_dump(),
+        "rule": config.rule,
+        "mode": config.mode,
+        "options": dict(options),
+    }
+
+
+def _model(folder: str, name: str, bundled: str) -> dict[str, Any]:
+    """A model's name and size, from its description; no weight is read."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    factory: Any = AutoModelForCausalLM
+    with torch.device("meta"):
+        config: Any = AutoConfig.from_pretrained(folder)
+        model: Any = factory.from_config(config)
+    return {
+        "name": "bundled" if name == bundled else name,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "layers": getattr(config, "num_hidden_layers", None),
+        "width": getattr(config, "hidden_size", None),
+    }
+
+
+def load_average() -> list[float] | None:
+    """Of the last 1, 5 and 15 minutes; None where the system doesn't report it."""
+    try:
+        return [round(value, 2) for value in os.getloadavg()]
+    except (OSError, AttributeError):
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of a source checkout, with a plus if files were changed; None elsewhere."""
+
+    def git(*words: str) -> str:
+        argv = ["git", "-C", str(Path(__file__).parent), *words]
+        return subprocess.run(
+            argv, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".")
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _gpu(device: Any) -> dict[str, Any] | None:
+    import torch
+
+    if device.type != "cuda":
+        return None
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "name": properties.name,
+        "memory_gib": round(properties.total_memory / 2**30, 1),
+        "capability": f"{properties.major}.{properties.minor}",
+        "cuda": torch.version.cuda,
+    }

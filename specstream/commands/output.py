@@ -1,0 +1,126 @@
+"""Output of the commands: notes, JSON, a reply as it comes, and its figures."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, TextIO
+
+from specstream.errors import OutputError
+from specstream.generation import Generation
+from specstream.metrics import Report
+from specstream.types import Chunk
+from specstream.wording import counted
+
+__all__ = ["RunPrinter", "note", "print_json", "print_reply", "tell_cut", "tell_report"]
+
+_SHADES = ("\033[0m", "\033[48;5;236m")  # plain, and a slightly lifted background
+_RESET = "\033[0m"
+
+
+def note(text: str = "") -> None:
+    """A line for the person, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_json(values: dict[str, Any]) -> None:
+    """The machine-readable last line of stdout."""
+    print(json.dumps(values, ensure_ascii=False), flush=True)
+
+
+class RunPrinter:
+    """Prints chunks as they come and, with ``show_runs``, what each pass of the target committed.
+
+    On a terminal, passes alternate between two backgrounds; elsewhere a thin bar divides them.
+    """
+
+    def __init__(self, out: TextIO, *, show_runs: bool) -> None:
+        self._out = out
+        self._show = show_runs
+        self._colour = show_runs and out.isatty()
+        self._runs = 0
+        self._error: OSError | None = None
+
+    def check(self) -> None:
+        """Raise what prevented the text from being shown, if anything did.
+
+        Raises:
+            BrokenPipeError: the reader of stdout has gone.
+            OutputError: any other reason.
+        """
+        if isinstance(self._error, BrokenPipeError):
+            raise self._error
+        if self._error is not None:
+            reason = self._error.strerror or self._error
+            raise OutputError(f"the text can't be shown: {reason}") from self._error
+
+    def add(self, chunk: Chunk) -> None:
+        """Print one chunk's text. A failure is kept for `check`, so that the turn can go on."""
+        if not chunk.text:
+            return
+        if self._colour:
+            self._write(f"{_SHADES[self._runs % 2]}{chunk.text}{_RESET}")
+        else:
+            self._write(f"│{chunk.text}" if self._show and self._runs else chunk.text)
+        self._runs += 1
+
+    def end(self) -> None:
+        """Finish the line."""
+        if self._runs:
+            self._write("\n")
+
+    def _write(self, text: str) -> None:
+        if self._error is not None:
+            return
+        try:
+            self._out.write(text)
+            self._out.flush()
+        except OSError as error:
+            self._error = error
+
+
+async def print_reply(chunks: Generation, *, show_runs: bool) -> None:
+    """Print a reply to stdout as it comes.
+
+    Raises:
+        BrokenPipeError, OutputError: see `RunPrinter.check`.
+    """
+    printer = RunPrinter(sys.stdout, show_runs=show_runs)
+    try:
+        async for chunk in chunks:
+            printer.add(chunk)
+            printer.check()
+    finally:
+        printer.end()
+
+
+def tell_cut(report: Report, max_tokens: int) -> str | None:
+    """Why a reply was cut and what to do about it; None for a reply that ended by itself."""
+    tokens = len(report.token_ids)
+    if report.finish_reason != "length":
+        return None
+    why = "; --max-tokens raises that" if tokens >= max_tokens else ": the model's context is full"
+    return f"cut at {counted(tokens, 'token')}{why}"
+
+
+def tell_report(report: Report, max_tokens: int) -> list[str]:
+    """A report in plain words, a few short lines."""
+    cut = tell_cut(report, max_tokens)
+    lines = [] if cut is None else [cut]
+    lines.append(
+        f"{counted(len(report.token_ids), 'token')} in {report.total_ms / 1e3:.2f} s "
+        f"({report.tokens_per_second:.0f} a second), first token after {report.ttft_ms:.0f} ms"
+    )
+    if report.reasoning_tokens:
+        lines.append(
+            f"of these {counted(report.reasoning_tokens, 'token')} of reasoning, not shown"
+        )
+        if not report.text.strip() and report.finish_reason == "length":
+            lines.append("the reply ended inside its reasoning: raise --max-tokens")
+    if report.drafted:
+        lines.append(
+            f"acceptance: {report.accepted} of {counted(report.drafted, 'drafted token')} "
+            f"({report.acceptance_rate:.0%}); {report.mean_acceptance_length:.2f} tokens for each of "
+            f"the target's {counted(report.rounds, 'pass', 'passes')}"
+        )
+    return lines

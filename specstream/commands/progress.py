@@ -1,0 +1,142 @@
+"""What a person sees while models load and while the benchmark runs, and the log of the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TextIO
+
+from specstream.commands.interrupts import ends_at_once
+from specstream.session import Engine
+
+__all__ = ["Progress", "forecast", "loaded", "show_log"]
+
+_CLEAR = "\r\033[K"
+_REDRAWN_S = 0.2
+
+
+class Progress:
+    """One line on ``stream`` about the work under way.
+
+    On a terminal the line is rewritten, and removed at the end; elsewhere a line is written at most
+    once in ``every`` seconds, so that a short run leaves none.
+    """
+
+    def __init__(
+        self, stream: TextIO, clock: Callable[[], float] = time.monotonic, *, every: float = 60.0
+    ) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._every = every
+        self._last = clock()
+        self.rewrites = stream.isatty() and os.environ.get("TERM") != "dumb"
+
+    def phase(
+        self, what: str, most: Callable[[], float | None] = lambda: None
+    ) -> Callable[[int, int], None]:
+        """Begin something with a number of steps; returns what is to be called with (done, total).
+
+        Args:
+            what: The name of a step, such as "prompt".
+            most: Seconds that the rest may take; None: no limit.
+        """
+        began = self._clock()
+
+        def tell(done: int, total: int) -> None:
+            left = forecast(self._clock() - began, done, total, most())
+            self.show(f"{what} {done} of {total}{left}")
+
+        return tell
+
+    def show(self, line: str) -> None:
+        """Replace the line."""
+        now = self._clock()
+        if self.rewrites:
+            width = shutil.get_terminal_size().columns - 1  # a full line would wrap, and stay
+            self._stream.write(_CLEAR + line[:width])
+        elif now - self._last >= self._every:
+            self._last = now
+            self._stream.write(line + "\n")
+        self._stream.flush()
+
+    def clear(self) -> None:
+        """Remove the line, so that others can be printed."""
+        if self.rewrites:
+            self._stream.write(_CLEAR)
+            self._stream.flush()
+
+
+def forecast(used: float, done: int, total: int, most: float | None = None) -> str:
+    """The time left in words, after a comma, if further steps take as long as those done; or nothing."""
+    if not 0 < done < total:
+        return ""
+    left = used / done * (total - done)
+    if most is not None:
+        left = min(left, max(0.0, most))
+    if left < 60:
+        return f", about {max(1, round(left))} s left"
+    minutes = round(left / 60)
+    return f", about {minutes} min left" if minutes < 90 else f", about {left / 3600:.1f} h left"
+
+
+@asynccontextmanager
+async def loaded(engine: Engine) -> AsyncGenerator[Engine, None]:
+    """``engine``, running in the block. While it loads, a terminal shows the seconds.
+
+    An interrupt while the models load ends the process, see `ends_at_once`: nothing outside the block
+    may be half-done.
+
+    Raises:
+        ModelError, ConfigError: see `Engine`.
+    """
+    async with AsyncExitStack() as stack:
+        with ends_at_once():
+            await asyncio.sleep(
+                0
+            )  # an earlier cancellation ends it here, before anything has begun
+            drawing = asyncio.create_task(_draw("loading the models"))
+            try:
+                running = await stack.enter_async_context(engine)
+            finally:
+                drawing.cancel()
+                await asyncio.wait({drawing})
+        yield running
+
+
+async def _draw(what: str) -> None:
+    progress = Progress(sys.stderr)
+    if not progress.rewrites:
+        return
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    try:
+        while True:
+            progress.show(f"{what} … {clock() - began:.0f} s")
+            await asyncio.sleep(_REDRAWN_S)
+    finally:
+        progress.clear()
+
+
+class _Lines(logging.Handler):
+    """Writes the log to stderr, over the line that shows the progress."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called by the logger."""
+        clear = _CLEAR if sys.stderr.isatty() else ""
+        print(f"{clear}specstream: {self.format(record)}", file=sys.stderr, flush=True)
+
+
+def show_log(*, info: bool) -> None:
+    """Show warnings of the engine and the models; with ``info`` also the progress of compiling."""
+    for name in ("specstream.engine", "specstream.model"):
+        log = logging.getLogger(name)
+        if not any(isinstance(handler, _Lines) for handler in log.handlers):
+            log.addHandler(_Lines(logging.INFO))
+        if info:
+            log.setLevel(logging.INFO)
