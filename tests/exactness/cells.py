@@ -15,7 +15,7 @@ from specstream.bench.exactness.gtest import GTest, g_test
 from specstream.bench.exactness.harness import Varying, make_core, sample
 from specstream.bench.exactness.reference import exact_rule
 from specstream.config import DraftProposerConfig, NgramProposerConfig
-from specstream.engine.loop import EngineCore
+from specstream.engine.step import EngineCore
 from specstream.model.runner import ModelRunner
 from specstream.speculation.policy.records import Explanation, Outcome, Outlook, Plan, RoundTimes
 from specstream.speculation.proposal import Proposer

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from specstream.config import EngineConfig
-from specstream.engine.loop import EngineCore
 from specstream.engine.request import Delivery, Request
+from specstream.engine.step import EngineCore
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposal, Proposer, SpecRequest, Verdict
 from specstream.types import Message, SamplingParams
