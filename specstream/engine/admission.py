@@ -173,7 +173,7 @@ class Admission:
         """A request has ended: keep its conversation's cache, drop any other. Idempotent."""
         sequence = request.sequence
         if sequence is not None and sequence.held is not None:
-            self._slots.give_back(sequence.held, request.session, sequence.token_ids)
+            self._slots.give_back(sequence.held, sequence.token_ids)
             sequence.held = None
 
 

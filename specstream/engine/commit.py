@@ -32,19 +32,6 @@ def commit(
     Returns:
         The chunk of the committed tokens, if any, and the error that ends the request behind them.
     """
-    try:
-        return _commit(request, proposal, verdict, faults, spans_ms)
-    except Exception as error:  # ends this request only
-        return None, error
-
-
-def _commit(
-    request: Request,
-    proposal: Proposal,
-    verdict: Verdict,
-    faults: Mapping[int, SpecstreamError],
-    spans_ms: list[float],
-) -> tuple[Chunk | None, Exception | None]:
     began = time.perf_counter()
     (sequence, output), stats = request.running, request.stats
     before, chars, thought = len(sequence.token_ids), len(output.text), len(output.reasoning.text)

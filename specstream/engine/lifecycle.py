@@ -5,13 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
+from transformers import PreTrainedTokenizerBase
+
 from specstream.config import EngineConfig
 from specstream.engine.admission import Admission
 from specstream.engine.commit import closing_chunk
 from specstream.engine.proposing import Proposing
 from specstream.engine.request import Request
 from specstream.engine.scheduler import Scheduler
+from specstream.engine.slots import Slots, free_memory
 from specstream.errors import ConsumerStalled, EngineFailed, SpecstreamError
+from specstream.model.runner import ModelRunner
+from specstream.speculation.proposal import Proposer
 from specstream.types import Chunk
 
 __all__ = ["Lifecycle"]
@@ -28,15 +33,23 @@ class Lifecycle:
     def __init__(
         self,
         config: EngineConfig,
-        admission: Admission,
-        proposing: Proposing,
+        target: ModelRunner,
+        tokenizer: PreTrainedTokenizerBase,
+        proposer: Proposer,
+        eos_ids: frozenset[int],
         now: Callable[[], float],
+        free_bytes: Callable[[], int] | None,
     ) -> None:
+        self.target = target
+        self.proposing = Proposing(proposer, target)
+        free_bytes = free_bytes or free_memory(target.device)
+        self.slots = Slots(
+            target, config.max_sessions, lambda slot: self.proposing.release(slot), free_bytes
+        )
+        self.admission = Admission(config, target, tokenizer, self.slots, eos_ids)
         self.scheduler = Scheduler(
             config.max_running, config.max_waiting, config.max_parked, config.max_parked_s, now
         )
-        self.proposing = proposing
-        self._admission = admission
         self._stalled = _STALLED.format(config.max_parked_s)
 
     def submit(self, request: Request) -> None:
@@ -61,7 +74,7 @@ class Lifecycle:
         moved, self.scheduler.short = False, False
         while (request := self._next()) is not None:
             try:
-                if not self._admission.admit(request):
+                if not self.admission.admit(request):
                     self.scheduler.short = True
                     continue
                 self.scheduler.start(request)
@@ -111,12 +124,19 @@ class Lifecycle:
         """End requests whose consumer has left."""
         for request in [*self.scheduler.running, *self.scheduler.waiting]:
             if request.delivery.cancelled:
-                self.deliver(request, closing_chunk(request, "cancelled"), None)
+                self._cancel(request)
 
     def close(self) -> None:
         """End every request as cancelled."""
         for request in [*self.scheduler.running, *self.scheduler.waiting]:
-            self.deliver(request, closing_chunk(request, "cancelled"), None)
+            self._cancel(request)
+
+    def patience(self) -> float | None:
+        """After a step that advanced nobody: seconds until the next may; None: only after news."""
+        return self.scheduler.patience()
+
+    def _cancel(self, request: Request) -> None:
+        self.deliver(request, closing_chunk(request, "cancelled"), None)
 
     def _send(self, request: Request, item: Chunk | SpecstreamError) -> None:
         request.delivery.sent += 1
@@ -128,4 +148,4 @@ class Lifecycle:
             request.explanation = self.proposing.explain(request.id)
             self.proposing.finish(request.id)
         self.scheduler.retire(request)
-        self._admission.leave(request)
+        self.admission.leave(request)

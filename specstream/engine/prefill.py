@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from torch import Tensor
+
 from specstream.engine.request import Request
 from specstream.engine.sequence import Sequence
 from specstream.speculation.proposal import Proposal
 
-__all__ = ["Part", "PrefillBudget", "plan_step"]
+__all__ = ["Part", "Pass", "PrefillBudget", "plan_step"]
 
 _LEAST = 16  # tokens; fewer would spend the step on reading the weights
 _FIRST_GUESS = 64
@@ -34,10 +36,27 @@ class Part(NamedTuple):
         """The request's sequence."""
         return self.request.running[0]
 
-    @property
-    def offered(self) -> Proposal:
-        """The proposal; an empty one where the part only reads."""
-        return self.proposal if self.proposal is not None else Proposal.empty()
+
+class Pass:
+    """A target pass that is over.
+
+    Attributes:
+        parts: What was read, in the order of `plan_step`.
+        starts: The position of each part's first token.
+        logits: ``[K + 1, V]`` of each part.
+        states: ``[n, depths, hidden]`` of each part, where the proposer reads hidden states.
+        rounds: The parts that take a round; these come first.
+        sequences: The sequences of the rounds.
+        proposals: The proposals of the rounds.
+    """
+
+    def __init__(
+        self, parts: list[Part], starts: list[int], logits: list[Tensor], states: list[Tensor]
+    ) -> None:
+        self.parts, self.starts, self.logits, self.states = parts, starts, logits, states
+        self.rounds = [part for part in parts if part.proposal is not None]
+        self.sequences = [part.sequence for part in self.rounds]
+        self.proposals = [part.proposal for part in parts if part.proposal is not None]
 
 
 def plan_step(

@@ -79,9 +79,8 @@ class PromptEncoder:
     ) -> Prompt:
         """The prompt for a reply to ``messages``; ``options`` are the template's variables.
 
-        What a message or an option spells is never read as one of the model's control tokens; those
-        are the template's alone. A tokenizer without a chat template belongs to a base model: it gets
-        the contents, line by line.
+        Control tokens that a message or an option spells stay text. A tokenizer without a chat template
+        belongs to a base model, which gets the contents line by line.
 
         Raises:
             PromptError: the template refuses the messages or knows no such variable, or they leave
@@ -118,7 +117,7 @@ class PromptEncoder:
         return self._control_tokens().encode(text)
 
     def _check(self, options: Mapping[str, Any]) -> None:
-        """Jinja would pass over a misspelt variable in silence."""
+        """Refuse a misspelt variable, which Jinja would ignore."""
         names = _variables(self._template(options))
         for name in options.keys() - names:
             raise PromptError(

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch import Tensor
-
+from specstream.engine.prefill import Pass
 from specstream.engine.sequence import Sequence
 from specstream.errors import ProposalError
 from specstream.model.runner import ModelRunner
@@ -83,40 +82,18 @@ class Proposing:
             raise ProposalError(f"{len(made)} proposals were made for {len(sequences)} requests")
         return made
 
-    def observe(self, sequences: list[Sequence], verdicts: list[Verdict]) -> None:
-        """Tell the proposer what became of its proposals, before the tokens are committed."""
+    def observe(self, done: Pass, verdicts: list[Verdict]) -> None:
+        """What became of the proposals, and the hidden states of the tokens that stay.
+
+        Called before the tokens are committed.
+        """
         if any(verdict.malformed for verdict in verdicts):
             self._complain(ProposalError("token ids or probs are out of range"))
         with self._sparing():
-            self.proposer.observe(sequences, verdicts)
-
-    def read(
-        self,
-        sequences: list[Sequence],
-        starts: list[int],
-        states: list[Tensor],
-        proposals: list[Proposal],
-        verdicts: list[Verdict],
-    ) -> None:
-        """Give a proposer that drafts from hidden states those of the tokens that stay.
-
-        Args:
-            sequences: All that took part in the pass, those that took a round first.
-            starts: The position of each sequence's first row.
-            states: ``[n, depths, hidden]`` each.
-            proposals: Of those that took a round.
-            verdicts: Of those that took a round.
-        """
-        if self._reader is None:
-            return
-        kept = [States(start, rows) for start, rows in zip(starts, states, strict=True)]
-        for index, (proposal, verdict) in enumerate(zip(proposals, verdicts, strict=True)):
-            if proposal.length:
-                first = states[index].shape[0] - proposal.length
-                rows = [*range(first), *(first + node for node in verdict.path)]
-                kept[index] = States(starts[index], states[index][rows])
-        with self._sparing():
-            self._reader.read(sequences, kept)
+            self.proposer.observe(done.sequences, verdicts)
+        if self._reader is not None:
+            with self._sparing():
+                self._reader.read([part.sequence for part in done.parts], _kept(done, verdicts))
 
     def clock(self, times: StepTimes) -> None:
         """Tell a proposer that decides by cost how long the step took."""
@@ -154,3 +131,14 @@ class Proposing:
         self._logged.add(type(error))
         traceback = None if isinstance(error, ProposalError) else error
         log("the proposer broke (%s); decoding goes on without its help", error, exc_info=traceback)
+
+
+def _kept(done: Pass, verdicts: list[Verdict]) -> list[States]:
+    """The states of all prompt tokens that were read, and of a round's accepted tokens."""
+    kept = [States(start, rows) for start, rows in zip(done.starts, done.states, strict=True)]
+    for index, (proposal, verdict) in enumerate(zip(done.proposals, verdicts, strict=True)):
+        if proposal.length:
+            start, rows = done.starts[index], done.states[index]
+            first = rows.shape[0] - proposal.length
+            kept[index] = States(start, rows[[*range(first), *(first + n for n in verdict.path)]])
+    return kept

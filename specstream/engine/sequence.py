@@ -49,17 +49,11 @@ class Sequence:
     """Prompt and reply of one request as the models see them; to a proposer it is a `SpecRequest`.
 
     Attributes:
-        id: The request's id.
         held: The target's cache; None once the request has ended.
-        token_ids: Prompt and committed tokens.
-        prompt_length: How many of them are the prompt.
-        params: Sampling parameters, the model's defaults applied.
         limit: Maximum length in tokens, prompt included.
-        eos_ids: Tokens that end a reply.
-        reference_ids: Text that the reply may repeat.
         processors: None where no logits processor is on.
-        phrase: Progress towards the first speakable phrase; None where nobody asked for that.
-        speculates: False turns drafting off for this request.
+        phrase: Progress towards the first speakable phrase; None with any other objective.
+        speculates: False turns drafting off.
         slot: Names the cache, also after it was given back.
     """
 

@@ -24,6 +24,7 @@ class Slot:
     id: int
     cache: KVCache
     rows: list[int] = field(default_factory=list)
+    session: str | None = None  # the conversation that keeps the cache from turn to turn
     reserved: int = 0  # bytes that the cache may grow to
 
 
@@ -48,8 +49,6 @@ class Slots:
         self._numbers = itertools.count()
         self._kept: OrderedDict[str, Slot] = OrderedDict()  # idle conversations, oldest first
         self._used: dict[int, Slot] = {}
-        self._busy: set[str] = set()  # conversations whose slot is in use
-        self._ended: set[str] = set()  # of those, conversations that were forgotten meanwhile
 
     def has_room(self, session: str | None, tokens: int) -> bool:
         """Whether a sequence can grow to ``tokens`` tokens, beside what running ones may still need.
@@ -77,7 +76,7 @@ class Slots:
         """
         slot = self._kept.pop(session, None) if session is not None else None
         if slot is None:
-            slot = Slot(next(self._numbers), self._target.new_cache())
+            slot = Slot(next(self._numbers), self._target.new_cache(), session=session)
         same = 0
         most = min(len(slot.rows), slot.cache.length, len(prompt_ids) - 1)
         while same < most and slot.rows[same] == prompt_ids[same]:
@@ -87,31 +86,27 @@ class Slots:
         if self._free_bytes is not None:
             slot.reserved = self._target.cache_bytes(limit)
         self._used[slot.id] = slot
-        if session is not None:
-            self._busy.add(session)
         return slot, same
 
-    def give_back(self, slot: Slot, session: str | None, token_ids: Sequence[int]) -> None:
+    def give_back(self, slot: Slot, token_ids: Sequence[int]) -> None:
         """A request has ended; the cache of its conversation is kept, any other dropped."""
-        self._used.pop(slot.id, None)
-        if session is None or session in self._ended or self._max_kept == 0:
+        del self._used[slot.id]
+        if slot.session is None or self._max_kept == 0:
             self._on_drop(slot.id)
-        else:
-            slot.rows = list(token_ids[: slot.cache.length])
-            self._kept[session] = slot
-            if len(self._kept) > self._max_kept:
-                self.forget(next(iter(self._kept)))
-        if session is not None:
-            self._busy.discard(session)
-            self._ended.discard(session)
+            return
+        slot.rows = list(token_ids[: slot.cache.length])
+        self._kept[slot.session] = slot
+        if len(self._kept) > self._max_kept:
+            self.forget(next(iter(self._kept)))
 
     def forget(self, session: str) -> None:
         """Drop a conversation's cache, now or when its request ends. Idempotent."""
         slot = self._kept.pop(session, None)
         if slot is not None:
             self._on_drop(slot.id)
-        elif session in self._busy:
-            self._ended.add(session)
+        for slot in self._used.values():
+            if slot.session == session:
+                slot.session = None
 
     @property
     def in_use(self) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
+from specstream.engine.prefill import Pass
 from specstream.engine.sequence import Sequence
 from specstream.errors import ModelBroken, SpecstreamError
 from specstream.model.sampling import free_to_look
@@ -21,25 +21,17 @@ __all__ = ["verify"]
 _NOT_FINITE = "the target's logits are not numbers here: damaged weights, or overflow in its dtype"
 
 
-def verify(
-    sequences: list[Sequence], proposals: list[Proposal], logits: list[Tensor], rule: Rule
-) -> tuple[list[Verdict], list[dict[int, SpecstreamError]]]:
+def verify(done: Pass, rule: Rule) -> tuple[list[Verdict], list[dict[int, SpecstreamError]]]:
     """Apply each sequence's processors, then its rule: exact match where its noise is keyed.
 
-    Args:
-        sequences: Those that take a round.
-        proposals: One each; a sequence's may be empty.
-        logits: ``[K_i + 1, V]`` each.
-        rule: The rule for drafts that come with probabilities.
-
-    Returns:
-        Verdicts, and for each sequence its errors by row of logits. An error counts only if the reply
-        gets to its row.
+    Returns verdicts on the rounds of a pass and, for each, errors by row of logits. An error counts only
+    if the reply gets to its row. ``rule`` is for drafts that come with probabilities.
     """
+    sequences, proposals = done.sequences, done.proposals
     cases, faults = list[Case](), list[dict[int, SpecstreamError]]()
     contexts = _contexts(sequences, proposals)
     for index, (sequence, proposal) in enumerate(zip(sequences, proposals, strict=True)):
-        rows, broken = sequence.process_rows(logits[index], contexts.get(index, []))
+        rows, broken = sequence.process_rows(done.logits[index], contexts.get(index, []))
         cases.append(Case(proposal, rows, sequence.params, sequence.noise.verifier))
         faults.append(broken)
     made, keyed, free = dict[int, Verdict](), list[int](), list[int]()

@@ -95,7 +95,7 @@ class EngineWorker:
                 core.admission.tokenize(request, aside=True)
         except BaseException as error:  # a tokenizer's panic is no Exception
             found = error
-        self.post(lambda core: core.requests.encoded(request, found))
+        self.post(lambda core: core.encoded(request, found))
 
     def post(self, mail: Mail) -> None:
         """Run ``mail(core)`` on the engine thread between two steps; dropped after closing."""

@@ -68,7 +68,7 @@ def running(core: EngineCore) -> list[Request]:
 def test_the_bytes_of_a_cache_are_foreseen(lean: bool, tokens: int) -> None:
     runner = ModelRunner(MODEL, lean=lean)
     cache = runner.new_cache()
-    for part in torch.zeros(tokens, dtype=torch.int64).split(200):
+    for part in torch.split(torch.zeros(tokens, dtype=torch.int64), 200):
         runner.forward([ForwardInput(part, cache)])
     assert cache.nbytes == runner.cache_bytes(tokens)
 
