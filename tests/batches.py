@@ -86,7 +86,7 @@ class Passes:
         forward = core.target.forward
 
         def spy(inputs: Sequence[ForwardInput]) -> list[Tensor]:
-            owners = {id(r.running[0].cache): r for r in core.scheduler.running}
+            owners = {id(r.sequence.cache): r for r in core.scheduler.running}
             self.all.append({owners[id(i.cache)].id: i.token_ids.shape[0] for i in inputs})
             return forward(inputs)
 

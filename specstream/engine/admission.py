@@ -118,7 +118,7 @@ class Admission:
         slot, request.reused = self._slots.take(request.session, prompt, limit)
         sampled_with_seed = params.seed is not None and not params.greedy
         phrase = FirstPhrase(self._phrases) if self._phrases is not None else None
-        request.sequence = Sequence(
+        sequence = Sequence(
             id=request.id,
             held=slot,
             token_ids=list(prompt),
@@ -136,7 +136,7 @@ class Admission:
             speculates=request.proposer != "off",
         )
         reasoning = Reasoning(self._markers, opened, params.stop)
-        request.output = Output(self._decoder, params.stop, reasoning, phrase)
+        request.admitted = sequence, Output(self._decoder, params.stop, reasoning, phrase)
         return True
 
     def _checked(self, params: SamplingParams, prompt: list[int]) -> SamplingParams:
@@ -171,10 +171,9 @@ class Admission:
 
     def leave(self, request: Request) -> None:
         """A request has ended: keep its conversation's cache, drop any other. Idempotent."""
-        sequence = request.sequence
-        if sequence is not None and sequence.held is not None:
-            self._slots.give_back(sequence.held, sequence.token_ids)
-            sequence.held = None
+        if request.admitted is not None and request.sequence.held is not None:
+            self._slots.give_back(request.sequence.held, request.token_ids)
+            request.sequence.held = None
 
 
 def _chars(request: Request) -> int:

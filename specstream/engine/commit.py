@@ -33,7 +33,7 @@ def commit(
         The chunk of the committed tokens, if any, and the error that ends the request behind them.
     """
     began = time.perf_counter()
-    (sequence, output), stats = request.running, request.stats
+    sequence, output, stats = request.sequence, request.output, request.stats
     before, chars, thought = len(sequence.token_ids), len(output.text), len(output.reasoning.text)
     draft_ms, verify_ms, sample_ms = spans_ms
     with request.lock:
@@ -80,7 +80,7 @@ def _take(
     fault.
     """
     text, ends = "", list[int]()
-    _, output = request.running
+    output = request.output
     rows = (0, *(node + 1 for node in verdict.path))
     try:
         for row, token in zip(rows, verdict.tokens, strict=True):
@@ -104,7 +104,7 @@ def take_token(request: Request, token: int) -> str:
     Raises:
         RequestError: a ``stop_when`` criterion broke.
     """
-    sequence, output = request.running
+    sequence, output = request.sequence, request.output
     params = sequence.params
     sequence.append(token)
     ended = token in sequence.eos_ids
@@ -128,7 +128,7 @@ def take_token(request: Request, token: int) -> str:
 
 def _criterion_met(request: Request) -> bool:
     """Whether a criterion wants to stop; each is asked, whatever the others say."""
-    sequence, output = request.running
+    sequence, output = request.sequence, request.output
     ids = sequence.token_ids[sequence.prompt_length :]
     try:
         criteria = sequence.params.stop_when
@@ -142,8 +142,8 @@ def closing_chunk(request: Request, reason: FinishReason) -> Chunk:
     """End a request between two rounds: a chunk without tokens, with the text that was held back."""
     at = chars = thought = end = 0
     text = reasoning = ""
-    if request.output is not None:
-        sequence, output = request.running
+    if request.admitted is not None:
+        sequence, output = request.sequence, request.output
         at, chars, thought = sequence.generated, len(output.text), len(output.reasoning.text)
         text = output.finish()
         output.text += text

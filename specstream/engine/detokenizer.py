@@ -23,7 +23,7 @@ class Decoder(Protocol):
 
 
 def decoder_of(tokenizer: PreTrainedTokenizerBase) -> Decoder:
-    """The tokenizer's Rust core, which decodes three times as fast, unless its class changes the text."""
+    """The tokenizer's Rust core, three times as fast, unless its class changes the text."""
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         return tokenizer
     kind, usual = type(tokenizer), PreTrainedTokenizerFast

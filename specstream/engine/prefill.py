@@ -34,7 +34,7 @@ class Part(NamedTuple):
     @property
     def sequence(self) -> Sequence:
         """The request's sequence."""
-        return self.request.running[0]
+        return self.request.sequence
 
 
 class Pass:
@@ -75,14 +75,14 @@ def plan_step(
     """
     decoding = [request for request in ready if request.stats.rounds]
     rounds = [
-        Part(request, request.running[0].unread, proposal)
+        Part(request, request.sequence.unread, proposal)
         for request, proposal in zip(decoding, proposals, strict=True)
     ]
     reading = []
     for request in ready:
         if request.stats.rounds:
             continue
-        unread, share = request.running[0].unread, min(chunk, budget)
+        unread, share = request.sequence.unread, min(chunk, budget)
         if unread <= share:
             rounds.append(Part(request, unread, empty))
         elif share > 0:

@@ -64,8 +64,7 @@ class Request:
     encoding: bool = False  # on another thread: the request is in line, but not ready
     prompt: Prompt | None = None
     reference_ids: list[int] = field(default_factory=list)
-    sequence: Sequence | None = None
-    output: Output | None = None
+    admitted: tuple[Sequence, Output] | None = None
     reused: int = 0  # tokens of the prompt that were still cached
     # Set while it runs.
     stats: SpecStats = field(default_factory=SpecStats)
@@ -82,25 +81,31 @@ class Request:
         return self.finish_reason is not None or self.error is not None
 
     @property
-    def running(self) -> tuple[Sequence, Output]:
-        """Sequence and output of an admitted request."""
-        assert self.sequence is not None and self.output is not None
-        return self.sequence, self.output
+    def sequence(self) -> Sequence:
+        """The tokens; only of an admitted request."""
+        assert self.admitted is not None
+        return self.admitted[0]
+
+    @property
+    def output(self) -> Output:
+        """The text; only of an admitted request."""
+        assert self.admitted is not None
+        return self.admitted[1]
 
     @property
     def text(self) -> str:
         """The reply so far."""
-        return self.output.text if self.output is not None else ""
+        return self.output.text if self.admitted is not None else ""
 
     @property
     def token_ids(self) -> list[int]:
         """Prompt and committed tokens; empty before admission."""
-        return self.sequence.token_ids if self.sequence is not None else []
+        return self.sequence.token_ids if self.admitted is not None else []
 
     @property
     def prompt_length(self) -> int:
         """Tokens of the prompt; 0 before admission."""
-        return self.sequence.prompt_length if self.sequence is not None else 0
+        return self.sequence.prompt_length if self.admitted is not None else 0
 
     def elapsed_ms(self) -> float:
         """Milliseconds since the request arrived."""
@@ -112,7 +117,8 @@ class Request:
             return self._report()
 
     def _report(self) -> Report:
-        stats, why, output = self.stats, self.explanation, self.output
+        stats, why = self.stats, self.explanation
+        reasoning = self.output.reasoning if self.admitted is not None else None
         # A consumer that has left is told so before the engine's next step says it.
         left = self.delivery.cancelled and self.error is None
         kept = zip(stats.accepted_at, stats.drafted_at, strict=True)
@@ -138,6 +144,6 @@ class Request:
             proposer_rounds=dict(stats.proposer_rounds),
             predicted_speedup=why.predicted_speedup if why is not None else None,
             explanation=why.words if why is not None else "",
-            reasoning=output.reasoning.text if output is not None else "",
-            reasoning_tokens=output.reasoning.tokens if output is not None else 0,
+            reasoning=reasoning.text if reasoning is not None else "",
+            reasoning_tokens=reasoning.tokens if reasoning is not None else 0,
         )

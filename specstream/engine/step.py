@@ -77,7 +77,7 @@ class EngineCore(Lifecycle):
             return admitted
 
         began, watch = time.perf_counter(), Stopwatch(self.target.device)
-        proposals = self.proposing.propose([r.running[0] for r in ready if r.stats.rounds])
+        proposals = self.proposing.propose([r.sequence for r in ready if r.stats.rounds])
         watch.mark()
         parts = self._plan(ready, proposals)
         try:

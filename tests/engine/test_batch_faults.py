@@ -25,7 +25,7 @@ def spoil(core: EngineCore, victim: Request, row: int | None) -> None:
     def spoiled(inputs: Sequence[ForwardInput]) -> list[Tensor]:
         made = forward(inputs)
         for index, item in enumerate(inputs):
-            held = victim.running[0].held
+            held = victim.sequence.held
             if held is not None and item.cache is held.cache:
                 made[index] = made[index].clone()
                 made[index][-1 if row is None else row, 3] = torch.nan

@@ -18,7 +18,6 @@ class Fake:
     def __init__(self, unread: int, rounds: int = 0) -> None:
         self.stats = SimpleNamespace(rounds=rounds)
         self.sequence = SimpleNamespace(unread=unread)
-        self.running = (self.sequence, None)
 
 
 def plan(batch: list[Any], chunk: int, budget: int) -> tuple[list[Any], list[tuple[Any, int]]]:

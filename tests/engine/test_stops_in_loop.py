@@ -305,7 +305,7 @@ def _takes_the_whole_block(
     text, ends = "", []
     for token in verdict.tokens:
         text += commit.take_token(request, token)
-        ends.append(len(request.running[1].decoded))
+        ends.append(len(request.output.decoded))
     return text, ends, None
 
 
@@ -380,7 +380,7 @@ def check_memory(world: World, request: Request, session: str, rows: int) -> Non
         assert len(inner._sequences) <= 2
         for state in inner._sequences.values():
             assert state.rows == cast(TableCache, state.cache).tokens
-        if request.running[0].generated > 1 and request.stats.drafted:
+        if request.sequence.generated > 1 and request.stats.drafted:
             [mine] = [s for s in inner._sequences.values() if s.request_id == request.id]
             common = min(len(mine.rows), len(request.token_ids))
             assert mine.rows[:common] == request.token_ids[:common]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from specstream.bench.exactness.gtest import GTest
-from specstream.engine.sequence import Sequence as EngineSequence
+from specstream.engine import sequence
 from specstream.model.noise import gumbel_max
 from specstream.model.sampling import draw, draw_at, probabilities
 from specstream.speculation.proposal import Proposal, Proposer, SpecRequest, Verdict
@@ -265,7 +265,7 @@ BUGS: Mapping[str, Bug] = {
     "q a position late": Bug(_BLOCK, ShiftedRows),
     "penalties without the accepted prefix": Bug(
         replace(_RATIO, processor="penalties"),
-        patch=lambda: _patched(f"{EngineSequence.__module__}.Sequence.process_rows", _same_context),
+        patch=lambda: _patched(f"{sequence.__name__}.Sequence.process_rows", _same_context),
     ),
     "top-p before the temperature, and twice": Bug(
         replace(_BLOCK, warper="top-p"),

@@ -121,7 +121,7 @@ def compare_greedy(
         if same < len(plain.token_ids) or same < len(drafted.token_ids):
             row = rows[same - at].clone()
             if same - at < min_tokens:
-                row[sorted(plain.running[0].eos_ids)] = -torch.inf
+                row[sorted(plain.sequence.eos_ids)] = -torch.inf
             best = row.topk(2).values
             divergences.append(Divergence(name, same - at, float(best[0] - best[1]), here))
     return GreedyReport(len(prompts), tokens, tuple(divergences), noise)

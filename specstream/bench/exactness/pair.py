@@ -107,7 +107,7 @@ class Probe:
 def end_ids_of(core: EngineCore, messages: list[Message]) -> frozenset[int]:
     """The tokens that end a reply of this engine."""
     (request,) = run_requests(core, messages, [SamplingParams(max_tokens=1)], proposer="off")
-    return request.running[0].eos_ids
+    return request.sequence.eos_ids
 
 
 def check_rules(core: EngineCore, prompts: Sequence[list[Message]]) -> Finding:

@@ -83,7 +83,7 @@ class Watched(TableRunner):
             (slot,) = (s for s, q in proposer._draft._sequences.items() if q.cache is item.cache)
             state = proposer._draft._sequences[slot]
             (request,) = (
-                r for r in core.scheduler.running if r.sequence and r.sequence.slot == slot
+                r for r in core.scheduler.running if r.admitted and r.sequence.slot == slot
             )
             cache: Any = item.cache
             assert isinstance(cache, TableCache)
@@ -171,5 +171,5 @@ def test_a_history_that_lost_its_beginning_is_read_afresh_not_from_the_middle() 
     request, _ = ask(core, "xyz" * 33, greedy(12), session="s")  # 99 tokens
     core.step()
     core.step()
-    state = made._draft._sequences[request.running[0].slot]
+    state = made._draft._sequences[request.sequence.slot]
     assert request.prompt_length - state.start >= 31
