@@ -110,7 +110,7 @@ class Lifecycle:
             wrapped = EngineFailed(f"the engine broke on this request: {error!r}")
             wrapped.__cause__ = error
             error = wrapped
-        request.error = error
+        request.error, request.finish_reason = error, None
         self._retire(request)
         self._send(request, error)
 

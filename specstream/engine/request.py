@@ -78,7 +78,7 @@ class Request:
     @property
     def over(self) -> bool:
         """Whether the last chunk or an error was given out."""
-        return self.finish_reason is not None or self.error is not None
+        return self.ended_ms > 0.0
 
     @property
     def sequence(self) -> Sequence:
