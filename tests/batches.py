@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from specstream.config import DraftProposerConfig, NgramProposerConfig
-from specstream.engine.loop import EngineCore
 from specstream.engine.request import Request
+from specstream.engine.step import EngineCore
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
@@ -86,7 +86,7 @@ class Passes:
         forward = core.target.forward
 
         def spy(inputs: Sequence[ForwardInput]) -> list[Tensor]:
-            owners = {id(r.slot_state.cache): r for r in core.scheduler.running if r.slot_state}
+            owners = {id(r.sequence.cache): r for r in core.scheduler.running}
             self.all.append({owners[id(i.cache)].id: i.token_ids.shape[0] for i in inputs})
             return forward(inputs)
 

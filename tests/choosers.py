@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerConfig
-from specstream.engine.loop import EngineCore
+from specstream.engine.step import EngineCore
 from specstream.model.runner import ModelRunner
 from specstream.speculation.policy.controller import Controller
 from specstream.speculation.policy.costs import Costs

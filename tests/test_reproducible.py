@@ -10,7 +10,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerConfig
-from specstream.engine.loop import EngineCore
+from specstream.engine.step import EngineCore
 from specstream.model.invariance import find_fixed_width
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposer

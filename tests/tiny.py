@@ -13,8 +13,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerConfig
-from specstream.engine.loop import EngineCore
 from specstream.engine.request import Delivery, Request
+from specstream.engine.step import EngineCore
 from specstream.errors import SpecstreamError
 from specstream.model.runner import ModelRunner
 from specstream.speculation.policy.controller import Controller

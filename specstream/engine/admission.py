@@ -10,17 +10,18 @@ from transformers import PreTrainedTokenizerBase
 
 from specstream.config import AutoProposerConfig, EngineConfig
 from specstream.engine.detokenizer import decoder_of
+from specstream.engine.output import Output
 from specstream.engine.phrase import FirstPhrase, PhraseLengths
 from specstream.engine.prompt import Prompt, PromptEncoder
 from specstream.engine.reasoning import Reasoning, markers_of
 from specstream.engine.request import Request
+from specstream.engine.sequence import Noise, Sequence
 from specstream.engine.slots import Slots
-from specstream.errors import PromptError, SamplingError
+from specstream.errors import EngineBusy, PromptError, SamplingError
 from specstream.model.defaults import ModelDefaults
 from specstream.model.processors import LogitsPipeline
 from specstream.model.runner import ModelRunner
-from specstream.speculation.proposal import Proposer
-from specstream.types import Message
+from specstream.types import Message, SamplingParams
 
 __all__ = ["SHORT_CHARS", "Admission"]
 
@@ -29,43 +30,40 @@ SHORT_CHARS = 4000
 
 
 class Admission:
-    """Knows what a target can serve. Whatever can't be honoured is refused here, before round 0."""
+    """Knows what a target can serve; what can't be honoured is refused before round 0."""
 
     def __init__(
         self,
         config: EngineConfig,
         target: ModelRunner,
         tokenizer: PreTrainedTokenizerBase,
-        proposer: Proposer,
+        slots: Slots,
         eos_ids: frozenset[int],
     ) -> None:
-        self._target = target
+        self._target, self._slots, self._eos_ids = target, slots, eos_ids
         self._tokenizer, self._decoder = tokenizer, decoder_of(tokenizer)
         longest = max(len(token) for token in tokenizer.get_vocab())
         self._max_chars = longest * target.context_length
         self._prompts = PromptEncoder(tokenizer)
-        # A tokenizer is one thread's: long prompts are encoded beside the engine's by a copy.
-        self._beside = PromptEncoder(copy.deepcopy(tokenizer), warns=False)
+        # A tokenizer belongs to one thread: long prompts are encoded on another one, by a copy.
+        self._copy = PromptEncoder(copy.deepcopy(tokenizer), warns=False)
         self._template_kwargs = config.chat_template_kwargs
         self._markers = markers_of(tokenizer) if config.reasoning == "apart" else None
-        self._eos_ids = eos_ids
         own = getattr(getattr(target, "model", None), "generation_config", None)
         self._defaults = ModelDefaults.of(own if config.model_defaults else None)
-        self._coupled = config.mode == "reproducible"
+        self._reproducible = config.mode == "reproducible"
         wanted = config.proposer
         eager = isinstance(wanted, AutoProposerConfig) and wanted.objective == "first_phrase"
         self._phrases = PhraseLengths() if eager else None
-        self.slots = Slots(target.new_cache, config.max_sessions, proposer.release)
 
     def is_long(self, request: Request) -> bool:
-        """Whether encoding the request takes long enough for others to notice."""
+        """Whether encoding the prompt takes long enough to delay the rounds of others."""
         return _chars(request) + len(request.reference) > SHORT_CHARS
 
-    def tokenize(self, request: Request, *, beside: bool = False) -> None:
-        """Put the prompt and the reference into tokens, before the request is admitted.
+    def tokenize(self, request: Request, *, aside: bool = False) -> None:
+        """Encode prompt and reference. A prompt that can't fit, whatever its tokens, is not encoded.
 
-        What can't fit whatever its tokens are is not encoded at all. ``beside``: this is not the
-        engine's thread; no two others may do this at once.
+        ``aside``: on another thread than the engine's, one request at a time.
 
         Raises:
             PromptError: the messages can't be encoded or leave no room.
@@ -76,48 +74,13 @@ class Admission:
                 f"the prompt has {chars} characters; at most {self._max_chars} can fit into"
                 f" the {context} tokens of the model's context; shorten it"
             )
-        prompts = self._beside if beside else self._prompts
+        prompts = self._copy if aside else self._prompts
         options = {**self._template_kwargs, **request.template_kwargs}
         prompt = prompts.encode(request.messages, context, options)
         if request.reference:
             ids = prompts.encode_text(request.reference[: self._max_chars])
             request.reference_ids = [i for i in ids if i < self._target.vocab_size][:context]
         request.prompt = prompt
-
-    def admit(self, request: Request) -> None:
-        """Make a request ready for its first round.
-
-        Raises:
-            PromptError: the messages can't be encoded or leave no room.
-            SamplingError: a parameter can't be honoured with this model.
-        """
-        target, params = self._target, request.params
-        if request.prompt is None:
-            self.tokenize(request)
-        assert request.prompt is not None
-        prompt, opened = request.prompt
-        unread = [i for i in prompt if i >= target.model_vocab_size]
-        if unread:
-            raise PromptError(
-                f"the prompt has {self._tokenizer.convert_ids_to_tokens(unread[0])!r}, for which the "
-                f"model has no row ({target.model_vocab_size} rows); leave that out"
-            )
-        wrong = [i for i in params.stop_token_ids if not 0 <= i < target.vocab_size]
-        if wrong:
-            raise SamplingError(f"stop_token_ids names {wrong[0]}; there are {target.vocab_size}")
-        params = self._defaults.applied(params, prompt, self._eos_ids, target.device)
-        request.params = params
-        processors = None
-        if LogitsPipeline.needed(params):
-            processors = LogitsPipeline(
-                params, self._tokenizer, prompt, target.vocab_size, self._eos_ids, target.device
-            )
-        request.context_length, request.eos_ids = target.context_length, self._eos_ids
-        if self._phrases is not None:
-            request.first_phrase = FirstPhrase(self._phrases)
-        request.reasoning = Reasoning(self._markers, opened, params.stop)
-        slot, request.reused = self.slots.take(request.session, prompt)
-        request.admit(slot, prompt, self._decoder, target.device, processors, coupled=self._coupled)
 
     def encode(
         self, messages: list[Message], template_kwargs: Mapping[str, Any] | None = None
@@ -130,11 +93,87 @@ class Admission:
         options = {**self._template_kwargs, **(template_kwargs or {})}
         return self._prompts.encode(messages, self._target.context_length, options)
 
+    def admit(self, request: Request) -> bool:
+        """Make a request ready for its first round; False if it waits until memory becomes free.
+
+        Raises:
+            PromptError: the messages can't be encoded or leave no room.
+            SamplingError: a parameter can't be honoured with this model.
+            EngineBusy: the device has no memory for the prompt, though nothing else runs.
+        """
+        if request.prompt is None:
+            self.tokenize(request)
+        assert request.prompt is not None
+        (prompt, opened), target = request.prompt, self._target
+        params = self._checked(request.params, prompt)
+        limit = min(len(prompt) + params.max_tokens, target.context_length)
+        if not self._has_room(request.session, len(prompt), limit):
+            return False
+        request.params = params
+        processors = None
+        if LogitsPipeline.needed(params):
+            processors = LogitsPipeline(
+                params, self._tokenizer, prompt, target.vocab_size, self._eos_ids, target.device
+            )
+        slot, request.reused = self._slots.take(request.session, prompt, limit)
+        sampled_with_seed = params.seed is not None and not params.greedy
+        phrase = FirstPhrase(self._phrases) if self._phrases is not None else None
+        sequence = Sequence(
+            id=request.id,
+            held=slot,
+            token_ids=list(prompt),
+            params=params,
+            limit=limit,
+            noise=Noise(
+                request.noise if params.seed is None else params.seed,
+                target.device,
+                keyed=self._reproducible or sampled_with_seed,
+            ),
+            eos_ids=self._eos_ids,
+            reference_ids=request.reference_ids,
+            processors=processors,
+            phrase=phrase,
+            speculates=request.proposer != "off",
+        )
+        reasoning = Reasoning(self._markers, opened, params.stop)
+        request.admitted = sequence, Output(self._decoder, params.stop, reasoning, phrase)
+        return True
+
+    def _checked(self, params: SamplingParams, prompt: list[int]) -> SamplingParams:
+        """The parameters with the model's defaults applied."""
+        target = self._target
+        missing = [i for i in prompt if i >= target.model_vocab_size]
+        if missing:
+            raise PromptError(
+                f"the prompt has {self._tokenizer.convert_ids_to_tokens(missing[0])!r}, for which the "
+                f"model has no row ({target.model_vocab_size} rows); leave that out"
+            )
+        wrong = [i for i in params.stop_token_ids if not 0 <= i < target.vocab_size]
+        if wrong:
+            raise SamplingError(f"stop_token_ids names {wrong[0]}; there are {target.vocab_size}")
+        return self._defaults.applied(params, prompt, self._eos_ids, target.device)
+
+    def _has_room(self, session: str | None, prompt: int, limit: int) -> bool:
+        """Whether there is memory for the cache, or running requests have to end first.
+
+        A request that nothing else runs beside starts if its prompt fits: its reply may end early.
+        """
+        if self._slots.has_room(session, limit):
+            return True
+        if not self._slots.in_use:
+            if self._slots.has_room(session, prompt):
+                return True
+            raise EngineBusy(
+                f"the device has no memory for the keys and values of {prompt} tokens; shorten the "
+                "prompt, or free memory on the device"
+            )
+        return False
+
     def leave(self, request: Request) -> None:
-        """A request is over: keep its conversation's cache, drop any other. Idempotent."""
-        if request.slot_state is not None:
-            self.slots.give_back(request.slot_state, request.session, request.token_ids)
-            request.slot_state = None
+        """A request has ended: keep its conversation's cache, drop any other. Idempotent."""
+        if request.admitted is not None and request.sequence.held is not None:
+            self._slots.give_back(request.sequence.held, request.token_ids)
+            request.sequence.held = None
 
 
 def _chars(request: Request) -> int:

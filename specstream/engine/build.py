@@ -16,7 +16,7 @@ from specstream.config import (
     EngineConfig,
     NgramProposerConfig,
 )
-from specstream.engine.loop import EngineCore
+from specstream.engine.step import EngineCore
 from specstream.errors import VocabularyMismatch
 from specstream.model.defaults import ModelDefaults
 from specstream.model.graphs import DRAFT, TARGET, Progress

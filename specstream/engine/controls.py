@@ -1,4 +1,4 @@
-"""Control tokens that a message only spells: they stay text, and only the template writes tokens."""
+"""Keeps control tokens that a message spells as text: only the chat template writes control tokens."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ _PRIVATE = range(0xF0000, 0xFFFFE)  # code points without a meaning of their own
 
 
 class ControlTokens:
-    """The tokens of one tokenizer that belong to its chat template.
+    """The control tokens of one tokenizer: special tokens, and added tokens in its chat template.
 
-    Those are its special tokens, and the added tokens that the template contains (some models' role
-    markers are not declared special). White space is never one of them.
+    Some models' role markers are not declared special. White space is never a control token.
     """
 
     def __init__(self, tokenizer: Any, template: str) -> None:
@@ -43,10 +42,10 @@ class ControlTokens:
         return any(self._spelled.search(text) for text in _texts(value))
 
     def render(self, values: Any, template: Callable[[Any], str]) -> tuple[str, list[int]]:
-        """What ``template`` makes of ``values``, as text and as ids.
+        """Text and ids of ``template(values)``.
 
-        Where a value spells a control token, two marks stand around it while the template is at
-        work, so that the template still finds what it looks for in the values.
+        Where a value spells a control token, private code points mark its both ends while the template
+        is rendered, so that the template can still search the values.
         """
         everything = "\n".join(_texts(values))
         marks = (chr(code) for code in _PRIVATE if chr(code) not in everything)
@@ -54,8 +53,7 @@ class ControlTokens:
         text = template(_mapped(values, lambda t: self._spelled.sub(rf"{begin}\g<0>{end}", t)))
         ids: list[int] = []
         clean = ""
-        # Between two tokens of the template a text is encoded by itself: so a stretch that spells
-        # one may go by other rules than the stretches beside it.
+        # Tokens of the template separate the text, so a stretch that spells one can be encoded alone.
         for stretch, spells, token in self._stretches(text, begin, end):
             if spells:
                 ids += [*self._encode(clean), *self.encode(stretch)]
@@ -65,7 +63,7 @@ class ControlTokens:
         return re.sub(f"[{begin}{end}]", "", text), [*ids, *self._encode(clean)]
 
     def _stretches(self, text: str, begin: str, end: str) -> Iterator[tuple[str, bool, str]]:
-        """What lies between the template's tokens, whether it spells one, and the token behind it."""
+        """Text between the template's tokens, whether it spells one, and the token behind it."""
         token = self._spelled.pattern
         marked = (
             f"{begin}({token}){end}?|({token}){end}|[{begin}{end}]"  # a template may cut marks off

@@ -15,7 +15,7 @@ _LONGEST_CHARACTER = 4  # bytes, so at most as many byte-level tokens
 
 
 class Decoder(Protocol):
-    """The part of a tokenizer that is needed (any transformers tokenizer has it)."""
+    """What the detokenizer needs of a tokenizer."""
 
     def decode(self, token_ids: Any, skip_special_tokens: bool = ...) -> Any:
         """Text of the ids."""
@@ -23,16 +23,13 @@ class Decoder(Protocol):
 
 
 def decoder_of(tokenizer: PreTrainedTokenizerBase) -> Decoder:
-    """What decodes for a tokenizer: its core, which answers in a third of the time, if nothing is added.
-
-    Some classes mend what the core says, and some tidy up spaces.
-    """
+    """The tokenizer's Rust core, three times as fast, unless its class changes the text."""
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         return tokenizer
     kind, usual = type(tokenizer), PreTrainedTokenizerFast
-    mends = kind.decode is not usual.decode or kind._decode is not usual._decode
-    mends = mends or not vars(tokenizer).keys().isdisjoint({"decode", "_decode"})
-    if mends or tokenizer.clean_up_tokenization_spaces:
+    changed = kind.decode is not usual.decode or kind._decode is not usual._decode
+    changed = changed or not vars(tokenizer).keys().isdisjoint({"decode", "_decode"})
+    if changed or tokenizer.clean_up_tokenization_spaces:
         return tokenizer
     core: Decoder = tokenizer.backend_tokenizer
     return core
@@ -41,11 +38,11 @@ def decoder_of(tokenizer: PreTrainedTokenizerBase) -> Decoder:
 class Detokenizer:
     """Incremental decoding of one reply.
 
-    A character whose bytes are spread over several tokens comes out with the last of them. Bytes
-    that can't become a character come out as U+FFFD as soon as that is certain. The texts of all
-    calls, laid end to end, are the decoding of all ids. Each call decodes a bounded window: what is new
-    and its left neighbour, which joining rules look at. A neighbour is all that came out with one token,
-    for half a character would be taken for broken bytes, and the whole ones beside it, too.
+    A character whose bytes are spread over several tokens comes out with the last of them; bytes that
+    can't become a character come out as U+FFFD as soon as that is certain. The texts of all calls
+    concatenated are the decoding of all ids. Each call decodes a bounded window: the pending tokens and
+    the tokens before them, which rules for joining look at. The window begins where whole characters
+    begin: half a character would decode to U+FFFD.
     """
 
     def __init__(self, decoder: Decoder) -> None:

@@ -1,90 +1,127 @@
-"""How much of the waiting prompts a step reads, so that nobody who is being answered waits long."""
+"""Chunked prefill: how many prompt tokens a step reads beside the rounds of other requests."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from torch import Tensor
 
 from specstream.engine.request import Request
+from specstream.engine.sequence import Sequence
+from specstream.speculation.proposal import Proposal
 
-__all__ = ["Pace", "Step", "share_out"]
+__all__ = ["Part", "Pass", "PrefillBudget", "plan_step"]
 
-_LEAST = 16  # tokens; fewer would spend the step on the weights alone
+_LEAST = 16  # tokens; fewer would spend the step on reading the weights
 _FIRST_GUESS = 64
-_WEIGHT = 0.2
-_SHARE = 1.25  # of a usual pass's time: what may be read and proposed beside it
+_WEIGHT = 0.2  # of a new sample in a moving average
+_SHARE = 1.25  # of a usual round's time: what prompt tokens and proposals may add to a step
 
 
-@dataclass(slots=True)
-class Step:
-    """Who reads what in one step.
+class Part(NamedTuple):
+    """One request's part of a target pass.
 
     Attributes:
-        fresh: Those who read the last of their prompt, and take their first round.
-        reading: Those who read on, and how many tokens.
+        request: An admitted request.
+        tokens: How many of its committed tokens are read.
+        proposal: What is verified behind them; None where the prompt is not read to its end.
     """
 
-    fresh: list[Request] = field(default_factory=list)
-    reading: list[tuple[Request, int]] = field(default_factory=list)
+    request: Request
+    tokens: int
+    proposal: Proposal | None
+
+    @property
+    def sequence(self) -> Sequence:
+        """The request's sequence."""
+        return self.request.sequence
 
 
-def share_out(batch: Sequence[Request], chunk: int, budget: int) -> Step:
-    """Share a step's reading among the requests, oldest first.
+class Pass:
+    """A target pass that is over.
+
+    Attributes:
+        parts: What was read, in the order of `plan_step`.
+        starts: The position of each part's first token.
+        logits: ``[K + 1, V]`` of each part.
+        states: ``[n, depths, hidden]`` of each part, where the proposer reads hidden states.
+        rounds: The parts that take a round; these come first.
+        sequences: The sequences of the rounds.
+        proposals: The proposals of the rounds.
+    """
+
+    def __init__(
+        self, parts: list[Part], starts: list[int], logits: list[Tensor], states: list[Tensor]
+    ) -> None:
+        self.parts, self.starts, self.logits, self.states = parts, starts, logits, states
+        self.rounds = [part for part in parts if part.proposal is not None]
+        self.sequences = [part.sequence for part in self.rounds]
+        self.proposals = [part.proposal for part in parts if part.proposal is not None]
+
+
+def plan_step(
+    ready: list[Request], proposals: list[Proposal], *, chunk: int, budget: int, empty: Proposal
+) -> list[Part]:
+    """The parts of a step's pass: first those that take a round, then those that only read.
 
     Args:
-        batch: Requests with a slot, in order of arrival; those who are being answered are passed over.
-        chunk: The most tokens that one request reads in a pass.
-        budget: The most tokens of prompts that the step reads, all together; what the oldest one
-            leaves goes to the next.
+        ready: Admitted requests, oldest first.
+        proposals: One for each of them that has had a round before.
+        chunk: Maximum prompt tokens of one request in a pass.
+        budget: Maximum prompt tokens of the pass; the oldest prompt is served first. A prompt that is
+            read to its end takes its first round, which drafts nothing: the first token doesn't wait
+            for the draft to read the prompt.
+        empty: An empty proposal on the target's device.
     """
-    step = Step()
-    for request in batch:
-        if request.stats.rounds > 0:
+    decoding = [request for request in ready if request.stats.rounds]
+    rounds = [
+        Part(request, request.sequence.unread, proposal)
+        for request, proposal in zip(decoding, proposals, strict=True)
+    ]
+    reading = []
+    for request in ready:
+        if request.stats.rounds:
             continue
-        share = min(chunk, budget)
-        if request.unread <= share:
-            step.fresh.append(request)
-            budget -= request.unread
+        unread, share = request.sequence.unread, min(chunk, budget)
+        if unread <= share:
+            rounds.append(Part(request, unread, empty))
         elif share > 0:
-            step.reading.append((request, share))
-            budget -= share
-    return step
+            reading.append(Part(request, share, None))
+        budget -= min(unread, share)
+    return rounds + reading
 
 
-class Pace:
-    """Learns how many prompt tokens can be read in a quarter more than the time of a decoding pass.
+class PrefillBudget:
+    """Learns how many prompt tokens fit into a quarter more than the time of a decoding round.
 
-    Reading them along with a round makes it a little more than twice as long, which a listener can't
-    hear. More at once makes longer gaps and the whole hardly quicker; less, and places stand waiting
-    for their prompts, which are read in smaller and dearer parts. What is proposed takes as long, so a
-    round of long proposals leaves less for reading: all steps come out about equally long.
+    Reading them beside a round makes the gap between two chunks a little more than twice as long,
+    which a listener can't hear. A larger budget makes longer gaps and hardly saves time; a smaller one
+    keeps new requests waiting. Proposed tokens take as long as prompt tokens and are deducted, so that
+    all steps take about equally long.
     """
 
     def __init__(self) -> None:
         self._round_ms: float | None = None
         self._token_ms: float | None = None
-        self._told = False  # by a pass that read beside a round
+        self._mixed = False  # whether a pass was seen that did both
 
     def observe(self, ms: float, read: int, *, beside: bool) -> None:
-        """A target pass is over, in which so many tokens of prompts were read.
-
-        ``beside``: along with a round of others.
-        """
+        """A target pass took ``ms`` and read so many prompt tokens; ``beside``: and decoded others."""
         if beside and read == 0:
             self._round_ms = _moved(self._round_ms, ms)
         elif self._round_ms is None or read < _LEAST:
             return
         elif beside and self._token_ms is not None:
-            # What is off may be either's; where somebody always reads, rounds are never seen alone.
+            # Either estimate may be off: where somebody always reads, no round is seen alone.
             error = _WEIGHT * (ms - self._round_ms - self._token_ms * read)
             self._round_ms = max(self._round_ms + error, 1e-3)
             self._token_ms = max(self._token_ms + error / read, 0.0)
-            self._told = True
-        elif not self._told:  # alone they take a pass of their own, of which this tells little
+            self._mixed = True
+        elif not self._mixed:  # a pass that only reads says little of what reading adds to a round
             self._token_ms = _moved(self._token_ms, max(0.0, ms - self._round_ms) / read)
 
-    def budget(self, most: int, proposed: int) -> int:
-        """Tokens to read beside a round in which so many are ``proposed``; at most ``most``."""
+    def tokens(self, most: int, proposed: int) -> int:
+        """Prompt tokens for a pass with so many ``proposed`` ones, at most ``most``."""
         if self._round_ms is None or self._token_ms is None:
             return min(most, _FIRST_GUESS)
         ms = _SHARE * self._round_ms

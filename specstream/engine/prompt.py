@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from specstream.config import meant
 from specstream.engine.controls import ControlTokens
 from specstream.engine.reasoning import Tag, opened_by
-from specstream.engine.turns import render_turns
 from specstream.errors import PromptError
 from specstream.types import Message
 
@@ -20,6 +19,7 @@ __all__ = ["Prompt", "PromptEncoder", "check_messages"]
 _log = logging.getLogger("specstream.engine")
 _ROLES = ("system", "user", "assistant", "tool")
 _NAME = re.compile(r"[^\W\d]\w*")
+T = TypeVar("T")
 _EXTENSIONS = ["jinja2.ext.loopcontrols"]
 
 
@@ -79,9 +79,8 @@ class PromptEncoder:
     ) -> Prompt:
         """The prompt for a reply to ``messages``; ``options`` are the template's variables.
 
-        What a message or an option spells is never read as one of the model's control tokens; those
-        are the template's alone. A tokenizer without a chat template belongs to a base model: it gets
-        the contents, line by line.
+        Control tokens that a message or an option spells stay text. A tokenizer without a chat template
+        belongs to a base model, which gets the contents line by line.
 
         Raises:
             PromptError: the template refuses the messages or knows no such variable, or they leave
@@ -92,7 +91,7 @@ class PromptEncoder:
         try:
             if templated:
                 self._check(options)
-                text, ids = render_turns(
+                text, ids = _render_turns(
                     lambda said: self._render({"messages": said, "options": options}), messages
                 )
             else:
@@ -118,7 +117,7 @@ class PromptEncoder:
         return self._control_tokens().encode(text)
 
     def _check(self, options: Mapping[str, Any]) -> None:
-        """Jinja would pass over a misspelt variable in silence."""
+        """Refuse a misspelt variable, which Jinja would ignore."""
         names = _variables(self._template(options))
         for name in options.keys() - names:
             raise PromptError(
@@ -165,6 +164,36 @@ class PromptEncoder:
             template = getattr(self._tokenizer, "chat_template", None) or ""
             self._controls = ControlTokens(self._tokenizer, str(template))
         return self._controls
+
+
+def _render_turns(render: Callable[[list[Message]], T], messages: list[Message]) -> T:
+    """``render(messages)``; if it refuses them, with consecutive turns of the user joined by a newline.
+
+    An interrupted reply leaves such turns, and some chat templates insist that roles alternate. If that
+    is not what is wrong, the first error is raised.
+    """
+    try:
+        return render(messages)
+    except Exception:
+        joined = _joined(messages)
+        if len(joined) == len(messages):
+            raise
+        try:
+            return render(joined)
+        except Exception:
+            pass
+        raise
+
+
+def _joined(messages: list[Message]) -> list[Message]:
+    out: list[Message] = []
+    for message in messages:
+        if out and out[-1]["role"] == message["role"] == "user":
+            text = f"{out[-1]['content']}\n{message['content']}"
+            out[-1] = {"role": "user", "content": text}
+        else:
+            out.append(message)
+    return out
 
 
 def _variables(template: str) -> set[str]:

@@ -1,9 +1,8 @@
-"""What of a reply is reasoning: spans that the model writes for itself, told apart while they come.
+"""Separates reasoning, which the model writes for itself, from the reply while both are generated.
 
-Two things open a span. Its tag as text, but only where a reply begins (white space aside): further in,
-a tag is something that the answer mentions. And its tag as a special token, anywhere: those aren't
-part of the text, and no answer mentions them. Some templates open the span themselves, at the end of
-the prompt. The first closing tag ends a span; one that is never closed goes on to the reply's end.
+A span opens with its tag as text at the very beginning of a reply (further in, the answer mentions the
+tag), with its tag as a special token anywhere, or in the prompt, by the chat template. The first closing
+tag ends a span; a span that is never closed goes on to the end of the reply.
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ def markers_of(tokenizer: Any) -> dict[int, str]:
 
 
 class Reasoning:
-    """Follows one reply, token by token. What comes out doesn't depend on how text is dealt out.
+    """Follows one reply, token by token; how the text is split into tokens changes nothing.
 
-    A tag in which one of the ``stops`` lies is not looked for in the text: the stop string is.
+    A tag that contains one of the ``stops`` is not looked for in the text: the stop string is.
 
     Args:
         markers: The tokens that are tags by themselves; None leaves everything to the reply.
@@ -69,8 +68,8 @@ class Reasoning:
 
     Attributes:
         text: The reasoning so far, without its tags.
-        tokens: How many tokens were no part of the reply: reasoning, tags, white space behind them.
-        end: The number of the token after the last of those.
+        tokens: Tokens of reasoning, its tags, and white space behind these.
+        end: Index of the token after the last of them.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class Reasoning:
             self._enter(opened.close)
 
     def add(self, text: str, token: int | None = None) -> str:
-        """Take what a token made certain; returns what of that is the reply's."""
+        """Add the text that became certain with a token; return the part of it that is the reply."""
         self._count += 1
         marker = self._markers.get(token) if token is not None else None
         reply = self._read(text.removesuffix(marker) if marker else text)
@@ -112,11 +111,11 @@ class Reasoning:
         return reply
 
     def finish(self, text: str = "") -> str:
-        """The reply has ended with this text; returns that, and what was held back as half a tag."""
+        """The reply ends with this text: return it, and text that was held back as half a tag."""
         return self._read(text) + self._settle()
 
     def _settle(self) -> str:
-        """No tag was begun: what was held back goes where it belongs."""
+        """The text that was held back is no tag."""
         held, self._held = self._held, ""
         if self._state == "inside":
             self._think(held)
@@ -154,7 +153,7 @@ class Reasoning:
                 return self._reply(text)
 
     def _start(self, text: str) -> str:
-        """Nothing but white space so far, which is given out at once."""
+        """Only white space so far, which is given out at once."""
         text = self._held + text
         body = text.lstrip()
         space = text[: len(text) - len(body)]

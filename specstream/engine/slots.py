@@ -1,85 +1,131 @@
-"""The target's caches: one per running request, and one kept per conversation."""
+"""The target's caches, one per running request and idle conversation, within the device's memory."""
 
 from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from specstream.engine.request import Slot
+import torch
+
 from specstream.model.cache import KVCache
+from specstream.model.runner import ModelRunner
 
-__all__ = ["Slots"]
+__all__ = ["Slot", "Slots", "free_memory"]
+
+_HEADROOM = 512 * 2**20  # bytes left for activations and the draft's caches
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A cache, and the tokens whose keys and values it holds."""
+
+    id: int
+    cache: KVCache
+    rows: list[int] = field(default_factory=list)
+    session: str | None = None  # the conversation that keeps the cache from turn to turn
+    reserved: int = 0  # bytes that the cache may grow to
 
 
 class Slots:
     """Hands out caches and keeps those of at most ``max_kept`` idle conversations.
 
-    ``on_drop`` is told the id of every slot that is gone for good, so that whoever keeps something
-    under it can let go.
+    ``on_drop`` gets the id of each slot that is gone for good. ``free_bytes`` reads the device's free
+    memory; None turns the check off.
     """
 
     def __init__(
-        self, new_cache: Callable[[], KVCache], max_kept: int, on_drop: Callable[[int], None]
+        self,
+        target: ModelRunner,
+        max_kept: int,
+        on_drop: Callable[[int], None],
+        free_bytes: Callable[[], int] | None = None,
     ) -> None:
-        self._new_cache = new_cache
+        self._target = target
         self._max_kept = max_kept
         self._on_drop = on_drop
+        self._free_bytes = free_bytes
         self._numbers = itertools.count()
         self._kept: OrderedDict[str, Slot] = OrderedDict()  # idle conversations, oldest first
-        self._out: set[int] = set()
-        self._busy: set[str] = set()  # conversations whose slot is out
-        self._over: set[str] = set()  # of those, the ones that have ended meanwhile
+        self._used: dict[int, Slot] = {}
 
-    def take(self, session: str | None, prompt_ids: Sequence[int]) -> tuple[Slot, int]:
-        """A slot for a prompt, and how many of its tokens are still cached from before.
+    def has_room(self, session: str | None, tokens: int) -> bool:
+        """Whether a sequence can grow to ``tokens`` tokens, beside what running ones may still need.
+
+        Drops caches of idle conversations, oldest first, where that makes the room.
+        """
+        if self._free_bytes is None:
+            return True
+        own = self._kept.get(session) if session is not None else None
+        needed = self._target.cache_bytes(tokens) - (own.cache.nbytes if own else 0)
+        needed += sum(max(0, slot.reserved - slot.cache.nbytes) for slot in self._used.values())
+        while needed > self._free_bytes():
+            oldest = next((name for name in self._kept if name != session), None)
+            if oldest is None:
+                return False
+            self.forget(oldest)
+        return True
+
+    def take(
+        self, session: str | None, prompt_ids: Sequence[int], limit: int = 0
+    ) -> tuple[Slot, int]:
+        """A slot for a prompt that may grow to ``limit`` tokens, and how many are still cached.
 
         At least the prompt's last token is left to be read: its logits begin the reply.
         """
         slot = self._kept.pop(session, None) if session is not None else None
         if slot is None:
-            slot = Slot(next(self._numbers), self._new_cache())
+            slot = Slot(next(self._numbers), self._target.new_cache(), session=session)
         same = 0
-        limit = min(len(slot.rows), slot.cache.length, len(prompt_ids) - 1)
-        while same < limit and slot.rows[same] == prompt_ids[same]:
+        most = min(len(slot.rows), slot.cache.length, len(prompt_ids) - 1)
+        while same < most and slot.rows[same] == prompt_ids[same]:
             same += 1
         slot.cache.rollback_to(same)
         del slot.rows[same:]
-        self._out.add(slot.id)
-        if session is not None:
-            self._busy.add(session)
+        if self._free_bytes is not None:
+            slot.reserved = self._target.cache_bytes(limit)
+        self._used[slot.id] = slot
         return slot, same
 
-    def give_back(self, slot: Slot, session: str | None, token_ids: Sequence[int]) -> None:
-        """A request is over; its conversation's cache is kept, any other dropped."""
-        self._out.discard(slot.id)
-        over = session in self._over
-        if session is not None:
-            self._busy.discard(session)
-            self._over.discard(session)
-        if session is None or over or self._max_kept == 0:
+    def give_back(self, slot: Slot, token_ids: Sequence[int]) -> None:
+        """A request has ended; the cache of its conversation is kept, any other dropped."""
+        del self._used[slot.id]
+        if slot.session is None or self._max_kept == 0:
             self._on_drop(slot.id)
             return
         slot.rows = list(token_ids[: slot.cache.length])
-        self._kept[session] = slot
-        while len(self._kept) > self._max_kept:
-            _, oldest = self._kept.popitem(last=False)
-            self._on_drop(oldest.id)
+        self._kept[slot.session] = slot
+        if len(self._kept) > self._max_kept:
+            self.forget(next(iter(self._kept)))
 
     def forget(self, session: str) -> None:
-        """The conversation has ended. Idempotent."""
+        """Drop a conversation's cache, now or when its request ends. Idempotent."""
         slot = self._kept.pop(session, None)
         if slot is not None:
             self._on_drop(slot.id)
-        elif session in self._busy:
-            self._over.add(session)
+        for slot in self._used.values():
+            if slot.session == session:
+                slot.session = None
 
     @property
     def in_use(self) -> int:
-        """Slots held by running requests."""
-        return len(self._out)
+        """Slots of running requests."""
+        return len(self._used)
 
     @property
     def kept(self) -> int:
-        """Slots held by idle conversations."""
+        """Slots of idle conversations."""
         return len(self._kept)
+
+
+def free_memory(device: torch.device) -> Callable[[], int] | None:
+    """Reads the bytes that new caches may take on a GPU; None on any other device."""
+    if device.type != "cuda":
+        return None
+
+    def read() -> int:
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached - _HEADROOM
+
+    return read

@@ -2,64 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 
-from torch import Tensor
+import torch
 
-from specstream.config import EngineConfig
-from specstream.engine.request import Request
-from specstream.errors import ModelBroken
+from specstream.engine.prefill import Pass
+from specstream.engine.sequence import Sequence
+from specstream.errors import ModelBroken, SpecstreamError
+from specstream.model.sampling import free_to_look
 from specstream.speculation.exact_match import match_batch
 from specstream.speculation.proposal import Proposal, Verdict
+from specstream.speculation.sequential import Rule
 from specstream.speculation.tree_rules import match_tree, verify_tree
 from specstream.speculation.verify import Case, verify_batch
 
-__all__ = ["Verifier"]
+__all__ = ["verify"]
 
-_NO_NUMBERS = "the target's logits are not numbers here: damaged weights, or overflow in its dtype"
+_NOT_FINITE = "the target's logits are not numbers here: damaged weights, or overflow in its dtype"
 
 
-class Verifier:
-    """Applies each request's processors, then its rule: exact match where its noise is keyed."""
+def verify(done: Pass, rule: Rule) -> tuple[list[Verdict], list[dict[int, SpecstreamError]]]:
+    """Apply each sequence's processors, then its rule: exact match where its noise is keyed.
 
-    def __init__(self, config: EngineConfig) -> None:
-        self._rule = config.rule
+    Returns verdicts on the rounds of a pass and, for each, errors by row of logits. An error counts only
+    if the reply gets to its row. ``rule`` is for drafts that come with probabilities.
+    """
+    sequences, proposals = done.sequences, done.proposals
+    cases, faults = list[Case](), list[dict[int, SpecstreamError]]()
+    contexts = _contexts(sequences, proposals)
+    for index, (sequence, proposal) in enumerate(zip(sequences, proposals, strict=True)):
+        rows, broken = sequence.process_rows(done.logits[index], contexts.get(index, []))
+        cases.append(Case(proposal, rows, sequence.params, sequence.noise.verifier))
+        faults.append(broken)
+    made, keyed, free = dict[int, Verdict](), list[int](), list[int]()
+    for index, (sequence, case) in enumerate(zip(sequences, cases, strict=True)):
+        noise = sequence.noise
+        if case.proposal.tree is None:
+            (keyed if noise.keyed else free).append(index)
+        elif noise.keyed:
+            made[index] = match_tree(case, noise.seed, len(sequence.token_ids))
+        else:
+            made[index] = verify_tree(case)
+    if keyed:
+        seeds = [sequences[i].noise.seed for i in keyed]
+        first = [len(sequences[i].token_ids) for i in keyed]
+        matched = match_batch([cases[i] for i in keyed], seeds, first)
+        made.update(zip(keyed, matched, strict=True))
+    if free:
+        judged = verify_batch([cases[i] for i in free], rule=rule)
+        made.update(zip(free, judged, strict=True))
+    verdicts = [made[index] for index in range(len(cases))]
+    for verdict, broken in zip(verdicts, faults, strict=True):
+        for row in verdict.broken:
+            broken.setdefault(row, ModelBroken(_NOT_FINITE))
+    return verdicts, faults
 
-    def __call__(
-        self, batch: Sequence[Request], proposals: Sequence[Proposal], logits: Sequence[Tensor]
-    ) -> list[Verdict]:
-        """Verifier one round of a batch; ``logits[i]`` is ``[K_i + 1, V]``.
 
-        A row that is no distribution becomes a fault of its request (`Request.faults`), which counts
-        if the reply gets that far.
-        """
-        cases = []
-        for request, proposal, rows in zip(batch, proposals, logits, strict=True):
-            rows = request.process_rows(rows, proposal)
-            cases.append(Case(proposal, rows, request.params, request.generator))
-        trees = {i for i, case in enumerate(cases) if case.proposal.tree is not None}
-        keyed = [i for i, request in enumerate(batch) if request.keyed and i not in trees]
-        free = [i for i, request in enumerate(batch) if not request.keyed and i not in trees]
-        made = dict[int, Verdict]()
-        for index in trees:
-            request, case = batch[index], cases[index]
-            made[index] = (
-                match_tree(case, request.seed, len(request.token_ids))
-                if request.keyed
-                else verify_tree(case)
-            )
-        if keyed:
-            seeds = [batch[i].seed for i in keyed]
-            first = [len(batch[i].token_ids) for i in keyed]
-            made.update(
-                zip(keyed, match_batch([cases[i] for i in keyed], seeds, first), strict=True)
-            )
-        if free:
-            made.update(
-                zip(free, verify_batch([cases[i] for i in free], rule=self._rule), strict=True)
-            )
-        verdicts = [made[index] for index in range(len(batch))]
-        for request, verdict in zip(batch, verdicts, strict=True):
-            for row in verdict.broken:
-                request.faults.setdefault(row, ModelBroken(_NO_NUMBERS))
-        return verdicts
+def _contexts(sequences: list[Sequence], proposals: list[Proposal]) -> dict[int, list[list[int]]]:
+    """The proposed tokens before each row, where processors want them: one transfer for all."""
+    found = {i: proposals[i] for i, s in enumerate(sequences) if s.processors is not None}
+    if len(found) > 1 and not free_to_look(proposals[0].tokens):
+        tokens = torch.cat([proposal.tokens for proposal in found.values()]).cpu()
+        parts = torch.split(tokens, [proposal.length for proposal in found.values()])
+        pairs = zip(found.items(), parts, strict=True)
+        found = {i: replace(proposal, tokens=part) for (i, proposal), part in pairs}
+    return {i: proposal.contexts() for i, proposal in found.items()}

@@ -21,13 +21,12 @@ from specstream.engine.request import Request
 from specstream.errors import EngineBusy, EngineClosed, EngineFailed, SpecstreamError
 
 if TYPE_CHECKING:
-    from specstream.engine.admission import Admission
-    from specstream.engine.loop import EngineCore
+    from specstream.engine.step import EngineCore
 
 __all__ = ["EngineWorker"]
 
 _MAX_MAIL = 1024
-_PARTING = 10.0  # s that an exit waits for the step under way
+_EXIT_WAIT_S = 10.0  # for the step under way
 _log = logging.getLogger("specstream.engine")
 
 Mail = Callable[["EngineCore"], None]
@@ -51,7 +50,7 @@ class EngineWorker:
         self._on_ready = on_ready
         self._on_closed = on_closed
         self._mail: queue.SimpleQueue[Mail | None] = queue.SimpleQueue()
-        self._encoder = ThreadPoolExecutor(1, "specstream-encoder")  # starts when it is needed
+        self._encoder = ThreadPoolExecutor(1, "specstream-encoder")  # starts its thread when needed
         self._closing = False
         self._gate = threading.Lock()  # nothing may enter the mailbox behind the closing notice
         self._thread = threading.Thread(target=self._run, name="specstream-engine", daemon=True)
@@ -60,20 +59,20 @@ class EngineWorker:
     def start(self) -> None:
         """Start the thread and, on it, the loading of the models."""
         # A program may end without having closed the engine; cut off in torch, a thread can abort it.
-        atexit.register(self._part)
+        atexit.register(self._at_exit)
         self._thread.start()
 
-    def _part(self) -> None:
-        """The interpreter exits."""
-        if os.getpid() == self._process:  # a forked one has no such thread
+    def _at_exit(self) -> None:
+        if os.getpid() == self._process:  # a forked process has no such thread
             self.close()
-            self._thread.join(_PARTING)
+            self._thread.join(_EXIT_WAIT_S)
 
     def submit(self, request: Request) -> None:
         """Hand a request over.
 
         Raises:
             EngineClosed: the worker is closed or closing.
+            EngineBusy: the mailbox is full.
         """
         with self._gate:
             if self._closing:
@@ -83,23 +82,20 @@ class EngineWorker:
             self._mail.put(lambda core: self._enter(core, request))
 
     def _enter(self, core: EngineCore, request: Request) -> None:
-        """A long prompt is encoded on a thread of its own first: nobody's round waits for it.
+        """A long prompt is encoded on another thread while its request is in line."""
+        request.encoding = core.admission.is_long(request)
+        core.submit(request)
+        if request.encoding and not request.over:
+            self._encoder.submit(self._encode, core, request)
 
-        So is one whose conversation has another there: turns stay in order.
-        """
-        if not core.admission.is_long(request) and not core.has_aside(request.session):
-            core.submit(request)
-        elif core.set_aside(request):
-            self._encoder.submit(self._encode, core.admission, request)
-
-    def _encode(self, admission: Admission, request: Request) -> None:
+    def _encode(self, core: EngineCore, request: Request) -> None:
         found: BaseException | None = None
         try:
             if not request.delivery.cancelled:
-                admission.tokenize(request, beside=True)
+                core.admission.tokenize(request, aside=True)
         except BaseException as error:  # a tokenizer's panic is no Exception
             found = error
-        self.post(lambda core: core.take_back(request, found))
+        self.post(lambda core: core.encoded(request, found))
 
     def post(self, mail: Mail) -> None:
         """Run ``mail(core)`` on the engine thread between two steps; dropped after closing."""
@@ -131,22 +127,29 @@ class EngineWorker:
 
     def _run(self) -> None:
         try:
-            self._serve()
+            core = self._load()
+            if core is not None:
+                self._serve(core)
         finally:
-            atexit.unregister(self._part)
+            atexit.unregister(self._at_exit)
 
-    def _serve(self) -> None:
+    def _load(self) -> EngineCore | None:
         try:
             core = self._build()
-        except SpecstreamError as error:
-            self._refuse(error)
-            return
         except Exception as error:
-            failure = EngineFailed(f"the engine can't start: {error!r}")
-            failure.__cause__ = error
-            self._refuse(failure)
-            return
+            failure = error if isinstance(error, SpecstreamError) else None
+            if failure is None:
+                failure = EngineFailed(f"the engine can't start: {error!r}")
+                failure.__cause__ = error
+            with self._gate:
+                self._closing = True
+            self._on_ready(failure)
+            self._on_closed()
+            return None
         self._on_ready(None)
+        return core
+
+    def _serve(self, core: EngineCore) -> None:
         try:
             progressing, patience = False, None
             with torch.inference_mode():
@@ -163,31 +166,17 @@ class EngineWorker:
         try:
             with self._gate:
                 self._closing = True
-            while self._read_mail(core, wait=False, to_the_end=True):
-                if self._mail.empty():
-                    break
+            while not self._mail.empty():
+                self._read_mail(core, wait=False)
         finally:
             core.close()
             self._encoder.shutdown(wait=False, cancel_futures=True)
             self._on_closed()
 
-    def _refuse(self, error: SpecstreamError) -> None:
-        with self._gate:
-            self._closing = True
-        self._on_ready(error)
-        self._on_closed()
+    def _read_mail(self, core: EngineCore, *, wait: bool, patience: float | None = None) -> bool:
+        """Act on everything in the mailbox; False at the closing notice.
 
-    def _read_mail(
-        self,
-        core: EngineCore,
-        *,
-        wait: bool,
-        patience: float | None = None,
-        to_the_end: bool = False,
-    ) -> bool:
-        """Act on everything in the mailbox; False when it says to close.
-
-        Where it is empty and it shall ``wait``, so for ``patience`` seconds at most (None: any time).
+        With ``wait`` an empty mailbox is waited for, ``patience`` seconds at most (None: any time).
         """
         while True:
             try:
@@ -195,8 +184,6 @@ class EngineWorker:
             except queue.Empty:
                 return True
             if mail is None:
-                if to_the_end:
-                    continue
                 return False
             mail(core)
             wait = False

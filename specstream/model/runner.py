@@ -30,6 +30,7 @@ from specstream.model.tree import Tree, positions_of
 __all__ = ["ForwardInput", "ModelRunner"]
 
 _WARM_UP_S = 1.0
+_FIRST_CAPACITY = 256  # rows that a growing cache allocates first
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,19 @@ class ModelRunner:
         if self._lean is not None:
             return self._lean.new_cache(capacity)
         return TransformersCache(self.model.config, capacity)
+
+    def cache_bytes(self, tokens: int) -> int:
+        """Bytes of keys and values that the cache of one sequence of ``tokens`` tokens holds.
+
+        A growing cache doubles its capacity, so a sequence may hold twice what its tokens fill.
+        """
+        text = self.model.config.get_text_config()
+        heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        row: int = 2 * text.num_hidden_layers * heads * head_dim * self.dtype.itemsize
+        if self.fixed_width:
+            return row * (self.context_length + 4 * self.fixed_width)
+        return row * max(_FIRST_CAPACITY, 1 << (tokens - 1).bit_length())
 
     def forward(self, inputs: Sequence[ForwardInput]) -> list[Tensor]:
         """Append tokens to each sequence and return its logits, ``[keep, vocab_size]`` each.

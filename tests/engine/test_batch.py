@@ -155,13 +155,13 @@ def test_whoever_is_ready_advances_in_every_step(kind: str) -> None:
                 inbox.read_all()
         ready = [r for r in core.scheduler.running if r.stats.rounds and not r.delivery.parked]
         rounds = {r.id: r.stats.rounds for r in ready}
-        tokens = {r.id: r.generated for r in ready}
+        tokens = {r.id: r.sequence.generated for r in ready}
         at = len(passes.all)
         core.step()
         assert len(passes.all) <= at + 1
         for request in ready:
             assert request.stats.rounds == rounds[request.id] + 1
-            assert request.generated > tokens[request.id]
+            assert request.sequence.generated > tokens[request.id]
     assert all(request.finish_reason == "length" for request, _ in asked)
     for text, (request, inbox) in zip(TEXTS, asked):
         assert inbox.token_ids == alone(text)[: request.params.max_tokens]

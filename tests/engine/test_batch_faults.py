@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from specstream.engine.loop import EngineCore
 from specstream.engine.request import Request
+from specstream.engine.step import EngineCore
 from specstream.errors import EngineFailed, ModelBroken, RequestError, SamplingError
 from specstream.model.runner import ForwardInput
 from specstream.types import SamplingParams
@@ -25,7 +25,8 @@ def spoil(core: EngineCore, victim: Request, row: int | None) -> None:
     def spoiled(inputs: Sequence[ForwardInput]) -> list[Tensor]:
         made = forward(inputs)
         for index, item in enumerate(inputs):
-            if victim.slot_state is not None and item.cache is victim.slot_state.cache:
+            held = victim.sequence.held
+            if held is not None and item.cache is held.cache:
                 made[index] = made[index].clone()
                 made[index][-1 if row is None else row, 3] = torch.nan
         return made

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from specstream.engine.loop import EngineCore
-from specstream.engine.prefill import Pace
+from specstream.engine.prefill import PrefillBudget
 from specstream.engine.request import Request
+from specstream.engine.step import EngineCore
 from tests.batches import KINDS, TEXTS, Passes, alone, greedy, make
 from tests.tiny import Inbox, ask, run_until_idle
 
@@ -14,7 +14,7 @@ from tests.tiny import Inbox, ask, run_until_idle
 def newcomer_beside(
     kind: str, budget: int, monkeypatch: pytest.MonkeyPatch, prompt: str
 ) -> tuple[EngineCore, Passes, list[tuple[Request, Inbox]], tuple[Request, Inbox]]:
-    monkeypatch.setattr(Pace, "budget", lambda self, most, proposed: min(most, budget))
+    monkeypatch.setattr(PrefillBudget, "tokens", lambda self, most, proposed: min(most, budget))
     core = make(kind, max_running=5)
     passes = Passes(core)
     asked = [ask(core, text, greedy(150)) for text in TEXTS[:3]]
@@ -113,15 +113,15 @@ def test_the_pace_is_asked_with_what_is_proposed_and_told_what_was_read(
     asked: list[int] = []
     told: list[tuple[int, bool]] = []
 
-    def budget(self: Pace, most: int, proposed: int) -> int:
+    def budget(self: PrefillBudget, most: int, proposed: int) -> int:
         asked.append(proposed)
         return 16
 
-    def observe(self: Pace, ms: float, read: int, *, beside: bool) -> None:
+    def observe(self: PrefillBudget, ms: float, read: int, *, beside: bool) -> None:
         told.append((read, beside))
 
-    monkeypatch.setattr(Pace, "budget", budget)
-    monkeypatch.setattr(Pace, "observe", observe)
+    monkeypatch.setattr(PrefillBudget, "tokens", budget)
+    monkeypatch.setattr(PrefillBudget, "observe", observe)
     core = make("draft", max_running=3)
     first, inbox = ask(core, TEXTS[0], greedy(60))
     core.step()

@@ -157,7 +157,7 @@ def test_an_end_that_the_model_has_no_row_for_is_none(tmp_path: Path) -> None:
     )
     request, inbox = ask(core, "hello", SamplingParams(max_tokens=4, min_tokens=4))
     run_until_idle(core)
-    assert request.eos_ids == {EOS, 5} and len(inbox.token_ids) == 4
+    assert request.sequence.eos_ids == {EOS, 5} and len(inbox.token_ids) == 4
 
 
 @pytest.mark.parametrize("stop", [1, 3, 4], ids=["at once", "behind the target", "in the draft"])

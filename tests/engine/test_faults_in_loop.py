@@ -109,3 +109,15 @@ def test_weights_that_give_no_numbers_are_named() -> None:
     _, inbox = ask(core, "abc", SamplingParams())
     run_until_idle(core)
     assert isinstance(inbox.errors[0], ModelBroken)
+
+
+def test_a_commit_that_breaks_in_the_last_round_does_not_leave_its_consumer_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core = make_core(MODEL, TOKENIZER, OffProposer(), eos_ids=())
+    request, inbox = ask(core, "abc", SamplingParams(max_tokens=2))
+    core.step()
+    monkeypatch.setattr(request.sequence.cache, "keep_path", explode)
+    core.step()
+    assert [type(error) for error in inbox.errors] == [EngineFailed]
+    assert request.finish_reason is None and core.slots.in_use == 0

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import NoRepeatNGramLogitsProcessor, TopKLogitsWarper
 
 from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerConfig
-from specstream.engine.loop import EngineCore
+from specstream.engine.step import EngineCore
 from specstream.errors import RequestError, SamplingError, SpecstreamError
 from specstream.model.invariance import find_fixed_width
 from specstream.model.runner import ModelRunner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specstream.engine.loop import EngineCore
+from specstream.engine.step import EngineCore
 from specstream.errors import ConsumerStalled, EngineError
 from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams

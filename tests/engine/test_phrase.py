@@ -12,9 +12,16 @@ def read(text: str, step: int = 1, lengths: PhraseLengths | None = None) -> int 
     phrase = FirstPhrase(lengths or PhraseLengths())
     for count in range(1, -(-len(text) // step) + 1):
         phrase.read(text[: count * step], count)
-        if phrase.left(count) is None:
+        if phrase.left is None:
             return count
     return None
+
+
+def left(lengths: PhraseLengths, tokens: int) -> int | None:
+    """What is expected of a phrase that hasn't ended after so many tokens."""
+    phrase = FirstPhrase(lengths)
+    phrase.read("", tokens)
+    return phrase.left
 
 
 @pytest.mark.parametrize(
@@ -48,32 +55,32 @@ def test_what_follows_the_first_phrase_is_not_read() -> None:
     usual = lengths.usual
     phrase.read("A first phrase. And a second one. And", 11)
     assert lengths.usual == usual
-    assert phrase.left(11) is None
+    assert phrase.left is None
 
 
 def test_the_usual_length_is_learned() -> None:
     lengths = PhraseLengths()
     for _ in range(100):
         FirstPhrase(lengths).read("A first phrase. And", 30)
-    assert FirstPhrase(lengths).left(0) == 30
-    assert FirstPhrase(lengths).left(12) == 18
+    assert FirstPhrase(lengths).left == 30
+    assert left(lengths, 12) == 18
     for _ in range(100):
         FirstPhrase(lengths).read("A first phrase. And", 5)
-    assert FirstPhrase(lengths).left(0) == 5
+    assert FirstPhrase(lengths).left == 5
 
 
 def test_a_phrase_that_is_longer_than_usual_is_not_believed_to_end_with_the_next_token() -> None:
     """Half of all phrases are; drafting must not stop for the rest of them."""
-    phrase = FirstPhrase(PhraseLengths())
-    assert phrase.left(0) == 12
-    left = [phrase.left(tokens) for tokens in range(60)]
-    assert all(now is not None and now >= 3 for now in left)
-    assert left == sorted(left, key=lambda n: -(n or 0))
+    lengths = PhraseLengths()
+    found = [left(lengths, tokens) for tokens in range(60)]
+    assert found[0] == 12
+    assert all(now is not None and now >= 3 for now in found)
+    assert found == sorted(found, key=lambda n: -(n or 0))
 
 
 def test_there_is_always_something_left_of_the_shortest_phrases() -> None:
     lengths = PhraseLengths()
     for _ in range(200):
         lengths.add(1)
-    assert FirstPhrase(lengths).left(0) == 1
-    assert FirstPhrase(lengths).left(5) == 1
+    assert FirstPhrase(lengths).left == 1
+    assert left(lengths, 5) == 1

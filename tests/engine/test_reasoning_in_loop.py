@@ -8,8 +8,8 @@ import pytest
 from tokenizers import AddedToken
 
 from specstream.config import EngineConfig
-from specstream.engine.loop import EngineCore
 from specstream.engine.request import Request
+from specstream.engine.step import EngineCore
 from specstream.model.runner import ModelRunner
 from specstream.pipeline.token_map import TokenMap
 from specstream.speculation.proposers.off import OffProposer

@@ -1,59 +1,64 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 
+from specstream.engine.request import Delivery, Request
 from specstream.engine.scheduler import Scheduler
 from specstream.errors import EngineBusy
+from specstream.types import SamplingParams
 
 
-@dataclass
-class FakeDelivery:
-    parked: bool = False
-    read: int = 0
+def asked(session: str | None = None) -> Request:
+    return Request([], SamplingParams(), Delivery(lambda item: None, 1), session=session)
 
 
-@dataclass(eq=False)
-class FakeRequest:
-    session: str | None = None
-    delivery: FakeDelivery = field(default_factory=FakeDelivery)
+def park(request: Request, parked: bool = True) -> None:
+    request.delivery.sent = request.delivery.read + parked
+
+
+def admit(scheduler: Scheduler) -> list[Request]:
+    """Start all that can start."""
+    started = []
+    while (request := scheduler.next()) is not None:
+        scheduler.start(request)
+        started.append(request)
+    return started
 
 
 def test_places_go_to_the_oldest_and_the_line_is_bounded() -> None:
-    scheduler: Scheduler[FakeRequest] = Scheduler(max_running=2, max_waiting=1)
-    first, second, third = FakeRequest(), FakeRequest(), FakeRequest()
+    scheduler = Scheduler(max_running=2, max_waiting=1)
+    first, second, third = asked(), asked(), asked()
     for request in (first, second, third):
         scheduler.submit(request)
     with pytest.raises(EngineBusy, match="try again"):
-        scheduler.submit(FakeRequest())
-    assert scheduler.admit() == [first, second]
-    assert scheduler.schedule() == [first, second]
+        scheduler.submit(asked())
+    assert admit(scheduler) == [first, second]
+    assert scheduler.ready() == [first, second]
     scheduler.retire(first)
     scheduler.retire(first)
-    assert scheduler.admit() == [third]
+    assert admit(scheduler) == [third]
 
 
 def test_a_parked_request_keeps_its_place_but_costs_no_step() -> None:
-    scheduler: Scheduler[FakeRequest] = Scheduler(2, 2)
-    slow, quick = FakeRequest(), FakeRequest()
+    scheduler = Scheduler(2, 2)
+    slow, quick = asked(), asked()
     scheduler.submit(slow)
     scheduler.submit(quick)
-    scheduler.admit()
-    slow.delivery.parked = True
-    assert scheduler.schedule() == [quick]
-    slow.delivery.parked = False
-    assert scheduler.schedule() == [slow, quick]
+    admit(scheduler)
+    park(slow)
+    assert scheduler.ready() == [quick]
+    park(slow, False)
+    assert scheduler.ready() == [slow, quick]
 
 
 def test_a_session_is_served_in_order_and_lets_others_pass() -> None:
-    scheduler: Scheduler[FakeRequest] = Scheduler(3, 3)
-    turn, next_turn, other = FakeRequest("a"), FakeRequest("a"), FakeRequest("b")
+    scheduler = Scheduler(3, 3)
+    turn, next_turn, other = asked("a"), asked("a"), asked("b")
     for request in (turn, next_turn, other):
         scheduler.submit(request)
-    assert scheduler.admit() == [turn, other]
+    assert admit(scheduler) == [turn, other]
     scheduler.retire(turn)
-    assert scheduler.admit() == [next_turn]
+    assert admit(scheduler) == [next_turn]
 
 
 class Clock:
@@ -64,38 +69,39 @@ class Clock:
         return self.seconds
 
 
-def crowd(clock: Clock, running: int, parked: int, waiting: int) -> Scheduler[FakeRequest]:
+def crowd(clock: Clock, running: int, parked: int, waiting: int) -> Scheduler:
     """Two places, and two more for parked ones, for which nobody waits longer than 10 s."""
-    scheduler: Scheduler[FakeRequest] = Scheduler(2, 8, 2, 10.0, clock)
+    scheduler = Scheduler(2, 8, 2, 10.0, clock)
     for _ in range(parked):
-        slow = FakeRequest()
+        slow = asked()
         scheduler.submit(slow)
-        scheduler.admit()
-        slow.delivery.parked = True
+        admit(scheduler)
+        park(slow)
     for _ in range(running + waiting):
-        scheduler.submit(FakeRequest())
-    scheduler.admit()
+        scheduler.submit(asked())
+    admit(scheduler)
     assert (len(scheduler.running), len(scheduler.waiting)) == (running + parked, waiting)
     return scheduler
 
 
-def test_who_reads_nothing_is_in_the_way_after_a_while_the_longest_first() -> None:
+def test_a_request_that_nobody_reads_is_stalled_after_a_while_the_longest_unread_first() -> None:
     clock = Clock()
     scheduler = crowd(clock, 0, 4, 1)
     first, second, third, fourth = scheduler.running
     clock.seconds = 4.0
-    first.delivery.read += 1  # and is parked again since
-    scheduler.admit()
+    first.delivery.read += 1
+    park(first)  # and is parked again since
+    admit(scheduler)
     assert scheduler.patience() == 6.0
     clock.seconds = 9.9
-    assert scheduler.in_the_way() is None
+    assert scheduler.stalled() is None
     clock.seconds = 10.0
     assert scheduler.patience() == 0.0
-    assert scheduler.in_the_way() is second
+    assert scheduler.stalled() is second
     scheduler.retire(second)
-    assert len(scheduler.admit()) == 1  # one place is enough
+    assert len(admit(scheduler)) == 1  # one place is enough
     clock.seconds = 1000.0
-    assert scheduler.in_the_way() is None and scheduler.patience() is None
+    assert scheduler.stalled() is None and scheduler.patience() is None
 
 
 @pytest.mark.parametrize(("running", "parked", "waiting"), [(0, 4, 0), (2, 2, 3), (2, 1, 3)])
@@ -106,40 +112,42 @@ def test_who_keeps_nobody_out_may_be_read_whenever_its_consumer_likes(
     clock = Clock()
     scheduler = crowd(clock, running, parked, waiting)
     clock.seconds = 1e6
-    scheduler.admit()
-    assert scheduler.in_the_way() is None and scheduler.patience() is None
+    admit(scheduler)
+    assert scheduler.stalled() is None and scheduler.patience() is None
 
 
-def test_an_unread_turn_is_in_the_way_of_the_next_one_only() -> None:
+def test_an_unread_turn_holds_up_the_next_one_only() -> None:
     clock = Clock()
-    scheduler: Scheduler[FakeRequest] = Scheduler(4, 8, 4, 10.0, clock)
-    other, turn, next_turn = FakeRequest("b"), FakeRequest("a"), FakeRequest("a")
+    scheduler = Scheduler(4, 8, 4, 10.0, clock)
+    other, turn, next_turn = asked("b"), asked("a"), asked("a")
     for request in (other, turn, next_turn):
         scheduler.submit(request)
-    scheduler.admit()
-    other.delivery.parked = turn.delivery.parked = True
-    scheduler.admit()
-    assert scheduler.in_the_way() is None
+    admit(scheduler)
+    park(other)
+    park(turn)
+    admit(scheduler)
+    assert scheduler.stalled() is None
     clock.seconds = 11.0
-    assert scheduler.in_the_way() is turn
+    assert scheduler.stalled() is turn
     scheduler.retire(turn)
-    assert scheduler.admit() == [next_turn]
-    assert scheduler.in_the_way() is None
+    assert admit(scheduler) == [next_turn]
+    assert scheduler.stalled() is None
 
 
 def test_the_time_counts_from_when_the_consumer_fell_behind() -> None:
     clock = Clock()
     scheduler = crowd(clock, 0, 4, 1)
     late = scheduler.running[0]
-    late.delivery.parked = False
+    park(late, False)
     clock.seconds = 9.0
-    scheduler.admit()
-    late.delivery.parked = True
+    admit(scheduler)
+    park(late)
     clock.seconds = 9.5
-    scheduler.admit()
+    admit(scheduler)
     clock.seconds = 15.0
     for request in scheduler.running[1:]:
         request.delivery.read += 1
-    scheduler.admit()
-    assert scheduler.in_the_way() is None
+        park(request)
+    admit(scheduler)
+    assert scheduler.stalled() is None
     assert scheduler.patience() == 4.5

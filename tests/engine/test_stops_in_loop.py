@@ -14,9 +14,9 @@ import torch
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerConfig
-from specstream.engine.loop import EngineCore
+from specstream.engine import commit
 from specstream.engine.request import Request
-from specstream.engine.rounds import Rounds
+from specstream.engine.step import EngineCore
 from specstream.engine.stops import StopMatcher
 from specstream.metrics import SpecStats
 from specstream.model.noise import gumbel_max
@@ -299,11 +299,13 @@ def test_a_reply_ends_where_the_reference_ends(kind: str, mode: str) -> None:
     assert (seen["sampled"] > 100) == (mode == "reproducible")
 
 
-def _takes_the_whole_block(request: Request, verdict: Verdict) -> tuple[str, list[int], None]:
+def _takes_the_whole_block(
+    request: Request, verdict: Verdict, faults: object
+) -> tuple[str, list[int], None]:
     text, ends = "", []
     for token in verdict.tokens:
-        text += request.take(token)
-        ends.append(len(request.decoded))
+        text += commit.take_token(request, token)
+        ends.append(len(request.output.decoded))
     return text, ends, None
 
 
@@ -325,7 +327,7 @@ _ADD, _COUNT = StopMatcher.add, SpecStats.count_round
 @pytest.mark.parametrize(
     ("owner", "name", "bug"),
     [
-        (Rounds, "_take", staticmethod(_takes_the_whole_block)),
+        (commit, "_take", _takes_the_whole_block),
         (TableCache, "rollback_to", _keeps_rows),
         (SpecStats, "count_round", _counts_all),
         (StopMatcher, "add", _always_searches),
@@ -334,7 +336,7 @@ _ADD, _COUNT = StopMatcher.add, SpecStats.count_round
     ],
 )
 def test_a_planted_bug_is_found(
-    owner: type, name: str, bug: object, monkeypatch: pytest.MonkeyPatch
+    owner: object, name: str, bug: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner, name, bug)
     with pytest.raises(AssertionError):
@@ -376,7 +378,7 @@ def check_memory(world: World, request: Request, session: str, rows: int) -> Non
         assert len(inner._sequences) <= 2
         for state in inner._sequences.values():
             assert state.rows == cast(TableCache, state.cache).tokens
-        if request.generated > 1 and request.stats.drafted:
+        if request.sequence.generated > 1 and request.stats.drafted:
             [mine] = [s for s in inner._sequences.values() if s.request_id == request.id]
             common = min(len(mine.rows), len(request.token_ids))
             assert mine.rows[:common] == request.token_ids[:common]

@@ -9,7 +9,7 @@ import torch
 from transformers import BloomConfig, BloomForCausalLM
 
 from specstream.config import EngineConfig
-from specstream.engine.loop import EngineCore
+from specstream.engine.step import EngineCore
 from specstream.errors import ModelUnsupported
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.speculation.proposal import Capabilities, Proposal, Proposer, SpecRequest, States

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from specstream.bench.exactness.gtest import GTest
-from specstream.engine.request import Request
+from specstream.engine import sequence
 from specstream.model.noise import gumbel_max
 from specstream.model.sampling import draw, draw_at, probabilities
 from specstream.speculation.proposal import Proposal, Proposer, SpecRequest, Verdict
@@ -100,7 +100,7 @@ class SharedNoise(Meddling):
 
     def disguise(self, request: Any) -> Any:
         """A copy of the verifier's generator, at its present state."""
-        twin = torch.Generator().set_state(request.generator.get_state())
+        twin = torch.Generator().set_state(request.noise.verifier.get_state())
         return _Drawing(request, lambda probs, position: draw(probs, twin))
 
 
@@ -148,7 +148,9 @@ class KeyedByPosition(Meddling):
 
     def disguise(self, request: Any) -> Any:
         """By seed and position."""
-        return _Drawing(request, lambda probs, position: gumbel_max(probs, request.seed, position))
+        return _Drawing(
+            request, lambda probs, position: gumbel_max(probs, request.noise.seed, position)
+        )
 
 
 def _less_unsure(self: Drafting, device: torch.device) -> Proposal:
@@ -216,12 +218,12 @@ def _unwarped(part: str) -> Callable[..., list[Verdict]]:
     return verify_batch
 
 
-def _same_context(self: Any, logits: Tensor, proposed: Tensor) -> Tensor:
+def _same_context(self: Any, logits: Tensor, contexts: object) -> tuple[Tensor, dict[int, Any]]:
     """Processors that forget the drafted tokens before a position."""
-    if self._processors is None:
-        return logits
-    rows = [self._processors.apply(row, self.token_ids, []) for row in logits]
-    return torch.stack(rows)
+    if self.processors is None:
+        return logits, {}
+    rows = [self.processors.apply(row, self.token_ids, []) for row in logits]
+    return torch.stack(rows), {}
 
 
 def _top_p_first(logits: Tensor, params: SamplingParams) -> Tensor:
@@ -263,7 +265,7 @@ BUGS: Mapping[str, Bug] = {
     "q a position late": Bug(_BLOCK, ShiftedRows),
     "penalties without the accepted prefix": Bug(
         replace(_RATIO, processor="penalties"),
-        patch=lambda: _patched(f"{Request.__module__}.Request.process_rows", _same_context),
+        patch=lambda: _patched(f"{sequence.__name__}.Sequence.process_rows", _same_context),
     ),
     "top-p before the temperature, and twice": Bug(
         replace(_BLOCK, warper="top-p"),

@@ -14,7 +14,7 @@ from torch import Tensor
 from specstream.bench.exactness.gtest import GTest, g_test
 from specstream.bench.exactness.harness import Varying, sample
 from specstream.config import DraftProposerConfig, NgramProposerConfig
-from specstream.engine.loop import EngineCore
+from specstream.engine.step import EngineCore
 from specstream.model.runner import ModelRunner
 from specstream.speculation.policy.records import Explanation, Outcome, Outlook, Plan, RoundTimes
 from specstream.speculation.proposal import Proposer

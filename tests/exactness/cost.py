@@ -38,7 +38,7 @@ def measure_cost(dtype: str, prompts: list[list[Message]], repeats: int) -> dict
             who = "off" if name.endswith("off") else "draft"
             for prompt in prompts:
                 (request,) = run_requests(cores[name], prompt, [_PARAMS], proposer=who)
-                tokens += request.generated
+                tokens += request.sequence.generated
                 kept, drafted = kept + request.stats.accepted, drafted + request.stats.drafted
             accepted[name] = kept / drafted if drafted else 0.0
             if repeat:

@@ -20,8 +20,8 @@ from transformers import LlamaForCausalLM
 
 from specstream.bench.exactness.harness import Varying, run_requests
 from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerConfig
-from specstream.engine.loop import EngineCore
 from specstream.engine.request import Delivery, Request
+from specstream.engine.step import EngineCore
 from specstream.model.invariance import find_fixed_width
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposer

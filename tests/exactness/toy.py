@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from specstream.bench.exactness.harness import AT_ONCE
 from specstream.bench.exactness.reference import Row, next_row
 from specstream.config import EngineConfig
-from specstream.engine.loop import EngineCore
+from specstream.engine.step import EngineCore
 from specstream.model.cache import KVCache
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.speculation.proposal import Proposer

@@ -22,7 +22,7 @@ import torch
 
 from specstream.bench.exactness.gtest import GTest, g_test
 from specstream.bench.exactness.harness import sample
-from specstream.engine.prefill import Pace
+from specstream.engine.prefill import PrefillBudget
 from specstream.speculation.proposal import Proposal, SpecRequest
 from specstream.speculation.proposers.auto import AutoProposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
@@ -57,7 +57,7 @@ CELLS = [
 @pytest.fixture(autouse=True)
 def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who reads when follows the machine's pace, and the dice who asks: here always the same."""
-    monkeypatch.setattr(Pace, "budget", lambda self, most, proposed: min(most, 64))
+    monkeypatch.setattr(PrefillBudget, "tokens", lambda self, most, proposed: min(most, 64))
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)

@@ -11,8 +11,8 @@ import torch
 from specstream.bench.arms.base import Ask, BenchThread
 from specstream.bench.records import Emission, Run
 from specstream.bridge import ThreadBridge
-from specstream.engine.loop import EngineCore
 from specstream.engine.request import Delivery, Request
+from specstream.engine.step import EngineCore
 from specstream.errors import SpecstreamError
 from specstream.session import Engine
 from specstream.types import Chunk, SamplingParams

@@ -14,7 +14,7 @@ from specstream.bench.arms.engine import CoreArm
 from specstream.bench.arms.gguf import GgufArm
 from specstream.config import EngineConfig, parse_config
 from specstream.engine.build import build_engine
-from specstream.engine.loop import EngineCore
+from specstream.engine.step import EngineCore
 from specstream.errors import VocabularyMismatch
 
 __all__ = ["Wanted", "open_arms"]

@@ -10,7 +10,7 @@ from specstream.bench.exactness.harness import Varying, run_requests
 from specstream.bench.exactness.pair import Finding
 from specstream.config import EngineConfig, NgramProposerConfig
 from specstream.engine.build import build_engine
-from specstream.engine.loop import EngineCore
+from specstream.engine.step import EngineCore
 from specstream.errors import ConfigError
 from specstream.model.invariance import rows_alike
 from specstream.speculation.proposal import Proposer

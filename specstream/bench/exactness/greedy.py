@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from specstream.bench.exactness.harness import run_requests
-from specstream.engine.loop import EngineCore
+from specstream.engine.step import EngineCore
 from specstream.errors import OutputError
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.types import Message, SamplingParams
@@ -119,7 +119,7 @@ def compare_greedy(
         if same < len(plain.token_ids) or same < len(drafted.token_ids):
             row = rows[same - at].clone()
             if same - at < min_tokens:
-                row[sorted(plain.eos_ids)] = -torch.inf
+                row[sorted(plain.sequence.eos_ids)] = -torch.inf
             best = row.topk(2).values
             divergences.append(Divergence(name, same - at, float(best[0] - best[1]), here))
     return GreedyReport(len(prompts), tokens, tuple(divergences), noise)

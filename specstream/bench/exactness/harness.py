@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from specstream.engine.loop import EngineCore
 from specstream.engine.request import Delivery, Request
+from specstream.engine.step import EngineCore
 from specstream.speculation.proposal import Proposal, Proposer, SpecRequest, Verdict
 from specstream.types import Message, SamplingParams
 

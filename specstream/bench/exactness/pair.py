@@ -15,7 +15,7 @@ from specstream.bench.exactness.enumeration import Table, enumerate_rule, joint
 from specstream.bench.exactness.gtest import g_test, holm, samples_needed
 from specstream.bench.exactness.harness import run_requests, sample
 from specstream.bench.exactness.reference import next_row
-from specstream.engine.loop import EngineCore
+from specstream.engine.step import EngineCore
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.model.sampling import probabilities
 from specstream.speculation.proposal import Proposer
@@ -113,7 +113,7 @@ class Probe:
 def end_ids_of(core: EngineCore, messages: list[Message]) -> frozenset[int]:
     """The tokens that end a reply of this engine."""
     (request,) = run_requests(core, messages, [SamplingParams(max_tokens=1)], proposer="off")
-    return request.eos_ids
+    return request.sequence.eos_ids
 
 
 def check_rules(core: EngineCore, prompts: Sequence[list[Message]]) -> Finding:

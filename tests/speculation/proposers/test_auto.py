@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specstream.engine.loop import EngineCore
+from specstream.engine.step import EngineCore
 from specstream.model.runner import ModelRunner
 from specstream.speculation.policy.records import Plan
 from specstream.types import SamplingParams

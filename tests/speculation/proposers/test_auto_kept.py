@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from specstream.engine.loop import EngineCore
+from specstream.engine.step import EngineCore
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.speculation.policy.records import Plan
 from specstream.speculation.proposal import StepTimes
@@ -82,7 +82,9 @@ class Watched(TableRunner):
         for item in inputs:
             (slot,) = (s for s, q in proposer._draft._sequences.items() if q.cache is item.cache)
             state = proposer._draft._sequences[slot]
-            (request,) = (r for r in core.scheduler.running if r.slot_state and r.slot == slot)
+            (request,) = (
+                r for r in core.scheduler.running if r.admitted and r.sequence.slot == slot
+            )
             cache: Any = item.cache
             assert isinstance(cache, TableCache)
             held = [*cache.tokens, *item.token_ids.tolist()]
@@ -169,5 +171,5 @@ def test_a_history_that_lost_its_beginning_is_read_afresh_not_from_the_middle() 
     request, _ = ask(core, "xyz" * 33, greedy(12), session="s")  # 99 tokens
     core.step()
     core.step()
-    state = made._draft._sequences[request.slot]
+    state = made._draft._sequences[request.sequence.slot]
     assert request.prompt_length - state.start >= 31

@@ -1,0 +1,162 @@
+"""A verdict becomes committed tokens, a cache of the same length, and one chunk of text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from specstream.engine.request import Request
+from specstream.errors import RequestError, SpecstreamError
+from specstream.speculation.proposal import Proposal, Verdict
+from specstream.types import Chunk, FinishReason, Span
+
+__all__ = ["closing_chunk", "commit"]
+
+
+def commit(
+    request: Request,
+    proposal: Proposal,
+    verdict: Verdict,
+    faults: Mapping[int, SpecstreamError],
+    spans_ms: list[float],
+) -> tuple[Chunk | None, Exception | None]:
+    """Commit a round's tokens up to the first that ends the reply; roll the cache back to them.
+
+    Args:
+        request: One that took a round.
+        proposal: What was verified.
+        verdict: How much of the proposal stands.
+        faults: Errors by row of logits, which count where the reply gets to such a row.
+        spans_ms: The step's drafting, target pass and verification.
+
+    Returns:
+        The chunk of the committed tokens, if any, and the error that ends the request behind them.
+    """
+    began = time.perf_counter()
+    sequence, output, stats = request.sequence, request.output, request.stats
+    before, chars, thought = len(sequence.token_ids), len(output.text), len(output.reasoning.text)
+    draft_ms, verify_ms, sample_ms = spans_ms
+    with request.lock:
+        text, ends, error = _take(request, verdict, faults)
+        del sequence.token_ids[before + len(ends) :]  # a token that broke a criterion isn't kept
+        accepted = min(verdict.accepted, len(ends))
+        sequence.cache.keep_path(before, verdict.path[:accepted])
+        output.text += text
+        stats.count_round(proposal.length, accepted, proposal.source if proposal.length else "")
+        stats.draft_ms += draft_ms
+        stats.verify_ms += verify_ms
+        stats.sample_ms += sample_ms
+        if ends and not request.ttft_ms:
+            request.ttft_ms = request.elapsed_ms()
+    stats.rollback_ms += (time.perf_counter() - began) * 1e3
+    if not ends:
+        return None, error
+    first = before - sequence.prompt_length
+    chunk = Chunk(
+        text=text,
+        token_ids=tuple(sequence.token_ids[before:]),
+        tokens=Span(first, first + len(ends)),
+        chars=Span(chars, chars + len(text)),
+        ends=tuple(ends),
+        round=stats.rounds - 1,
+        drafted=proposal.length,
+        accepted=accepted,
+        t_ms=request.elapsed_ms(),
+        draft_ms=draft_ms,
+        verify_ms=verify_ms,
+        finish_reason=request.finish_reason,
+        reasoning=output.reasoning.text[thought:],
+        reasoning_end=output.reasoning.end,
+    )
+    return chunk, error
+
+
+def _take(
+    request: Request, verdict: Verdict, faults: Mapping[int, SpecstreamError]
+) -> tuple[str, list[int], Exception | None]:
+    """Take tokens one by one, so that a stop or a fault inside the block ends it there.
+
+    Returns the text that became certain, the reply's length in characters after each token, and the
+    fault.
+    """
+    text, ends = "", list[int]()
+    output = request.output
+    rows = (0, *(node + 1 for node in verdict.path))
+    try:
+        for row, token in zip(rows, verdict.tokens, strict=True):
+            if row in faults:
+                raise faults[row]
+            text += take_token(request, token)
+            ends.append(len(output.replied))
+            if request.finish_reason is not None:
+                break
+    except Exception as error:
+        return text, ends, error
+    return text, ends, None
+
+
+def take_token(request: Request, token: int) -> str:
+    """Commit one token; return the text that became certain with it.
+
+    Sets ``finish_reason`` where the token ends the reply: an end-of-sequence or stop id, the end of a
+    stop string, a criterion, or the last token there is room for.
+
+    Raises:
+        RequestError: a ``stop_when`` criterion broke.
+    """
+    sequence, output = request.sequence, request.output
+    params = sequence.params
+    sequence.append(token)
+    ended = token in sequence.eos_ids
+    searching = sequence.generated >= params.min_tokens
+    text = output.add(token, shown=not ended, searching=searching)
+    wanted = bool(params.stop_when) and _criterion_met(request)
+    if not output.stopped:
+        reason: FinishReason | None = None
+        if ended or wanted or token in params.stop_token_ids:
+            reason = "stop"
+        elif sequence.room <= 0:
+            reason = "length"
+        if reason is None:
+            return text
+        request.finish_reason = reason
+        text += output.finish()
+    if output.stopped:
+        request.finish_reason = "stop"
+    return text
+
+
+def _criterion_met(request: Request) -> bool:
+    """Whether a criterion wants to stop; each is asked, whatever the others say."""
+    sequence, output = request.sequence, request.output
+    ids = sequence.token_ids[sequence.prompt_length :]
+    try:
+        criteria = sequence.params.stop_when
+        answers = [bool(criterion(list(ids), output.decoded)) for criterion in criteria]
+    except BaseException as error:  # a CancelledError of theirs must not end the engine's thread
+        raise RequestError(f"a stop_when criterion broke: {error!r}") from error
+    return any(answers)
+
+
+def closing_chunk(request: Request, reason: FinishReason) -> Chunk:
+    """End a request between two rounds: a chunk without tokens, with the text that was held back."""
+    at = chars = thought = end = 0
+    text = reasoning = ""
+    if request.admitted is not None:
+        sequence, output = request.sequence, request.output
+        at, chars, thought = sequence.generated, len(output.text), len(output.reasoning.text)
+        text = output.finish()
+        output.text += text
+        reasoning, end = output.reasoning.text[thought:], output.reasoning.end
+    request.finish_reason = reason
+    return Chunk(
+        text,
+        (),
+        Span(at, at),
+        Span(chars, chars + len(text)),
+        round=request.stats.rounds,
+        t_ms=request.elapsed_ms(),
+        finish_reason=reason,
+        reasoning=reasoning,
+        reasoning_end=end,
+    )

@@ -1,0 +1,151 @@
+"""How requests come and go: the line, admission, delivery, cancelling and failing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from transformers import PreTrainedTokenizerBase
+
+from specstream.config import EngineConfig
+from specstream.engine.admission import Admission
+from specstream.engine.commit import closing_chunk
+from specstream.engine.proposing import Proposing
+from specstream.engine.request import Request
+from specstream.engine.scheduler import Scheduler
+from specstream.engine.slots import Slots, free_memory
+from specstream.errors import ConsumerStalled, EngineFailed, SpecstreamError
+from specstream.model.runner import ModelRunner
+from specstream.speculation.proposal import Proposer
+from specstream.types import Chunk
+
+__all__ = ["Lifecycle"]
+
+_STALLED = (
+    "nobody read this reply for {:g} s while others waited: what was written before can be read, the "
+    "rest is not written; read each reply, or leave its block"
+)
+
+
+class Lifecycle:
+    """Requests from `submit` to their last chunk or error. Lives on the engine's thread."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        target: ModelRunner,
+        tokenizer: PreTrainedTokenizerBase,
+        proposer: Proposer,
+        eos_ids: frozenset[int],
+        now: Callable[[], float],
+        free_bytes: Callable[[], int] | None,
+    ) -> None:
+        self.target = target
+        self.proposing = Proposing(proposer, target)
+        free_bytes = free_bytes or free_memory(target.device)
+        self.slots = Slots(
+            target, config.max_sessions, lambda slot: self.proposing.release(slot), free_bytes
+        )
+        self.admission = Admission(config, target, tokenizer, self.slots, eos_ids)
+        self.scheduler = Scheduler(
+            config.max_running, config.max_waiting, config.max_parked, config.max_parked_s, now
+        )
+        self._stalled = _STALLED.format(config.max_parked_s)
+
+    def submit(self, request: Request) -> None:
+        """Put a request in line; a full line ends it with EngineBusy."""
+        self.drop_cancelled()
+        try:
+            self.scheduler.submit(request)
+        except Exception as error:
+            self.fail(request, error)
+
+    def encoded(self, request: Request, error: BaseException | None) -> None:
+        """A prompt that was encoded on another thread is ready, or can't be encoded."""
+        request.encoding = False
+        if error is not None and not request.over:
+            self.fail(request, error)
+
+    def admit(self) -> bool:
+        """Start waiting requests while there are places and memory; False if none could start.
+
+        A request that can't be admitted ends with a typed error.
+        """
+        moved, self.scheduler.short = False, False
+        while (request := self._next()) is not None:
+            try:
+                if not self.admission.admit(request):
+                    self.scheduler.short = True
+                    continue
+                self.scheduler.start(request)
+            except Exception as error:
+                self.fail(request, error)
+            moved = True
+        return moved
+
+    def _next(self) -> Request | None:
+        """The next to be admitted; a stalled reply in the way of others is ended."""
+        while (request := self.scheduler.next()) is None:
+            stalled = self.scheduler.stalled()
+            if stalled is None:
+                return None
+            self.fail(stalled, ConsumerStalled(self._stalled))
+            self.scheduler.short = False
+        return request
+
+    def deliver(self, request: Request, chunk: Chunk | None, error: BaseException | None) -> None:
+        """Hand a round's chunk to the consumer, then the error that ends the request, if any."""
+        if chunk is not None:
+            began = time.perf_counter()
+            if chunk.finish_reason is not None:
+                self._retire(request)
+            self._send(request, chunk)
+            request.stats.emit_ms += (time.perf_counter() - began) * 1e3
+        if error is not None:
+            self.fail(request, error)
+
+    def fail(self, request: Request, error: BaseException) -> None:
+        """End a request with a typed error."""
+        if not isinstance(error, SpecstreamError):
+            wrapped = EngineFailed(f"the engine broke on this request: {error!r}")
+            wrapped.__cause__ = error
+            error = wrapped
+        request.error, request.finish_reason = error, None
+        self._retire(request)
+        self._send(request, error)
+
+    def fail_all(self, requests: Iterable[Request], error: BaseException) -> None:
+        """End those of the requests that have not ended yet."""
+        for request in requests:
+            if not request.over:
+                self.fail(request, error)
+
+    def drop_cancelled(self) -> None:
+        """End requests whose consumer has left."""
+        for request in [*self.scheduler.running, *self.scheduler.waiting]:
+            if request.delivery.cancelled:
+                self._cancel(request)
+
+    def close(self) -> None:
+        """End every request as cancelled."""
+        for request in [*self.scheduler.running, *self.scheduler.waiting]:
+            self._cancel(request)
+
+    def patience(self) -> float | None:
+        """After a step that advanced nobody: seconds until the next may; None: only after news."""
+        return self.scheduler.patience()
+
+    def _cancel(self, request: Request) -> None:
+        self.deliver(request, closing_chunk(request, "cancelled"), None)
+
+    def _send(self, request: Request, item: Chunk | SpecstreamError) -> None:
+        request.delivery.sent += 1
+        request.delivery.put(item)
+
+    def _retire(self, request: Request) -> None:
+        request.ended_ms = request.elapsed_ms()
+        if request.proposer != "off":
+            request.explanation = self.proposing.explain(request.id)
+            self.proposing.finish(request.id)
+        self.scheduler.retire(request)
+        self.admission.leave(request)

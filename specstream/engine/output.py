@@ -1,0 +1,67 @@
+"""The text of one reply: decoded, without reasoning, cut off at a stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specstream.engine.detokenizer import Decoder, Detokenizer
+from specstream.engine.phrase import FirstPhrase
+from specstream.engine.reasoning import Reasoning
+from specstream.engine.stops import StopMatcher
+
+__all__ = ["Output"]
+
+
+class Output:
+    """Turns committed tokens into the text that is certain.
+
+    Attributes:
+        text: The reply as far as it was given out.
+        decoded: Everything that was written, reasoning and its tags included.
+        replied: The reply, including an end that is still held back.
+        reasoning: What the model wrote for itself.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        stops: Sequence[str],
+        reasoning: Reasoning,
+        phrase: FirstPhrase | None = None,
+    ) -> None:
+        self.text = self.decoded = self.replied = ""
+        self.reasoning = reasoning
+        self._detokenizer = Detokenizer(decoder)
+        self._stops = StopMatcher(stops)
+        self._phrase = phrase
+        self._tokens = 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string has ended the reply."""
+        return self._stops.stopped
+
+    def add(self, token: int, *, shown: bool = True, searching: bool = True) -> str:
+        """The text that became certain with a token; the caller adds it to ``text``.
+
+        Args:
+            token: The next token of the reply.
+            shown: False for an end-of-sequence token, which has no text.
+            searching: False while a stop string may not end the reply yet.
+        """
+        self._tokens += 1
+        decoded = self._detokenizer.add(token) if shown else ""
+        self.decoded += decoded
+        reply = self.reasoning.add(decoded, token)
+        self.replied += reply
+        if self._phrase is not None:
+            self._phrase.read(self.replied, self._tokens - self.reasoning.end)
+        return self._stops.add(reply, searching=searching)
+
+    def finish(self) -> str:
+        """The reply ends here: text held back as half a character, tag or stop string. Idempotent."""
+        rest = self._detokenizer.finish()
+        self.decoded += rest
+        reply = self.reasoning.finish(rest)
+        self.replied += reply
+        return self._stops.add(reply) + self._stops.finish()

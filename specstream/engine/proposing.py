@@ -1,0 +1,144 @@
+"""Everything the engine asks of its proposer. A broken proposer costs only speed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from specstream.engine.prefill import Pass
+from specstream.engine.sequence import Sequence
+from specstream.errors import ProposalError
+from specstream.model.runner import ModelRunner
+from specstream.speculation.checking import checked, marked
+from specstream.speculation.policy.records import Explanation
+from specstream.speculation.proposal import (
+    AdaptiveProposer,
+    Proposal,
+    Proposer,
+    StateReader,
+    States,
+    StepTimes,
+    Verdict,
+)
+
+__all__ = ["Proposing"]
+
+_log = logging.getLogger("specstream.engine")
+_LONGEST_PAUSE = 255  # rounds
+
+
+class Proposing:
+    """Calls a proposer, checks what it returns and catches what it raises.
+
+    An error means an empty proposal. After an error of `propose` the proposer is left alone for a number
+    of rounds that doubles each time. An error type is logged once at level ERROR.
+
+    Attributes:
+        proposer: The proposer.
+        depths: The target's layers whose hidden states it reads; () if it reads none.
+    """
+
+    def __init__(self, proposer: Proposer, target: ModelRunner) -> None:
+        self.proposer = proposer
+        self._adaptive = proposer if isinstance(proposer, AdaptiveProposer) else None
+        self._reader = proposer if isinstance(proposer, StateReader) else None
+        self.depths = proposer.capabilities.hidden_states if self._reader is not None else ()
+        self._device, self._vocab_size = target.device, target.vocab_size
+        self._longest = target.fixed_width - 1 if target.fixed_width else target.context_length
+        self._logged: set[type[Exception]] = set()
+        self._pause = self._rounds_to_pause = 0
+
+    def propose(self, sequences: list[Sequence]) -> list[Proposal]:
+        """One sound proposal for each sequence; empty for one that doesn't speculate."""
+        proposals = [Proposal.empty(self._device) for _ in sequences]
+        if self._rounds_to_pause:
+            self._rounds_to_pause -= 1
+            return proposals
+        # The target adds a token of its own: a proposal as long as the room could never be used up.
+        budget = [min(s.room - 1, self._longest) if s.speculates else 0 for s in sequences]
+        wanted = [i for i, most in enumerate(budget) if most > 0]
+        if not wanted:
+            return proposals
+        made = None
+        with self._sparing():
+            made = self._ask([sequences[i] for i in wanted], [budget[i] for i in wanted])
+        if made is None:
+            for i in wanted:  # its caches may be in any state
+                self.release(sequences[i].slot)
+            self._pause = self._rounds_to_pause = min(2 * self._pause + 1, _LONGEST_PAUSE)
+            return proposals
+        self._pause, trees = 0, self.proposer.capabilities.trees
+        for i, given in zip(wanted, made, strict=True):
+            with self._sparing():
+                proposals[i] = checked(
+                    given, budget[i], self._vocab_size, self._device, trees=trees
+                )
+        return marked(proposals, self._vocab_size)
+
+    def _ask(self, sequences: list[Sequence], budget: list[int]) -> list[Proposal]:
+        made = self.proposer.propose(sequences, budget)
+        if len(made) != len(sequences):
+            raise ProposalError(f"{len(made)} proposals were made for {len(sequences)} requests")
+        return made
+
+    def observe(self, done: Pass, verdicts: list[Verdict]) -> None:
+        """What became of the proposals, and the hidden states of the tokens that stay.
+
+        Called before the tokens are committed.
+        """
+        if any(verdict.malformed for verdict in verdicts):
+            self._complain(ProposalError("token ids or probs are out of range"))
+        with self._sparing():
+            self.proposer.observe(done.sequences, verdicts)
+        if self._reader is not None:
+            with self._sparing():
+                self._reader.read([part.sequence for part in done.parts], _kept(done, verdicts))
+
+    def clock(self, times: StepTimes) -> None:
+        """Tell a proposer that decides by cost how long the step took."""
+        if self._adaptive is not None:
+            with self._sparing():
+                self._adaptive.clock(times)
+
+    def explain(self, request_id: int | None = None) -> Explanation | None:
+        """Why a request is served as it is, or requests in general; None where that is fixed."""
+        if self._adaptive is not None:
+            with self._sparing():
+                return self._adaptive.explain(request_id)
+        return None
+
+    def finish(self, request_id: int) -> None:
+        """A request has ended; its sequence may live on."""
+        if self._adaptive is not None:
+            with self._sparing():
+                self._adaptive.finish(request_id)
+
+    def release(self, slot: int) -> None:
+        """A cache is gone: the proposer may drop what it keeps under this slot."""
+        with self._sparing():
+            self.proposer.release(slot)
+
+    @contextmanager
+    def _sparing(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._complain(error)
+
+    def _complain(self, error: Exception) -> None:
+        log = _log.debug if type(error) in self._logged else _log.error
+        self._logged.add(type(error))
+        traceback = None if isinstance(error, ProposalError) else error
+        log("the proposer broke (%s); decoding goes on without its help", error, exc_info=traceback)
+
+
+def _kept(done: Pass, verdicts: list[Verdict]) -> list[States]:
+    """The states of all prompt tokens that were read, and of a round's accepted tokens."""
+    kept = [States(start, rows) for start, rows in zip(done.starts, done.states, strict=True)]
+    for index, (proposal, verdict) in enumerate(zip(done.proposals, verdicts, strict=True)):
+        if proposal.length:
+            start, rows = done.starts[index], done.states[index]
+            first = rows.shape[0] - proposal.length
+            kept[index] = States(start, rows[[*range(first), *(first + n for n in verdict.path)]])
+    return kept

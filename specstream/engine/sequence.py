@@ -1,0 +1,127 @@
+"""The tokens of one request, and what drafting and verifying them takes."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from specstream.engine.phrase import FirstPhrase
+from specstream.engine.slots import Slot
+from specstream.errors import SpecstreamError
+from specstream.model.cache import KVCache
+from specstream.model.noise import gumbel_max
+from specstream.model.processors import LogitsPipeline
+from specstream.model.sampling import draw
+from specstream.types import SamplingParams
+
+__all__ = ["Noise", "Sequence"]
+
+
+class Noise:
+    """The random numbers of one request.
+
+    Attributes:
+        seed: Seeds both generators and keyed draws.
+        keyed: Draws are functions of seed and position, so that no draft can change the reply.
+        verifier: The verifier's generator, independent of the draft's.
+    """
+
+    def __init__(self, seed: int | None, device: torch.device, *, keyed: bool) -> None:
+        self.seed = secrets.randbits(63) if seed is None else seed
+        self.keyed = keyed
+        self.verifier = torch.Generator(device).manual_seed(self.seed)
+        # Two streams from one seed: an odd multiplier keeps them apart for every seed.
+        draft = (self.seed * 0x9E3779B97F4A7C15 + 1) % 2**63
+        self._draft = torch.Generator(device).manual_seed(draft)
+
+    def draw(self, probs: Tensor, position: int) -> Tensor:
+        """The draft's draw ``[1]`` from ``probs [1, V]`` (see `SpecRequest.draw`)."""
+        if self.keyed:
+            return gumbel_max(probs, self.seed, position)
+        return draw(probs, self._draft)
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Prompt and reply of one request as the models see them; to a proposer it is a `SpecRequest`.
+
+    Attributes:
+        held: The target's cache; None once the request has ended.
+        limit: Maximum length in tokens, prompt included.
+        processors: None where no logits processor is on.
+        phrase: Progress towards the first speakable phrase; None with any other objective.
+        speculates: False turns drafting off.
+        slot: Names the cache, also after it was given back.
+    """
+
+    id: int
+    held: Slot | None
+    token_ids: list[int]
+    params: SamplingParams
+    limit: int
+    noise: Noise
+    eos_ids: frozenset[int] = frozenset()
+    reference_ids: list[int] = field(default_factory=list)
+    processors: LogitsPipeline | None = None
+    phrase: FirstPhrase | None = None
+    speculates: bool = True
+    prompt_length: int = field(init=False)
+    slot: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        assert self.held is not None
+        self.slot, self.prompt_length = self.held.id, len(self.token_ids)
+
+    @property
+    def cache(self) -> KVCache:
+        """The target's cache."""
+        assert self.held is not None
+        return self.held.cache
+
+    @property
+    def unread(self) -> int:
+        """Tokens that the target has not read yet; the last one is always among them."""
+        return len(self.token_ids) - self.cache.length
+
+    @property
+    def generated(self) -> int:
+        """Committed tokens of the reply."""
+        return len(self.token_ids) - self.prompt_length
+
+    @property
+    def room(self) -> int:
+        """How many more tokens the reply may have."""
+        return self.limit - len(self.token_ids)
+
+    @property
+    def phrase_left(self) -> int | None:
+        """About how many tokens the first speakable phrase still lacks (see `FirstPhrase`)."""
+        return self.phrase.left if self.phrase is not None else None
+
+    def draw(self, probs: Tensor, position: int) -> Tensor:
+        """The draft's draw for an absolute position (see `SpecRequest`)."""
+        return self.noise.draw(probs, position)
+
+    def process(self, logits: Tensor, drafted: list[int]) -> Tensor:
+        """Processed logits ``[V]`` after ``token_ids`` and ``drafted``; unprocessed where that fails."""
+        if self.processors is None:
+            return logits
+        return self.processors.apply(logits, self.token_ids, drafted)
+
+    def process_rows(
+        self, logits: Tensor, contexts: list[list[int]]
+    ) -> tuple[Tensor, dict[int, SpecstreamError]]:
+        """Processed logits ``[K + 1, V]``, row j in the context ``contexts[j]``; faults by row."""
+        if self.processors is None:
+            return logits, {}
+        done = self.processors.apply_rows(logits, self.token_ids, contexts)
+        return done.rows, done.faults
+
+    def append(self, token: int) -> None:
+        """Commit one token."""
+        self.token_ids.append(token)
+        if self.processors is not None:
+            self.processors.commit(token)

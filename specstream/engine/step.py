@@ -1,0 +1,169 @@
+"""The engine's step: schedule, propose, verify, commit, emit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from specstream.config import EngineConfig
+from specstream.engine.commit import commit
+from specstream.engine.lifecycle import Lifecycle
+from specstream.engine.prefill import Part, Pass, PrefillBudget, plan_step
+from specstream.engine.proposing import Proposing
+from specstream.engine.request import Request
+from specstream.engine.stopwatch import Stopwatch
+from specstream.engine.verifier import verify
+from specstream.errors import EngineBusy
+from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.transfer import to_device
+from specstream.model.tree_check import check_trees
+from specstream.speculation.policy.records import Explanation
+from specstream.speculation.proposal import Proposal, Proposer, StepTimes
+
+__all__ = ["EngineCore"]
+
+_NO_MEMORY = (
+    "the device ran out of memory in a pass of {} sequences; try again later, shorten the prompt, or "
+    "lower max_running"
+)
+
+
+class EngineCore(Lifecycle):
+    """Serves requests step by step, all on one thread.
+
+    Raises:
+        ModelUnsupported: the proposer makes trees that the target can't verify, or needs hidden states
+            that the target can't give.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        target: ModelRunner,
+        tokenizer: PreTrainedTokenizerBase,
+        proposer: Proposer,
+        eos_ids: frozenset[int],
+        now: Callable[[], float] = time.monotonic,
+        free_bytes: Callable[[], int] | None = None,
+    ) -> None:
+        if proposer.capabilities.trees:
+            check_trees(target)
+        if proposer.capabilities.hidden_states:
+            target.check_states(proposer.capabilities.hidden_states)
+        super().__init__(config, target, tokenizer, proposer, eos_ids, now, free_bytes)
+        self._rule = config.rule
+        self._prefill = PrefillBudget()
+        # A fixed width is the width of every pass, prefill included.
+        self._chunk = target.fixed_width or config.prefill_chunk
+
+    def step(self) -> bool:
+        """Advance every request that can use it by one round; False when none could.
+
+        One pass of the target serves them all: rounds, and the next part of prompts that are still
+        being read. An exception ends the requests of the pass with a typed error and leaves the engine
+        and all others as they were. For many steps be in `torch.inference_mode`: entering it is slow.
+        """
+        if not torch.is_inference_mode_enabled():
+            with torch.inference_mode():
+                return self.step()
+        self.drop_cancelled()
+        admitted = self.admit()
+        ready = self.scheduler.ready()
+        if not ready:
+            return admitted
+
+        began, watch = time.perf_counter(), Stopwatch(self.target.device)
+        proposals = self.proposing.propose([r.sequence for r in ready if r.stats.rounds])
+        watch.mark()
+        parts = self._plan(ready, proposals)
+        try:
+            done = self._forward(parts)
+            watch.mark()
+            verdicts, faults = verify(done, self._rule)
+            watch.mark()
+            self.proposing.observe(done, verdicts)  # queues its device work before the host commits
+            spans_ms = watch.spans_ms()
+            results = zip(done.rounds, done.proposals, verdicts, faults, strict=True)
+            for part, proposal, verdict, broken in results:
+                chunk, error = commit(part.request, proposal, verdict, broken, spans_ms)
+                self.deliver(part.request, chunk, error)
+            self._learn(done, spans_ms, began)
+        except Exception as error:
+            self.fail_all([part.request for part in parts], error)
+        return True
+
+    def _plan(self, ready: list[Request], proposals: list[Proposal]) -> list[Part]:
+        """Who takes a round and who reads how much of its prompt."""
+        budget = self._chunk * len(ready)
+        if proposals and self.target.fixed_width is None:
+            proposed = sum(proposal.length for proposal in proposals)
+            budget = self._prefill.tokens(self._chunk, proposed)
+        empty = Proposal.empty(self.target.device)
+        return plan_step(ready, proposals, chunk=self._chunk, budget=budget, empty=empty)
+
+    def _forward(self, parts: list[Part]) -> Pass:
+        """One target pass. If memory runs out, the youngest request ends and the pass is repeated."""
+        while True:
+            starts = [part.sequence.cache.length for part in parts]
+            try:
+                logits, states = self._run([self._input(part) for part in parts])
+            except torch.OutOfMemoryError:
+                for part, start in zip(parts, starts, strict=True):
+                    part.sequence.cache.rollback_to(start)
+                youngest = max(parts, key=lambda part: part.request.id)
+                # Without a cause: its traceback would keep the pass's tensors alive.
+                error = EngineBusy(_NO_MEMORY.format(len(parts)))
+            else:
+                return Pass(parts, starts, logits, states)
+            self.fail(youngest.request, error)
+            parts = [part for part in parts if part is not youngest]
+            if not parts:
+                return Pass([], [], [], [])
+
+    def _run(self, inputs: list[ForwardInput]) -> tuple[list[Tensor], list[Tensor]]:
+        """Logits of each input and, for a proposer that reads them, its hidden states."""
+        if not self.proposing.depths:
+            return self.target.forward(inputs), []
+        both = self.target.forward_with_states(inputs, self.proposing.depths)
+        return [logits for logits, _ in both], [states for _, states in both]
+
+    def _input(self, part: Part) -> ForwardInput:
+        sequence, proposal = part.sequence, part.proposal
+        at = sequence.cache.length
+        tokens = to_device(sequence.token_ids[at : at + part.tokens], self.target.device)
+        if proposal is None or not proposal.length:
+            return ForwardInput(tokens, sequence.cache)
+        tokens = torch.cat([tokens, proposal.tokens])
+        return ForwardInput(tokens, sequence.cache, 1 + proposal.length, proposal.tree)
+
+    def _learn(self, done: Pass, spans_ms: list[float], began: float) -> None:
+        """Count prefill passes; tell the prefill budget and an adaptive proposer what the step took."""
+        for part in done.parts[len(done.rounds) :]:
+            part.request.stats.prefill_forwards += 1
+        decoding = sum(part.request.stats.rounds > 1 for part in done.rounds)
+        committed = sum(part.tokens for part in done.parts)
+        read = committed - decoding
+        draft_ms, verify_ms, _ = spans_ms
+        self._prefill.observe(verify_ms, read, beside=decoding > 0)
+        # A pass that reads prompts is no sample of a round's cost: no rows are reported then.
+        rows = 0 if read else len(done.rounds)
+        tokens = committed + sum(proposal.length for proposal in done.proposals)
+        total_ms = (time.perf_counter() - began) * 1e3
+        self.proposing.clock(StepTimes(draft_ms, verify_ms, total_ms, rows, tokens))
+
+    def explain(self) -> Explanation | None:
+        """Why requests are served as they are at present; None where that is fixed, or not known."""
+        return self.proposing.explain()
+
+    @property
+    def proposer(self) -> Proposer:
+        """The proposer; may be replaced between two requests."""
+        return self.proposing.proposer
+
+    @proposer.setter
+    def proposer(self, proposer: Proposer) -> None:
+        self.proposing = Proposing(proposer, self.target)
