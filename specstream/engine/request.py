@@ -6,7 +6,7 @@ import itertools
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from specstream.errors import RequestError, SpecstreamError
 from specstream.metrics import Report, SpecStats
 from specstream.model.cache import KVCache
 from specstream.model.noise import gumbel_max
-from specstream.model.processors import LogitsPipeline
+from specstream.model.processors import LogitsPipeline, Processed
 from specstream.model.sampling import draw
 from specstream.speculation.policy.records import Explanation
 from specstream.speculation.proposal import Proposal
@@ -151,7 +151,7 @@ class Request:
             return gumbel_max(probs, self.seed, position)
         return draw(probs, self._generators[1])
 
-    def process(self, logits: Tensor, drafted: list[int]) -> Tensor:
+    def process(self, logits: Tensor, drafted: Sequence[int] | Tensor) -> Tensor:
         """Processed logits ``[V]`` of the position after ``token_ids`` and ``drafted``.
 
         Where processing fails they are the logits as they were; the verifier decides if that matters.
@@ -160,17 +160,11 @@ class Request:
             return logits
         return self._processors.apply(logits, self.token_ids, drafted)
 
-    def process_rows(self, logits: Tensor, proposal: Proposal) -> Tensor:
-        """Processed logits ``[K + 1, V]``, each row in the context of the proposed tokens before it.
-
-        ``faults`` are then those of these rows.
-        """
-        self.faults = {}
+    def process_rows(self, logits: Tensor, proposal: Proposal) -> Processed:
+        """Processed logits ``[K + 1, V]``, each row in the context of the proposed tokens before it."""
         if self._processors is None:
-            return logits
-        done = self._processors.apply_rows(logits, self.token_ids, proposal.contexts())
-        self.faults = done.faults
-        return done.rows
+            return Processed(logits)
+        return self._processors.apply_rows(logits, self.token_ids, proposal.tokens, proposal.paths)
 
     @property
     def phrase_left(self) -> int | None:

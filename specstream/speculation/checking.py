@@ -56,7 +56,7 @@ def checked(
     for tensor in (tokens, probs):
         if tensor is not None and (tensor.device != device or tensor.layout != torch.strided):
             raise ProposalError(f"proposals must be dense and on {device}, not {_kind(tensor)}")
-    if tree is not None or free_to_look(tokens):  # a tree is made on the host: looking costs little
+    if free_to_look(tokens):
         if not all(0 <= token < vocab_size for token in tokens.tolist()):
             raise ProposalError(f"token ids must be 0 to {vocab_size - 1}: {tokens.tolist()}")
         if probs is not None and not bool(distributions(probs).all()):
