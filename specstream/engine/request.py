@@ -201,8 +201,6 @@ class Request:
         """
         assert self._detokenizer is not None and self._stops is not None
         self.token_ids.append(token)
-        if self._processors is not None:
-            self._processors.commit(token)
         ended = token in self.eos_ids
         decoded = "" if ended else self._detokenizer.add(token)
         self.decoded += decoded

@@ -1,8 +1,8 @@
 """Gumbel-max sampling with noise that is keyed by (seed, absolute position, token).
 
-Position t is drawn as argmax(log p + G_t); G_t depends on the seed and on t only. So a reply is a function
-of the seed and the target: no draft, block length or other request can change it. Shared between draft
-and target, it is the drafter-invariant coupling of Daliri, Musco and Suresh 2024.
+Position t is drawn as argmax(log p + G_t); G_t depends on the seed and on t only. So a reply is a
+function of the seed and the target: no draft and no other request can change it. Shared between
+draft and target, it is the drafter-invariant coupling of Daliri, Musco and Suresh 2024.
 """
 
 from __future__ import annotations

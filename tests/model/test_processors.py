@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -45,11 +45,8 @@ ENDS = frozenset({EOS, 7})
 Oracle = Callable[[list[int], int, Tensor], Tensor]
 
 
-def pipeline(params: SamplingParams, prompt: list[int], reply: Sequence[int]) -> LogitsPipeline:
-    made = LogitsPipeline(params, TOKENIZER, prompt, WIDTH, ENDS, torch.device("cpu"))
-    for token in reply:
-        made.commit(token)
-    return made
+def pipeline(params: SamplingParams, prompt: list[int]) -> LogitsPipeline:
+    return LogitsPipeline(params, TOKENIZER, prompt, WIDTH, ENDS, torch.device("cpu"))
 
 
 def oracle(params: SamplingParams, context: list[int], prompt_length: int, row: Tensor) -> Tensor:
@@ -101,7 +98,7 @@ def test_an_example_is_another_value_and_is_applied(name: str) -> None:
     assert params.processing == ((name,) if parameter.stage == "logits" else ())
     row = torch.linspace(-2, 3, WIDTH)
     if parameter.stage == "logits":
-        made = pipeline(params, LETTERS, LETTERS[:1])
+        made = pipeline(params, LETTERS)
         assert not torch.equal(made.apply(row, LETTERS + LETTERS[:1], []), row)
     changed = probabilities(row, params) - probabilities(row, SamplingParams(1.0))
     assert bool(changed.any()) == (parameter.stage == "warper")
@@ -138,7 +135,7 @@ def compare(values: dict[str, Any], seed: int, apply: Callable[..., Tensor]) -> 
     drafted = rng.choices(LETTERS, k=rng.randint(1, 6))
     logits = torch.randn(len(drafted) + 1, WIDTH, generator=torch.Generator().manual_seed(seed)) * 4
     logits[:, -3:] = -torch.inf if "logit_bias" not in values else 0.0
-    ours = apply(pipeline(params, prompt, reply), logits, prompt + reply, drafted)
+    ours = apply(pipeline(params, prompt), logits, prompt + reply, drafted)
     for row in range(len(drafted) + 1):
         wanted = oracle(params, prompt + reply + drafted[:row], len(prompt), logits[row])
         torch.testing.assert_close(ours[row], wanted, atol=1e-5, rtol=1e-5)
@@ -192,13 +189,13 @@ def test_a_row_has_the_same_bits_alone_among_others_and_once_committed() -> None
     for seed in range(80):
         params = SamplingParams(**mixture(rng))
         ids, drafted = rng.choices(LETTERS, k=6), rng.choices(LETTERS, k=4)
-        made = pipeline(params, ids, ())
+        made = pipeline(params, ids)
         logits = torch.randn(5, WIDTH, generator=torch.Generator().manual_seed(seed))
         kept = logits.clone()
         rows = honest(made, logits, ids, drafted)
         for row in range(5):
             assert torch.equal(rows[row], made.apply(logits[row], ids, drafted[:row]))
-            later = pipeline(params, ids, drafted[:row])
+            later = pipeline(params, ids)
             assert torch.equal(rows[row], later.apply(logits[row], ids + drafted[:row], []))
         assert torch.equal(logits, kept)  # the model's own rows are left alone
 
@@ -211,7 +208,7 @@ def test_rows_of_a_tree_follow_their_own_path() -> None:
     contexts = [[int(tokens[node]) for node in path] for path in paths]
     assert contexts == [[], [a], [b], [a, c], [a, b], [b, a]]
     assert Proposal(tokens[:2]).paths == [(), (0,), (0, 1)]
-    made = pipeline(params, [c], [c])
+    made = pipeline(params, [c])
     logits = torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(0))
     rows = made.apply_rows(logits, [c, c], tokens, paths).rows
     for row, context in enumerate(contexts):
@@ -241,7 +238,7 @@ def test_any_processor_of_transformers_works(name: str) -> None:
 def rows_of(params: SamplingParams, drafted: list[int], logits: Tensor | None = None) -> Processed:
     count = len(drafted) + 1
     logits = torch.zeros(count, WIDTH) if logits is None else logits
-    made = pipeline(params, LETTERS, ())
+    made = pipeline(params, LETTERS)
     return made.apply_rows(
         logits, LETTERS, torch.tensor(drafted, dtype=torch.int64), [range(j) for j in range(count)]
     )
@@ -318,7 +315,7 @@ def test_logits_that_are_no_numbers_are_the_models_fault() -> None:
 )
 def test_what_the_model_can_not_honour_is_refused(values: dict[str, Any], named: str) -> None:
     with pytest.raises(SamplingError, match=named):
-        pipeline(SamplingParams(**values), LETTERS, ())
+        pipeline(SamplingParams(**values), LETTERS)
 
 
 @pytest.mark.parametrize(

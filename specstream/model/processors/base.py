@@ -1,33 +1,24 @@
-"""What a processor is, what it gets of the model, and what it knows of the rows it processes."""
+"""What a processor is, what it may need of the model, and what it knows of the rows it processes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from specstream.errors import SpecstreamError
 from specstream.model.transfer import to_device
-from specstream.params import SamplingParams
 
 __all__ = ["Context", "ModelFacts", "Processor"]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What processors may need besides the parameters.
-
-    Attributes:
-        tokenizer: The target's.
-        prompt_ids: The request's prompt.
-        vocab_size: Width of the logits.
-        end_ids: The model's own end-of-sequence ids.
-        device: Where the logits are.
-    """
+    """The target's tokenizer, the prompt, the width of the logits, the model's own ends, the device."""
 
     tokenizer: Any
     prompt_ids: Sequence[int]
@@ -40,17 +31,17 @@ class ModelFacts:
 class Context:
     """The tokens before n rows: row j follows ``token_ids`` and ``tokens[i] for i in paths[j]``.
 
-    The device may not have computed the proposed tokens yet; only `host_tokens` waits for it.
-
     Attributes:
         token_ids: The prompt and the committed tokens.
-        tokens: ``[K]`` int64 on the logits' device, the proposed tokens of a chain or tree.
-        paths: For each row the indices of the proposed tokens before it, from the root down.
+        committed: The same on the logits' device, ``[m]``.
+        tokens: ``[K]`` int64 there: the proposed tokens, maybe not computed yet.
+        paths: For each row the indices of the proposed tokens before it.
         may_wait: Whether values on the device may be read: on a CPU, or to explain an error.
-        faults: Errors by row. Such a row becomes NaN; the error counts if the reply gets to it.
+        faults: Errors by row. Such a row becomes NaN; its error counts if the reply gets to it.
     """
 
     token_ids: list[int]
+    committed: Tensor
     tokens: Tensor
     paths: Sequence[Sequence[int]]
     may_wait: bool
@@ -58,65 +49,41 @@ class Context:
 
     @cached_property
     def host_tokens(self) -> list[int]:
-        """The proposed tokens, read from the device."""
+        """The proposed tokens, read from the device: the one attribute that waits for it."""
         ids: list[int] = self.tokens.tolist()
         return ids
 
-    @cached_property
-    def committed(self) -> Tensor:
-        """``token_ids`` on the device."""
-        return to_device(self.token_ids, self.tokens.device)
-
-    def ids(self, row: int) -> Tensor:
-        """``[m]``: all tokens before a row."""
-        path = to_device(list(self.paths[row]), self.tokens.device)
-        return torch.cat([self.committed, self.tokens[path]])
-
-    def proposed(self) -> Tensor:
-        """``[n, D]``: the proposed tokens before each row; -1 at the end of shorter ones."""
+    def ids(self, start: int = 0) -> Tensor:
+        """``[n, m]``: the tokens before each row from position ``start`` on; -1 behind shorter ones."""
+        count = len(self.tokens)
         width = max(map(len, self.paths))
-        empty = self.tokens.shape[0]
-        return self._gather([], [[*p, *[empty] * (width - len(p))] for p in self.paths])
+        index = [[*path, *[count] * (width - len(path))] for path in self.paths]
+        near = self.committed[start:].expand(len(self.paths), -1)
+        return torch.cat([near, self._gather(self.tokens, index)], 1)
 
-    def tail(self, count: int) -> Tensor:
+    def last(self, count: int) -> Tensor:
         """``[n, count]``: the last tokens before each row; -1 in front of shorter ones."""
-        near = self.token_ids[max(0, len(self.token_ids) - count) :]
-        first, empty = self.tokens.shape[0], self.tokens.shape[0] + len(near)
-        rows = [[*[empty] * count, *range(first, empty), *path] for path in self.paths]
-        return self._gather(near, [row[len(row) - count :] for row in rows])
+        near = self.committed[max(0, len(self.committed) - count) :]
+        known = torch.cat([near, self.tokens])
+        rows = [[*range(len(near)), *(len(near) + i for i in path)] for path in self.paths]
+        padded = [[*[len(known)] * count, *row] for row in rows]
+        return self._gather(known, [row[len(row) - count :] for row in padded])
 
-    def _gather(self, near: list[int], index: list[list[int]]) -> Tensor:
-        """Entries of the proposed tokens, ``near`` and -1, one behind the other."""
-        device = self.tokens.device
-        return torch.cat([self.tokens, to_device([*near, -1], device)])[to_device(index, device)]
+    def _gather(self, known: Tensor, index: list[list[int]]) -> Tensor:
+        """Entries of ``known``; -1 for the index one past its end."""
+        padded = torch.cat([known, known.new_full((1,), -1)])
+        return padded[to_device(index, known.device)]
 
 
+@dataclass(frozen=True, slots=True)
 class Processor:
-    """Changes the logits of one request. A class per sampling parameter, or for a few of one kind.
+    """One step on the way from the model's logits to those that are sampled from.
 
-    Rows must not depend on which others are processed along with them, to the last bit. A processor that
-    needs the values of proposed tokens computes on the device where it can: reading them there
-    (`Context.host_tokens`) costs a wait in every round.
+    Attributes:
+        name: What error messages call it.
+        apply: Changes ``rows [n, V]`` float32 in place. A row must not depend on the other rows, to the
+            last bit. Works on the device where possible: `Context.host_tokens` costs a wait a round.
     """
 
     name: str
-    """What error messages call it."""
-
-    def __init__(self, params: SamplingParams, model: ModelFacts) -> None:
-        """Prepare what does not change.
-
-        Raises:
-            SamplingError: the parameter can't be honoured with this model.
-        """
-
-    @classmethod
-    def build(cls, params: SamplingParams, model: ModelFacts) -> list[Self]:
-        """The processors for a request's parameters: one, for most classes."""
-        return [cls(params, model)]
-
-    def apply(self, rows: Tensor, context: Context) -> None:
-        """Change ``rows [n, V]`` float32 in place; a row's error goes to ``context.faults``."""
-        raise NotImplementedError
-
-    def commit(self, token: int) -> None:
-        """A token of the reply is final. Called for every one, in order."""
+    apply: Callable[[Tensor, Context], None]

@@ -1,12 +1,12 @@
 """All processors of one request, with the right context for every proposed position.
 
-Row j of a verification follows the committed tokens *and the proposed ones before it*; whatever looks at
-the context must see exactly that.
+A row follows the committed tokens *and the proposed ones before it*; whatever looks at the context must
+see exactly that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,27 +15,13 @@ import torch
 from torch import Tensor
 
 from specstream.errors import ModelBroken, SamplingError, SpecstreamError
-from specstream.model.processors.bans import BadWords, LogitBias, MinTokens
-from specstream.model.processors.base import Context, ModelFacts, Processor
-from specstream.model.processors.constraints import CustomProcessor, GrammarMask
-from specstream.model.processors.penalties import CountPenalty, RepetitionPenalty
+from specstream.model.processors.base import Context, ModelFacts
+from specstream.model.processors.parameters import PROCESSORS
 from specstream.model.sampling import free_to_look
 from specstream.model.transfer import to_device
 from specstream.params import SamplingParams
 
-__all__ = ["PROCESSORS", "LogitsPipeline", "Processed"]
-
-PROCESSORS: Mapping[str, type[Processor]] = {
-    "repetition_penalty": RepetitionPenalty,
-    "frequency_penalty": CountPenalty,
-    "presence_penalty": CountPenalty,
-    "logit_bias": LogitBias,
-    "bad_words": BadWords,
-    "min_tokens": MinTokens,
-    "grammar": GrammarMask,
-    "processors": CustomProcessor,
-}
-"""The class of every parameter of stage ``"logits"``, in the order that `SamplingParams` promises."""
+__all__ = ["LogitsPipeline", "Processed"]
 
 
 def _not_finite(row: int) -> SpecstreamError:
@@ -50,8 +36,8 @@ class Processed:
 
     Attributes:
         rows: ``[n, V]``. A row that could not be processed holds NaN, or -inf only.
-        fault: Why a row is of that kind. Call it for rows that the reply gets to, before the next pass
-            of the target: it may have to process the row again.
+        fault: Why a row is of that kind. To be called for rows that the reply gets to, before the
+            target's next pass: it may have to process the row again.
     """
 
     rows: Tensor
@@ -59,10 +45,7 @@ class Processed:
 
 
 class LogitsPipeline:
-    """The processors of one request. `commit` must be told every committed token, in order.
-
-    Rows don't depend on which others are processed along with them, to the last bit.
-    """
+    """The processors of one request. Rows don't depend on the other rows, to the last bit."""
 
     def __init__(
         self,
@@ -73,25 +56,21 @@ class LogitsPipeline:
         end_ids: frozenset[int],
         device: torch.device,
     ) -> None:
-        """Build what is set in ``params``.
+        """Make the processors of the parameters that are set.
 
         Raises:
             SamplingError: a parameter can't be honoured with this model.
         """
         model = ModelFacts(tokenizer, prompt_ids, vocab_size, end_ids, device)
         wanted = {PROCESSORS[name] for name in params.processing}
-        classes = [kind for kind in dict.fromkeys(PROCESSORS.values()) if kind in wanted]
-        self._processors = [made for kind in classes for made in kind.build(params, model)]
+        makers = [make for make in dict.fromkeys(PROCESSORS.values()) if make in wanted]
+        self._processors = [made for make in makers for made in make(params, model)]
+        self._committed = to_device([], device)
 
     @staticmethod
     def needed(params: SamplingParams) -> bool:
         """Whether any processor is on."""
         return not params.plain_logits
-
-    def commit(self, token: int) -> None:
-        """A token of the reply is final."""
-        for processor in self._processors:
-            processor.commit(token)
 
     def apply(
         self, logits: Tensor, token_ids: list[int], proposed: Sequence[int] | Tensor
@@ -113,12 +92,14 @@ class LogitsPipeline:
 
         Args:
             logits: The target's, of any float dtype.
-            token_ids: The prompt and the committed tokens.
-            proposed: ``[K]`` int64 on the logits' device. Read by the host for a grammar only.
+            token_ids: The prompt and the committed tokens: those of the last call, and maybe more.
+            proposed: ``[K]`` int64 on the logits' device. The host reads it for a grammar only.
             paths: Row j follows ``token_ids`` and ``proposed[i] for i in paths[j]``.
         """
+        if new := token_ids[len(self._committed) :]:
+            self._committed = torch.cat([self._committed, to_device(new, logits.device)])
         rows = logits.to(torch.float32, copy=True)
-        context = Context(token_ids, proposed, paths, free_to_look(logits))
+        context = Context(token_ids, self._committed, proposed, paths, free_to_look(logits))
         for processor in self._processors:
             processor.apply(rows, context)
         for row in context.faults:
@@ -130,7 +111,7 @@ class LogitsPipeline:
         if row in context.faults:
             return context.faults[row]
         rows = logits[row : row + 1].to(torch.float32, copy=True)
-        if not bool(rows.amax().isfinite()):
+        if not rows.amax().isfinite():
             return _not_finite(row)
         again = replace(context, paths=[context.paths[row]], may_wait=True, faults={})
         names = list[str]()
@@ -139,7 +120,7 @@ class LogitsPipeline:
             processor.apply(rows, again)
             if again.faults:
                 return again.faults[0]
-            if not bool((rows > -torch.inf).any()):
+            if not (rows > -torch.inf).any():
                 break
         before = f", after {', '.join(names[:-1])}" if len(names) > 1 else ""
         return SamplingError(
