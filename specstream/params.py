@@ -143,15 +143,10 @@ _TEXTS = _tuple_of(_is_text, "non-empty strings of valid Unicode")
 _FUNCTIONS = _tuple_of(callable, "functions")
 
 
-def _parameter(
-    default: Any,
-    stage: Literal["logits", "warper", "reply"],
-    check: Callable[[str, Any], None],
-    example: Any,
-    theirs: str = "",
-) -> Any:
-    metadata = {"parameter": Parameter(stage, check, example, theirs)}
-    if isinstance(default, dict):
+def _parameter(default: Any, *declared: Any) -> Any:
+    """A field with a default and the arguments of its `Parameter`."""
+    metadata = {"parameter": Parameter(*declared)}
+    if default == {}:
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
 

@@ -257,15 +257,10 @@ class StateReader(Proposer, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Where one step of the engine went, in milliseconds.
+    """Milliseconds of the proposer, of the target's pass, and of the whole step.
 
-    Attributes:
-        propose_ms: The proposer.
-        verify_ms: The target's pass.
-        total_ms: The whole step.
-        rows: Requests that shared the pass; 0 for a step that prefilled prompts, whose times tell
-            nothing about rounds.
-        tokens: Tokens that the pass read.
+    ``rows`` requests shared the pass, which read ``tokens`` tokens. In a step that prefilled prompts
+    ``rows`` is 0, as its times tell nothing about rounds.
     """
 
     propose_ms: float

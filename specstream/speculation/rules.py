@@ -60,10 +60,7 @@ def ratio_rule(
 
 
 def deterministic_rule(tokens: Tensor, target: Tensor, lengths: Tensor | None = None) -> Acceptance:
-    """A deterministic draft: keep x with probability p(x), else draw from p without x.
-
-    The ratio rule with q a point mass; equivalent to drawing y from p and keeping x if it is y.
-    """
+    """The ratio rule with q a point mass: keep x with probability p(x), else draw from p without x."""
     keep = _at(target[..., :-1, :], tokens)
     last = _last(tokens.shape[-1], lengths, target)
     return Acceptance(_chain(keep, target, lengths), partial(_others, target, tokens, last))

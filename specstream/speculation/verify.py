@@ -62,19 +62,12 @@ class Case:
         return not self.params.greedy and self.key is None
 
 
-@dataclass(slots=True)
-class _Outcome:
-    """What is read from the device of one case.
+_Outcome = tuple[Tensor, Tensor, Tensor]
+"""What is read from the device of one case, as 1-D tensors.
 
-    Attributes:
-        chosen: ``[2]``: the last accepted row and the next token; or ``[K + 1]``: a choice per row.
-        finite: ``[K + 1]``: which rows of logits have a finite maximum.
-        fits: Flags that are all true for a well-formed proposal.
-    """
-
-    chosen: Tensor
-    finite: Tensor
-    fits: Tensor
+The last accepted row and the next token, or the target's choice at every row; which rows are finite; and
+flags that are all true for a well-formed proposal.
+"""
 
 
 def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict]:
@@ -92,7 +85,7 @@ def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict
         ValueError: the shapes of a case don't fit together.
     """
     verdicts, outcomes = dict[int, Verdict](), dict[int, _Outcome]()
-    sampled = list[tuple[int, Tensor]]()
+    sampled = dict[int, Tensor]()
     for index, case in enumerate(cases):
         _check(case)
         if not case.sampled:
@@ -101,7 +94,7 @@ def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict
         noise = uniforms(2, case.generator)
         verdict = _sequentially(case, rule, noise)
         if verdict is None:
-            sampled.append((index, noise))
+            sampled[index] = noise
         else:
             verdicts[index] = verdict
     outcomes.update(_sampled(cases, sampled, rule))
@@ -119,8 +112,8 @@ def _sequentially(case: Case, rule: Rule, noise: Tensor) -> Verdict | None:
     found = verify_sequentially(tokens, target, proposal.probs, rule, noise.tolist())
     if found is None:
         return None
-    accepted, following = found
-    return Verdict(accepted, following, tuple(range(accepted)), (*tokens[:accepted], following))
+    n, following = found
+    return Verdict(n, following, tuple(range(n)), (*tokens[:n], following))
 
 
 def _choices(case: Case) -> _Outcome:
@@ -137,37 +130,33 @@ def _choices(case: Case) -> _Outcome:
             for row, path in rows
         ]
         tokens = torch.cat(drawn)
-    return _Outcome(tokens, values.isfinite(), _marks(case.proposal))
+    return tokens, values.isfinite(), _marks(case.proposal)
 
 
-def _sampled(
-    cases: Sequence[Case], members: Sequence[tuple[int, Tensor]], rule: Rule
-) -> dict[int, _Outcome]:
+def _sampled(cases: Sequence[Case], noise: dict[int, Tensor], rule: Rule) -> dict[int, _Outcome]:
     """Draw from the acceptance distributions; chains with and without probabilities as a batch each."""
     found, groups = dict[int, _Outcome](), dict[bool, list[int]]()
-    targets, noise = dict[int, Tensor](), dict(members)
-    for index, _ in members:
-        proposal, target = (
-            cases[index].proposal,
-            probabilities(cases[index].logits, cases[index].params),
-        )
-        finite = target[:, 0].isfinite()  # a row is NaN all over, or nowhere
+    targets, finite = dict[int, Tensor](), dict[int, Tensor]()
+    for index in noise:
+        proposal = cases[index].proposal
+        target = probabilities(cases[index].logits, cases[index].params)
+        finite[index] = target[:, 0].isfinite()  # a row is NaN all over, or nowhere
         # Any distribution will do in place of none: the reply can't get past that row.
-        targets[index] = target.where(finite.unsqueeze(-1), 1.0 / target.shape[-1])
-        found[index] = _Outcome(finite, finite, finite[:0])
+        targets[index] = target.where(finite[index].unsqueeze(-1), 1.0 / target.shape[-1])
         if proposal.parents is not None:
-            found[index].chosen, found[index].fits = _draw_tree(
-                proposal, targets[index], noise[index]
-            )
+            chosen, fits = _draw_tree(proposal, targets[index], noise[index])
+            found[index] = chosen, finite[index], fits
         else:
             drawn = proposal.probs is not None and proposal.length > 0
             groups.setdefault(drawn, []).append(index)
     for drawn, group in groups.items():
         chains = [cases[i].proposal for i in group]
         rows, uniform = [targets[i] for i in group], torch.stack([noise[i] for i in group])
-        chosen, fits = _draw_chains(chains, rows, uniform, _RULES[rule] if drawn else None)
-        for place, index in enumerate(group):
-            found[index].chosen, found[index].fits = chosen[place], fits[place]
+        each = zip(
+            *_draw_chains(chains, rows, uniform, _RULES[rule] if drawn else None), strict=True
+        )
+        for index, (chosen, fits) in zip(group, each, strict=True):
+            found[index] = chosen, finite[index], fits
     return found
 
 
@@ -225,11 +214,7 @@ def _read(cases: Sequence[Case], outcomes: dict[int, _Outcome]) -> dict[int, Ver
     """Verdicts from what the device has decided, in one transfer."""
     if not outcomes:
         return {}
-    parts = [
-        part
-        for index, outcome in outcomes.items()
-        for part in (outcome.chosen, outcome.finite, outcome.fits, cases[index].proposal.tokens)
-    ]
+    parts = [part for i, made in outcomes.items() for part in (*made, cases[i].proposal.tokens)]
     flat = iter(torch.cat(parts).tolist())
     lists = iter([list(itertools.islice(flat, part.shape[0])) for part in parts])
     quads = zip(lists, lists, lists, lists, strict=True)

@@ -37,8 +37,10 @@ def _repetition(params: SamplingParams, model: ModelFacts) -> list[Processor]:
 def _frequency(params: SamplingParams, model: ModelFacts) -> list[Processor]:
     def apply(rows: Tensor, context: Context) -> None:
         ids = context.ids(len(model.prompt_ids))
-        counts = torch.zeros_like(rows).scatter_add_(1, ids.clamp_min(0), (ids >= 0).float())
-        rows -= counts * params.frequency_penalty + (counts > 0) * params.presence_penalty
+        index = ids.where(ids >= 0, context.token_ids[-1])
+        counts = torch.zeros_like(rows).scatter_add_(1, index, (ids >= 0).float()).gather(1, index)
+        charge = counts * params.frequency_penalty + (counts > 0) * params.presence_penalty
+        rows.scatter_(1, index, rows.gather(1, index) - charge)
 
     return [Processor("frequency_penalty or presence_penalty", apply)]
 
