@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal
 
 from specstream.errors import PromptError, SamplingError
 
-__all__ = ["Grammar", "SamplingParams", "checked_params", "template_kwargs"]
+__all__ = [
+    "Grammar",
+    "Parameter",
+    "SamplingParams",
+    "checked_params",
+    "parameters",
+    "template_kwargs",
+]
 
 _LONGEST_KWARGS = 65_536  # characters of JSON
 # What would change how a prompt is made, not what the template writes.
@@ -41,6 +48,107 @@ class Grammar:
             raise SamplingError(f"a grammar is json_schema, regex or lark, not {self.kind!r}")
         if not isinstance(self.text, str) or not self.text.strip():
             raise SamplingError(f"the {self.kind} grammar must be a text that is not empty")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """What is declared of a sampling parameter, besides its default, with its field.
+
+    Attributes:
+        stage: What applies it: ``"logits"`` a processor of `specstream.model.processors`, ``"warper"``
+            `specstream.model.sampling.probabilities`, ``"reply"`` the engine (noise, ends).
+        check: Called with name and value; raises `SamplingError` for a value that is wrong.
+        example: A value other than the default: what the coverage check tries on a model.
+        theirs: The name in transformers' ``GenerationConfig``; "" if there is none.
+    """
+
+    stage: Literal["logits", "warper", "reply"]
+    check: Callable[[str, Any], None]
+    example: Any
+    theirs: str = ""
+
+
+def parameters() -> dict[str, Parameter]:
+    """All sampling parameters by name, in the order of the fields of `SamplingParams`."""
+    return {field.name: field.metadata["parameter"] for field in fields(SamplingParams)}
+
+
+def _number(low: float, high: float, *, above: bool = False) -> Callable[[str, Any], None]:
+    """Checks for a number in a range; ``above``: without its lower end."""
+
+    def check(name: str, value: Any) -> None:
+        if not _is_number(value):
+            raise SamplingError(f"{name} must be a number, not {value!r}")
+        if not low <= value <= high:  # also refuses NaN
+            raise SamplingError(f"{name} must be between {low} and {high}, not {value}")
+        if above and value == low:
+            raise SamplingError(f"{name} must be above {low:g}")
+
+    return check
+
+
+def _whole(low: int, high: int) -> Callable[[str, Any], None]:
+    in_range = _number(low, high)
+
+    def check(name: str, value: Any) -> None:
+        in_range(name, value)
+        if not _is_whole(value):
+            raise SamplingError(f"{name} must be a whole number, not {value!r}")
+
+    return check
+
+
+def _tuple_of(holds: Callable[[object], bool], what: str) -> Callable[[str, Any], None]:
+    def check(name: str, value: Any) -> None:
+        sequence = isinstance(value, Sequence) and not isinstance(value, str)
+        if not sequence or not all(map(holds, value)):
+            raise SamplingError(f"{name} must be a tuple of {what}, not {value!r}")
+
+    return check
+
+
+def _check_seed(name: str, value: Any) -> None:
+    if value is not None and not _is_whole(value):
+        raise SamplingError(f"{name} must be a whole number, not {value!r}")
+    if value is not None and not 0 <= value < 2**63:
+        raise SamplingError(f"{name} must be between 0 and 2**63 - 1, not {value}")
+
+
+def _check_bias(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping) or not all(map(_is_whole, value)):
+        raise SamplingError(f"{name} must map token ids to numbers")
+    if not all(_is_number(bias) and -1e9 <= bias <= 1e9 for bias in value.values()):
+        raise SamplingError(f"{name} values must be numbers between -1e9 and 1e9")
+
+
+def _check_grammar(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, Grammar):
+        raise SamplingError(f"{name} must be a Grammar, not {value!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_text(value: object) -> bool:
+    """Non-empty, without half surrogates: those are bytes of a command line that are not UTF-8."""
+    return isinstance(value, str) and bool(value) and not re.search("[\ud800-\udfff]", value)
+
+
+_TEXTS = _tuple_of(_is_text, "non-empty strings of valid Unicode")
+_FUNCTIONS = _tuple_of(callable, "functions")
+
+
+def _parameter(default: Any, *declared: Any) -> Any:
+    """A field with a default and the arguments of its `Parameter`."""
+    metadata = {"parameter": Parameter(*declared)}
+    if default == {}:
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,57 +187,40 @@ class SamplingParams:
         SamplingError: a value is out of range.
     """
 
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int | None = None
-    max_tokens: int = 256
-    stop: tuple[str, ...] = ()
-    min_p: float = 0.0
-    typical_p: float = 1.0
-    repetition_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    bad_words: tuple[str, ...] = ()
-    min_tokens: int = 0
-    stop_token_ids: tuple[int, ...] = ()
-    stop_when: tuple[Callable[[list[int], str], bool], ...] = ()
-    grammar: Grammar | None = None
-    processors: tuple[Callable[..., Any], ...] = ()
+    temperature: float = _parameter(0.0, "warper", _number(0.0, 100.0), 0.7, "temperature")
+    top_p: float = _parameter(1.0, "warper", _number(0.0, 1.0, above=True), 0.5, "top_p")
+    top_k: int = _parameter(0, "warper", _whole(0, 2**31), 2, "top_k")
+    seed: int | None = _parameter(None, "reply", _check_seed, 1)
+    max_tokens: int = _parameter(256, "reply", _whole(1, 2**31), 8, "max_new_tokens")
+    stop: tuple[str, ...] = _parameter((), "reply", _TEXTS, ("a",), "stop_strings")
+    min_p: float = _parameter(0.0, "warper", _number(0.0, 1.0), 0.5, "min_p")
+    typical_p: float = _parameter(1.0, "warper", _number(0.0, 1.0, above=True), 0.5, "typical_p")
+    repetition_penalty: float = _parameter(
+        1.0, "logits", _number(0.01, 100.0), 1.5, "repetition_penalty"
+    )
+    frequency_penalty: float = _parameter(0.0, "logits", _number(-100.0, 100.0), 1.0)
+    presence_penalty: float = _parameter(0.0, "logits", _number(-100.0, 100.0), 1.0)
+    logit_bias: Mapping[int, float] = _parameter(
+        {}, "logits", _check_bias, {0: 5.0}, "sequence_bias"
+    )
+    bad_words: tuple[str, ...] = _parameter((), "logits", _TEXTS, ("a",), "bad_words_ids")
+    min_tokens: int = _parameter(0, "logits", _whole(0, 2**31), 2, "min_new_tokens")
+    stop_token_ids: tuple[int, ...] = _parameter(
+        (), "reply", _tuple_of(_is_whole, "token ids"), (0,)
+    )
+    stop_when: tuple[Callable[[list[int], str], bool], ...] = _parameter(
+        (), "reply", _FUNCTIONS, (lambda ids, text: False,)
+    )
+    grammar: Grammar | None = _parameter(None, "logits", _check_grammar, Grammar("regex", "[a-z]+"))
+    processors: tuple[Callable[..., Any], ...] = _parameter(
+        (), "logits", _FUNCTIONS, (lambda ids, scores: scores - scores.max(),)
+    )
 
     def __post_init__(self) -> None:
-        for name, low, high in _RANGES:
-            value = getattr(self, name)
-            if not _is_number(value):
-                raise SamplingError(f"{name} must be a number, not {value!r}")
-            if not low <= value <= high:  # also refuses NaN
-                raise SamplingError(f"{name} must be between {low} and {high}, not {value}")
-        for name in ("top_k", "max_tokens", "min_tokens", "seed"):
-            value = getattr(self, name)
-            if value is not None and not _is_whole(value):
-                raise SamplingError(f"{name} must be a whole number, not {value!r}")
-        if self.top_p == 0 or self.typical_p == 0:
-            raise SamplingError("top_p and typical_p must be above 0")
+        for name, parameter in _PARAMETERS.items():
+            parameter.check(name, getattr(self, name))
         if self.min_tokens > self.max_tokens:
             raise SamplingError("min_tokens can't be more than max_tokens")
-        if self.seed is not None and not 0 <= self.seed < 2**63:
-            raise SamplingError(f"seed must be between 0 and 2**63 - 1, not {self.seed}")
-        for name, holds, of_what in _TUPLES:
-            value = getattr(self, name)
-            if (
-                isinstance(value, str)
-                or not isinstance(value, Sequence)
-                or not all(map(holds, value))
-            ):
-                raise SamplingError(f"{name} must be a tuple of {of_what}, not {value!r}")
-        bias = self.logit_bias
-        if not isinstance(bias, Mapping) or not all(map(_is_whole, bias)):
-            raise SamplingError("logit_bias must map token ids to numbers")
-        if not all(_is_number(b) and -1e9 <= b <= 1e9 for b in bias.values()):
-            raise SamplingError("logit_bias values must be numbers between -1e9 and 1e9")
-        if self.grammar is not None and not isinstance(self.grammar, Grammar):
-            raise SamplingError(f"grammar must be a Grammar, not {self.grammar!r}")
 
     @property
     def greedy(self) -> bool:
@@ -137,18 +228,22 @@ class SamplingParams:
         return self.temperature == 0.0
 
     @property
+    def processing(self) -> tuple[str, ...]:
+        """The parameters of stage ``"logits"`` that are set; an empty value counts as not set."""
+        return tuple(n for n, off in _PROCESSED if (v := getattr(self, n)) and v != off)
+
+    @property
     def plain_logits(self) -> bool:
-        """Whether the logits are used as the model gives them, but for the final warping."""
-        return (
-            self.repetition_penalty == 1.0
-            and self.frequency_penalty == 0.0
-            and self.presence_penalty == 0.0
-            and not self.logit_bias
-            and not self.bad_words
-            and self.min_tokens == 0
-            and self.grammar is None
-            and not self.processors
-        )
+        """Whether only warpers come between the model's logits and the draw."""
+        return not self.processing
+
+
+_PARAMETERS = parameters()
+_PROCESSED = tuple(
+    (field.name, {} if field.default is MISSING else field.default)
+    for field in fields(SamplingParams)
+    if _PARAMETERS[field.name].stage == "logits"
+)
 
 
 def template_kwargs(value: object) -> dict[str, Any]:
@@ -193,38 +288,3 @@ def checked_params(params: object, wrong: Mapping[str, object]) -> SamplingParam
             f"params must be SamplingParams, as in params=SamplingParams(max_tokens=4), not {params!r}"
         )
     return params
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_text(value: object) -> bool:
-    """Half a surrogate is none: that is how bytes which are no UTF-8 come from a command line."""
-    return isinstance(value, str) and bool(value) and not _HALVES.search(value)
-
-
-_HALVES = re.compile("[\ud800-\udfff]")
-_RANGES = (
-    ("temperature", 0.0, 100.0),
-    ("top_p", 0.0, 1.0),
-    ("top_k", 0, 2**31),
-    ("min_p", 0.0, 1.0),
-    ("typical_p", 0.0, 1.0),
-    ("repetition_penalty", 0.01, 100.0),
-    ("frequency_penalty", -100.0, 100.0),
-    ("presence_penalty", -100.0, 100.0),
-    ("max_tokens", 1, 2**31),
-    ("min_tokens", 0, 2**31),
-)
-_TUPLES: tuple[tuple[str, Callable[[object], bool], str], ...] = (
-    ("stop", _is_text, "non-empty strings of valid Unicode"),
-    ("bad_words", _is_text, "non-empty strings of valid Unicode"),
-    ("stop_token_ids", _is_whole, "token ids"),
-    ("stop_when", callable, "functions"),
-    ("processors", callable, "functions"),
-)

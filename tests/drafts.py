@@ -12,6 +12,7 @@ from torch import Tensor
 
 from specstream.config import DraftProposerConfig
 from specstream.model import sampling
+from specstream.model.processors import pipeline
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.model.sampling import draw, probabilities
 from specstream.speculation import checking, verify
@@ -39,7 +40,7 @@ class Text:
     phrase_left: int | None = None
     generator: torch.Generator = field(default_factory=torch.Generator)
 
-    def process(self, logits: Tensor, drafted: list[int]) -> Tensor:
+    def process(self, logits: Tensor, drafted: Sequence[int] | Tensor) -> Tensor:
         return logits
 
     positions: list[int] = field(default_factory=list)
@@ -115,5 +116,5 @@ def nan_after(model: ModelRunner, passes: int) -> Callable[..., list[Tensor]]:
 
 def no_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on reading a number is not free: as on a GPU. (A draft has ``_looks`` of its own.)"""
-    for module in (sampling, verify, checking):
+    for module in (sampling, verify, checking, pipeline):
         monkeypatch.setattr(module, "free_to_look", lambda rows: False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import abc
 from dataclasses import dataclass, field
 
 import torch
@@ -10,11 +11,11 @@ from torch import Tensor
 
 from specstream.engine.phrase import FirstPhrase
 from specstream.engine.slots import Slot
-from specstream.errors import SpecstreamError
 from specstream.model.cache import KVCache
 from specstream.model.noise import gumbel_max
-from specstream.model.processors import LogitsPipeline
+from specstream.model.processors import LogitsPipeline, Processed
 from specstream.model.sampling import draw
+from specstream.speculation.proposal import Proposal
 from specstream.types import SamplingParams
 
 __all__ = ["Noise", "Sequence"]
@@ -105,23 +106,18 @@ class Sequence:
         """The draft's draw for an absolute position (see `SpecRequest`)."""
         return self.noise.draw(probs, position)
 
-    def process(self, logits: Tensor, drafted: list[int]) -> Tensor:
+    def process(self, logits: Tensor, drafted: abc.Sequence[int] | Tensor) -> Tensor:
         """Processed logits ``[V]`` after ``token_ids`` and ``drafted``; unprocessed where that fails."""
         if self.processors is None:
             return logits
         return self.processors.apply(logits, self.token_ids, drafted)
 
-    def process_rows(
-        self, logits: Tensor, contexts: list[list[int]]
-    ) -> tuple[Tensor, dict[int, SpecstreamError]]:
-        """Processed logits ``[K + 1, V]``, row j in the context ``contexts[j]``; faults by row."""
+    def process_rows(self, logits: Tensor, proposal: Proposal) -> Processed:
+        """Processed logits ``[K + 1, V]``, each row in the context of the proposed tokens before it."""
         if self.processors is None:
-            return logits, {}
-        done = self.processors.apply_rows(logits, self.token_ids, contexts)
-        return done.rows, done.faults
+            return Processed(logits)
+        return self.processors.apply_rows(logits, self.token_ids, proposal.tokens, proposal.paths)
 
     def append(self, token: int) -> None:
         """Commit one token."""
         self.token_ids.append(token)
-        if self.processors is not None:
-            self.processors.commit(token)

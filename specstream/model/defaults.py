@@ -1,7 +1,7 @@
-"""What a model's own generation_config asks of every reply, greedy ones included.
+"""What a model's own ``generation_config`` asks of every reply, greedy ones included.
 
-transformers' ``generate`` applies penalties and forbidden tokens that are written there unless told
-otherwise; so do we, by its own processors. How to sample is the request's affair alone.
+Penalties and forbidden tokens are applied as by transformers' ``generate``, mostly by its processors.
+How to sample is up to the request alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import (
-    EncoderNoRepeatNGramLogitsProcessor,
     EncoderRepetitionPenaltyLogitsProcessor,
     ExponentialDecayLengthPenalty,
     ForcedBOSTokenLogitsProcessor,
@@ -22,7 +21,6 @@ from transformers import (
     MinLengthLogitsProcessor,
     MinNewTokensLengthLogitsProcessor,
     NoBadWordsLogitsProcessor,
-    NoRepeatNGramLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
     SequenceBiasLogitsProcessor,
     SuppressTokensAtBeginLogitsProcessor,
@@ -38,17 +36,17 @@ _log = logging.getLogger("specstream.model")
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """What a processor may depend on besides its arguments."""
+    """What the processors of one reply may depend on."""
 
     prompt: Sequence[int]
     max_tokens: int
     ends: list[int]
-    device: Any  # of torch; transformers' annotations say otherwise
+    device: Any  # a torch.device; transformers is annotated with str
     forced_bos: bool
 
     @property
-    def read(self) -> Any:
-        """``[1, n]``: the prompt."""
+    def prompt_ids(self) -> Any:
+        """The prompt, ``[1, n]`` on the device."""
         return torch.tensor([list(self.prompt)], device=self.device)
 
 
@@ -57,13 +55,35 @@ def _begin(value: Any, reply: _Reply) -> Any:
     return SuppressTokensAtBeginLogitsProcessor(value, start, device=reply.device)
 
 
-# In the order of `generate`; each makes the processor of one reply.
+class _NoRepeatNgrams:
+    """Rules out the last token of an n-gram that occurred, after its other tokens.
+
+    Equal to transformers' processors, which read the context on the host in every call.
+    """
+
+    def __init__(self, size: int, among: Tensor | None = None) -> None:
+        self._size = size
+        self._among = among  # None: among all tokens before the row
+
+    def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
+        size, among = self._size, ids if self._among is None else self._among
+        if among.shape[1] < size or ids.shape[1] + 1 < size:
+            return scores
+        ngrams = among[0].unfold(0, size, 1)
+        repeated = (ngrams[:, :-1] == ids[0, ids.shape[1] + 1 - size :]).all(-1)
+        ban = torch.where(repeated, -torch.inf, 0.0).unsqueeze(0)
+        return scores.index_add(1, ngrams[:, -1], ban)
+
+
+# In the order of ``generate``; each makes the processor of one reply.
 HONOURED: Mapping[str, Callable[[Any, _Reply], Any]] = {
     "sequence_bias": lambda v, r: SequenceBiasLogitsProcessor(v),
-    "encoder_repetition_penalty": lambda v, r: EncoderRepetitionPenaltyLogitsProcessor(v, r.read),
+    "encoder_repetition_penalty": lambda v, r: EncoderRepetitionPenaltyLogitsProcessor(
+        v, r.prompt_ids
+    ),
     "repetition_penalty": lambda v, r: RepetitionPenaltyLogitsProcessor(v),
-    "no_repeat_ngram_size": lambda v, r: NoRepeatNGramLogitsProcessor(v),
-    "encoder_no_repeat_ngram_size": lambda v, r: EncoderNoRepeatNGramLogitsProcessor(v, r.read),
+    "no_repeat_ngram_size": lambda v, r: _NoRepeatNgrams(v),
+    "encoder_no_repeat_ngram_size": lambda v, r: _NoRepeatNgrams(v, r.prompt_ids),
     "bad_words_ids": lambda v, r: NoBadWordsLogitsProcessor(v, r.ends),
     "min_length": lambda v, r: MinLengthLogitsProcessor(v, r.ends, device=r.device),
     "min_new_tokens": lambda v, r: MinNewTokensLengthLogitsProcessor(
@@ -101,8 +121,8 @@ _SAMPLING = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Own:
-    """One of the model's own processors, by name."""
+class _Named:
+    """A processor whose ``repr`` tells where it comes from."""
 
     name: str
     processor: Callable[[Tensor, Tensor], Tensor]
@@ -116,13 +136,17 @@ class _Own:
 
 @dataclass(frozen=True, slots=True)
 class ModelDefaults:
-    """What holds for every reply of a model, by transformers' names."""
+    """What a model's ``generation_config`` asks of every reply.
+
+    Attributes:
+        asked: Values by transformers' names, those of `HONOURED` that are not neutral.
+    """
 
     asked: Mapping[str, Any]
 
     @classmethod
     def of(cls, generation_config: Any) -> ModelDefaults:
-        """Of transformers' object; None asks for nothing."""
+        """From transformers' ``GenerationConfig``; None asks for nothing."""
         return cls(_given(generation_config, HONOURED))
 
     def applied(
@@ -132,29 +156,29 @@ class ModelDefaults:
         end_ids: frozenset[int],
         device: torch.device,
     ) -> SamplingParams:
-        """The parameters of one reply. Its own repetition penalty takes the place of the model's."""
+        """A request's parameters with the defaults. Its own repetition penalty replaces theirs."""
         asked = dict(self.asked)
         if not end_ids:
             asked = {name: value for name, value in asked.items() if name not in _NEEDS_END}
         if params.repetition_penalty != 1.0:
             asked.pop("repetition_penalty", None)
-        elif not _BEFORE_REPETITION & asked.keys():  # ours is the same, and quicker
+        elif not _BEFORE_REPETITION & asked.keys():  # `RepetitionPenalty` is the same, and quicker
             penalty = asked.pop("repetition_penalty", 1.0)
             params = replace(params, repetition_penalty=penalty)
         if not asked:
             return params
         forced = "forced_bos_token_id" in asked
         reply = _Reply(prompt, params.max_tokens, sorted(end_ids), device, forced)
-        own = [_Own(name, HONOURED[name](value, reply)) for name, value in asked.items()]
+        own = [_Named(name, HONOURED[name](value, reply)) for name, value in asked.items()]
         return replace(params, processors=(*own, *params.processors))
 
     @staticmethod
     def tell(name: str, generation_config: Any) -> None:
-        """Log, a line each, what a model asks for in vain, and how it would be sampled."""
-        vain = _given(generation_config, _NOT_HONOURED)
-        if vain:
+        """Log what a model asks for that is not supported, and how it recommends to sample."""
+        missed = _given(generation_config, _NOT_HONOURED)
+        if missed:
             _log.warning(
-                "%s: its generation_config asks for %s; not supported", name, _listed(vain)
+                "%s: its generation_config asks for %s; not supported", name, _listed(missed)
             )
         sampling = _given(generation_config, _SAMPLING)
         if sampling and getattr(generation_config, "do_sample", False):

@@ -1,8 +1,7 @@
 """Grammar-constrained decoding through llguidance (optional extra ``grammar``).
 
-A drafted token that the grammar forbids stays in its proposal: the target's row gives it probability
-zero, so it is rejected by the same rule as any other. Dropping it instead, after having seen it, would
-mean that the draft drew from another distribution than it says.
+A drafted token that the grammar forbids stays in its proposal and is rejected, as the target gives it
+probability 0. Dropping it would make `Proposal.probs` untrue.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ if TYPE_CHECKING:
 
 __all__ = ["GrammarState", "check_grammar"]
 
-_LOOKS = 256  # places in a grammar that are looked at, to see how long a reply can be
+_LOOKS = 256  # Maximum states that `can_last` tries.
 
-# Free white space would let a model that likes it write it for ever. The separators are patterns.
+# With free white space a model may write it without end. The separators are patterns.
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 
 
 class GrammarState:
-    """Where one reply stands in its grammar.
+    """The state of one reply in its grammar.
 
-    The matcher walks ahead along drafted tokens and is taken back only as far as the next question
-    needs, so a round costs as many steps as it has positions. An end-of-sequence id is never fed to
-    it: it is allowed exactly where the grammar may end, and the reply is over with it.
+    The matcher runs ahead along drafted tokens and is rolled back only as far as the next question
+    needs, so that a round costs one step per position. It is never fed an end-of-sequence id: those are
+    allowed where the grammar may end, and end the reply.
     """
 
     def __init__(
@@ -48,8 +47,8 @@ class GrammarState:
             end_ids: The model's own end-of-sequence ids.
 
         Raises:
-            SamplingError: llguidance is missing, the grammar is wrong or asks for what llguidance
-                doesn't have, or the tokenizer or the model don't support it.
+            SamplingError: llguidance is missing or can't compile the grammar, or the tokenizer or the
+                model don't support grammars.
         """
         if not end_ids:
             raise SamplingError("a grammar needs a model with an end-of-sequence token")
@@ -58,7 +57,7 @@ class GrammarState:
         self._vocabulary = _vocabulary(tokenizer, vocab_size, self._end_ids[0])
         self._grammar = _compiled(grammar)
         self._committed: list[int] = []
-        self._ahead: list[int] = []  # what the matcher has read past the committed tokens
+        self._ahead: list[int] = []  # read by the matcher after the committed tokens
         self._known: dict[tuple[int, ...], NDArray[np.bool_] | None] = {}
         self._matcher = self._at_start()
         self._check(f"the {grammar.kind} grammar can't be used")
@@ -67,40 +66,40 @@ class GrammarState:
         """A token of the reply is final.
 
         Raises:
-            SamplingError: the grammar forbids it, which a judged token never is.
+            SamplingError: the grammar forbids it.
         """
         self._known.clear()
         if token in self._end_ids:
             return
         if self._ahead[:1] == [token]:
             del self._ahead[0]
-        elif not self._walk([token]):
+        elif not self._move_to([token]):
             raise SamplingError(f"the grammar forbids token {token}, which was committed")
         else:
             self._ahead.clear()
         self._committed.append(token)
 
     def allowed(self, drafted: Sequence[int]) -> NDArray[np.bool_] | None:
-        """What may follow the committed and ``drafted`` tokens: ``[V]``, or None where nothing can.
+        """Which tokens may follow the committed and ``drafted`` ones: ``[V]``.
 
-        Nothing can where ``drafted`` holds a forbidden token or an end: what follows is never used.
+        None if ``drafted`` holds a forbidden token or an end: what follows them is never used.
 
         Raises:
-            SamplingError: the grammar is too complex to be followed further.
+            SamplingError: the grammar has become too complex for the matcher.
         """
         path = tuple(drafted)
-        if path not in self._known:  # the draft has mostly asked before the verifier does
-            self._known[path] = self._mask() if self._walk(list(path)) else None
+        if path not in self._known:  # often asked twice: by the draft, by the verifier
+            self._known[path] = self._mask() if self._move_to(list(path)) else None
         return self._known[path]
 
     def can_last(self, tokens: int) -> bool:
-        """Whether a reply may have that many tokens before its end; True if that takes long to say.
+        """Whether a reply may have so many tokens before its end; True after `_LOOKS` states.
 
-        Asked at the start. The longest replies are written byte by byte, so where a single byte may
-        follow, longer tokens needn't be tried.
+        Called before the first token. The longest replies consist of one-byte tokens, so others are
+        tried only where no one-byte token may follow.
 
         Raises:
-            SamplingError: the grammar is too complex to be followed.
+            SamplingError: the grammar has become too complex for the matcher.
         """
         bytewise = np.zeros(self._vocab_size, dtype=np.bool_)
         for byte in range(256):
@@ -114,7 +113,7 @@ class GrammarState:
             path = paths.pop()
             if len(path) >= tokens:
                 return True
-            if not self._walk(list(path)):
+            if not self._move_to(list(path)):
                 continue
             allowed = self._mask()
             allowed[self._end_ids] = False
@@ -129,8 +128,8 @@ class GrammarState:
         mask[self._end_ids] = mask[self._end_ids[0]]  # the matcher knows one end, the model several
         return mask
 
-    def _walk(self, path: list[int]) -> bool:
-        """Bring the matcher to ``path`` after the committed tokens; False if that can't be reached."""
+    def _move_to(self, path: list[int]) -> bool:
+        """Move the matcher to ``path`` after the committed tokens; False if the grammar forbids it."""
         same = 0
         while same < min(len(path), len(self._ahead)) and path[same] == self._ahead[same]:
             same += 1
@@ -148,21 +147,21 @@ class GrammarState:
         return LLMatcher(self._vocabulary, self._grammar, log_level=0)
 
     def _check(self, what: str) -> None:
-        """A matcher that has met an error allows an end wherever it is, and never recovers."""
+        """Replace a matcher in error, which allows an end everywhere and never recovers, and raise."""
         if not self._matcher.is_error():
             return
         reason = _first_line(self._matcher.get_error())
-        # The trouble may lie on a path that is not taken: start again from what is certain.
+        # The error may concern a draft that is rejected: start again from the committed tokens.
         self._matcher, self._ahead = self._at_start(), []
         self._matcher.consume_tokens(self._committed)
         raise SamplingError(f"{what}: {reason}")
 
 
 def check_grammar(grammar: Grammar) -> None:
-    """Refuse what is wrong for any model: neither a model nor torch is needed.
+    """Refuse a grammar that no model can follow. Needs neither a model nor torch.
 
     Raises:
-        SamplingError: llguidance is missing, or the grammar isn't one.
+        SamplingError: llguidance is missing, or the grammar is wrong.
     """
     try:
         from llguidance import LLMatcher
@@ -192,7 +191,7 @@ def _compiled(grammar: Grammar) -> str:
 
 @lru_cache(maxsize=4)
 def _vocabulary(tokenizer: Any, vocab_size: int, end_id: int) -> LLTokenizer:
-    """The tokenizer as llguidance sees it: takes up to a second to build, so it is kept."""
+    """Llguidance's view of the tokenizer, cached as it takes up to a second to build."""
     try:
         from llguidance.hf import from_tokenizer
     except ImportError:

@@ -1,8 +1,7 @@
-"""Finds a pass width at which a token's logits don't depend on its neighbours, to the last bit.
+"""Finds a pass width at which a token's logits don't depend on the other rows, to the last bit.
 
-Kernels sum in an order that depends on shapes; at some widths also on the row's place among the
-others. So the width is not assumed but tried, on the very model, dtype, device and thread count that
-will be used.
+Kernels sum in an order that depends on shapes, and at some widths on a row's place. So widths are tried,
+on the model, dtype, device and thread count that will be used.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ _PATTERNS: tuple[Sequence[int], ...] = ((1,), (5, 3), (2, 7, 1))
 
 
 def find_fixed_width(model: PreTrainedModel, config: EngineConfig) -> int:
-    """The smallest width at which every row came out the same wherever it stood.
+    """The smallest width at which every row has the same bits at every place.
 
     Raises:
-        ConfigError: none did; the reproducible mode can't be had on this device.
+        ConfigError: there is none: the reproducible mode doesn't work on this device.
     """
     for width in _WIDTHS:
         runner = ModelRunner(model, fixed_width=width, context_length=config.context_length)
@@ -42,10 +41,10 @@ def find_fixed_width(model: PreTrainedModel, config: EngineConfig) -> int:
 
 @torch.inference_mode()
 def rows_alike(runner: ModelRunner, tokens: int, seed: int = 0) -> tuple[int, int]:
-    """How many of ``tokens`` logit rows have the same bits however they were grouped, and of how many.
+    """How many of ``tokens`` rows of logits have the same bits in every grouping, and ``tokens``.
 
-    The same random text is read in full passes and in passes of few tokens followed by junk that is
-    taken back, as rejected drafts are.
+    A random text is read in full passes, and in passes of a few of its tokens and random ones that are
+    rolled back as rejected drafts are.
     """
     assert runner.fixed_width is not None
     generator = torch.Generator().manual_seed(seed)
@@ -60,7 +59,7 @@ def rows_alike(runner: ModelRunner, tokens: int, seed: int = 0) -> tuple[int, in
 
 
 def _read(runner: ModelRunner, text: Tensor, sizes: Sequence[int], junk: Tensor) -> Tensor:
-    """Logits ``[n, V]`` of ``text``, read in groups of ``sizes``, in turn."""
+    """Logits ``[n, V]`` of ``text``, read in groups whose sizes alternate among ``sizes``."""
     cache, rows, turn = runner.new_cache(), [], 0
     width = runner.fixed_width or text.shape[0]
     while cache.length < text.shape[0]:

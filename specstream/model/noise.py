@@ -1,9 +1,8 @@
-"""Noise that belongs to a place, not to a moment: keyed by (seed, absolute position, token).
+"""Gumbel-max sampling with noise that is keyed by (seed, absolute position, token).
 
-The reproducible mode draws position t of a reply as argmax(log p + G_t), where G_t is Gumbel noise
-that depends on the seed and on t only (Gumbel-max trick; shared between draft and target it is the
-drafter-invariant coupling of Daliri, Musco and Suresh 2024). So the reply is a fixed function of the
-seed and the target: no draft, no block length and no neighbour can change it.
+Position t is drawn as argmax(log p + G_t); G_t depends on the seed and on t only. So a reply is a
+function of the seed and the target: no draft and no other request can change it. Shared between
+draft and target, it is the drafter-invariant coupling of Daliri, Musco and Suresh 2024.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def gumbel(seed: int, positions: Tensor, vocab_size: int) -> Tensor:
     for any subset of positions. Each value has 52 random bits.
     """
     tokens = torch.arange(vocab_size, device=positions.device)
-    # The seed is mixed with the position first, so that neighbours share no structure.
+    # The seed is mixed first, so that neighbouring seeds and positions share no structure.
     start = torch.full((), seed, dtype=torch.int64, device=positions.device)
     key = _mix(_mix(start + _GOLDEN) + positions * _GOLDEN)
     bits = _mix(key.unsqueeze(-1) + (tokens + 1) * _GOLDEN)
@@ -33,7 +32,7 @@ def gumbel(seed: int, positions: Tensor, vocab_size: int) -> Tensor:
 
 
 def gumbel_max(probs: Tensor, seed: int, first: int) -> Tensor:
-    """The tokens at positions ``first``, ``first + 1``, …: argmax(log p + G), ``[N]`` for ``[N, V]``."""
+    """Tokens ``[N]`` drawn from ``probs [N, V]`` for positions ``first``, ``first + 1`` and so on."""
     positions = torch.arange(first, first + probs.shape[0], device=probs.device)
     return (probs.double().log() + gumbel(seed, positions, probs.shape[-1])).argmax(-1)
 
@@ -46,5 +45,5 @@ def _mix(value: Tensor) -> Tensor:
 
 
 def _shift(value: Tensor, bits: int) -> Tensor:
-    """Logical right shift; torch's own keeps the sign."""
+    """Logical right shift; that of torch keeps the sign."""
     return (value >> bits) & ((1 << (64 - bits)) - 1)

@@ -13,24 +13,20 @@ from specstream.types import SamplingParams
 __all__ = ["draw", "draw_at", "draw_one", "free_to_look", "probabilities", "uniforms"]
 
 
-_COOL = 0.01
-"""Below it, logits that a model may well have could leave float32 when divided."""
-
-_COLDEST = 1e-30
-"""A temperature that float32 can divide by; whatever is colder is as good as greedy."""
+_COOL = 0.01  # Below this temperature the division of usual logits could overflow float32.
+_COLDEST = 1e-30  # The smallest temperature that float32 can divide by; as good as greedy.
 
 
 def free_to_look(rows: Tensor) -> bool:
-    """Whether reading a number of ``rows`` costs nothing. Elsewhere the device would be waited for."""
+    """Whether reading values of ``rows`` costs nothing; elsewhere the host waits for the device."""
     return rows.device.type == "cpu"
 
 
 def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
     """The distribution that a token is drawn from under ``params``.
 
-    Each filter works on what the one before left, normalised again, in the order of transformers.
-    Ties at a border: top-k, min-p and typical-p keep all of them; top-p takes equal probabilities in
-    the order of their ids. So the result is a function of the row, not of how a sort went.
+    Warpers in the order of transformers; each works on what the one before left, normalised again.
+    Of equal values at a border, top-k, min-p and typical-p keep all, top-p the lowest ids.
 
     Args:
         logits: ``[..., V]``, any float dtype; each row has a finite maximum (below 1e36).
@@ -62,7 +58,7 @@ def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
 
 @lru_cache(16)
 def _reciprocal(temperature: float, device: torch.device) -> Tensor:
-    """``[1]`` float32. A product with it makes float32 of a lower precision in one operation."""
+    """``[1]`` float32: a product with it converts a lower precision in the same operation."""
     with torch.inference_mode(False):
         return torch.full((1,), 1.0 / temperature, dtype=torch.float32, device=device)
 
@@ -81,9 +77,9 @@ def _until(ordered: Tensor, mass: float) -> Tensor:
 
 
 def _typical(probs: Tensor, mass: float) -> Tensor:
-    """The tokens whose surprise is nearest to the entropy, as many as hold ``mass``."""
+    """The tokens whose surprise is nearest to the entropy, up to ``mass``."""
     surprise = -probs.log()
-    entropy = (probs * surprise).nansum(-1, keepdim=True)  # 0 times infinity is nothing here
+    entropy = (probs * surprise).nansum(-1, keepdim=True)  # 0 times infinity counts as 0
     distance = (surprise - entropy).abs()
     ordered, order = distance.sort(dim=-1, stable=True)
     kept = _until(probs.gather(-1, order), mass)
@@ -101,10 +97,7 @@ def draw(weights: Tensor, generator: torch.Generator) -> Tensor:
 
 def uniforms(count: int, generator: torch.Generator) -> Tensor:
     """``[count]`` float64 in [0, 1), on the generator's device."""
-    # What `torch.rand` does, in two thirds of its time.
-    return torch.empty(count, dtype=torch.float64, device=generator.device).uniform_(
-        generator=generator
-    )
+    return torch.rand(count, dtype=torch.float64, device=generator.device, generator=generator)
 
 
 def draw_at(weights: Tensor, uniform: Tensor) -> Tensor:
@@ -122,16 +115,16 @@ def draw_at(weights: Tensor, uniform: Tensor) -> Tensor:
         return torch.tensor([weights.shape[-1] - 1 if found is None else found])
     cdf = weights.cumsum(-1, dtype=torch.float64)
     total = cdf[:, -1:]
-    # Rounding can lift the threshold to the total, behind the last entry with mass.
+    # Rounding may lift the threshold to the total, past the last entry with mass.
     below = torch.nextafter(total, torch.zeros_like(total))
     threshold = torch.minimum(uniform.unsqueeze(-1) * total, below)
-    # right=True finds the first entry whose CDF is above the threshold: steps over zero weights.
+    # right=True finds the first entry above the threshold, so never one without mass.
     index = torch.searchsorted(cdf, threshold, right=True).squeeze(-1)
     return index.clamp_max(weights.shape[-1] - 1)  # a row of NaN has no such entry
 
 
 def draw_one(weights: Tensor, uniform: float) -> int | None:
-    """`draw_at` for one row ``[V]`` that may be looked at; None where it has no mass, or no numbers."""
+    """`draw_at` for one row ``[V]`` on a CPU; None if it has no mass or isn't finite."""
     cdf = weights.cumsum(-1, dtype=torch.float64)
     total = cdf[-1].item()
     if not 0.0 < total < math.inf:

@@ -1,7 +1,7 @@
-"""Proposals as they come in: what is malformed is refused before the target reads it.
+"""Checks of proposals, before the target reads them.
 
-A proposer may be anybody's. Whatever it hands over is either a proposal that the verifier can judge, or
-one typed error; neither costs the device a wait.
+A proposer may be third-party code. What it returns becomes a proposal that can be verified, or one typed
+error; neither makes the host wait for the device.
 """
 
 from __future__ import annotations
@@ -19,18 +19,23 @@ from specstream.speculation.proposal import MAX_NODES, Proposal
 
 __all__ = ["checked", "distributions", "marked"]
 
-_TOLERANCE = 1e-3  # of a row's sum: what float32 loses over a large vocabulary is a hundredth of it
+_TOLERANCE = 1e-3  # of a row's sum: a hundred times the rounding of float32 over a large vocabulary
 
 
 def checked(
     proposal: object, most: int, vocab_size: int, device: torch.device, *, trees: bool = False
 ) -> Proposal:
-    """A proposal that fits: at most ``most`` tokens deep, tensors of the right kind and place.
+    """The proposal, if it has tensors of the right kind and is at most ``most`` tokens deep.
 
-    With ``trees`` it may be a tree of at most `MAX_NODES`; else it is a chain.
+    On a CPU values are checked as well: ids, and rows that must be distributions. Elsewhere `marked` and
+    the verifier see to those.
 
-    Where looking is free, values are checked too: ids that name tokens, rows that are distributions.
-    Elsewhere `marked` and the verifier see to them.
+    Args:
+        proposal: What a proposer returned.
+        most: Its budget.
+        vocab_size: Width of the target's logits.
+        device: Where the target is.
+        trees: Whether it may be a tree.
 
     Raises:
         ProposalError: says what is wrong.
@@ -56,7 +61,7 @@ def checked(
     for tensor in (tokens, probs):
         if tensor is not None and (tensor.device != device or tensor.layout != torch.strided):
             raise ProposalError(f"proposals must be dense and on {device}, not {_kind(tensor)}")
-    if tree is not None or free_to_look(tokens):  # a tree is made on the host: looking costs little
+    if free_to_look(tokens):
         if not all(0 <= token < vocab_size for token in tokens.tolist()):
             raise ProposalError(f"token ids must be 0 to {vocab_size - 1}: {tokens.tolist()}")
         if probs is not None and not bool(distributions(probs).all()):
@@ -85,9 +90,9 @@ def _shape(proposal: Proposal, trees: bool) -> Tree | None:
 
 
 def marked(proposals: Sequence[Proposal], vocab_size: int) -> list[Proposal]:
-    """Proposals that the target can read: where ids weren't looked at, those that are none replaced.
+    """Replace ids outside the vocabulary where they were not checked, so that the target can read them.
 
-    They are marked (`Proposal.sound`); the verifier ends a drawn chain before the mark.
+    They are marked in `Proposal.sound`; the verifier accepts no drawn token there.
     """
     ids = torch.cat([proposal.tokens for proposal in proposals])
     if not ids.shape[0] or free_to_look(ids):

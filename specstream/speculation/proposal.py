@@ -1,4 +1,22 @@
-"""What a proposer gives and what the verifier returns."""
+"""How to write a drafting method: what a proposer gets and returns, and where it must be honest.
+
+A proposer is any object with the three methods of `Proposer`. In every round the engine calls
+`Proposer.propose` for all requests that speculate, runs the target once over the proposed tokens,
+verifies them, and calls `Proposer.observe`. The shortest example is
+`specstream.speculation.proposers.ngram`; `specstream.speculation.proposers` lists them by name.
+
+- **Honesty.** Return either the distribution that each token was *really drawn from*
+  (`Proposal.probs`), or none. Without, the verifier takes the draft for deterministic, and nothing it
+  proposes can change the distribution of the text. With wrong probabilities the text is wrong.
+- **Decide before drawing.** Whether and how far to draft may depend on tokens already drawn, if those
+  stay in the proposal. Dropping a token because of its value or its probability biases the text.
+- **Noise.** Draw with `SpecRequest.draw` only.
+- **Errors cost speed only.** An exception or a malformed proposal is logged; the round goes on.
+- **No waiting.** On a GPU, reading a tensor (``tolist``, ``item``) makes the host wait for the device.
+- **Memory.** Keep what belongs to a sequence under its `SpecRequest.slot`, and drop it in `release`.
+- **More.** `Capabilities` for trees and hidden states, `StateReader` to draft from the target's hidden
+  states, `AdaptiveProposer` to be told what a step cost.
+"""
 
 from __future__ import annotations
 
@@ -27,23 +45,22 @@ __all__ = [
 ]
 
 MAX_NODES = 64
-"""Tokens of a proposal, at most: a pass over more costs what it could bring."""
+"""Maximum nodes of a proposed tree."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Tokens that a draft expects next.
+    """Tokens that a draft expects next: a chain, or a tree of alternatives.
 
     Attributes:
-        tokens: ``[K]`` int64, K >= 0.
-        probs: ``[K, V]`` float32: row j is the distribution that ``tokens[j]`` was *really drawn
-            from*. None means a deterministic draft (a point mass on ``tokens[j]``).
-        parents: The index of each token's parent in a tree (-1: the root), K of them; a parent comes
-            before its children. None means a chain. In a tree, ``probs[j]`` is given the siblings
-            that come before token j: see `specstream.speculation.tree_rules.sibling_rule`.
-        source: The kind of proposer that made it.
-        sound: Not for proposers. ``[K]`` bool, set where ids can't be looked at: False marks those that
-            named no token and were replaced.
+        tokens: ``[K]`` int64 on the target's device, K >= 0.
+        probs: ``[K, V]`` float32: row j is the distribution that ``tokens[j]`` was drawn from. In a
+            tree it is given the siblings before token j: the same row for each if they were drawn with
+            replacement; without, the row with those before it left out, normalised. None: deterministic.
+        parents: The index of each token's parent (-1: the committed text); a parent comes before its
+            children. None: a chain. Siblings are tried in their order.
+        source: The kind of proposer that made it, for reports.
+        sound: Set by the engine. ``[K]`` bool, False for ids that named no token and were replaced.
     """
 
     tokens: Tensor
@@ -57,15 +74,20 @@ class Proposal:
         """How many tokens are proposed."""
         return self.tokens.shape[0]
 
-    def contexts(self) -> list[list[int]]:
-        """For each of the K + 1 rows that the target answers with, the proposed tokens before it.
+    @property
+    def links(self) -> Sequence[int]:
+        """``parents``, those of a chain included."""
+        return range(-1, self.length - 1) if self.parents is None else self.parents
 
-        Row 0 follows the committed tokens alone, row j + 1 the token j and those it follows.
+    @property
+    def paths(self) -> list[tuple[int, ...]]:
+        """For each of the K + 1 rows of target logits, the indices of the proposed tokens before it.
+
+        Row 0 follows the committed tokens alone, row j + 1 token j and its ancestors.
         """
-        parents = range(-1, self.length - 1) if self.parents is None else self.parents
-        found: list[list[int]] = [[]]
-        for token, parent in zip(self.tokens.tolist(), parents, strict=True):
-            found.append([*found[parent + 1], token])
+        found: list[tuple[int, ...]] = [()]
+        for node, parent in enumerate(self.links):
+            found.append((*found[parent + 1], node))
         return found
 
     @property
@@ -83,20 +105,22 @@ class Proposal:
 
     @staticmethod
     def empty(device: torch.device | str = "cpu") -> Proposal:
-        """Nothing proposed: the round is a plain decoding step."""
+        """No tokens: the round is a plain decoding step."""
         return Proposal(torch.empty(0, dtype=torch.int64, device=device))
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The target's judgement of a proposal.
+    """The target's answer to a proposal.
 
-    ``accepted`` leading tokens stand; ``next_token`` follows them: *recovered* (drawn from the
-    residual) where one was rejected, *bonus* where all were accepted. ``path`` are the indices of
-    the accepted tokens in the proposal (for a chain: 0, 1, …, accepted - 1). ``tokens`` is what the
-    round emits: the accepted tokens and the one after them. ``broken`` are rows of logits that are no
-    numbers, among them every such row that the reply gets to; it can't go on from there. ``malformed``:
-    only here, behind the device, could it be seen that the proposal was none; its sound part was judged.
+    Attributes:
+        accepted: How many proposed tokens are accepted.
+        next_token: The token after them: *recovered* (drawn from the residual) where one was rejected,
+            *bonus* where none was.
+        path: The indices of the accepted tokens in the proposal (for a chain 0, 1, …, accepted - 1).
+        tokens: What the round emits: the accepted tokens and the one after them.
+        broken: Rows of logits that are not finite, among them every such row that the reply gets to.
+        malformed: Ids or probabilities turned out to be out of range; the rest was verified.
     """
 
     accepted: int
@@ -112,7 +136,7 @@ class SpecRequest(Protocol):
 
     @property
     def slot(self) -> int:
-        """Names the sequence; a proposer keys its own caches by it."""
+        """Names the sequence: the key for a proposer's own caches."""
         ...
 
     @property
@@ -122,7 +146,7 @@ class SpecRequest(Protocol):
 
     @property
     def token_ids(self) -> list[int]:
-        """Prompt and committed tokens. Only ever grows while the request lives; not to be changed."""
+        """Prompt and committed tokens. Only grows while the request lives; not to be changed."""
         ...
 
     @property
@@ -142,37 +166,34 @@ class SpecRequest(Protocol):
 
     @property
     def phrase_left(self) -> int | None:
-        """About how many tokens the first speakable phrase still lacks; None where nobody asked."""
+        """About how many tokens the first speakable phrase still lacks; None if nobody asked."""
         ...
 
-    def process(self, logits: Tensor, drafted: list[int]) -> Tensor:
-        """Penalties, bans, grammar …: ``[V]`` logits after ``token_ids`` and ``drafted``, processed.
+    def process(self, logits: Tensor, drafted: Sequence[int] | Tensor) -> Tensor:
+        """Logits ``[V]`` after ``token_ids`` and ``drafted`` with penalties, bans, grammar … applied.
 
-        A draft that follows them is accepted more often; one that doesn't is judged all the same.
+        A draft that follows them is accepted more often. ``drafted`` may be a tensor ``[n]`` on the
+        device, which is read for a grammar only.
         """
         ...
 
     def draw(self, probs: Tensor, position: int) -> Tensor:
         """Draw ``[1]`` from ``probs [1, V]`` for an absolute position, with the draft's own noise.
 
-        In the default mode that noise is independent of the verifier's: sharing it would bias the
-        result. In the reproducible mode both are keyed by the position, and that is what makes
-        draft and target agree.
+        It is independent of the verifier's, as sharing noise would bias the text; with a seed both are
+        keyed by the position, and that is what makes draft and target agree.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a proposer needs and can do; asked instead of its type.
+    """What a proposer needs and can do. An engine whose target can't serve it is refused when built.
 
     Attributes:
-        hidden_states: After how many of the target's layers it wants the states of every token (see
-            `StateReader`, and `forward_with_states` of `specstream.model.runner.ModelRunner`).
+        hidden_states: After how many of the target's layers it wants hidden states (see `StateReader`).
         own_cache: It keeps keys and values of its own.
-        trees: It may propose trees; a tree from a proposer that hasn't said so counts as broken.
-
-    An engine whose target can't give the states, or can't judge trees, is refused when it is built.
+        trees: It may propose trees; a tree from any other proposer is malformed.
     """
 
     hidden_states: tuple[int, ...] = ()
@@ -181,15 +202,18 @@ class Capabilities:
 
 
 class Proposer(Protocol):
-    """Guesses what comes next. One object serves all requests of an engine."""
+    """Guesses what comes next. One object serves all requests of an engine, on the engine's thread."""
 
     name: str
     capabilities: Capabilities
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """At most ``budget[i]`` tokens for ``requests[i]``; fewer or none is always allowed.
+        """One proposal for each request; fewer tokens than the budget, or none, is always allowed.
 
-        Of a tree, ``budget[i]`` is the depth; all its nodes together are at most `MAX_NODES`.
+        Args:
+            requests: Those that speculate in this round.
+            budget: Maximum depth of each proposal: tokens of a chain, length of a tree's longest path.
+                A tree has `MAX_NODES` nodes at most.
         """
         ...
 
@@ -204,11 +228,11 @@ class Proposer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """What the target computed for a stretch of a request's tokens.
+    """The target's hidden states for consecutive tokens of a request.
 
     Attributes:
-        start: Position of the first: ``states[k]`` belongs to ``token_ids[start + k]``. It lies behind
-            the tokens that a conversation's cache still held, whose states were read a turn before.
+        start: Position of the first: ``states[k]`` belongs to ``token_ids[start + k]``. Tokens whose
+            cache was kept from an earlier turn come before it; their states were read in that turn.
         states: ``[n, depths, hidden]`` in the order of `Capabilities.hidden_states`, on the target's
             device and in its dtype.
     """
@@ -222,21 +246,21 @@ class StateReader(Proposer, Protocol):
     """A proposer that drafts from the target's hidden states."""
 
     def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
-        """The states of tokens that have become part of their requests, prompts included.
+        """The hidden states of tokens that have become part of their requests.
 
-        Called once a pass after `observe`, for all who took part: of a prompt the tokens that were
-        read; of a round the last committed token and the accepted ones, in the order of the text. The
-        token that followed them has none yet.
+        Called once a pass after `observe`, for all that took part: for a prompt, the tokens that were
+        prefilled; for a round, the last committed token and the accepted ones, in the order of the text.
+        The token that followed them has no state yet.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Where one step of the engine went, in milliseconds.
+    """Milliseconds of the proposer, of the target's pass, and of the whole step.
 
-    ``rows`` requests shared the target's pass, which read ``tokens`` tokens; 0 rows: the step read
-    prompts, too, and its times say nothing about rounds. ``total_ms`` is the whole step.
+    ``rows`` requests shared the pass, which read ``tokens`` tokens. In a step that prefilled prompts
+    ``rows`` is 0, as its times tell nothing about rounds.
     """
 
     propose_ms: float
@@ -255,7 +279,7 @@ class AdaptiveProposer(Proposer, Protocol):
         ...
 
     def explain(self, request_id: int | None = None) -> Explanation:
-        """Why it does what it does, for one request, or in general."""
+        """Why it decides as it does, for one request or in general."""
         ...
 
     def finish(self, request_id: int) -> None:

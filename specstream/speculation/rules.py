@@ -1,9 +1,11 @@
-"""Verification rules as laws: with what probability how many tokens stand, and what follows them.
+"""Verification rules for chains: the distribution of the accepted count, and of the token that follows.
 
-A rule turns a proposal and the target's distributions into an `Acceptance`;
-`specstream.speculation.verify` draws from it. Kept apart, the arithmetic can be enumerated exactly:
-summing over every proposal that a draft can make must give back the target's own distribution, to the
-last digit.
+A rule turns a proposal and the target's distributions into an `Acceptance`, from which
+`specstream.speculation.verify` draws. Kept apart from drawing, the arithmetic can be enumerated exactly:
+summed over every proposal that a draft can make, it gives back the target's own distribution.
+
+Shapes: ``tokens [..., K]``, ``draft [..., K, V]``, ``target [..., K + 1, V]``, normalised. Where chains
+of different lengths are padded, ``lengths [...]`` says how many of the K tokens are real.
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ class Acceptance:
     """What a rule does with a chain.
 
     Attributes:
-        accepted: ``[..., K + 1]``, the probability that exactly n leading tokens stand.
-        rows: For counts ``[..., n]`` int64 of standing tokens the law of the token that follows,
-            ``[..., n, V]``, unnormalised. Where ``accepted`` is 0 it may be anything, all zeros
-            included. Only the row that was drawn has to be made.
+        accepted: ``[..., K + 1]``, the probability that exactly n leading tokens are accepted.
+        rows: For counts ``[..., n]`` int64 of accepted tokens, the distribution of the token that
+            follows, ``[..., n, V]``, unnormalised. Where ``accepted`` is 0 it may be anything. A
+            function, since only the row that was drawn is needed.
     """
 
     accepted: Tensor
@@ -40,7 +42,7 @@ class Acceptance:
 
     @staticmethod
     def of(accepted: Tensor, following: Tensor) -> Acceptance:
-        """A law whose rows are there already."""
+        """With rows that are there already."""
         return Acceptance(accepted, partial(_rows, following))
 
 
@@ -58,11 +60,7 @@ def ratio_rule(
 
 
 def deterministic_rule(tokens: Tensor, target: Tensor, lengths: Tensor | None = None) -> Acceptance:
-    """A point-mass draft: keep x with probability p(x), else draw from p without x.
-
-    The ratio rule with q a point mass; also the law of drawing y from p and keeping x if it is y
-    (exact match). Needs no q, so a draft that lies about it can do no harm.
-    """
+    """The ratio rule with q a point mass: keep x with probability p(x), else draw from p without x."""
     keep = _at(target[..., :-1, :], tokens)
     last = _last(tokens.shape[-1], lengths, target)
     return Acceptance(_chain(keep, target, lengths), partial(_others, target, tokens, last))
@@ -71,13 +69,13 @@ def deterministic_rule(tokens: Tensor, target: Tensor, lengths: Tensor | None = 
 def block_rule(
     tokens: Tensor, draft: Tensor, target: Tensor, lengths: Tensor | None = None
 ) -> Acceptance:
-    """Block verification: judge the block as a whole; never accepts fewer on average than the ratio.
+    """Block verification: tests the block as a whole; never accepts fewer on average than the ratio.
 
     Sun et al. 2025 (ICLR), algorithm 2. With w_0 = 1 and w_i = min(1, w_{i-1} p(x_i) / q(x_i)):
     n = max{i : eta_i <= h_i} for independent uniform eta_i, where h_i = R_i / (R_i + 1 - w_i) and
     R_i = sum max(w_i p - q, 0) for i < K, and h_K = w_K; then a draw from max(w_n p - q, 0).
 
-    The w are a walk that is reflected at 1: with S_i the sum of the first i log ratios,
+    The w are a random walk reflected at 1: with S_i the sum of the first i log ratios,
     log w_i = S_i - max(S_0, …, S_i) (Lindley's recursion), which needs no loop.
     """
     count = tokens.shape[-1]
@@ -100,7 +98,7 @@ def block_rule(
 
 
 def _chain(keep: Tensor, target: Tensor, lengths: Tensor | None) -> Tensor:
-    """How many stand, of independent tests in a row."""
+    """The distribution of how many independent tests succeed before one fails."""
     keep = keep * _real(keep.shape[-1], lengths, keep)
     one = torch.ones_like(target[..., :1, 0])
     return torch.cat([one, keep.cumprod(-1)], -1) * torch.cat([1 - keep, one], -1)
@@ -109,10 +107,10 @@ def _chain(keep: Tensor, target: Tensor, lengths: Tensor | None) -> Tensor:
 def _residual(
     target: Tensor, draft: Tensor, weight: Tensor, last: Tensor, counts: Tensor
 ) -> Tensor:
-    """max(w p - q, 0) after ``counts`` tokens; p itself where all (real) tokens stand.
+    """max(w p - q, 0) after ``counts`` tokens; p itself where all are accepted.
 
-    Where p and q agree up to rounding the residual is empty while rejection keeps a probability of
-    the same rounding; the target's row stands in, so that there is always something to draw.
+    Where p and q agree up to rounding, the residual is empty while the rejection still has a probability
+    of that rounding; the target's row takes its place.
     """
     own = _rows(target, counts)
     if not draft.shape[-2]:
@@ -124,7 +122,7 @@ def _residual(
 
 
 def _others(target: Tensor, tokens: Tensor, last: Tensor, counts: Tensor) -> Tensor:
-    """The target's row without the drafted token; all of it where all (real) tokens stand."""
+    """The target's row without the drafted token; all of it where all are accepted."""
     own = _rows(target, counts)
     if not tokens.shape[-1]:
         return own
@@ -158,7 +156,7 @@ def _real(count: int, lengths: Tensor | None, like: Tensor) -> Tensor:
 
 
 def _last(count: int, lengths: Tensor | None, like: Tensor) -> Tensor:
-    """``[..., 1]``: the count at which every real token stands."""
+    """``[..., 1]``: the count at which every real token is accepted."""
     if lengths is None:
         return torch.full((1,), count, device=like.device)
     return lengths.unsqueeze(-1)

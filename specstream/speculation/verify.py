@@ -1,36 +1,39 @@
-"""The verifier: how many proposed tokens stand, and which token follows them. Pure functions.
+"""The verifier: how many proposed tokens are accepted, and which token follows them. Pure functions.
 
-Exactness rests on two things: the arithmetic of `specstream.speculation.rules`, and the callers' honesty
-about ``probs`` (the distribution that each token was really drawn from). The accepted prefix and the
-token after it together have exactly the law of sampling from the target one token at a time.
+Whatever is proposed, the emitted tokens have the distribution of sampling from the target one token at a
+time. That rests on `specstream.speculation.rules` and `specstream.speculation.tree_rules`, and on
+proposers that are honest about `Proposal.probs`. Three kinds of requests:
+
+- Greedy: the target's most likely token at every row; proposed tokens are accepted while they agree.
+- Exact match (`Case.key`): the same with the target's own draws, by Gumbel-max sampling. As the noise
+  depends on seed and position only, the text is a function of the seed and the target, and no proposal
+  can change it.
+- Sampled: the acceptance distribution of a rule, from which one draw decides how many tokens are
+  accepted and another one what follows.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from specstream.model.noise import gumbel_max
 from specstream.model.sampling import draw_at, free_to_look, probabilities, uniforms
 from specstream.model.transfer import to_device
 from specstream.speculation.checking import distributions
 from specstream.speculation.proposal import Proposal, Verdict
-from specstream.speculation.rules import (
-    Acceptance,
-    block_rule,
-    deterministic_rule,
-    ratio_rule,
-)
-from specstream.speculation.sequential import Rule, walk
+from specstream.speculation.rules import Acceptance, block_rule, deterministic_rule, ratio_rule
+from specstream.speculation.sequential import Rule, verify_sequentially
+from specstream.speculation.tree_rules import tree_rule
 from specstream.types import SamplingParams
 
-__all__ = ["Case", "Rule", "match", "verify", "verify_batch"]
+__all__ = ["Case", "Rule", "verify_batch"]
 
-_LAWS: dict[Rule, Callable[..., Acceptance]] = {"ratio": ratio_rule, "block": block_rule}
+_RULES: dict[Rule, Callable[..., Acceptance]] = {"ratio": ratio_rule, "block": block_rule}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,210 +41,203 @@ class Case:
     """One request's part of a batch.
 
     Attributes:
-        proposal: A chain of K tokens.
-        logits: ``[K + 1, V]`` of the target, processors applied; row j was computed with the first
-            j proposed tokens in place. V is one for all cases of a batch.
-        params: How a distribution is made from the logits.
-        generator: The verifier's noise, independent of the draft's, on the logits' device. Two uniforms
-            are taken for a sampled case, none for a greedy one.
+        proposal: A chain or tree of K tokens.
+        logits: ``[K + 1, V]`` of the target, processors applied: row 0 after the committed tokens, row
+            j + 1 after proposed token j on its path. V is the same for all cases of a batch.
+        params: How logits become a distribution.
+        generator: The verifier's noise, independent of the draft's, on the logits' device. A sampled
+            case takes two uniforms, any other none.
+        key: For exact match: seed, and absolute position of the token that row 0 decides.
     """
 
     proposal: Proposal
     logits: Tensor
     params: SamplingParams
     generator: torch.Generator
+    key: tuple[int, int] | None = None
+
+    @property
+    def sampled(self) -> bool:
+        """Whether a rule decides, rather than the target's own choice at every row."""
+        return not self.params.greedy and self.key is None
 
 
-def verify(
-    proposal: Proposal,
-    target_logits: Tensor,
-    params: SamplingParams,
-    generator: torch.Generator,
-    *,
-    rule: Rule = "block",
-) -> Verdict:
-    """Verifier one chain; see `Case` for the arguments and `verify_batch` for the rest."""
-    return verify_batch([Case(proposal, target_logits, params, generator)], rule=rule)[0]
+_Outcome = tuple[Tensor, Tensor, Tensor]
+"""What is read from the device of one case, as 1-D tensors.
+
+The last accepted row and the next token, or the target's choice at every row; which rows are finite; and
+flags that are all true for a well-formed proposal.
+"""
 
 
 def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict]:
-    """Verifier a batch of chains of different lengths; a request's verdict doesn't depend on the others.
+    """Verify a batch of chains and trees; a verdict doesn't depend on the other cases.
 
-    ``rule`` is for drafts that come with probabilities: ``"ratio"`` tests token by token, ``"block"``
-    the block as a whole, which never accepts fewer on average. Deterministic drafts and greedy
-    requests need no choice. One transfer from the device for the whole batch. On a CPU, where looking
-    is free, sampled cases are judged one by one.
+    One transfer from the device for the whole batch. On a CPU, where reading is free, sampled chains
+    are verified one by one (`specstream.speculation.sequential`).
+
+    Args:
+        cases: Any mixture of kinds and lengths.
+        rule: For sampled chains that come with probabilities: ``"ratio"`` tests token by token,
+            ``"block"`` the block as a whole, which never accepts fewer on average.
 
     Raises:
-        ValueError: the shapes of a case don't fit together, or its proposal is a tree.
+        ValueError: the shapes of a case don't fit together.
     """
-    verdicts: dict[int, Verdict] = {}
-    noise: dict[int, Tensor] = {}
-    greedy = list[int]()
+    verdicts, outcomes = dict[int, Verdict](), dict[int, _Outcome]()
+    sampled = dict[int, Tensor]()
     for index, case in enumerate(cases):
         _check(case)
-        free = free_to_look(case.logits)
-        if case.params.greedy:
-            greedy += [index] * free
+        if not case.sampled:
+            outcomes[index] = _choices(case)
             continue
-        noise[index] = uniforms(2, case.generator)
-        verdict = _walked(case, rule, noise[index]) if free else None
-        if verdict is not None:
+        noise = uniforms(2, case.generator)
+        verdict = _sequentially(case, rule, noise)
+        if verdict is None:
+            sampled[index] = noise
+        else:
             verdicts[index] = verdict
-    if greedy:
-        verdicts.update(zip(greedy, _looked([cases[i] for i in greedy]), strict=True))
-    rest = [index for index in range(len(cases)) if index not in verdicts]
-    if rest:
-        made = _at_once([cases[i] for i in rest], rule, [noise.get(i) for i in rest])
-        verdicts.update(zip(rest, made, strict=True))
+    outcomes.update(_sampled(cases, sampled, rule))
+    verdicts.update(_read(cases, outcomes))
     return [verdicts[index] for index in range(len(cases))]
 
 
-def _looked(cases: Sequence[Case]) -> Iterator[Verdict]:
-    """The verdicts on greedy cases that may be looked at."""
-    rows = [case.logits for case in cases]
-    top = (rows[0] if len(rows) == 1 else torch.cat(rows)).max(-1)
-    highest, choices = iter(top.values.tolist()), iter(top.indices.tolist())
-    for case in cases:
-        tokens = case.proposal.tokens.tolist()
-        count = len(tokens) + 1
-        values = enumerate(itertools.islice(highest, count))
-        broken = tuple(row for row, value in values if not math.isfinite(value))
-        yield match(tokens, list(itertools.islice(choices, count)), broken)
-
-
-def _walked(case: Case, rule: Rule, noise: Tensor) -> Verdict | None:
-    """The verdict on a sampled case that may be looked at; None if it isn't all numbers."""
+def _sequentially(case: Case, rule: Rule, noise: Tensor) -> Verdict | None:
+    """The verdict on a chain that may be looked at; None for others, and where numbers are missing."""
     proposal = case.proposal
+    if proposal.parents is not None or not free_to_look(case.logits):
+        return None
     tokens = proposal.tokens.tolist()
     target = probabilities(case.logits, case.params)
-    outcome = walk(tokens, target, proposal.probs, rule, noise.tolist())
-    return None if outcome is None else _verdict(tokens, *outcome)
+    found = verify_sequentially(tokens, target, proposal.probs, rule, noise.tolist())
+    if found is None:
+        return None
+    n, following = found
+    return Verdict(n, following, tuple(range(n)), (*tokens[:n], following))
 
 
-def _verdict(
-    tokens: Sequence[int], accepted: int, following: int, broken: tuple[int, ...] = ()
-) -> Verdict:
-    emitted = (*tokens[:accepted], following)
-    return Verdict(accepted, following, tuple(range(accepted)), emitted, broken)
+def _choices(case: Case) -> _Outcome:
+    """The target's own token at every row, whatever was proposed."""
+    # `max` finds the first of equal values, as `argmax` does, in a seventh of its time in bfloat16.
+    values, tokens = case.logits.max(-1)
+    if case.key is not None and not case.params.greedy:
+        seed, first = case.key
+        # Row by row: a sum over one row may be split among threads, over several it is not, and the
+        # last bits must not depend on how many rows are verified together.
+        rows = zip(torch.split(case.logits, 1), case.proposal.paths, strict=True)
+        drawn = [
+            gumbel_max(probabilities(row, case.params), seed, first + len(path))
+            for row, path in rows
+        ]
+        tokens = torch.cat(drawn)
+    return tokens, values.isfinite(), _marks(case.proposal)
 
 
-def _at_once(
-    cases: Sequence[Case], rule: Rule, noise: Sequence[Tensor | None]
-) -> Iterator[Verdict]:
-    """Verdicts by the laws in tensors; ``noise[i]`` is that of a sampled case."""
-    outcomes, sound = _outcomes(cases, rule, noise)
-    tokens = [case.proposal.tokens for case in cases]
-    marks = [case.proposal.sound for case in cases if case.proposal.sound is not None]
-    flat = iter(torch.cat([*outcomes, *tokens, *sound, *marks]).tolist())
-    chosen = [list(itertools.islice(flat, part.shape[0])) for part in outcomes]
-    drafted = [list(itertools.islice(flat, part.shape[0])) for part in tokens]
-    broken = [tuple(row for row in range(len(ids) + 1) if not next(flat)) for ids in drafted]
-    for case, choices, ids, rows in zip(cases, chosen, drafted, broken, strict=True):
-        marked = case.proposal.sound is not None and not all(list(itertools.islice(flat, len(ids))))
-        if case.params.greedy:
-            verdict = match(ids, choices, rows)
+def _sampled(cases: Sequence[Case], noise: dict[int, Tensor], rule: Rule) -> dict[int, _Outcome]:
+    """Draw from the acceptance distributions; chains with and without probabilities as a batch each."""
+    found, groups = dict[int, _Outcome](), dict[bool, list[int]]()
+    targets, finite = dict[int, Tensor](), dict[int, Tensor]()
+    for index in noise:
+        proposal = cases[index].proposal
+        target = probabilities(cases[index].logits, cases[index].params)
+        finite[index] = target[:, 0].isfinite()  # a row is NaN all over, or nowhere
+        # Any distribution will do in place of none: the reply can't get past that row.
+        targets[index] = target.where(finite[index].unsqueeze(-1), 1.0 / target.shape[-1])
+        if proposal.parents is not None:
+            chosen, fits = _draw_tree(proposal, targets[index], noise[index])
+            found[index] = chosen, finite[index], fits
         else:
-            verdict = _verdict(ids, choices[0], choices[1], rows)
-            marked = marked or not choices[2]
-        yield replace(verdict, malformed=True) if marked else verdict
+            drawn = proposal.probs is not None and proposal.length > 0
+            groups.setdefault(drawn, []).append(index)
+    for drawn, group in groups.items():
+        chains = [cases[i].proposal for i in group]
+        rows, uniform = [targets[i] for i in group], torch.stack([noise[i] for i in group])
+        each = zip(
+            *_draw_chains(chains, rows, uniform, _RULES[rule] if drawn else None), strict=True
+        )
+        for index, (chosen, fits) in zip(group, each, strict=True):
+            found[index] = chosen, finite[index], fits
+    return found
 
 
-def _outcomes(
-    cases: Sequence[Case], rule: Rule, noise: Sequence[Tensor | None]
-) -> tuple[list[Tensor], list[Tensor]]:
-    """For each case what was chosen, and which rows are numbers.
-
-    Chosen is for a greedy case each row's token; for a sampled one how many stand, what follows, and
-    whether all of its q are distributions.
-    """
-    outcomes, sound = list[Tensor](), list[Tensor]()
-    sampled: dict[bool, list[_Sampled]] = {True: [], False: []}
-    for index, (case, pair) in enumerate(zip(cases, noise, strict=True)):
-        if pair is None:
-            # The largest logit is NaN or infinite exactly where there is no choice. (Of equal ones,
-            # `max` finds the first, as `argmax` does; that takes seven times as long in bfloat16.)
-            top = case.logits.max(-1)
-            outcomes.append(top.indices)
-            sound.append(top.values.isfinite())
-            continue
-        target = probabilities(case.logits, case.params)
-        numbers = target[:, 0].isfinite()  # a row is NaN all over, or nowhere
-        sound.append(numbers)
-        # Any law will do in place of none, for the reply can't pass it.
-        target = _cleaned(target, numbers, 1.0 / target.shape[-1])
-        if case.proposal.length:
-            sampled[case.proposal.probs is not None].append(
-                _Sampled(index, case.proposal, target, pair)
-            )
-            outcomes.append(pair)  # a place, filled below
-        else:
-            token = draw_at(target, pair[1:])
-            zero = torch.zeros_like(token)
-            outcomes.append(torch.cat([zero, token, zero + 1]))
-    for with_probs, members in sampled.items():
-        if members:
-            drawn = _draw(members, _LAWS[rule] if with_probs else None)
-            for member, outcome in zip(members, drawn, strict=True):
-                outcomes[member.index] = outcome
-    return outcomes, sound
+def _draw_tree(proposal: Proposal, target: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Row and token ``[2]``, and flags."""
+    draft, fits = proposal.probs, _marks(proposal)
+    if draft is not None:
+        fits = fits & distributions(draft)
+        draft = draft.where(fits.unsqueeze(-1), 0.0)  # such a token is never accepted
+    acceptance = tree_rule(proposal.tokens, proposal.links, target, draft)
+    end = draw_at(acceptance.accepted.unsqueeze(0), noise[:1])
+    return torch.cat([end, draw_at(acceptance.rows(end), noise[1:])]), fits
 
 
-@dataclass(frozen=True, slots=True)
-class _Sampled:
-    """A sampled chain of K > 0 tokens, its target's law ``[K + 1, V]``, and its two uniforms."""
-
-    index: int
-    proposal: Proposal
-    target: Tensor
-    noise: Tensor
-
-
-def _draw(cases: Sequence[_Sampled], law_of: Callable[..., Acceptance] | None) -> Tensor:
-    """``[B, 3]``: accepted count and next token, drawn from each case's law; and 1 if it is sound."""
-    count = max(case.proposal.length for case in cases)
-    target = _stacked([_pad(case.target, count + 1) for case in cases])
-    tokens = _stacked([_pad(case.proposal.tokens, count) for case in cases])
-    lengths = to_device([case.proposal.length for case in cases], target.device)
-    whole = torch.ones_like(lengths)
-    if law_of is None:
-        law = deterministic_rule(tokens, target, lengths)
+def _draw_chains(
+    chains: Sequence[Proposal],
+    targets: Sequence[Tensor],
+    noise: Tensor,
+    rule: Callable[..., Acceptance] | None,
+) -> tuple[Tensor, Tensor]:
+    """Accepted count and next token ``[B, 2]``, and flags ``[B, K]``; ``rule`` None: deterministic."""
+    count = max(chain.length for chain in chains)
+    target = torch.stack([_pad(rows, count + 1) for rows in targets])
+    tokens = torch.stack([_pad(chain.tokens, count) for chain in chains])
+    lengths = to_device([chain.length for chain in chains], target.device)
+    fits = torch.stack([_pad(_marks(chain), count, True) for chain in chains])
+    if rule is None:
+        acceptance = deterministic_rule(tokens, target, lengths)
     else:
-        probs = [case.proposal.probs for case in cases]
-        draft = _stacked([_pad(q, count) for q in probs if q is not None])
-        # A q that is no distribution vouches for nothing: the chain ends before it.
-        sound = distributions(draft)
-        if any(case.proposal.sound is not None for case in cases):  # nor for a token there is not
-            sound &= _stacked([_pad(_marks(case.proposal), count) for case in cases])
-        fitting = torch.minimum(lengths, sound.long().cumprod(-1).sum(-1))
-        whole, lengths = (fitting == lengths).long(), fitting
-        law = law_of(tokens, _cleaned(draft, sound, 0.0), target, lengths)
-    noise = _stacked([case.noise for case in cases])
-    accepted = draw_at(law.accepted, noise[:, 0])
-    rows = law.rows(accepted.unsqueeze(-1)).squeeze(-2)
-    return torch.stack([accepted, draw_at(rows, noise[:, 1]), whole], -1)
+        draft = torch.stack([_pad(c.probs, count) for c in chains if c.probs is not None])
+        # A row that is no distribution vouches for nothing: the chain ends before it.
+        sound = fits & distributions(draft)
+        real = torch.arange(count, device=lengths.device) < lengths.unsqueeze(-1)
+        fits = sound | ~real
+        lengths = torch.minimum(lengths, sound.long().cumprod(-1).sum(-1))
+        acceptance = rule(tokens, draft.where(sound.unsqueeze(-1), 0.0), target, lengths)
+    accepted = draw_at(acceptance.accepted, noise[:, 0])
+    rows = acceptance.rows(accepted.unsqueeze(-1)).squeeze(-2)
+    return torch.stack([accepted, draw_at(rows, noise[:, 1])], -1), fits
 
 
 def _marks(proposal: Proposal) -> Tensor:
+    """``[K]`` bool: which tokens are ids of the vocabulary, as far as the engine has marked them."""
     if proposal.sound is None:
         return torch.ones_like(proposal.tokens, dtype=torch.bool)
     return proposal.sound
 
 
-def _cleaned(rows: Tensor, sound: Tensor, instead: float) -> Tensor:
-    """The rows that are sound; ``instead`` all over the others."""
-    if free_to_look(rows) and bool(sound.all()):
-        return rows
-    return rows.where(sound.unsqueeze(-1), instead)
-
-
-def _stacked(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(list(parts))
-
-
-def _pad(rows: Tensor, count: int) -> Tensor:
+def _pad(rows: Tensor, count: int, value: float = 0) -> Tensor:
     missing = count - rows.shape[0]
-    return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing else rows
+    return torch.cat([rows, rows.new_full((missing, *rows.shape[1:]), value)]) if missing else rows
+
+
+def _read(cases: Sequence[Case], outcomes: dict[int, _Outcome]) -> dict[int, Verdict]:
+    """Verdicts from what the device has decided, in one transfer."""
+    if not outcomes:
+        return {}
+    parts = [part for i, made in outcomes.items() for part in (*made, cases[i].proposal.tokens)]
+    flat = iter(torch.cat(parts).tolist())
+    lists = iter([list(itertools.islice(flat, part.shape[0])) for part in parts])
+    quads = zip(lists, lists, lists, lists, strict=True)
+    return {i: _verdict(cases[i], *quad) for i, quad in zip(outcomes, quads, strict=True)}
+
+
+def _verdict(
+    case: Case, chosen: list[int], finite: list[int], fits: list[int], tokens: list[int]
+) -> Verdict:
+    row, following = chosen if case.sampled else _follow(tokens, case.proposal.links, chosen)
+    path = case.proposal.paths[row]
+    emitted = (*(tokens[node] for node in path), following)
+    broken = tuple(row for row, is_finite in enumerate(finite) if not is_finite)
+    return Verdict(len(path), following, path, emitted, broken, malformed=not all(fits))
+
+
+def _follow(tokens: Sequence[int], links: Sequence[int], choices: Sequence[int]) -> tuple[int, int]:
+    """Go along the target's own choices as far as they were proposed: the last row, and its choice."""
+    row = 0
+    for node, (token, parent) in enumerate(zip(tokens, links, strict=True)):
+        if parent == row - 1 and token == choices[row]:
+            row = node + 1
+    return row, choices[row]
 
 
 def _check(case: Case) -> None:
@@ -251,13 +247,3 @@ def _check(case: Case) -> None:
     probs = case.proposal.probs
     if probs is not None and tuple(probs.shape) != (count, shape[1]):
         raise ValueError(f"probs must be {(count, shape[1])}, not {tuple(probs.shape)}")
-    if case.proposal.tree is not None:
-        raise ValueError("this is a tree: see specstream.speculation.tree_rules")
-
-
-def match(tokens: Sequence[int], choices: Sequence[int], broken: tuple[int, ...]) -> Verdict:
-    """The verdict where the target's own choice after each token is known: accept while they agree."""
-    n = 0
-    while n < len(tokens) and tokens[n] == choices[n]:
-        n += 1
-    return Verdict(n, choices[n], tuple(range(n)), tuple(choices[: n + 1]), broken)

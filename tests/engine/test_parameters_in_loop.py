@@ -17,8 +17,9 @@ from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerCo
 from specstream.engine.step import EngineCore
 from specstream.errors import RequestError, SamplingError, SpecstreamError
 from specstream.model.invariance import find_fixed_width
+from specstream.model.processors import LogitsPipeline, Processed
 from specstream.model.runner import ModelRunner
-from specstream.speculation.proposal import Proposal, Proposer
+from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.ngram import NgramProposer
 from specstream.speculation.proposers.off import OffProposer
@@ -183,7 +184,14 @@ def test_rows_judged_without_their_drafted_prefix_are_found_out(
     """The comparison above has teeth: with the planted bug it fails."""
     params = SamplingParams(max_tokens=48, **CASES[name])
     wanted, _ = reply("off", params)
-    monkeypatch.setattr(Proposal, "contexts", lambda self: [[] for _ in range(self.length + 1)])
+    honest = LogitsPipeline.apply_rows
+
+    def no_draft(
+        self: LogitsPipeline, logits: Tensor, ids: list[int], proposed: Tensor, paths: list[Any]
+    ) -> Processed:
+        return honest(self, logits, ids, proposed, [() for _ in paths])
+
+    monkeypatch.setattr(LogitsPipeline, "apply_rows", no_draft)
 
     def survives(kind: str) -> bool:
         try:

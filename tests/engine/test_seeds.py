@@ -9,6 +9,7 @@ import pytest
 from specstream.engine import verifier
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposer
+from specstream.speculation.verify import verify_batch
 from specstream.types import SamplingParams
 from tests.choosers import Dice, proposer_with
 from tests.engine.plain import MODEL, TOKENIZER, proposer
@@ -54,26 +55,23 @@ def test_a_seed_fixes_the_samples_whatever_drafts_and_runs_beside(values: dict[s
 def test_without_a_seed_each_reply_is_another_and_the_rule_judges(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    judged: dict[str, list[int]] = {"match_batch": [], "verify_batch": []}
+    sampled: list[bool] = []
+    keyed: list[bool] = []
 
-    def count(name: str) -> None:
-        real = getattr(verifier, name)
+    def counted(cases: Any, **options: Any) -> Any:
+        sampled.extend(case.sampled for case in cases)
+        keyed.extend(case.key is not None for case in cases)
+        return verify_batch(cases, **options)
 
-        def counted(cases: Any, *args: Any, **options: Any) -> Any:
-            judged[name].append(len(cases))
-            return real(cases, *args, **options)
-
-        monkeypatch.setattr(verifier, name, counted)
-
-    for name in judged:
-        count(name)
+    monkeypatch.setattr(verifier, "verify_batch", counted)
     core = make_core(MODEL, TOKENIZER, proposer("draft"), eos_ids=())
     free = SamplingParams(temperature=1.0, max_tokens=12)
     asked = [ask(core, "abc", free) for _ in range(2)]
     greedy = ask(core, "abc", SamplingParams(seed=1, max_tokens=12))
     seeded = ask(core, "abc", SamplingParams(temperature=1.0, seed=1, max_tokens=12))
     core.step()
-    assert judged == {"match_batch": [1], "verify_batch": [3]}
+    assert sampled == [True, True, False, False]
+    assert keyed == [False, False, False, True]
     run_until_idle(core)
     assert asked[0][1].token_ids != asked[1][1].token_ids
     assert all(len(inbox.token_ids) == 12 for _, inbox in (*asked, greedy, seeded))

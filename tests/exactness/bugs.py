@@ -18,6 +18,7 @@ from torch import Tensor
 from specstream.bench.exactness.gtest import GTest
 from specstream.engine import sequence
 from specstream.model.noise import gumbel_max
+from specstream.model.processors import Processed
 from specstream.model.sampling import draw, draw_at, probabilities
 from specstream.speculation.proposal import Proposal, Proposer, SpecRequest, Verdict
 from specstream.speculation.proposers.drafting import Drafting
@@ -218,12 +219,12 @@ def _unwarped(part: str) -> Callable[..., list[Verdict]]:
     return verify_batch
 
 
-def _same_context(self: Any, logits: Tensor, contexts: object) -> tuple[Tensor, dict[int, Any]]:
+def _same_context(self: Any, logits: Tensor, proposal: Proposal) -> Processed:
     """Processors that forget the drafted tokens before a position."""
     if self.processors is None:
-        return logits, {}
+        return Processed(logits)
     rows = [self.processors.apply(row, self.token_ids, []) for row in logits]
-    return torch.stack(rows), {}
+    return Processed(torch.stack(rows))
 
 
 def _top_p_first(logits: Tensor, params: SamplingParams) -> Tensor:

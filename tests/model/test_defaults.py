@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationConfig
+from transformers import (
+    EncoderNoRepeatNGramLogitsProcessor,
+    GenerationConfig,
+    NoRepeatNGramLogitsProcessor,
+)
 
 from specstream.config import DraftProposerConfig, NgramProposerConfig, parse_config
 from specstream.engine.build import build_engine
 from specstream.errors import SamplingError
-from specstream.model.defaults import HONOURED, ModelDefaults
+from specstream.model.defaults import HONOURED, ModelDefaults, _NoRepeatNgrams
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
@@ -31,6 +36,7 @@ from tests.tiny import (
     save_pair,
     tiny_model,
 )
+from tests.transfers import transfers
 
 TOKENIZER = byte_tokenizer()
 MODEL: Any = tiny_model(len(TOKENIZER), seed=2, context=160)
@@ -106,6 +112,25 @@ def test_the_reply_is_that_of_generate(name: str, kind: str) -> None:
     wanted = greedy(ASKED[name], text)
     assert wanted != greedy({k: v for k, v in ASKED[name].items() if k != name}, text)
     assert reply(ASKED[name], kind, SamplingParams(max_tokens=TOKENS), text) == wanted
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_banned_ngrams_are_those_of_transformers(size: int) -> None:
+    """At every length, among the text's own n-grams or among another text's; and nothing is read."""
+    generator = torch.Generator().manual_seed(size)
+    text = torch.randint(4, (1, 40), generator=generator)
+    other: Any = torch.randint(4, (1, 15), generator=generator)
+    theirs: list[Any] = [
+        NoRepeatNGramLogitsProcessor(size),
+        EncoderNoRepeatNGramLogitsProcessor(size, other),
+    ]
+    ours = [_NoRepeatNgrams(size), _NoRepeatNgrams(size, other)]
+    for length, (wanted, made) in itertools.product(range(1, 41), zip(theirs, ours)):
+        scores = torch.randn(1, 6, generator=generator)
+        with transfers() as counter:
+            got = made(text[:, :length], scores)
+        assert not counter.where
+        assert torch.equal(got, wanted(text[:, :length], scores.clone()))
 
 
 def test_it_can_be_switched_off_and_a_request_has_its_own_penalty() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -29,7 +30,9 @@ from transformers import (
 )
 
 from specstream.errors import ModelBroken, RequestError, SamplingError
-from specstream.model.processors import LogitsPipeline, Processed
+from specstream.model.processors import PROCESSORS, LogitsPipeline, Processed
+from specstream.model.sampling import probabilities
+from specstream.params import parameters
 from specstream.speculation.proposal import Proposal
 from specstream.types import Grammar, SamplingParams
 from tests.tiny import EOS, byte_tokenizer
@@ -42,11 +45,8 @@ ENDS = frozenset({EOS, 7})
 Oracle = Callable[[list[int], int, Tensor], Tensor]
 
 
-def pipeline(params: SamplingParams, prompt: list[int], reply: Sequence[int]) -> LogitsPipeline:
-    made = LogitsPipeline(params, TOKENIZER, prompt, WIDTH, ENDS, torch.device("cpu"))
-    for token in reply:
-        made.commit(token)
-    return made
+def pipeline(params: SamplingParams, prompt: list[int]) -> LogitsPipeline:
+    return LogitsPipeline(params, TOKENIZER, prompt, WIDTH, ENDS, torch.device("cpu"))
 
 
 def oracle(params: SamplingParams, context: list[int], prompt_length: int, row: Tensor) -> Tensor:
@@ -82,6 +82,28 @@ def openai_penalties(params: SamplingParams, prompt_length: int) -> Callable[...
     return processor
 
 
+def test_every_parameter_has_what_applies_it() -> None:
+    """A field that is declared and not implemented fails here, and so does the opposite."""
+    wanted = [name for name, parameter in parameters().items() if parameter.stage == "logits"]
+    assert sorted(wanted) == sorted(PROCESSORS)
+    assert list(parameters()) == [field.name for field in fields(SamplingParams)]
+
+
+@pytest.mark.parametrize("name", parameters())
+def test_an_example_is_another_value_and_is_applied(name: str) -> None:
+    """Each example passes its own check, and changes the row it is meant for."""
+    parameter, plain = parameters()[name], SamplingParams()
+    params = SamplingParams(**{"temperature": 1.0, name: parameter.example})
+    assert getattr(params, name) != getattr(plain, name)
+    assert params.processing == ((name,) if parameter.stage == "logits" else ())
+    row = torch.linspace(-2, 3, WIDTH)
+    if parameter.stage == "logits":
+        made = pipeline(params, LETTERS)
+        assert not torch.equal(made.apply(row, LETTERS + LETTERS[:1], []), row)
+    changed = probabilities(row, params) - probabilities(row, SamplingParams(1.0))
+    assert bool(changed.any()) == (parameter.stage == "warper")
+
+
 ALONE: dict[str, dict[str, Any]] = {
     "repetition": {"repetition_penalty": 1.3},
     "repetition below one": {"repetition_penalty": 0.7},
@@ -113,16 +135,17 @@ def compare(values: dict[str, Any], seed: int, apply: Callable[..., Tensor]) -> 
     drafted = rng.choices(LETTERS, k=rng.randint(1, 6))
     logits = torch.randn(len(drafted) + 1, WIDTH, generator=torch.Generator().manual_seed(seed)) * 4
     logits[:, -3:] = -torch.inf if "logit_bias" not in values else 0.0
-    ours = apply(pipeline(params, prompt, reply), logits, prompt + reply, drafted)
+    ours = apply(pipeline(params, prompt), logits, prompt + reply, drafted)
     for row in range(len(drafted) + 1):
         wanted = oracle(params, prompt + reply + drafted[:row], len(prompt), logits[row])
         torch.testing.assert_close(ours[row], wanted, atol=1e-5, rtol=1e-5)
 
 
 def honest(made: LogitsPipeline, logits: Tensor, ids: list[int], drafted: list[int]) -> Tensor:
-    done = made.apply_rows(logits, ids, [drafted[:j] for j in range(len(drafted) + 1)])
-    assert not done.faults
-    return done.rows
+    paths = [range(j) for j in range(len(drafted) + 1)]
+    rows = made.apply_rows(logits, ids, torch.tensor(drafted), paths).rows
+    assert rows.amax(-1).isfinite().all()
+    return rows
 
 
 @pytest.mark.parametrize("name", ALONE)
@@ -143,14 +166,14 @@ def test_a_wrong_context_is_seen(name: str, bug: str) -> None:
     """The oracle has teeth: rows judged without the accepted prefix differ from it."""
 
     def wrong(made: LogitsPipeline, logits: Tensor, ids: list[int], drafted: list[int]) -> Tensor:
-        contexts = [drafted[:j] for j in range(len(drafted) + 1)]
+        paths = [range(j) for j in range(len(drafted) + 1)]
         if bug == "no draft":
-            contexts = [[] for _ in contexts]
+            paths = [range(0) for _ in paths]
         elif bug == "no last token":
-            contexts = [c[:-1] for c in contexts]
+            paths = [path[:-1] for path in paths]
         else:
-            contexts = [drafted for _ in contexts]
-        return made.apply_rows(logits, ids, contexts).rows
+            paths = [range(len(drafted)) for _ in paths]
+        return made.apply_rows(logits, ids, torch.tensor(drafted), paths).rows
 
     seen = 0
     for seed in range(60):
@@ -166,13 +189,13 @@ def test_a_row_has_the_same_bits_alone_among_others_and_once_committed() -> None
     for seed in range(80):
         params = SamplingParams(**mixture(rng))
         ids, drafted = rng.choices(LETTERS, k=6), rng.choices(LETTERS, k=4)
-        made = pipeline(params, ids, ())
+        made = pipeline(params, ids)
         logits = torch.randn(5, WIDTH, generator=torch.Generator().manual_seed(seed))
         kept = logits.clone()
         rows = honest(made, logits, ids, drafted)
         for row in range(5):
             assert torch.equal(rows[row], made.apply(logits[row], ids, drafted[:row]))
-            later = pipeline(params, ids, drafted[:row])
+            later = pipeline(params, ids)
             assert torch.equal(rows[row], later.apply(logits[row], ids + drafted[:row], []))
         assert torch.equal(logits, kept)  # the model's own rows are left alone
 
@@ -181,12 +204,13 @@ def test_rows_of_a_tree_follow_their_own_path() -> None:
     params = SamplingParams(repetition_penalty=1.5, frequency_penalty=0.5, bad_words=("ab",))
     a, b, c, _ = LETTERS
     tokens, parents = torch.tensor([a, b, c, b, a]), (-1, -1, 0, 0, 1)
-    contexts = Proposal(tokens, parents=parents).contexts()
+    paths = Proposal(tokens, parents=parents).paths
+    contexts = [[int(tokens[node]) for node in path] for path in paths]
     assert contexts == [[], [a], [b], [a, c], [a, b], [b, a]]
-    assert Proposal(tokens[:2]).contexts() == [[], [a], [a, b]]
-    made = pipeline(params, [c], [c])
+    assert Proposal(tokens[:2]).paths == [(), (0,), (0, 1)]
+    made = pipeline(params, [c])
     logits = torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(0))
-    rows = made.apply_rows(logits, [c, c], contexts).rows
+    rows = made.apply_rows(logits, [c, c], tokens, paths).rows
     for row, context in enumerate(contexts):
         wanted = oracle(params, [c, c, *context], 1, logits[row])
         torch.testing.assert_close(rows[row], wanted)
@@ -214,8 +238,10 @@ def test_any_processor_of_transformers_works(name: str) -> None:
 def rows_of(params: SamplingParams, drafted: list[int], logits: Tensor | None = None) -> Processed:
     count = len(drafted) + 1
     logits = torch.zeros(count, WIDTH) if logits is None else logits
-    made = pipeline(params, LETTERS, ())
-    return made.apply_rows(logits, LETTERS, [drafted[:j] for j in range(count)])
+    made = pipeline(params, LETTERS)
+    return made.apply_rows(
+        logits, LETTERS, torch.tensor(drafted, dtype=torch.int64), [range(j) for j in range(count)]
+    )
 
 
 def broken(kind: str) -> Callable[[Tensor, Tensor], Any]:
@@ -245,10 +271,10 @@ def broken(kind: str) -> Callable[[Tensor, Tensor], Any]:
 def test_a_processor_that_breaks_is_named_where_it_broke(kind: str) -> None:
     bad = broken(kind)
     done = rows_of(SamplingParams(processors=(bad,)), LETTERS[:2])
-    assert sorted(done.faults) == [1, 2]
-    assert all(type(fault) is RequestError for fault in done.faults.values())
-    assert repr(bad) in str(done.faults[1])
-    assert torch.equal(done.rows, torch.tensor([1.0, 0, 0]).unsqueeze(-1).expand(3, WIDTH))
+    assert done.rows.isnan().all(-1).tolist() == [False, True, True]
+    assert torch.equal(done.rows[0], torch.ones(WIDTH))
+    assert all(type(done.fault(row)) is RequestError for row in (1, 2))
+    assert repr(bad) in str(done.fault(1))
 
 
 def nothing(ids: Tensor, scores: Tensor) -> Tensor:
@@ -263,21 +289,20 @@ def only_the_end(ids: Tensor, scores: Tensor) -> Tensor:
 
 def test_a_row_without_any_token_names_who_took_the_last() -> None:
     done = rows_of(SamplingParams(processors=(only_the_end, nothing)), [])
-    assert isinstance(done.faults[0], SamplingError)
-    assert "nothing" in str(done.faults[0])
+    assert isinstance(done.fault(0), SamplingError)
+    assert "nothing" in str(done.fault(0))
     done = rows_of(SamplingParams(min_tokens=2, processors=(only_the_end,)), LETTERS[:3])
-    assert sorted(done.faults) == [0, 1]
-    assert "only_the_end" in str(done.faults[0])
-    assert "after min_tokens" in str(done.faults[0])
-    assert done.rows.isfinite().any(-1).all()  # something to draw, should anybody
+    assert done.rows.isfinite().any(-1).tolist() == [False, False, True, True]
+    assert "only_the_end" in str(done.fault(0))
+    assert "after min_tokens" in str(done.fault(0))
 
 
 def test_logits_that_are_no_numbers_are_the_models_fault() -> None:
     logits = torch.zeros(2, WIDTH)
     logits[1] = torch.nan
     done = rows_of(SamplingParams(repetition_penalty=1.1), LETTERS[:1], logits)
-    assert list(done.faults) == [1]
-    assert isinstance(done.faults[1], ModelBroken)
+    assert done.rows.isfinite().all(-1).tolist() == [True, False]
+    assert isinstance(done.fault(1), ModelBroken)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +315,7 @@ def test_logits_that_are_no_numbers_are_the_models_fault() -> None:
 )
 def test_what_the_model_can_not_honour_is_refused(values: dict[str, Any], named: str) -> None:
     with pytest.raises(SamplingError, match=named):
-        pipeline(SamplingParams(**values), LETTERS, ())
+        pipeline(SamplingParams(**values), LETTERS)
 
 
 @pytest.mark.parametrize(

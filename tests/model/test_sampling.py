@@ -190,10 +190,3 @@ def test_a_row_that_is_no_law_has_no_token() -> None:
         for rows in (torch.tensor([row]), torch.tensor([row, row])):
             drawn = draw_at(rows, torch.full((len(rows),), 0.5, dtype=torch.float64))
             assert all(0 <= token < 2 for token in drawn.tolist())
-
-
-def test_uniforms_are_those_of_rand() -> None:
-    one, other = torch.Generator().manual_seed(7), torch.Generator().manual_seed(7)
-    for count in (1, 2, 33):
-        expected = torch.rand(count, generator=other, dtype=torch.float64)
-        assert torch.equal(uniforms(count, one), expected)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from specstream.bench.exactness.enumeration import enumerate_rule, joint
-from specstream.speculation.exact_match import match_batch
 from specstream.speculation.proposal import Proposal
 from specstream.speculation.rules import Acceptance
-from specstream.speculation.verify import Case
+from specstream.speculation.verify import Case, verify_batch
 from specstream.types import SamplingParams
 from tests.exactness.tables import random_table
 
@@ -20,10 +20,12 @@ V, K = 3, 3
 NO_NOISE = torch.Generator()
 
 
-def case(table: Tensor, before: int, tokens: list[int], params: SamplingParams) -> Case:
+def case(
+    table: Tensor, before: int, tokens: list[int], params: SamplingParams, key: tuple[int, int]
+) -> Case:
     """A chain after ``before``, for a target whose next token depends on the last one only."""
     rows = table[[before, *tokens]]
-    return Case(Proposal(torch.tensor(tokens, dtype=torch.int64)), rows, params, NO_NOISE)
+    return Case(Proposal(torch.tensor(tokens, dtype=torch.int64)), rows, params, NO_NOISE, key)
 
 
 @pytest.mark.parametrize(
@@ -44,11 +46,9 @@ def test_no_proposal_changes_the_tokens(params: SamplingParams) -> None:
         alone: list[int] = []
         while len(alone) <= K:
             before = alone[-1] if alone else 0
-            at = [len(alone) + 5]
-            (verdict,) = match_batch([case(table, before, [], params)], [seed], at)
+            (verdict,) = verify_batch([case(table, before, [], params, (seed, len(alone) + 5))])
             alone.append(verdict.next_token)
-        cases = [case(table, 0, chain, params) for chain in chains]
-        verdicts = match_batch(cases, [seed] * len(cases), [5] * len(cases))
+        verdicts = verify_batch([case(table, 0, chain, params, (seed, 5)) for chain in chains])
         for chain, verdict in zip(chains, verdicts):
             n = 0
             while n < len(chain) and chain[n] == alone[n]:
@@ -62,11 +62,12 @@ def test_the_noise_belongs_to_the_request_and_to_the_place() -> None:
     """A neighbour in the batch changes nothing; another seed or position changes the tokens."""
     table = torch.zeros(50, 50)
     params = SamplingParams(temperature=1.0)
-    one = case(table, 0, [1, 2], params)
-    alone = match_batch([one], [7], [3])[0]
-    beside = match_batch([case(table, 4, [3], params), one], [8, 7], [90, 3])[1]
+    one = case(table, 0, [1, 2], params, (7, 3))
+    alone = verify_batch([one])[0]
+    beside = verify_batch([case(table, 4, [3], params, (8, 90)), one])[1]
     assert alone == beside
-    firsts = {match_batch([one], [seed], [at])[0].tokens[0] for seed in range(9) for at in range(9)}
+    keys = [(seed, at) for seed in range(9) for at in range(9)]
+    firsts = {verify_batch([replace(one, key=key)])[0].tokens[0] for key in keys}
     assert len(firsts) > 30
 
 

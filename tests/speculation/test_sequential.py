@@ -1,7 +1,7 @@
-"""The walk is the law: the same borders between counts and between tokens, to nine digits.
+"""Sequential verification is the rule: the same borders between counts and tokens, to nine digits.
 
-`test_rules` shows that the laws are exact; here each is compared with the walk, whose outcome is a
-step function of its two uniforms. The steps must be where the law's cumulative probabilities are.
+`test_rules` shows that the laws are exact; here each is compared with sequential verification, whose
+outcome is a step function of its two uniforms. The steps must be at the cumulative probabilities.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from specstream.speculation.rules import (
     deterministic_rule,
     ratio_rule,
 )
-from specstream.speculation.sequential import Rule, walk
+from specstream.speculation.sequential import Rule, verify_sequentially
 from tests.exactness.tables import KINDS, random_table
 
 V, COUNT, EPSILON = 5, 4, 1e-9
@@ -50,7 +50,7 @@ def walked(rule: str, chain: Chain, first: float, second: float = 0.5) -> tuple[
     tokens, draft, target = chain
     probs = None if rule == "deterministic" else draft
     law: Rule = "ratio" if rule == "ratio" else "block"
-    outcome = walk(tokens, target, probs, law, (first, second))
+    outcome = verify_sequentially(tokens, target, probs, law, (first, second))
     assert outcome is not None
     return outcome
 
@@ -67,7 +67,7 @@ def borders(weights: Tensor) -> list[float]:
 
 @pytest.mark.parametrize("rule", LAWS)
 @pytest.mark.parametrize("k", [1, 2, 4])
-def test_so_many_stand_as_the_law_says(rule: str, k: int) -> None:
+def test_the_accepted_count_has_the_distribution_of_the_rule(rule: str, k: int) -> None:
     between = 0
     for chain in chains(k):
         for n, border in enumerate(borders(law_of(rule, chain).accepted)):
@@ -81,7 +81,7 @@ def test_so_many_stand_as_the_law_says(rule: str, k: int) -> None:
 
 @pytest.mark.parametrize("rule", LAWS)
 @pytest.mark.parametrize("k", [1, 2, 4])
-def test_what_follows_is_what_the_law_says(rule: str, k: int) -> None:
+def test_the_following_token_has_the_distribution_of_the_rule(rule: str, k: int) -> None:
     seen = set()
     for chain in chains(k):
         law = law_of(rule, chain)
@@ -104,8 +104,8 @@ def test_what_follows_is_what_the_law_says(rule: str, k: int) -> None:
 def test_nothing_proposed_is_a_draw_from_the_target() -> None:
     target = torch.tensor([[0.0, 0.25, 0.5, 0.25]], dtype=torch.float64)
     for second, token in ((0.0, 1), (0.24, 1), (0.25, 2), (0.74, 2), (0.75, 3), (1 - 2**-53, 3)):
-        assert walk([], target, None, "block", (0.3, second)) == (0, token)
-        assert walk([], target, target[:0], "ratio", (0.3, second)) == (0, token)
+        assert verify_sequentially([], target, None, "block", (0.3, second)) == (0, token)
+        assert verify_sequentially([], target, target[:0], "ratio", (0.3, second)) == (0, token)
 
 
 @pytest.mark.parametrize("rule", ["ratio", "block"])
@@ -113,12 +113,12 @@ def test_p_and_q_equal_but_for_rounding_leave_the_targets_row(rule: Rule) -> Non
     """Refusal has the probability of a rounding; what follows it is still a token with mass."""
     target = torch.tensor([[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
     draft = torch.tensor([[0.0, 0.5000001, 0.5]])
-    assert walk([1], target, draft, rule, (0.0, 0.2)) == (0, 1)
-    assert walk([1], target, draft, rule, (0.5, 0.2)) == (1, 0)
+    assert verify_sequentially([1], target, draft, rule, (0.0, 0.2)) == (0, 1)
+    assert verify_sequentially([1], target, draft, rule, (0.5, 0.2)) == (1, 0)
 
 
 @pytest.mark.parametrize("rule", ["ratio", "block"])
-def test_what_is_no_number_is_not_walked_on(rule: Rule) -> None:
+def test_a_row_that_is_not_finite_is_never_passed(rule: Rule) -> None:
     _, draft, target = next(chains(2))
     tokens, nan = [1, 2], float("nan")
     for broken in range(3):
@@ -126,18 +126,18 @@ def test_what_is_no_number_is_not_walked_on(rule: Rule) -> None:
         rows[broken] = nan
         for probs in (draft, None):
             for first in (0.0, 0.5, 1 - 2**-53):
-                outcome = walk(tokens, rows, probs, rule, (first, 0.5))
+                outcome = verify_sequentially(tokens, rows, probs, rule, (first, 0.5))
                 # Only what the reply doesn't get to may be no number.
                 assert outcome is None or outcome[0] < broken
     for broken in range(2):
         probs = draft.clone()
         probs[broken] = nan
-        assert walk(tokens, target, probs, rule, (0.5, 0.5)) is None
+        assert verify_sequentially(tokens, target, probs, rule, (0.5, 0.5)) is None
     everything = torch.ones(2, 3) / 3
-    assert walk([1], everything, everything[:1] * nan, rule, (0.5, 0.5)) is None
+    assert verify_sequentially([1], everything, everything[:1] * nan, rule, (0.5, 0.5)) is None
 
 
-def test_the_comparison_sees_a_wrong_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_comparison_sees_a_wrong_implementation(monkeypatch: pytest.MonkeyPatch) -> None:
     def full_weight(own: Tensor, drafted: Tensor, weight: float) -> Tensor:
         return (own - drafted).clamp_min(0)
 
@@ -148,14 +148,14 @@ def test_the_comparison_sees_a_wrong_walk(monkeypatch: pytest.MonkeyPatch) -> No
         with monkeypatch.context() as patch:
             patch.setattr(module, "_residual", residual)
             with pytest.raises(AssertionError):
-                test_so_many_stand_as_the_law_says("block", 4)
+                test_the_accepted_count_has_the_distribution_of_the_rule("block", 4)
             with pytest.raises(AssertionError):
-                test_what_follows_is_what_the_law_says("block", 4)
+                test_the_following_token_has_the_distribution_of_the_rule("block", 4)
     with monkeypatch.context() as patch:
         patch.setattr(module, "_without", lambda own, token: own)
         with pytest.raises(AssertionError):
-            test_what_follows_is_what_the_law_says("deterministic", 2)
+            test_the_following_token_has_the_distribution_of_the_rule("deterministic", 2)
     with monkeypatch.context() as patch:
         patch.setitem(module._FIND, "ratio", module._block)
         with pytest.raises(AssertionError):
-            test_so_many_stand_as_the_law_says("ratio", 2)
+            test_the_accepted_count_has_the_distribution_of_the_rule("ratio", 2)

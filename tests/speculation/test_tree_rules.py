@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,14 +13,8 @@ from torch import Tensor
 from specstream.bench.exactness.enumeration import enumerate_rule, joint
 from specstream.speculation.proposal import Proposal
 from specstream.speculation.rules import Acceptance, deterministic_rule, ratio_rule
-from specstream.speculation.tree_rules import (
-    match_tree,
-    path_to,
-    sibling_rule,
-    tree_rule,
-    verify_tree,
-)
-from specstream.speculation.verify import Case
+from specstream.speculation.tree_rules import path_to, sibling_rule, tree_rule
+from specstream.speculation.verify import Case, verify_batch
 from specstream.types import SamplingParams
 from tests.exactness.tables import KINDS, random_table
 
@@ -118,7 +113,7 @@ def test_equal_distributions_reject_nothing() -> None:
 
 
 def test_a_drawn_verdict_follows_the_rule() -> None:
-    """`verify_tree` draws from `tree_rule`: frequencies of every (path, next) over 1,500 rounds."""
+    """`verify_batch` draws from `tree_rule`: frequencies of every (path, next) over 1,500 rounds."""
     generator = torch.Generator().manual_seed(4)
     logits = torch.randn(5, 4, generator=generator)
     q = torch.rand(4, 4, generator=generator).softmax(-1)
@@ -129,7 +124,7 @@ def test_a_drawn_verdict_follows_the_rule() -> None:
     wanted = (law.accepted.unsqueeze(-1) * following).double()
     seen, n = torch.zeros_like(wanted), 1500
     for _ in range(n):
-        verdict = verify_tree(case)
+        (verdict,) = verify_batch([case])
         end = verdict.path[-1] if verdict.path else -1
         assert verdict.path == path_to(end, parents)
         assert verdict.accepted == len(verdict.path)
@@ -159,14 +154,15 @@ def test_no_tree_changes_a_position_keyed_token(params: SamplingParams) -> None:
         alone: list[int] = []
         while len(alone) < 4:
             at = alone[-1] if alone else 0
-            empty = Case(Proposal.empty(), table[at : at + 1], params, torch.Generator())
-            alone.append(match_tree(empty, seed, 7 + len(alone)).next_token)
+            key = seed, 7 + len(alone)
+            empty = Case(Proposal.empty(), table[at : at + 1], params, torch.Generator(), key)
+            alone.append(verify_batch([empty])[0].next_token)
         for parents, tokens in itertools.product(shapes, itertools.product(range(3), repeat=3)):
             case = tree_case(list(tokens), parents, table, params)
-            verdict = match_tree(case, seed, 7)
+            (verdict,) = verify_batch([replace(case, key=(seed, 7))])
             assert list(verdict.tokens) == alone[: verdict.accepted + 1]
             if params.greedy:
-                assert verify_tree(case) == verdict
+                assert verify_batch([case]) == [verdict]
 
 
 def test_a_child_before_its_parent_is_refused() -> None:

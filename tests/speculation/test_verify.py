@@ -20,7 +20,7 @@ from specstream.bench.exactness.gtest import g_test
 from specstream.model.sampling import draw, probabilities
 from specstream.speculation import verify as module
 from specstream.speculation.proposal import Proposal, Verdict
-from specstream.speculation.verify import Case, Rule, verify, verify_batch
+from specstream.speculation.verify import Case, Rule, verify_batch
 from specstream.types import SamplingParams
 
 N, K, V, AT_ONCE = 2_000, 3, 6, 500
@@ -36,8 +36,18 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Verifier as a GPU does."""
+    """Verify as on a GPU."""
     monkeypatch.setattr(module, "free_to_look", lambda rows: False)
+
+
+def verify(
+    proposal: Proposal,
+    logits: Tensor,
+    params: SamplingParams,
+    generator: torch.Generator,
+    rule: Rule = "block",
+) -> Verdict:
+    return verify_batch([Case(proposal, logits, params, generator)], rule=rule)[0]
 
 
 def logits_of(seed: int) -> Tensor:

@@ -121,8 +121,6 @@ def test_the_reference_and_the_engine_agree_on_the_rule() -> None:
         ends = frozenset({0})
         pipeline = LogitsPipeline(params, None, prompt, vocab_size, ends, torch.device("cpu"))
         committed = rng.randrange(len(reply) + 1)
-        for token in reply[:committed]:
-            pipeline.commit(token)
         drafted = reply[committed:]
         processed = pipeline.apply(logits, prompt + reply[:committed], drafted)
         ours = probabilities(processed, params).double().numpy()

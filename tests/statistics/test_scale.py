@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from specstream.speculation.exact_match import match_batch
 from specstream.speculation.proposal import Verdict
-from specstream.speculation.verify import Case
+from specstream.speculation.verify import Case, Rule, verify_batch
 from tests.exactness.scale import (
     WAYS,
     Bench,
@@ -41,13 +42,17 @@ def test_a_thousand_replies_are_identical(dtype: torch.dtype) -> None:
 def test_the_count_sees_noise_that_depends_on_the_draft(monkeypatch: pytest.MonkeyPatch) -> None:
     """Teeth: noise keyed by how many tokens are judged at once, not by the position alone."""
 
-    def by_block(cases: list[Case], seeds: list[int], first: list[int]) -> list[Verdict]:
-        keyed = [seed ^ case.proposal.length for seed, case in zip(seeds, cases)]
-        return match_batch(cases, keyed, first)
+    def by_block(cases: list[Case], *, rule: Rule) -> list[Verdict]:
+        return verify_batch([spoilt(case) for case in cases], rule=rule)
+
+    def spoilt(case: Case) -> Case:
+        assert case.key is not None
+        seed, first = case.key
+        return replace(case, key=(seed ^ case.proposal.length, first))
 
     bench, job = Bench(torch.float32), make_job(0)
     honest = bench.plain(job)
-    monkeypatch.setattr("specstream.engine.verifier.match_batch", by_block)
+    monkeypatch.setattr("specstream.engine.verifier.verify_batch", by_block)
     assert bench.plain(job) == honest  # nothing is drafted: the bug can't show
     same = [WAYS[name](bench, job, number) == honest for number, name in enumerate(WAYS)]
     assert not any(same[:2])

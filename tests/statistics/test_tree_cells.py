@@ -8,6 +8,7 @@ bugs show that these cells see what goes wrong with trees; with the seeds used h
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -18,7 +19,6 @@ from torch import Tensor
 from specstream.engine import verifier
 from specstream.model.cache import KVCache
 from specstream.speculation import tree_rules
-from specstream.speculation.proposal import Proposal
 from specstream.speculation.verify import Case, verify_batch
 from tests.exactness.cells import VOCAB, Cell, run_cell
 from tests.exactness.toy import random_logits
@@ -91,11 +91,11 @@ def test_a_path_whose_rows_are_not_moved_is_found() -> None:
 
 
 def test_a_tree_verified_as_a_chain_is_found() -> None:
-    def chain(case: Any) -> Any:
-        flat = Proposal(case.proposal.tokens, case.proposal.probs)
-        one = Case(flat, case.logits, case.params, case.generator)
-        return verify_batch([one])[0]
+    def chains(cases: Sequence[Case], **options: Any) -> Any:
+        flat = [replace(case.proposal, parents=None) for case in cases]
+        verified = zip(cases, flat, strict=True)
+        return verify_batch([replace(case, proposal=one) for case, one in verified], **options)
 
-    with mock.patch.object(verifier, "verify_tree", chain):
+    with mock.patch.object(verifier, "verify_batch", chains):
         found = run_cell(Cell(batch="32"), 1_000, proposer=BestTree(draft()))
     assert found.p_value < 1e-6

@@ -1,34 +1,21 @@
-"""Which sampling parameters hold exactly under speculation, and which a model asks for in vain."""
+"""Which sampling parameters are supported with a model, and what its defaults ask for in vain."""
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any, cast
+from typing import Any
+
+import torch
 
 from specstream.bench.exactness.pair import Finding
 from specstream.errors import SamplingError
 from specstream.model.defaults import HONOURED
-from specstream.model.grammar import GrammarState
-from specstream.types import Grammar, SamplingParams
+from specstream.model.processors import LogitsPipeline
+from specstream.params import SamplingParams, parameters
 
-__all__ = ["NOT_OFFERED", "SAME", "check_parameters"]
+__all__ = ["NOT_OFFERED", "check_parameters"]
 
-# transformers' name → ours.
-SAME = {
-    "temperature": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "typical_p": "typical_p",
-    "repetition_penalty": "repetition_penalty",
-    "bad_words_ids": "bad_words",
-    "sequence_bias": "logit_bias",
-    "min_new_tokens": "min_tokens",
-    "max_new_tokens": "max_tokens",
-    "stop_strings": "stop",
-}
-# transformers' name → the value that means "off". A request that asks for them is refused: there is no
-# such field. Of those, `ModelDefaults` applies what a model's own config asks for.
+# transformers' name → the value that means "off". `SamplingParams` has no such field, so a request that
+# asks for one is refused; of those, `ModelDefaults` applies what a model's own config asks for.
 NOT_OFFERED = {
     "num_beams": 1,
     "num_return_sequences": 1,
@@ -55,47 +42,52 @@ NOT_OFFERED = {
 def check_parameters(
     generation_config: Any, tokenizer: Any, vocab_size: int, end_ids: frozenset[int]
 ) -> Finding:
-    """What is supported, what is refused, and what of it this model's own defaults ask for.
+    """What is supported, what is refused, and which of it this model's own defaults ask for.
 
-    Holds unless a parameter that isn't offered is taken without a word.
+    Every parameter is tried with its example on this tokenizer and vocabulary. Holds unless a parameter
+    that isn't offered is accepted.
     """
-    supported = [field.name for field in fields(SamplingParams)]
-    refused = sorted(NOT_OFFERED)
-    grammar = "supported"
-    try:
-        GrammarState(Grammar("regex", "[a-z]+"), tokenizer, vocab_size, end_ids)
-    except SamplingError as error:
-        supported.remove("grammar")
-        refused.append("grammar")
-        grammar = str(error)
-    silent = [name for name in NOT_OFFERED if _is_taken(name)]
+    known = parameters()
+    problems = {
+        name: problem
+        for name, parameter in known.items()
+        if (problem := _problem({name: parameter.example}, tokenizer, vocab_size, end_ids))
+    }
+    refused = [*sorted(NOT_OFFERED), *problems]
+    accepted = [name for name in NOT_OFFERED if name in known]
     asked = generation_config.to_diff_dict() if generation_config is not None else {}
     missed = {
         name: asked[name]
         for name, off in NOT_OFFERED.items()
         if asked.get(name) not in (None, off, []) and name not in HONOURED
     }
-    recommends = {ours: asked[theirs] for theirs, ours in SAME.items() if theirs in asked}
-    says = f"{len(supported)} parameters supported, {len(refused)} refused by name"
+    theirs = {parameter.theirs: name for name, parameter in known.items() if parameter.theirs}
+    says = f"{len(known) - len(problems)} parameters supported, {len(refused)} refused by name"
     if missed:
         says += f"; this model's own defaults ask for {', '.join(missed)}, which are not offered"
     return Finding(
         "every sampling parameter is honoured or refused",
-        not silent,
+        not accepted,
         says,
         {
-            "supported": supported,
+            "supported": [name for name in known if name not in problems],
             "refused": refused,
-            "grammar": grammar,
-            "model_recommends": recommends,
+            "grammar": problems.get("grammar", "supported"),
+            "model_recommends": {
+                ours: asked[name] for name, ours in theirs.items() if name in asked
+            },
             "model_asks_in_vain": missed,
         },
     )
 
 
-def _is_taken(name: str) -> bool:
+def _problem(
+    values: dict[str, Any], tokenizer: Any, vocab_size: int, end_ids: frozenset[int]
+) -> str | None:
+    """Why a request with these parameters is refused here; None if it isn't."""
     try:
-        cast(Any, SamplingParams)(**{name: 1})
-    except TypeError:
-        return False
-    return True
+        params = SamplingParams(**values)
+        LogitsPipeline(params, tokenizer, [0], vocab_size, end_ids, torch.device("cpu"))
+    except SamplingError as error:
+        return str(error)
+    return None

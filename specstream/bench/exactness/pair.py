@@ -92,7 +92,7 @@ class Probe:
         self.slot = next(self._numbers)
         self.id = self.slot
 
-    def process(self, logits: Tensor, drafted: list[int]) -> Tensor:
+    def process(self, logits: Tensor, drafted: Sequence[int] | Tensor) -> Tensor:
         """Nothing is processed."""
         return logits
 

@@ -154,7 +154,10 @@ class DraftModelProposer:
         """Take the next token from the draft's row ``[1, V]``; decide whether the chain goes on."""
         request, params, probs = chain.request, chain.request.params, None
         plain = params.plain_logits
-        row = logits if plain else request.process(logits[0], chain.drafted).unsqueeze(0)
+        row = logits
+        if not plain:
+            drafted = torch.cat(chain.tokens) if chain.tokens else chain.drafted
+            row = request.process(logits[0], drafted).unsqueeze(0)
         if not params.greedy:
             assert chain.state is not None
             probs = probabilities(row, chain.state.sharpened(params))
@@ -164,7 +167,7 @@ class DraftModelProposer:
         else:
             top, token = row.float().softmax(-1).max(-1)
         drawn = confidence = None
-        if self._looks or chain.go_on is not None or not plain:
+        if self._looks or chain.go_on is not None:
             drawn = int(token)
             confidence = float(top if probs is None else probs[0, drawn])
         self._take(chain, token, drawn, confidence, probs)

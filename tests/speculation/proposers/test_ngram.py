@@ -22,7 +22,7 @@ class Text:
     phrase_left: int | None = None
     params: SamplingParams = field(default_factory=SamplingParams)
 
-    def process(self, logits: torch.Tensor, drafted: list[int]) -> torch.Tensor:
+    def process(self, logits: torch.Tensor, drafted: object) -> torch.Tensor:
         return logits
 
     def draw(self, probs: torch.Tensor, position: int) -> torch.Tensor:
