@@ -20,7 +20,7 @@ from specstream.engine.reasoning import Reasoning
 from specstream.engine.stops import StopMatcher
 from specstream.errors import RequestError, SpecstreamError
 from specstream.metrics import Report, SpecStats
-from specstream.model.cache import KVCache
+from specstream.model.kv import KVCache
 from specstream.model.noise import gumbel_max
 from specstream.model.processors import LogitsPipeline
 from specstream.model.sampling import draw

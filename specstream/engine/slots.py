@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from specstream.engine.request import Slot
-from specstream.model.cache import KVCache
+from specstream.model.kv import KVCache
 
 __all__ = ["Slots"]
 

@@ -1,4 +1,4 @@
-"""Whether a target can judge trees: tried on a small one when the engine is built."""
+"""Whether a target can verify trees: tried on a small one when the engine is built."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_trees(runner: ModelRunner) -> None:
     name = type(getattr(runner, "model", runner)).__name__
     try:
         off, allowed = _error(runner)
-    except Exception as error:  # whatever a model's own code makes of a mask it doesn't expect
+    except Exception as error:  # a model's own code may fail on a mask that it doesn't expect
         raise ModelUnsupported(f"{name} can't judge trees: {error}") from error
     finally:
         runner.forwards = 0
@@ -40,7 +40,7 @@ def check_trees(runner: ModelRunner) -> None:
 
 
 def _error(runner: ModelRunner) -> tuple[float, float]:
-    """How far a small tree's logits are from those of its paths, and how far rounding may be."""
+    """Largest difference of a small tree's logits to those of its paths, and the difference allowed."""
     cache = runner.new_cache()
     (found,) = runner.forward([ForwardInput(_ids(runner, [*_PROMPT, *_NODES]), cache, 6, _TREE)])
     off, scale = 0.0, 1.0

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specstream.bench.exactness.reference import Row
-from specstream.model.cache import KVCache
+from specstream.model.kv import KVCache
 from specstream.model.runner import ForwardInput, ModelRunner
 
 __all__ = [

@@ -20,7 +20,7 @@ from specstream.errors import (
     PromptError,
     VocabularyMismatch,
 )
-from specstream.model.load import choose_device, choose_dtype
+from specstream.model.load import choose_device, choose_dtype, prepare_device
 from specstream.types import SamplingParams
 from tests.tiny import ask, byte_tokenizer, run_until_idle, tiny_model
 
@@ -238,3 +238,15 @@ def test_devices_and_dtypes() -> None:
     assert choose_dtype("bfloat16", cpu) is torch.bfloat16
     with pytest.raises(ConfigError, match="nonsense"):
         choose_device("nonsense")
+
+
+def test_a_gpu_is_used_without_cudnns_attention() -> None:
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        torch.backends.cuda.enable_cudnn_sdp(True)
+        prepare_device(torch.device("cpu"))
+        assert torch.backends.cuda.cudnn_sdp_enabled()
+        prepare_device(torch.device("cuda"))
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from specstream.engine import verifier
-from specstream.model.cache import KVCache
+from specstream.model.kv import KVCache
 from specstream.speculation import tree_rules
 from specstream.speculation.proposal import Proposal
 from specstream.speculation.verify import Case, verify_batch
