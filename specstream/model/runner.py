@@ -1,4 +1,4 @@
-"""Runs one model over one or several sequences; the only caller of a model's forward."""
+"""Runs one model over one or several sequences; the only caller of a forward pass."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -273,10 +274,9 @@ class ModelRunner:
         seen = item.tree.seen_behind(before, count, before + count, self.device)
         hidden = torch.finfo(self.dtype).min
         mask = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
+        positions = to_device(positions_of(before, count, item.tree), self.device)
         return {
-            "position_ids": to_device(
-                positions_of(before, count, item.tree), self.device
-            ).unsqueeze(0),
+            "position_ids": positions.unsqueeze(0),
             "attention_mask": mask.masked_fill_(~seen, hidden)[None, None],
         }
 
@@ -293,10 +293,7 @@ class ModelRunner:
         return logits[count - item.keep : count]
 
     def _fit(self, logits: Tensor) -> Tensor:
-        surplus = logits.shape[-1] - self.vocab_size
-        if surplus > 0:
-            return logits[..., : self.vocab_size]
-        if surplus < 0:
-            pad = logits.new_full((*logits.shape[:-1], -surplus), -torch.inf)
-            return torch.cat([logits, pad], dim=-1)
-        return logits
+        missing = self.vocab_size - logits.shape[-1]
+        if missing > 0:
+            return F.pad(logits, (0, missing), value=-torch.inf)
+        return logits[..., : self.vocab_size] if missing else logits

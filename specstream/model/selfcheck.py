@@ -7,6 +7,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from specstream.errors import ModelBroken, ModelError, ModelUnsupported, SpecstreamError
+from specstream.model.places import first_line
 from specstream.model.runner import ForwardInput, ModelRunner
 
 __all__ = ["check_decoding"]
@@ -41,8 +42,7 @@ def check_decoding(name: str, runner: ModelRunner, tokenizer: PreTrainedTokenize
     except torch.OutOfMemoryError as error:
         raise ModelError(f"{name} doesn't fit into the device's memory") from error
     except Exception as error:
-        why = f"it broke: {(str(error).strip().splitlines() or [type(error).__name__])[0][:200]}"
-        raise _unsupported(name, runner, why) from error
+        raise _unsupported(name, runner, f"it broke: {first_line(error)}") from error
     if why:
         raise _unsupported(name, runner, why)
 

@@ -24,17 +24,19 @@ def check_trees(runner: ModelRunner) -> None:
     """
     if runner.fixed_width is not None:
         # Sums over a path run in another order than over a chain: the last bits would differ.
-        raise ModelUnsupported("reproducible mode judges chains only; choose a proposer of chains")
+        raise ModelUnsupported(
+            "reproducible mode verifies chains only; choose a proposer of chains"
+        )
     name = type(getattr(runner, "model", runner)).__name__
     try:
         off, allowed = _error(runner)
     except Exception as error:  # a model's own code may fail on a mask that it doesn't expect
-        raise ModelUnsupported(f"{name} can't judge trees: {error}") from error
+        raise ModelUnsupported(f"{name} can't verify trees: {error}") from error
     finally:
         runner.forwards = 0
     if not off <= allowed:
         raise ModelUnsupported(
-            f"{name} can't judge trees (its positions or masks work in another way; off by "
+            f"{name} can't verify trees (its positions or masks work in another way; off by "
             f"{off:.2g}); choose a proposer of chains"
         )
 

@@ -240,13 +240,10 @@ def test_devices_and_dtypes() -> None:
         choose_device("nonsense")
 
 
-def test_a_gpu_is_used_without_cudnns_attention() -> None:
-    before = torch.backends.cuda.cudnn_sdp_enabled()
-    try:
-        torch.backends.cuda.enable_cudnn_sdp(True)
-        prepare_device(torch.device("cpu"))
-        assert torch.backends.cuda.cudnn_sdp_enabled()
-        prepare_device(torch.device("cuda"))
-        assert not torch.backends.cuda.cudnn_sdp_enabled()
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(before)
+def test_a_gpu_is_used_without_cudnns_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[bool] = []
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", told.append)
+    prepare_device(torch.device("cpu"))
+    assert told == []
+    prepare_device(torch.device("cuda"))
+    assert told == [False]

@@ -21,6 +21,7 @@ from specstream.model.graphs.chain import StaticChain
 from specstream.model.graphs.progress import Progress
 from specstream.model.graphs.static import StaticHead, StaticPass
 from specstream.model.graphs.store import PackageStore
+from specstream.model.places import first_line
 from specstream.model.weights import DecoderWeights
 
 __all__ = ["Code", "load_code"]
@@ -99,7 +100,7 @@ def _loaded_again(path: Path) -> Any:
         return _load(path)
     except Exception as error:
         raise ConfigError(
-            f"compile: what was compiled can't be loaded here ({_first_line(error)}); leave compile off"
+            f"compile: what was compiled can't be loaded here ({first_line(error)}); leave compile off"
         ) from error
 
 
@@ -144,7 +145,7 @@ def _compile(progress: Progress, graph: Graph, path: Path) -> None:
 
 def _no_compiler(error: Exception) -> ConfigError:
     return ConfigError(
-        f"compile: passes can't be compiled here ({_first_line(error)}); it takes a C++ compiler "
+        f"compile: passes can't be compiled here ({first_line(error)}); it takes a C++ compiler "
         "(g++, or the one that CXX names) – or leave compile off"
     )
 
@@ -177,8 +178,3 @@ def _processor() -> str:
     except OSError:
         return platform.processor()
     return "\n".join(line for line in lines if line.startswith(("model name", "flags", "Features")))
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__

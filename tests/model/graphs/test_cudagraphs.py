@@ -13,6 +13,7 @@ from torch import Tensor
 
 from specstream.model import graphs
 from specstream.model.attention.pooled import PooledAttention
+from specstream.model.decoder import Decoder
 from specstream.model.graphs import CapturePlan, cudagraphs
 from specstream.model.graphs.cudagraphs import GraphedPasses
 from specstream.model.kv.base import RowCache
@@ -284,3 +285,13 @@ def test_graphs_that_compute_something_else_are_dropped(
     graphs._drop_what_differs(both.decoder, both.graphed, VOCAB)
     assert both.graphed.widths == (1,)
     assert "the compiled pass of 3 tokens is off by" in caplog.text
+
+
+@pytest.mark.gpu
+def test_on_a_real_gpu_every_graph_agrees_with_the_eager_pass() -> None:
+    """Which in turn agrees with the model's own forward, or there is no decoder."""
+    model = build("llama").to("cuda", torch.bfloat16)  # type: ignore[arg-type]
+    decoder = Decoder.of(model)
+    assert decoder is not None
+    made = graphs.compile_passes(decoder, PLAN, context_length=1024)
+    assert (made.widths, made.chains) == ((1, 3), (2,))
