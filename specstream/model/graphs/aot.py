@@ -47,7 +47,6 @@ class Code:
     """
 
     run: Callable[[list[Tensor]], list[Tensor]]
-    path: Path
     owned: tuple[object, ...]
 
 
@@ -92,7 +91,7 @@ def load_code(
     wanted = {name: buffers[name] for name in package.get_constant_fqns()}
     package.load_constants(wanted, check_full_update=True, user_managed=True)
     # The package's own call sorts arguments into trees; its loader takes them as they are.
-    return Code(package.loader.run, path, (package, *wanted.values()))
+    return Code(package.loader.run, (package, *wanted.values()))
 
 
 def _loaded_again(path: Path) -> Any:
