@@ -42,7 +42,7 @@ class Lifecycle:
     ) -> None:
         self.target = target
         self.proposing = Proposing(proposer, target)
-        free_bytes = free_bytes or free_memory(target.device)
+        free_bytes = free_bytes or free_memory(target)
         self.slots = Slots(
             target, config.max_sessions, lambda slot: self.proposing.release(slot), free_bytes
         )

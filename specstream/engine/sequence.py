@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specstream.engine.phrase import FirstPhrase
 from specstream.engine.slots import Slot
-from specstream.model.cache import KVCache
+from specstream.model.kv import KVCache
 from specstream.model.noise import gumbel_max
 from specstream.model.processors import LogitsPipeline, Processed
 from specstream.model.sampling import draw

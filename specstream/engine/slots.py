@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from specstream.model.cache import KVCache
+from specstream.model.kv import KVCache
 from specstream.model.runner import ModelRunner
 
 __all__ = ["Slot", "Slots", "free_memory"]
@@ -119,12 +119,19 @@ class Slots:
         return len(self._kept)
 
 
-def free_memory(device: torch.device) -> Callable[[], int] | None:
-    """Reads the bytes that new caches may take on a GPU; None on any other device."""
+def free_memory(target: ModelRunner) -> Callable[[], int] | None:
+    """Reads the bytes that new caches of ``target`` may take on a GPU; None on any other device.
+
+    With a key-value pool these are the pool's unused bytes; else they are the device's free memory.
+    """
+    device = target.device
     if device.type != "cuda":
         return None
 
     def read() -> int:
+        pooled = target.free_cache_bytes
+        if pooled is not None:
+            return pooled
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached - _HEADROOM
 

@@ -1,4 +1,4 @@
-"""Reads a model pair from folders or the Hub, with one clear error for each thing that goes wrong."""
+"""Loads models and tokenizers from folders or the Hub, with one typed error per kind of failure."""
 
 from __future__ import annotations
 
@@ -29,18 +29,14 @@ from specstream.errors import (
     ModelUnsupported,
     SpecstreamError,
 )
-from specstream.model.cache import check_supported
+from specstream.model.kv.transformers import check_supported
 from specstream.model.places import check_folder, first_line, hub_options, not_found
 
-__all__ = ["choose_device", "choose_dtype", "load_model", "load_tokenizer"]
+__all__ = ["choose_device", "choose_dtype", "load_model", "load_tokenizer", "prepare_device"]
 
 
 def choose_device(wanted: str) -> torch.device:
-    """Turn ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"`` … into a device that is there.
-
-    Raises:
-        ConfigError: no such device on this machine.
-    """
+    """The device of ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"`` …; ConfigError if not here."""
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -54,14 +50,23 @@ def choose_device(wanted: str) -> torch.device:
 def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
     """``"auto"``: float32 on a CPU, bfloat16 on a GPU that has it, else float16."""
     if wanted != "auto":
-        return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[
-            wanted
-        ]
+        named: torch.dtype = getattr(torch, wanted)
+        return named
     if device.type == "cpu":
         return torch.float32
     if device.type == "cuda" and not torch.cuda.is_bf16_supported():
         return torch.float16
     return torch.bfloat16
+
+
+def prepare_device(device: torch.device) -> None:
+    """Set what a model on this device needs of torch.
+
+    On a GPU cuDNN's attention is disabled: it builds a plan for every new key length, tens of
+    milliseconds each.
+    """
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
@@ -73,16 +78,17 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """
     check_folder(name)
     with _translated(name, "tokenizer"):
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            name, **hub_options(name)
-        )
-    return tokenizer
+        loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, **hub_options(name))
+    return loaded
 
 
 def load_model(name: str, config: EngineConfig, dtype: str = "auto") -> PreTrainedModel:
-    """The weights of a folder or Hub id, on the configured device.
+    """The model of a folder or Hub id, on the configured device.
 
-    In ``dtype``, or the configured one where that is ``"auto"``.
+    Args:
+        name: Folder or Hub id.
+        config: Device and dtype.
+        dtype: Overrides the configured dtype unless ``"auto"``.
 
     Raises:
         ModelNotFound: nothing there, or the Hub can't be reached.
@@ -100,17 +106,18 @@ def load_model(name: str, config: EngineConfig, dtype: str = "auto") -> PreTrain
             name,
             dtype=wanted,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # told below, with their shapes
+            ignore_mismatched_sizes=True,  # reported below, with their shapes
             **options,
         )
         model, info = loaded
         _check_weights(name, info)
+        prepare_device(device)
         ready: PreTrainedModel = model.to(device).eval()
     return ready
 
 
 def _check_kind(name: str, options: Mapping[str, bool]) -> None:
-    """Refuse what can't be served from its config, before any weight is read."""
+    """Refuse by the config, before any weight is read, a model that can't be served."""
     values, _ = PreTrainedConfig.get_config_dict(name, **options)
     kind = values.get("model_type")
     if kind not in CONFIG_MAPPING:
@@ -132,7 +139,7 @@ def _check_kind(name: str, options: Mapping[str, bool]) -> None:
 
 
 def _check_weights(name: str, info: Mapping[str, Any]) -> None:
-    """Missing and misshapen weights would be random numbers, and a warning."""
+    """Refuse missing and misshapen weights, which transformers fills with random numbers."""
     wrong = [
         f"{key} has shape {list(found)} and should have {list(meant)}"
         for key, found, meant in sorted(info["mismatched_keys"])
@@ -151,22 +158,12 @@ def _some(words: Sequence[str]) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars: a library has no business on its user's terminal."""
+def _translated(name: str, what: str) -> Iterator[None]:
+    """Show no progress bars; raise transformers' errors as ours."""
     shown = hf_logging.is_progress_bar_enabled()
     hf_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
-    finally:
-        if shown:
-            hf_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
-
-
-@contextmanager
-def _translated(name: str, what: str) -> Iterator[None]:
-    try:
-        with _quiet():
-            yield
     except SpecstreamError:
         raise
     except torch.OutOfMemoryError as error:
@@ -175,3 +172,6 @@ def _translated(name: str, what: str) -> Iterator[None]:
         if Path(name).is_dir():
             raise ModelBroken(f"{name}: the {what} can't be read: {first_line(error)}") from error
         raise not_found(name, error) from error
+    finally:
+        if shown:
+            hf_logging.enable_progress_bar()  # type: ignore[no-untyped-call]

@@ -11,18 +11,14 @@ from torch import Tensor
 __all__ = ["Norm", "rms_norm"]
 
 Norm = Callable[[Tensor], Tensor]
-"""``[..., n]`` to the same."""
+"""``[..., n]`` to the same shape."""
 
 
 def rms_norm(weight: Tensor, eps: float) -> Norm:
-    """``x / sqrt(mean(x²) + eps) * weight`` over the last dimension, in float32.
+    """``x / sqrt(mean(x²) + eps) * weight`` over the last dimension, in float32; ``weight [n]``.
 
-    A GPU has a kernel for it. On a CPU torch makes ten small operations of it, which for a few rows
-    take longer than a matrix product; here they are five.
-
-    Args:
-        weight: ``[n]``.
-        eps: Added to the mean of squares.
+    A GPU has a kernel for it. On a CPU torch runs ten small operations, which for a few rows take
+    longer than a matrix product; here they are five.
     """
     size = weight.shape[0]
     if weight.device.type != "cpu":

@@ -1,4 +1,4 @@
-"""Where a model is, a folder or the Hub: what can be told without torch, in no time."""
+"""Checks that a model is a folder or on the Hub, without importing torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["check_folder", "check_models", "first_line", "hub_options", "not_fou
 
 
 def check_models(config: EngineConfig) -> None:
-    """Look for the models that an engine would load. Of one on the Hub, its config is fetched.
+    """Look for the models that an engine would load; fetches the config of a Hub model.
 
     Raises:
         ModelNotFound: nothing there, or the Hub can't be reached.
@@ -34,7 +34,7 @@ def check_models(config: EngineConfig) -> None:
 
 
 def _check_hub(name: str) -> None:
-    from huggingface_hub import hf_hub_download  # half a second that only Hub models take
+    from huggingface_hub import hf_hub_download  # takes half a second: only for Hub models
 
     options = hub_options(name)
     try:
@@ -44,11 +44,11 @@ def _check_hub(name: str) -> None:
 
 
 def check_folder(name: str) -> None:
-    """Refuse what is neither a model folder nor, by its looks, a Hub id.
+    """Refuse a name that is neither a model folder nor the form of a Hub id.
 
     Raises:
-        ModelNotFound: no such folder, or none of a model.
-        ModelBroken: its config can't be read.
+        ModelNotFound: no such folder, or not a model's.
+        ModelBroken: the config can't be read.
     """
     path = Path(name)
     if path.is_dir():
@@ -66,9 +66,9 @@ def check_folder(name: str) -> None:
 
 
 def hub_options(name: str) -> dict[str, Any]:
-    """Of a download: not to wait through a minute of retries where the Hub is plainly out of reach.
+    """Download options: local files only, without a minute of retries, if the Hub is unreachable.
 
-    Where a proxy is set, only the real request can tell.
+    Not decided where a proxy is set, which only the real request tests.
     """
     if Path(name).is_dir() or any(key.lower().endswith("_proxy") for key in os.environ):
         return {}
@@ -84,7 +84,7 @@ def hub_options(name: str) -> dict[str, Any]:
 
 
 def not_found(name: str, why: object) -> ModelNotFound:
-    """What to raise where the Hub doesn't give the model."""
+    """The error for a model that the Hub doesn't provide."""
     return ModelNotFound(
         f"{name} is no folder here and can't be had from the Hub ({first_line(why)}); "
         "check the name and the network, or give a local folder"
@@ -92,7 +92,7 @@ def not_found(name: str, why: object) -> ModelNotFound:
 
 
 def first_line(error: object) -> str:
-    """Of what an exception says, so much as fits into a message."""
+    """An exception's first line, shortened for a message."""
     text = str(error).strip()
     if not text:
         return type(error).__name__

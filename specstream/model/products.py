@@ -1,11 +1,10 @@
-"""Products with a constant matrix: on a CPU the matrix is laid out once as the kernels want it.
+"""Products with a constant matrix: on a CPU the matrix is stored in the layout of the kernels.
 
-oneDNN reads a blocked layout; given a plain matrix, it brings it into that layout at every call. For a
-pass of a few rows that costs more than the product. Besides, with the layout fixed a row's result does
-not depend on how many rows were multiplied along with it.
+oneDNN reads a blocked layout and converts a plain matrix in every call, which costs more than a product
+of a few rows. With a fixed layout a row's result also doesn't depend on the number of rows.
 
-It also prepares a kernel for every number of rows that it meets, which takes longer than a product of
-few rows; so wider ones are rounded up to a few sizes.
+oneDNN prepares a kernel for every number of rows, which takes longer than a product of few rows; so
+larger numbers are rounded up to a few sizes.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from torch import Tensor
 
 __all__ = ["ROUNDED", "Product", "can_pack", "product"]
 
-_EXACT = 16  # rows up to which every number has its own kernel: rounds have these widths
-_STEPS = ((32, 4), (128, 8))  # up to so many, rows are rounded up to a multiple of so many
-_STEP = 32  # and beyond
+_EXACT = 16  # rows up to which every number has its own kernel: the widths of rounds
+_STEPS = ((32, 4), (128, 8))  # (rows, multiple that numbers up to them are rounded up to)
+_STEP = 32  # the multiple beyond
 ROUNDED = (*range(1, _EXACT + 1), *range(20, 32, 4), *range(32, 128, 8), *range(128, 257, 32))
 """Numbers of rows that kernels are prepared for; beyond the last, its multiples of 32 follow."""
 
@@ -29,7 +28,7 @@ Product = Callable[[Tensor], Tensor]
 
 
 def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether this torch, built and run here, has packed products."""
+    """Whether this build of torch has packed products on this CPU."""
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     ops = torch.ops.mkldnn
@@ -46,7 +45,7 @@ def product(weight: Tensor, bias: Tensor | None = None, *, packed: bool) -> Prod
     Args:
         weight: ``[out, in]``.
         bias: ``[out]``.
-        packed: Keep a copy of ``weight`` in the kernels' own layout and use that; see `can_pack`.
+        packed: Use a copy of ``weight`` in the kernels' layout; see `can_pack`.
     """
     if not packed:
         return lambda x: F.linear(x, weight, bias)

@@ -1,4 +1,4 @@
-"""Runs one model over one or several sequences; the only caller of a model's forward."""
+"""Runs one model over one or several sequences; the only caller of a forward pass."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from specstream.errors import ModelUnsupported
-from specstream.model.cache import KVCache, TransformersCache, check_supported
+from specstream.model.decoder import Decoder
 from specstream.model.graphs import (
     CapturePlan,
     CompiledPasses,
@@ -20,10 +21,10 @@ from specstream.model.graphs import (
     compile_passes,
     count_packages,
 )
-from specstream.model.lean import LeanDecoder
+from specstream.model.kv.base import KVCache, RowCache
+from specstream.model.kv.transformers import TransformersCache, check_supported
 from specstream.model.positions import declared_positions, steady_positions
 from specstream.model.products import ROUNDED
-from specstream.model.slab import SlabCache
 from specstream.model.transfer import to_device
 from specstream.model.tree import Tree, positions_of
 
@@ -40,8 +41,8 @@ class ForwardInput:
     Attributes:
         token_ids: ``[n]`` int64 on the runner's device, n >= 1.
         cache: The sequence's cache; grows by n rows.
-        keep: For how many of the last tokens logits are wanted; at least as many as the tree has.
-        tree: The shape of the last tokens; None: each follows the one before it.
+        keep: Of how many last tokens logits are returned; at least as many as the tree has nodes.
+        tree: The tree that the last tokens form; None: each token follows the one before it.
     """
 
     token_ids: Tensor
@@ -53,19 +54,19 @@ class ForwardInput:
 class ModelRunner:
     """A target or a draft, ready to run; for one thread.
 
-    ``vocab_size`` fixes the width of the logits: two models with one tokenizer often pad their
-    output layers differently, and both sides of a verdict need the same width.
+    A model of the Llama family runs through `Decoder`, several sequences in one pass; any other
+    through its own forward, sequence by sequence.
 
-    With ``fixed_width`` W every pass has exactly W tokens (filled up with junk whose rows are taken
-    back) over a cache that always shows its whole capacity. Floating-point sums then have one order,
-    so a token's logits don't depend, to the last bit, on how many tokens were judged along with it.
-
-    ``context_length`` bounds the context below what the model itself could take.
-
-    A model of the Llama family runs through `LeanDecoder`, several sequences in one pass; any other
-    as it is, sequence by sequence. ``lean=False`` runs every model as it is.
-
-    ``captured`` says which passes of one sequence `compile` captures.
+    Args:
+        model: On its device, in evaluation mode.
+        vocab_size: Width of the logits. Two models of one tokenizer often pad their output layers
+            differently, and verification needs one width.
+        fixed_width: Every pass has exactly this many tokens (filled up with junk whose rows are rolled
+            back) over a cache that is read to its whole capacity. Sums then have one order: a token's
+            logits don't depend, to the last bit, on how many tokens were verified with it.
+        context_length: Bounds the context below the model's own.
+        lean: False runs every model through its own forward.
+        captured: Which passes `compile` captures.
 
     Raises:
         ModelUnsupported: a cache that can't be rolled back, or a model that can't be compiled.
@@ -82,7 +83,7 @@ class ModelRunner:
         captured: CapturePlan | None = None,
     ) -> None:
         check_supported(model.config)
-        self._lean = LeanDecoder.of(model) if lean else None
+        self._decoder = Decoder.of(model, reproducible=fixed_width is not None) if lean else None
         self.model: PreTrainedModel = model
         self.device = model.device
         self.dtype = model.dtype
@@ -97,7 +98,7 @@ class ModelRunner:
         self.forwards = 0
         self._captured = captured
         self._compiled: CompiledPasses | None = None
-        if captured is not None and self._lean is None:
+        if captured is not None and self._decoder is None:
             raise ModelUnsupported(
                 f"compile: only plain models of the Llama family can be compiled, and "
                 f"{type(model).__name__} here is none; leave compile off"
@@ -105,16 +106,20 @@ class ModelRunner:
 
     @property
     def packages(self) -> int:
-        """How many packages `compile` will tell of."""
-        if self._captured is None or self._lean is None:
+        """How many packages `compile` reports to its `Progress`."""
+        if self._captured is None or self._decoder is None:
             return 0
-        return count_packages(self._lean, self._captured)
+        return count_packages(self._decoder, self._captured)
 
     def compile(self, progress: Progress | None = None) -> None:
         """Capture the passes that were asked for; see `compile_passes`. Minutes the first time."""
-        if self._captured is not None and self._lean is not None:
+        if self._captured is not None and self._decoder is not None:
             self._compiled = compile_passes(
-                self._lean, self._captured, self.vocab_size, progress=progress
+                self._decoder,
+                self._captured,
+                context_length=self.context_length,
+                vocab_size=self.vocab_size,
+                progress=progress,
             )
 
     @property
@@ -123,25 +128,25 @@ class ModelRunner:
         return self._compiled
 
     def chain(self, token_ids: Tensor, cache: KVCache) -> tuple[Tensor, Tensor] | None:
-        """Read ``token_ids [n]`` and go on greedily, some steps as one: see `CompiledPasses.chain`.
+        """Append ``token_ids [n]`` and go on greedily: see `CompiledPasses.chain`.
 
-        None where no such chain is captured; nothing was done then.
+        None, with nothing done, where no such chain is captured.
         """
         if self._compiled is None:
             return None
-        return self._compiled.chain(token_ids, cast(SlabCache, cache))
+        return self._compiled.chain(token_ids, cast(RowCache, cache))
 
     @property
     def lean(self) -> bool:
-        """Whether the model runs through the lean pass."""
-        return self._lean is not None
+        """Whether the model runs through `Decoder`."""
+        return self._decoder is not None
 
     def new_cache(self) -> KVCache:
         """An empty cache for one sequence."""
         width = self.fixed_width
         capacity = self.context_length + 4 * width if width else None
-        if self._lean is not None:
-            return self._lean.new_cache(capacity)
+        if self._decoder is not None:
+            return self._decoder.new_cache(capacity)
         return TransformersCache(self.model.config, capacity)
 
     def cache_bytes(self, tokens: int) -> int:
@@ -157,11 +162,16 @@ class ModelRunner:
             return row * (self.context_length + 4 * self.fixed_width)
         return row * max(_FIRST_CAPACITY, 1 << (tokens - 1).bit_length())
 
-    def forward(self, inputs: Sequence[ForwardInput]) -> list[Tensor]:
-        """Append tokens to each sequence and return its logits, ``[keep, vocab_size]`` each.
+    @property
+    def free_cache_bytes(self) -> int | None:
+        """Unused bytes of the key-value pool; None where each cache allocates memory of its own."""
+        return None if self._decoder is None else self._decoder.attention.free_bytes
 
-        The rows of a sequence depend on what else is in ``inputs`` by rounding at most; with a fixed
-        width not at all.
+    def forward(self, inputs: Sequence[ForwardInput]) -> list[Tensor]:
+        """Append tokens to each sequence; its logits, ``[keep, vocab_size]`` each.
+
+        A sequence's logits depend on the other inputs by rounding at most; with a fixed width not at
+        all.
         """
         if self.fixed_width is not None:
             return [self._fixed(item, self.fixed_width) for item in inputs]
@@ -173,20 +183,20 @@ class ModelRunner:
         """As `forward`, with the hidden states of every token of each input.
 
         Args:
-            inputs: What is appended.
+            inputs: See `forward`.
             depths: After how many layers states are taken: 0 are the embeddings, the number of layers
-                is what the final norm gets. No norm is applied to any of them.
+                the input of the final norm. No norm is applied.
 
         Returns:
             For each input its logits ``[keep, vocab_size]`` and states ``[n, depths, hidden]``.
 
         Raises:
-            ModelUnsupported: passes of a fixed width, or a model that runs as it is.
+            ModelUnsupported: passes of a fixed width, or a model that runs through its own forward.
         """
         self.check_states(depths)
-        assert self._lean is not None
+        assert self._decoder is not None
         taps: dict[int, list[Tensor]] = {depth: [] for depth in depths}
-        logits = self._pass_lean(inputs, taps)
+        logits = self._decode(inputs, taps)
         states = torch.stack([taps[depth][0] for depth in depths], 1)
         counts = [item.token_ids.shape[0] for item in inputs]
         return list(zip(logits, states.split_with_sizes(counts), strict=True))
@@ -198,12 +208,12 @@ class ModelRunner:
             ModelUnsupported: see `forward_with_states`.
         """
         name = type(self.model).__name__
-        if self._lean is None or self.fixed_width is not None:
+        if self._decoder is None or self.fixed_width is not None:
             raise ModelUnsupported(
                 f"hidden states of {name} can't be had here: only plain models of the Llama family give "
                 "them, and not in reproducible mode; choose a proposer that needs none"
             )
-        layers = len(self._lean.weights.layers)
+        layers = len(self._decoder.weights.layers)
         for depth in depths:
             if not 0 <= depth <= layers:
                 raise ModelUnsupported(
@@ -214,12 +224,12 @@ class ModelRunner:
     def warm_up(self) -> None:
         """Run the shapes of a prompt and of a round once, so that no request pays for the first.
 
-        Of the many numbers of rows that kernels are prepared for, as many as a second allows.
+        Of the other numbers of rows that kernels are prepared for, as many as a second allows.
         """
         began, cache = time.perf_counter(), self.new_cache()
         needed = [self.fixed_width] if self.fixed_width else [16, 5, 1]
         useful: list[int] = []
-        if self._lean is not None and self._lean.packed and not self.fixed_width:
+        if self._decoder is not None and self._decoder.packed and not self.fixed_width:
             useful = [width for width in ROUNDED if width <= self.context_length]
         for number, width in enumerate(needed + useful):
             if number >= len(needed) and time.perf_counter() - began > _WARM_UP_S:
@@ -230,33 +240,36 @@ class ModelRunner:
         self.forwards = 0
 
     def _pass(self, inputs: Sequence[ForwardInput]) -> list[Tensor]:
-        """As many model calls as the model needs: one, or one a sequence."""
+        """As many model calls as the model needs: one, or one per sequence."""
         self.forwards += len(inputs)
-        if self._lean is None:
-            return [self._stock(item) for item in inputs]
-        if self._compiled is not None and len(inputs) == 1 and inputs[0].tree is None:
-            (only,) = inputs
-            found = self._compiled(only.token_ids, cast(SlabCache, only.cache))
+        if self._decoder is None:
+            return [self._own_forward(item) for item in inputs]
+        if self._compiled is not None and all(item.tree is None for item in inputs):
+            found = self._compiled(
+                [item.token_ids for item in inputs],
+                [cast(RowCache, item.cache) for item in inputs],
+                [item.keep for item in inputs],
+            )
             if found is not None:
-                return [self._fit(found[-only.keep :])]
-        return self._pass_lean(inputs)
+                return [self._fit(logits) for logits in found]
+        return self._decode(inputs)
 
-    def _pass_lean(
+    def _decode(
         self, inputs: Sequence[ForwardInput], taps: Mapping[int, list[Tensor]] | None = None
     ) -> list[Tensor]:
-        assert self._lean is not None
-        trees = [item.tree for item in inputs]
-        caches = [item.cache for item in inputs]
+        assert self._decoder is not None
+        caches = [cast(RowCache, item.cache) for item in inputs]
         counts = [item.token_ids.shape[0] for item in inputs]
+        keeps = [item.keep for item in inputs]
+        trees = [item.tree for item in inputs]
         tokens = inputs[0].token_ids
         if len(inputs) > 1:
             tokens = torch.cat([item.token_ids for item in inputs])
-        keeps = [item.keep for item in inputs]
-        hidden = self._lean(tokens, cast("list[SlabCache]", caches), counts, keeps, trees, taps)
-        logits = self._fit(self._lean.logits(hidden))
+        hidden = self._decoder(tokens, caches, counts, keeps, trees, taps)
+        logits = self._fit(self._decoder.logits(hidden))
         return [logits] if len(keeps) == 1 else list(logits.split_with_sizes(keeps))
 
-    def _stock(self, item: ForwardInput) -> Tensor:
+    def _own_forward(self, item: ForwardInput) -> Tensor:
         cache = cast(TransformersCache, item.cache)
         logits: Tensor = self.model(
             input_ids=item.token_ids.unsqueeze(0),
@@ -275,10 +288,9 @@ class ModelRunner:
         seen = item.tree.seen_behind(before, count, before + count, self.device)
         hidden = torch.finfo(self.dtype).min
         mask = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
+        positions = to_device(positions_of(before, count, item.tree), self.device)
         return {
-            "position_ids": to_device(
-                positions_of(before, count, item.tree), self.device
-            ).unsqueeze(0),
+            "position_ids": positions.unsqueeze(0),
             "attention_mask": mask.masked_fill_(~seen, hidden)[None, None],
         }
 
@@ -295,10 +307,7 @@ class ModelRunner:
         return logits[count - item.keep : count]
 
     def _fit(self, logits: Tensor) -> Tensor:
-        surplus = logits.shape[-1] - self.vocab_size
-        if surplus > 0:
-            return logits[..., : self.vocab_size]
-        if surplus < 0:
-            pad = logits.new_full((*logits.shape[:-1], -surplus), -torch.inf)
-            return torch.cat([logits, pad], dim=-1)
-        return logits
+        missing = self.vocab_size - logits.shape[-1]
+        if missing > 0:
+            return F.pad(logits, (0, missing), value=-torch.inf)
+        return logits[..., : self.vocab_size] if missing else logits

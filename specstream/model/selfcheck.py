@@ -1,4 +1,4 @@
-"""Tries a model that has just been read: what can't be decoded with a cache is found before a reply."""
+"""Tries a loaded model: one that can't be decoded with a cache is refused before the first request."""
 
 from __future__ import annotations
 
@@ -7,31 +7,32 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from specstream.errors import ModelBroken, ModelError, ModelUnsupported, SpecstreamError
+from specstream.model.places import first_line
 from specstream.model.runner import ForwardInput, ModelRunner
 
 __all__ = ["check_decoding"]
 
 _TEXT = "In 1969 two people walked on the moon, and the others watched."
 _FIRST, _ALL = 6, 11  # tokens of the first part, and of all
-# How far rows may be off, by their size: in float32; in less, from passes of one shape, and of several.
+# Largest relative difference: in float32; in half precision with one shape of passes, with several.
 _EXACT, _SAME_SHAPE, _ROUNDED = 1e-3, 0.01, 0.1
 
 
 @torch.inference_mode()
 def check_decoding(name: str, runner: ModelRunner, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Read a few tokens at once, with others behind them, and in parts with a cache that is cut back.
+    """Compare logits of a few tokens read at once, with other tokens behind, and in parts.
 
-    All must come to the same logits. They don't where a later token changes an earlier one's row, or
-    where a model keeps anything else than keys and values.
+    They differ where a later token changes an earlier one's row, or where a model keeps other state
+    than keys and values.
 
     Args:
-        name: The model, as it was asked for.
-        runner: It. A lean one has been compared with the model already.
-        tokenizer: Its own.
+        name: The model's name, for errors.
+        runner: Runs the model. One with a `Decoder` has been compared with the model already.
+        tokenizer: The model's.
 
     Raises:
         ModelUnsupported: this model can't be decoded with a cache.
-        ModelBroken: its logits are no numbers.
+        ModelBroken: its logits are not numbers.
     """
     ids = torch.tensor(_ordinary(tokenizer, runner.model_vocab_size), device=runner.device)
     try:
@@ -41,8 +42,7 @@ def check_decoding(name: str, runner: ModelRunner, tokenizer: PreTrainedTokenize
     except torch.OutOfMemoryError as error:
         raise ModelError(f"{name} doesn't fit into the device's memory") from error
     except Exception as error:
-        why = f"it broke: {(str(error).strip().splitlines() or [type(error).__name__])[0][:200]}"
-        raise _unsupported(name, runner, why) from error
+        raise _unsupported(name, runner, f"it broke: {first_line(error)}") from error
     if why:
         raise _unsupported(name, runner, why)
 
@@ -83,9 +83,9 @@ def _whole(runner: ModelRunner, ids: Tensor) -> Tensor:
 
 
 def _in_parts(runner: ModelRunner, ids: Tensor) -> tuple[Tensor, bool]:
-    """Rows of ``ids``: the first part, one by itself, the others; behind each, junk that is taken back.
+    """Logits of ``ids`` read in three parts, each with junk behind it that is rolled back.
 
-    And whether the cache has kept what it was to keep; else the rows are none.
+    And whether the cache grew as it should; if not, no logits.
     """
     cache, rows, at = runner.new_cache(), [], 0
     for count in (_FIRST, 1, _ALL - _FIRST - 1):
@@ -107,10 +107,10 @@ def _ordinary(tokenizer: PreTrainedTokenizerBase, rows: int) -> list[int]:
 
 
 def _distance(found: Tensor, wanted: Tensor, *, exact: bool) -> float:
-    """How far rows are off, by the size of what tells their tokens apart.
+    """Norm of the rows' difference, relative to the norm of the centred wanted rows.
 
-    That of the worst row; with rounding, of the middle one of the first part or of the rest, whichever
-    is worse: near a tie of its experts' scores a mixture sends single tokens elsewhere.
+    Of the worst row; with rounding, the median of the first part or of the rest, whichever is worse: a
+    mixture of experts sends single tokens elsewhere where scores nearly tie.
     """
     finite = wanted.isfinite()
     wanted, found = wanted.where(finite, 0.0), found.where(finite, 0.0)

@@ -1,4 +1,4 @@
-"""Numbers on their way to a device, without waiting for it."""
+"""Copies numbers to a device without waiting for it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def to_device(
     device: torch.device,
     dtype: torch.dtype = torch.int64,
 ) -> Tensor:
-    """``torch.tensor(values, dtype, device)``, which would wait for all that is queued on a GPU.
+    """As ``torch.tensor(values, dtype, device)``, which would wait for the GPU's queue.
 
-    The driver copies from ordinary memory before it returns, so the values may go at once.
+    The driver copies pageable memory before it returns, so the source may be freed at once.
     """
     made = torch.tensor(values, dtype=dtype)
     return made if device.type == "cpu" else made.to(device, non_blocking=True)

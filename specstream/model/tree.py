@@ -1,4 +1,4 @@
-"""The shape of a tree of tokens that one pass judges: who follows whom, how deep, and who sees whom."""
+"""The shape of a token tree that one pass verifies: parents, depths and masks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specstream.model.transfer import to_device
+
 __all__ = ["Tree", "positions_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """K tokens that end a pass, each of which follows its parent instead of the token before it.
+    """The last K tokens of a pass, each of which follows its parent instead of the token before it.
 
     Attributes:
         parents: K indices; -1 is the token before the tree. A parent comes before its children.
@@ -29,14 +31,14 @@ class Tree:
 
     @staticmethod
     def of(parents: Sequence[int]) -> Tree | None:
-        """The tree of these parents; None where it is a chain, which needs no mask of its own."""
+        """The tree of these parents; None for a chain, which needs no mask of its own."""
         if all(parent == node - 1 for node, parent in enumerate(parents)):
             return None
         return Tree(tuple(parents))
 
     @property
     def depths(self) -> list[int]:
-        """How many tokens of the tree come before each on its path."""
+        """For each node the number of its ancestors in the tree."""
         found: list[int] = []
         for parent in self.parents:
             found.append(found[parent] + 1 if parent >= 0 else 0)
@@ -44,29 +46,29 @@ class Tree:
 
     @property
     def paths(self) -> list[tuple[int, ...]]:
-        """For each node the way to it: its ancestors from the root down, and itself."""
+        """For each node its ancestors from the root down, and itself."""
         found: list[tuple[int, ...]] = []
         for node, parent in enumerate(self.parents):
             found.append((*(found[parent] if parent >= 0 else ()), node))
         return found
 
     def seen(self, device: torch.device) -> Tensor:
-        """``[K, K]`` bool: row j looks at its ancestors and at itself."""
+        """``[K, K]`` bool: node j attends to its ancestors and itself."""
         rows: list[list[bool]] = []
         for node, parent in enumerate(self.parents):
             row = list(rows[parent]) if parent >= 0 else [False] * len(self.parents)
             row[node] = True
             rows.append(row)
-        return torch.tensor(rows, dtype=torch.bool, device=device)
+        return to_device(rows, device, torch.bool)
 
     def seen_behind(self, before: int, count: int, width: int, device: torch.device) -> Tensor:
         """``[count, width]`` bool for the last ``count >= K`` tokens of a pass.
 
         Args:
-            before: Rows of the cache before those tokens: all tokens see them.
-            count: How many of the pass's last tokens are queries; those before the tree are a chain.
-            width: Columns; those at or behind ``before + count`` are hidden.
-            device: Where the mask is wanted.
+            before: Rows of the cache before those tokens: visible to all.
+            count: Queries; those before the tree are a chain.
+            width: Columns; those from ``before + count`` on are hidden.
+            device: Device of the mask.
         """
         chain, size = count - len(self.parents), len(self.parents)
         if chain < 0:
@@ -78,7 +80,7 @@ class Tree:
 
 
 def positions_of(before: int, count: int, tree: Tree | None) -> list[int]:
-    """The positions of ``count`` tokens behind ``before`` rows: a node's is by its depth."""
+    """Positions of ``count`` tokens behind ``before`` rows; a node's follows from its depth."""
     if tree is None:
         return list(range(before, before + count))
     chain = count - len(tree.parents)

@@ -1,4 +1,4 @@
-"""Whether a target can judge trees: tried on a small one when the engine is built."""
+"""Whether a target can verify trees: tried on a small one when the engine is built."""
 
 from __future__ import annotations
 
@@ -24,23 +24,25 @@ def check_trees(runner: ModelRunner) -> None:
     """
     if runner.fixed_width is not None:
         # Sums over a path run in another order than over a chain: the last bits would differ.
-        raise ModelUnsupported("reproducible mode judges chains only; choose a proposer of chains")
+        raise ModelUnsupported(
+            "reproducible mode verifies chains only; choose a proposer of chains"
+        )
     name = type(getattr(runner, "model", runner)).__name__
     try:
         off, allowed = _error(runner)
-    except Exception as error:  # whatever a model's own code makes of a mask it doesn't expect
-        raise ModelUnsupported(f"{name} can't judge trees: {error}") from error
+    except Exception as error:  # a model's own code may fail on a mask that it doesn't expect
+        raise ModelUnsupported(f"{name} can't verify trees: {error}") from error
     finally:
         runner.forwards = 0
     if not off <= allowed:
         raise ModelUnsupported(
-            f"{name} can't judge trees (its positions or masks work in another way; off by "
+            f"{name} can't verify trees (its positions or masks work in another way; off by "
             f"{off:.2g}); choose a proposer of chains"
         )
 
 
 def _error(runner: ModelRunner) -> tuple[float, float]:
-    """How far a small tree's logits are from those of its paths, and how far rounding may be."""
+    """Largest difference of a small tree's logits to those of its paths, and the difference allowed."""
     cache = runner.new_cache()
     (found,) = runner.forward([ForwardInput(_ids(runner, [*_PROMPT, *_NODES]), cache, 6, _TREE)])
     off, scale = 0.0, 1.0

@@ -1,4 +1,4 @@
-"""Which token ids mean the same: a draft's and its target's, a tokenizer's and its model's."""
+"""Compares token ids: of a draft and its target, of a tokenizer and its model."""
 
 from __future__ import annotations
 
@@ -17,13 +17,10 @@ _log = logging.getLogger("specstream.model")
 
 
 def find_draft(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """The draft for a target with this tokenizer: the named one, else the bundled one if that fits.
-
-    Token ids are compared one by one, so both sides must mean the same by each. None: no draft was
-    named, and the bundled one has another tokenizer.
+    """The configured draft, else the bundled one if its vocabulary is this tokenizer's, else None.
 
     Raises:
-        VocabularyMismatch: the named draft has another tokenizer.
+        VocabularyMismatch: the configured draft has another vocabulary.
         ModelError: its tokenizer can't be read.
     """
     name = config.draft or DEFAULT_DRAFT
@@ -44,10 +41,10 @@ def find_draft(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> str 
 
 
 def check_rows(name: str, tokenizer: Any, rows: int) -> None:
-    """A model must know what its tokenizer says.
+    """Refuse a model with fewer output rows than its tokenizer has ids.
 
-    Special tokens that were added behind its vocabulary are an exception: many tokenizers have a
-    padding token that no prompt contains. A prompt that does is refused when it comes.
+    Special tokens added behind the vocabulary are only warned of: many tokenizers have a padding token
+    that no prompt contains. A prompt with one is refused.
 
     Raises:
         ModelBroken: ordinary tokens have no row.
@@ -57,12 +54,10 @@ def check_rows(name: str, tokenizer: Any, rows: int) -> None:
         return
     added = tokenizer.added_tokens_decoder
     ordinary = [token for i, token in beyond if i not in added or not added[i].special]
-    (last, _), remedy = (
-        beyond[-1],
-        (
-            "take the tokenizer that was saved with the weights, or widen the model with transformers' "
-            f"resize_token_embeddings({beyond[-1][0] + 1}) and save it"
-        ),
+    last = beyond[-1][0]
+    remedy = (
+        "take the tokenizer that was saved with the weights, or widen the model with transformers' "
+        f"resize_token_embeddings({last + 1}) and save it"
     )
     if ordinary:
         raise ModelBroken(

@@ -1,4 +1,4 @@
-"""A Llama-family model as plain tensors: what the lean and the compiled passes compute from."""
+"""A Llama-family model as plain tensors, for the decoder and the compiled passes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIRST_POSITIONS = 256
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One decoder layer; matrices are ``[out, in]``, those that read one input are one."""
+    """One decoder layer; matrices are ``[out, in]``, and those of one input are concatenated."""
 
     norm: Tensor
     qkv: Tensor
@@ -41,13 +41,13 @@ class DecoderWeights:
     Attributes:
         hidden: Size of the hidden states.
         intermediate: Size between an MLP's matrices.
-        eps: Of the RMS norms.
-        activation: Of the MLPs, element by element.
-        activation_name: What the model's config calls it.
+        eps: Epsilon of the RMS norms.
+        activation: The MLPs' elementwise function.
+        activation_name: Its name in the model's config.
         embedding: ``[V, hidden]``.
         norm: ``[hidden]``, before the head.
         head: ``[V, hidden]``; often the embedding itself.
-        nbytes: Of all parameters.
+        nbytes: Memory of all parameters.
     """
 
     heads: int
@@ -71,19 +71,24 @@ class DecoderWeights:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the parameters, and of the hidden states between layers."""
+        """Dtype of the parameters and of the hidden states between layers."""
         return self.embedding.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """Device of the parameters."""
         return self.embedding.device
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of one token's keys and values in all layers."""
+        return 2 * len(self.layers) * self.kv_heads * self.head_dim * self.dtype.itemsize
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> DecoderWeights | None:
-        """The weights of ``model``, some joined in place (its parameters become views of those).
+        """The weights of ``model``; its parameters become views of the concatenated ones.
 
-        None for a model that is anything else than these sizes and tensors say.
+        None for a model that these sizes and tensors don't describe completely.
         """
         if not _plain(model):
             return None
@@ -110,7 +115,7 @@ class DecoderWeights:
 class RotaryTable:
     """Cosines and signed sines of the first positions, by the model's own frequencies.
 
-    The first half of the sines is negated, as a rotation by swapped halves wants it.
+    The first half of the sines is negated: a rotation is then x * cos + swapped(x) * sin.
     """
 
     def __init__(self, model: PreTrainedModel, head_dim: int) -> None:
@@ -137,7 +142,7 @@ def _inner(model: PreTrainedModel) -> Any:
 
 
 def _plain(model: PreTrainedModel) -> bool:
-    """Whether the model is what `LeanDecoder` computes, and nothing besides."""
+    """Whether the model computes exactly what `Decoder` computes."""
     config = model.config
     if type(model).__name__ not in _FAMILY or getattr(config, "mlp_bias", False):
         return False
@@ -149,7 +154,7 @@ def _plain(model: PreTrainedModel) -> bool:
     partial = float(rope.get("partial_rotary_factor", 1.0)) != 1.0
     if rope.get("rope_type", "default") not in _STATIC_ROPE or partial:
         return False
-    # Quantised or otherwise replaced layers and weights have their own ways.
+    # Quantised or otherwise replaced layers and weights have products of their own.
     if not all(_dense(parameter) for parameter in model.parameters()):
         return False
     layers = _inner(model).layers
@@ -158,7 +163,7 @@ def _plain(model: PreTrainedModel) -> bool:
 
 
 def _dense(parameter: Tensor) -> bool:
-    """Whether the numbers themselves are there: no subclass that stands for them, and floats."""
+    """Whether the parameter is a plain tensor of floats, not a subclass such as a quantised one."""
     plain = type(parameter) is nn.Parameter and type(parameter.data) is Tensor
     return plain and parameter.layout is torch.strided and parameter.is_floating_point()
 
@@ -184,7 +189,7 @@ def _join(layer: Any) -> LayerWeights:
 
 
 def _joined(parts: Sequence[nn.Parameter]) -> Tensor:
-    """One tensor of several parameters, which become views of it: nothing is kept twice."""
+    """The concatenation of several parameters, which become views of it: no second copy."""
     whole = torch.cat([part.data for part in parts])
     for part, view in zip(parts, torch.split(whole, [p.shape[0] for p in parts]), strict=True):
         part.data = view

@@ -13,7 +13,7 @@ from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig, parse
 from specstream.engine import build
 from specstream.engine.worker import EngineWorker
 from specstream.errors import EngineClosed, ModelUnsupported, SpecstreamError, VocabularyMismatch
-from specstream.model.graphs.widths import CapturePlan
+from specstream.model.graphs import CapturePlan
 from specstream.model.load import load_tokenizer
 from specstream.model.vocabulary import find_draft
 from specstream.types import SamplingParams

@@ -10,7 +10,7 @@ import torch
 
 from specstream.config import DraftProposerConfig
 from specstream.errors import EngineBusy, PromptError
-from specstream.model.lean import LeanDecoder
+from specstream.model.decoder import Decoder
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposers import KINDS
 from specstream.speculation.proposers.draft_model import DraftModelProposer
@@ -50,14 +50,14 @@ def test_counters_agree_with_a_count_of_the_passes(
 ) -> None:
     passes = 0
     core = make_core(MODEL, TOKENIZER, proposer(kind), prefill_chunk=5)
-    run = LeanDecoder.__call__
+    run = Decoder.__call__
 
-    def count(self: LeanDecoder, *args: Any) -> torch.Tensor:
+    def count(self: Decoder, *args: Any) -> torch.Tensor:
         nonlocal passes
-        passes += self is core.target._lean
+        passes += self is core.target._decoder
         return run(self, *args)
 
-    monkeypatch.setattr(LeanDecoder, "__call__", count)
+    monkeypatch.setattr(Decoder, "__call__", count)
     request, inbox = ask(core, PROMPTS[1], SamplingParams(max_tokens=50))
     run_until_idle(core)
     report = request.report()

@@ -13,7 +13,7 @@ from specstream.config import EngineConfig
 from specstream.engine.request import Request
 from specstream.engine.step import EngineCore
 from specstream.errors import ConsumerStalled, EngineBusy
-from specstream.model.cache import KVCache
+from specstream.model.kv import KVCache
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.types import SamplingParams

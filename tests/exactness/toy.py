@@ -19,7 +19,7 @@ from specstream.bench.exactness.harness import AT_ONCE
 from specstream.bench.exactness.reference import Row, next_row
 from specstream.config import EngineConfig
 from specstream.engine.step import EngineCore
-from specstream.model.cache import KVCache
+from specstream.model.kv import KVCache
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.types import SamplingParams

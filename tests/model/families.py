@@ -17,6 +17,10 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from specstream.model.attention.pooled import PooledAttention
+from specstream.model.decoder import Decoder
+from specstream.model.weights import DecoderWeights, RotaryTable
+
 VOCAB = 40
 SIZES: dict[str, Any] = {
     "vocab_size": VOCAB,
@@ -47,6 +51,14 @@ def build(name: str, **changes: Any) -> PreTrainedModel:
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)  # biases and norms are not neutral
     return model
+
+
+def decoder_of(model: Any, backend: str, rows: int = 16_384) -> Decoder:
+    """A decoder on a CPU; the pooled kernel is the padded one."""
+    weights = DecoderWeights.of(model)
+    assert weights is not None
+    attention = PooledAttention(weights, rows) if backend == "pooled" else None
+    return Decoder(weights, RotaryTable(model, weights.head_dim), attention)
 
 
 def text(count: int, seed: int = 1) -> torch.Tensor:

@@ -20,7 +20,7 @@ from specstream.errors import (
     PromptError,
     VocabularyMismatch,
 )
-from specstream.model.load import choose_device, choose_dtype
+from specstream.model.load import choose_device, choose_dtype, prepare_device
 from specstream.types import SamplingParams
 from tests.tiny import ask, byte_tokenizer, run_until_idle, tiny_model
 
@@ -238,3 +238,12 @@ def test_devices_and_dtypes() -> None:
     assert choose_dtype("bfloat16", cpu) is torch.bfloat16
     with pytest.raises(ConfigError, match="nonsense"):
         choose_device("nonsense")
+
+
+def test_a_gpu_is_used_without_cudnns_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[bool] = []
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", told.append)
+    prepare_device(torch.device("cpu"))
+    assert told == []
+    prepare_device(torch.device("cuda"))
+    assert told == [False]

@@ -96,7 +96,7 @@ def test_a_model_that_takes_positions_in_another_way_is_refused_by_name() -> Non
     check_trees(ModelRunner(gpt2()))
     torch.manual_seed(0)
     bloom = BloomForCausalLM(BloomConfig(vocab_size=VOCAB, hidden_size=32, n_layer=2, n_head=4))
-    with pytest.raises(ModelUnsupported, match="BloomForCausalLM can't judge trees"):
+    with pytest.raises(ModelUnsupported, match="BloomForCausalLM can't verify trees"):
         check_trees(ModelRunner(bloom))
     with pytest.raises(ModelUnsupported, match="reproducible"):
         check_trees(ModelRunner(build("llama"), fixed_width=8, context_length=64))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from specstream.engine import verifier
-from specstream.model.cache import KVCache
+from specstream.model.kv import KVCache
 from specstream.speculation import tree_rules
 from specstream.speculation.verify import Case, verify_batch
 from tests.exactness.cells import VOCAB, Cell, run_cell

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from specstream.errors import ConfigError
 from specstream.model.graphs.chain import StaticChain
 from specstream.model.graphs.progress import Progress
+from specstream.model.graphs.static import StaticHead, StaticPass
 from specstream.model.graphs.store import PackageStore
+from specstream.model.places import first_line
 from specstream.model.weights import DecoderWeights
 
 __all__ = ["Code", "load_code"]
@@ -33,53 +35,49 @@ _OPTIONS = {
     "cpp.enable_floating_point_contract_flag": "fast",
 }
 _SOURCES = ("static.py", "chain.py")
-_ROWS, _LENGTH = 64, 40  # of the example that a graph is traced with; any other will do
+
+Graph = StaticPass | StaticHead | StaticChain
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A graph's code: ``run`` takes its arguments as one list and returns its results.
+    """A graph's code: ``run`` takes the arguments as one list and returns the results as one.
 
-    ``owned`` is what the code looks at without holding it.
+    ``owned`` keeps alive what the code refers to by address.
     """
 
     run: Callable[[list[Tensor]], list[Tensor]]
-    path: Path
     owned: tuple[object, ...]
 
 
 def load_code(
-    graph: nn.Module,
+    graph: Graph,
     *,
     weights: DecoderWeights,
-    width: int,
-    layers: tuple[int, int],
-    what: dict[str, int],
     store: PackageStore,
     progress: Progress,
+    again: bool = False,
 ) -> Code:
-    """The code of ``graph``, from the store or made now.
+    """The code of ``graph``, from the store or compiled now.
 
     Args:
-        graph: Takes ``x, cos, sin, ruler, *kv`` like `StaticPass.forward`; its buffers are kept.
-        weights: What it was made from.
-        width: Tokens of x.
-        layers: The first layer and the one behind the last.
-        what: What else tells this graph from others.
+        graph: What to compile; its buffers are used, not copied.
+        weights: What the graph was made from.
         store: Where code is kept.
-        progress: Is told of this package first, before what may take a minute.
+        progress: Is told of the package first, before what may take a minute.
+        again: The package was loaded before for another graph like this; it is not counted.
 
     Raises:
         ConfigError: no working C++ compiler, or the store can't be written.
     """
-    progress.next()
-    recipe = _recipe(weights, width, layers) | what
-    make = partial(_compile, progress, graph, weights, width, layers)
+    if not again:
+        progress.next()
+    recipe, make = _recipe(weights, graph), partial(_compile, progress, graph)
     try:
         path = store.path(recipe, make)
         try:
             package = _load(path)
-        except Exception as error:  # a damaged file: its like is made again, once
+        except Exception as error:  # a damaged file is made again, once
             _log.warning("%s can't be loaded and is made again: %s", path, error)
             store.discard(path)
             path = store.path(recipe, make)
@@ -93,7 +91,7 @@ def load_code(
     wanted = {name: buffers[name] for name in package.get_constant_fqns()}
     package.load_constants(wanted, check_full_update=True, user_managed=True)
     # The package's own call sorts arguments into trees; its loader takes them as they are.
-    return Code(package.loader.run, path, (package, *wanted.values()))
+    return Code(package.loader.run, (package, *wanted.values()))
 
 
 def _loaded_again(path: Path) -> Any:
@@ -101,55 +99,34 @@ def _loaded_again(path: Path) -> Any:
         return _load(path)
     except Exception as error:
         raise ConfigError(
-            f"compile: what was compiled can't be loaded here ({_first_line(error)}); leave compile off"
+            f"compile: what was compiled can't be loaded here ({first_line(error)}); leave compile off"
         ) from error
 
 
 def _load(path: Path) -> Any:
-    # To compare this CPU with the package's, torch asks the C++ compiler what it is; where there is
-    # none, it takes the package for one of an old format, says so, and loads it all the same. A
-    # package's name stands for torch's version and for the CPU: there is nothing to compare.
+    # Without a C++ compiler torch can't compare this CPU with the package's, warns of an outdated
+    # format and loads the package all the same. The file name covers torch's version and the CPU.
     log = logging.getLogger("torch._inductor.package.package")
-    log.addFilter(_is_news)
+    log.addFilter(_is_other_news)
     try:
         return torch._inductor.aoti_load_package(str(path))
     finally:
-        log.removeFilter(_is_news)
+        log.removeFilter(_is_other_news)
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def _is_other_news(record: logging.LogRecord) -> bool:
     return "Loading outdated pt2 file" not in record.getMessage()
 
 
-def _compile(
-    progress: Progress,
-    graph: nn.Module,
-    weights: DecoderWeights,
-    width: int,
-    layers: tuple[int, int],
-    path: Path,
-) -> None:
+def _compile(progress: Progress, graph: Graph, path: Path) -> None:
     """Write the package of ``graph``.
 
     Raises:
         ConfigError: the C++ compiler is missing, or failed.
     """
-    start, stop = layers
-    kind = "chain" if isinstance(graph, StaticChain) else "pass"
-    x = torch.zeros(width, dtype=torch.int64)
-    if start:
-        x = torch.zeros(width, weights.hidden, dtype=weights.dtype)
-    angles = torch.zeros(_ROWS, weights.head_dim, dtype=weights.dtype)
-    row = torch.zeros(weights.kv_heads, _ROWS, weights.head_dim, dtype=weights.dtype)
-    kv = tuple(row.clone() for _ in range(2 * (stop - start)))
-    example = (x, angles, angles.clone(), torch.empty(_LENGTH, dtype=torch.uint8), *kv)
-    places = {0: torch.export.Dim("positions", min=16, max=2**24)}
-    rows = {1: torch.export.Dim("capacity", min=16, max=2**24)}
-    length = {0: torch.export.Dim("length", min=2, max=2**23)}
-    shapes: tuple[Any, ...] = ({}, places, places, length, tuple(rows for _ in kv))
-    what = f"a {kind} from {width} tokens, layers {start + 1} to {stop}"
+    example, shapes = graph.example()
     try:
-        with progress.compiling(what), warnings.catch_warnings(), torch.no_grad():
+        with progress.compiling(graph.title), warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             exported = torch.export.export(graph, example, dynamic_shapes=shapes)
             torch._inductor.aoti_compile_and_package(
@@ -167,18 +144,17 @@ def _compile(
 
 def _no_compiler(error: Exception) -> ConfigError:
     return ConfigError(
-        f"compile: passes can't be compiled here ({_first_line(error)}); it takes a C++ compiler "
+        f"compile: passes can't be compiled here ({first_line(error)}); it takes a C++ compiler "
         "(g++, or the one that CXX names) – or leave compile off"
     )
 
 
-def _recipe(weights: DecoderWeights, width: int, layers: tuple[int, int]) -> dict[str, object]:
-    """All that the code depends on: whoever has the same may share it."""
-    start, stop = layers
-    layer = weights.layers[start]
+def _recipe(weights: DecoderWeights, graph: Graph) -> dict[str, object]:
+    """All that the code depends on: graphs of the same recipe share it."""
+    layer = weights.layers[0]
     sizes = ("heads", "kv_heads", "head_dim", "hidden", "intermediate", "eps", "vocab_size")
     here = Path(__file__).parent
-    return {
+    return graph.recipe | {
         "sizes": {name: getattr(weights, name) for name in sizes},
         "activation": weights.activation_name,
         "biases": [layer.qkv_bias is not None, layer.out_bias is not None],
@@ -186,9 +162,6 @@ def _recipe(weights: DecoderWeights, width: int, layers: tuple[int, int]) -> dic
         # The exporter makes one constant of two that are the same tensor.
         "tied": weights.head.data_ptr() == weights.embedding.data_ptr(),
         "dtype": str(weights.dtype),
-        "width": width,
-        "layers": stop - start,
-        "ends": [start == 0, stop == len(weights.layers)],
         "options": _OPTIONS,
         "graph": [hashlib.sha256((here / name).read_bytes()).hexdigest() for name in _SOURCES],
         "torch": torch.__version__,
@@ -204,8 +177,3 @@ def _processor() -> str:
     except OSError:
         return platform.processor()
     return "\n".join(line for line in lines if line.startswith(("model name", "flags", "Features")))
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__

@@ -1,36 +1,43 @@
-"""Several greedy steps of a draft as one graph: each feeds its choice to the next."""
+"""Several greedy steps of a draft as one graph: each step reads the token that the last one chose."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from specstream.model.graphs.static import Multiply, StaticPass, settled
+from specstream.model.graphs.static import Example, StaticPass, settled
 from specstream.model.weights import DecoderWeights
 
-__all__ = ["StaticChain"]
+__all__ = ["StaticChain", "best_token"]
+
+
+def best_token(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The likeliest token of ``logits [V]`` and its probability."""
+    top, token = logits.max(-1)
+    return token, torch.exp(logits - top).sum(-1).reciprocal()
 
 
 class StaticChain(nn.Module):
-    """A pass of ``width`` tokens, then ``steps - 1`` passes of the one token chosen before.
+    """A pass of ``width`` tokens, then ``steps - 1`` passes of the token chosen before.
 
     Only the first ``vocab_size`` tokens can be chosen.
     """
 
-    def __init__(
-        self,
-        weights: DecoderWeights,
-        width: int,
-        steps: int,
-        vocab_size: int,
-        multiply: Multiply,
-    ) -> None:
+    def __init__(self, weights: DecoderWeights, width: int, steps: int, vocab_size: int) -> None:
         super().__init__()
-        self.width, self.steps = width, steps
-        self._vocab_size = vocab_size
-        self._pass = StaticPass(weights, width, 0, len(weights.layers), multiply)
+        self.width, self._steps, self._vocab_size = width, steps, vocab_size
+        self.title = f"a chain from {width} tokens, layers 1 to {len(weights.layers)}"
+        self._pass = StaticPass(weights, width, 0, len(weights.layers), ends=True)
+
+    @property
+    def recipe(self) -> dict[str, object]:
+        """See `StaticPass.recipe`."""
+        steps = {"kind": "chain", "steps": self._steps, "vocab_size": self._vocab_size}
+        return self._pass.recipe | steps
+
+    def example(self) -> Example:
+        """See `Example`."""
+        return self._pass.example()
 
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, ruler: Tensor, *kv: Tensor
@@ -40,31 +47,16 @@ class StaticChain(nn.Module):
         A token's confidence is its probability, in float32. The rows of all but the last token are
         written behind those of ``x``.
         """
-        length, more = ruler.shape[0], self.steps - 1
+        length, more = ruler.shape[0], self._steps - 1
         torch._check(length + more <= kv[0].shape[1])  # type: ignore[no-untyped-call]
         torch._check(length + more <= cos.shape[0])  # type: ignore[no-untyped-call]
-        positions = torch.arange(length - self.width, length, device=ruler.device)
-        return self.run(
-            x, cos, sin, positions, lambda j: torch.arange(length + j, device=ruler.device), kv
-        )
-
-    def run(
-        self,
-        x: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        positions: Tensor,
-        columns: Callable[[int], Tensor],
-        kv: tuple[Tensor, ...],
-    ) -> tuple[Tensor, Tensor]:
-        """As `StaticPass.run`; ``columns(j)`` are those that step j looks at."""
+        positions = torch.arange(length - self.width, length)
         tokens, confidences = [], []
-        for step in range(self.steps):
-            logits = self._pass.run(x, cos, sin, positions, columns(step), kv)
-            # Settled: searched while they are computed, the place of the largest comes out wrong.
-            last = settled(logits[-1].float())[: self._vocab_size]
-            top, token = last.max(-1)
+        for step in range(self._steps):
+            logits = self._pass.run(x, cos, sin, positions, length + step, kv)
+            # Settled: an argmax fused with the computation of its input returns a wrong index.
+            token, confidence = best_token(settled(logits[-1].float())[: self._vocab_size])
             tokens.append(token)
-            confidences.append(torch.exp(last - top).sum(-1).reciprocal())
+            confidences.append(confidence)
             x, positions = token.reshape(1), positions[-1:] + 1
         return torch.stack(tokens), torch.stack(confidences)

@@ -1,164 +1,198 @@
-"""Passes recorded as CUDA graphs: one launch for all kernels of a pass."""
+"""Passes recorded as CUDA graphs over a key-value pool: one launch for all kernels of a pass."""
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from specstream.model.graphs.chain import StaticChain
-from specstream.model.graphs.passes import CompiledPasses
-from specstream.model.graphs.static import StaticPass, by_matrix
-from specstream.model.graphs.widths import CapturePlan
-from specstream.model.slab import SlabCache
-from specstream.model.weights import DecoderWeights, RotaryTable
+from specstream.model.attention.kernels import Ragged, flash
+from specstream.model.attention.pooled import PooledAttention, PooledPlan
+from specstream.model.decoder import Decoder
+from specstream.model.graphs.chain import best_token
+from specstream.model.graphs.passes import CapturePlan, CompiledPasses
+from specstream.model.kv.base import RowCache
+from specstream.model.kv.pooled import PooledCache
+from specstream.model.transfer import to_device
 
 __all__ = ["Capture", "GraphedPasses", "capture_on_gpu"]
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 """Runs work that always touches the same memory, and returns what does it again."""
 
-_FIRST_SHOWN = 512  # rows; a sequence that grows beyond moves to graphs that show twice as many
-_LANE = 4096  # rows at most; longer sequences run eagerly
+_BATCHES = (1, 2, 4, 8, 16, 32)
+_PADDED_ROWS = (
+    4096  # longest sequence that the padded kernel, which reads as many rows, is captured for
+)
 
 
 @dataclass(slots=True)
 class _Graph:
-    """One recorded pass and the memory that it reads and writes.
+    """One recorded pass and its memory, which the recording knows by addresses only.
 
-    ``work`` holds the tensors that the graph knows by their addresses only.
+    Attributes:
+        tokens: ``[batch * width]`` int64.
+        places: ``[2, batch]`` int64: first row of each sequence's slot, and its rows before the pass.
+        work: What was recorded; holds every tensor that it reads.
+        results: What the work wrote; valid until the next replay of any graph.
+        replay: Does the work again.
     """
 
     tokens: Tensor
-    at: Tensor
+    places: Tensor
     work: Callable[[], None] = lambda: None
     results: tuple[Tensor, ...] = ()
     replay: Callable[[], None] = lambda: None
 
 
 class GraphedPasses(CompiledPasses):
-    """Passes recorded on a GPU.
-
-    A graph reads and writes fixed memory, so the sequence that is being decoded lives in a lane of its
-    own; it moves there when its first pass comes, and out when another's does. There is one graph for
-    each width and each doubling of the rows that are shown; none is ever destroyed, for they share
-    their memory.
+    """One graph per number of sequences and width; a smaller batch is filled up with a scratch slot.
 
     Args:
-        weights, rotary, plan, vocab_size: See `CompiledPasses`.
+        decoder, plan, vocab_size: See `CompiledPasses`; the decoder's attention is pooled.
         capture: How work is recorded.
+        longest: Rows up to which sequences are served.
+        batches: Numbers of sequences.
     """
 
     def __init__(
         self,
-        weights: DecoderWeights,
-        rotary: RotaryTable,
+        decoder: Decoder,
         plan: CapturePlan,
         vocab_size: int,
         capture: Capture,
+        longest: int,
+        batches: tuple[int, ...] = _BATCHES,
     ) -> None:
-        super().__init__(weights, rotary, plan, vocab_size)
+        super().__init__(decoder, plan, vocab_size)
+        self.batches = batches
         self._capture = capture
-        self._passes = {
-            width: StaticPass(weights, width, 0, len(weights.layers), by_matrix)
-            for width in plan.widths
-        }
-        self._chained = {
-            width: StaticChain(weights, width, self._steps, vocab_size, by_matrix)
-            for width in plan.chain_widths
-        }
-        shown = _FIRST_SHOWN
-        while 2 * shown <= _LANE:
-            shown *= 2
-        shape = (len(weights.layers), 2, weights.kv_heads, shown, weights.head_dim)
-        self._lane = torch.zeros(shape, dtype=weights.dtype, device=weights.device)
-        self._owner: weakref.ref[SlabCache] | None = None
+        self._attention = cast(PooledAttention, decoder.attention)
+        if self._attention.kernel is not flash:
+            longest = min(longest, _PADDED_ROWS)
+        self._longest = min(longest, self._attention.pool.rows)
+        self._scratch = PooledCache(self._attention.pool)
+        self._scratch.reserve(max((*plan.widths, *plan.chain_widths)) + plan.chain_steps)
         self._graphs: dict[tuple[int, int, bool], _Graph] = {}
 
-    def _serves(self, read: int, end: int) -> bool:
-        return end <= self._lane.shape[3]
+    def record_all(self, check: Callable[[], None]) -> None:
+        """Record every graph; ``check`` is called before each, and what it raises ends the recording."""
+        keys = [(batch, width, False) for batch in self.batches for width in self.widths]
+        keys += [(1, width, True) for width in self.chains]
+        with torch.inference_mode():
+            for key in keys:
+                check()
+                self._graph(*key)
 
-    def _pass(self, tokens: Tensor, cache: SlabCache, width: int) -> Tensor:
-        (logits,) = self._run(tokens, cache, width, chain=False)
-        return logits[: tokens.shape[0]].clone()  # the next replay writes over it
+    def _serves(self, end: int, last: int) -> bool:
+        return last <= self._longest
 
-    def _chain(self, tokens: Tensor, cache: SlabCache) -> tuple[Tensor, Tensor]:
-        found, confidences = self._run(tokens, cache, tokens.shape[0], chain=True)
+    def _pass(
+        self,
+        tokens: Sequence[Tensor],
+        caches: Sequence[RowCache],
+        keeps: Sequence[int],
+        width: int,
+    ) -> list[Tensor]:
+        counts = [ids.shape[0] for ids in tokens]
+        batch = next(batch for batch in self.batches if batch >= len(caches))
+        graph = self._graph(batch, width, chain=False)
+        self._fill(graph, torch.cat(list(tokens)), counts, caches, width, width)
+        graph.replay()
+        each = enumerate(zip(counts, keeps, strict=True))
+        rows = [i * width + row for i, (n, keep) in each for row in range(n - keep, n)]
+        # A copy: the next replay overwrites the results.
+        kept = graph.results[0].index_select(0, to_device(rows, graph.tokens.device))
+        return list(kept.split_with_sizes(list(keeps)))
+
+    def _chain(self, tokens: Tensor, cache: RowCache) -> tuple[Tensor, Tensor]:
+        width = tokens.shape[0]
+        graph = self._graph(1, width, chain=True)
+        self._fill(graph, tokens, [width], [cache], width, width + self._steps - 1)
+        graph.replay()
+        found, confidences = graph.results
         return found.clone(), confidences.clone()
 
-    def _run(
-        self, tokens: Tensor, cache: SlabCache, width: int, *, chain: bool
-    ) -> tuple[Tensor, ...]:
-        """Replay a graph, recorded now if need be; its results stand until the next replay."""
-        end = cache.length + width + (self._steps - 1 if chain else 0)
-        shown = _FIRST_SHOWN
-        while shown < end:
-            shown *= 2
-        self._claim(cache, end)
-        key = (width, shown, chain)
-        graph = self._graphs.get(key)
-        if graph is None:
-            graph = self._graphs[key] = self._record(*key)
-        count = tokens.shape[0]
-        graph.tokens[:count].copy_(tokens)
-        graph.tokens[count:].copy_(tokens[-1:].expand(width - count))
-        graph.at.fill_(cache.length)
-        graph.replay()
-        return graph.results
+    def _fill(
+        self,
+        graph: _Graph,
+        tokens: Tensor,
+        counts: Sequence[int],
+        caches: Sequence[RowCache],
+        width: int,
+        room: int,
+    ) -> None:
+        """Write a pass's inputs into the graph's memory; short sequences repeat their last token."""
+        pooled = cast("Sequence[PooledCache]", caches)
+        for cache in pooled:
+            cache.reserve(cache.length + room)
+        batch = graph.places.shape[1]
+        spare = batch - len(pooled)
+        places = [
+            [cache.slot.start for cache in pooled] + [self._scratch.slot.start] * spare,
+            [cache.length for cache in pooled] + [0] * spare,
+        ]
+        first, picks = 0, list[int]()
+        for count in counts:
+            picks += [first + min(step, count - 1) for step in range(width)]
+            first += count
+        picks += [0] * (spare * width)
+        device = graph.tokens.device
+        graph.places.copy_(to_device(places, device))
+        torch.index_select(tokens, 0, to_device(picks, device), out=graph.tokens)
 
-    def record_all(self, check: Callable[[], None]) -> None:
-        """Record every graph that there can be; ``check`` is called before each."""
-        with torch.inference_mode():
-            keys = [(width, False) for width in self.widths]
-            keys += [(width, True) for width in self.chains]
-            shown = _FIRST_SHOWN
-            while shown <= self._lane.shape[3]:
-                for width, chain in keys:
-                    if (width, shown, chain) not in self._graphs:
-                        check()
-                        self._graphs[width, shown, chain] = self._record(width, shown, chain)
-                shown *= 2
+    def _graph(self, batch: int, width: int, chain: bool) -> _Graph:
+        key = batch, width, chain
+        if key not in self._graphs:
+            self._graphs[key] = self._record(*key)
+        return self._graphs[key]
 
-    def _claim(self, cache: SlabCache, end: int) -> None:
-        """Bring the sequence, which is about to be written up to ``end``, into the lane."""
-        if not cache.lives_in(self._lane):
-            owner = self._owner() if self._owner is not None else None
-            if owner is not None and owner.lives_in(self._lane):
-                owner.move_out()
-            self._owner = weakref.ref(cache)
-            cache.move(self._lane)
-        cache.clear_hidden()
-        cache.reserve(end)
+    def _record(self, batch: int, width: int, chain: bool) -> _Graph:
+        device = self._decoder.weights.device
+        cos, sin = self._decoder.rotary.upto(self._longest)
+        places = to_device([[self._scratch.slot.start] * batch, [0] * batch], device)
+        made = _Graph(torch.zeros(batch * width, dtype=torch.int64, device=device), places)
 
-    def _record(self, width: int, shown: int, chain: bool) -> _Graph:
-        lane, device = self._lane, self._weights.device
-        cos, sin = self._rotary.upto(shown)
-        columns = torch.arange(shown, device=device)
-        steps = torch.arange(width, device=device)
-        kv = lane.flatten(0, 1).unbind()
-        made = _Graph(torch.zeros_like(steps), torch.zeros(1, dtype=torch.int64, device=device))
+        def run(tokens: Tensor, before: Tensor, new: int) -> Tensor:
+            """Hidden states of ``new`` tokens per sequence behind ``before [batch]`` rows."""
+            starts = made.places[0]
+            steps = torch.arange(new, device=device)
+            positions = (before[:, None] + steps).view(-1)
+            ragged = Ragged(
+                torch.arange(0, (batch + 1) * new, new, dtype=torch.int32, device=device),
+                F.pad(starts, (0, 1)).int(),
+                (before + new).int(),
+                new,
+                self._longest,
+            )
+            plan = PooledPlan(
+                self._attention, (starts[:, None] + before[:, None] + steps).view(-1), ragged
+            )
+            angles = (cos.index_select(0, positions), sin.index_select(0, positions))
+            return self._decoder.run(tokens, angles[0][:, None], angles[1][:, None], plan)
 
         def work() -> None:
-            x, positions = made.tokens, made.at + steps
-            if chain:
-                made.results = self._chained[width].run(
-                    x, cos, sin, positions, lambda _: columns, kv
-                )
-            else:
-                logits = self._passes[width].run(x, cos, sin, positions, columns, kv)
-                made.results = (logits.to(self._weights.dtype),)
+            before = made.places[1]
+            hidden = run(made.tokens, before, width)
+            if not chain:
+                made.results = (self._decoder.logits(hidden),)
+                return
+            tokens, confidences, before = list[Tensor](), list[Tensor](), before + width
+            for step in range(self._steps):
+                logits = self._decoder.logits(hidden[-1:])[0].float()
+                token, confidence = best_token(logits[: self._vocab_size])
+                tokens.append(token)
+                confidences.append(confidence)
+                if step + 1 < self._steps:
+                    hidden = run(token.reshape(1), before + step, 1)
+            made.results = torch.stack(tokens), torch.stack(confidences)
 
-        # Recording runs the work, at the lane's first rows: what stands there is put back.
-        touched = width + self._steps
-        kept = lane[:, :, :, :touched].clone()
         made.work = work
-        try:
-            made.replay = self._capture(work)
-        finally:
-            lane[:, :, :, :touched] = kept
+        made.replay = self._capture(work)
         return made
 
 
@@ -170,14 +204,14 @@ def capture_on_gpu(device: torch.device) -> Capture:
 
     def capture(work: Callable[[], None]) -> Callable[[], None]:
         with torch.cuda.device(device):
-            # Libraries set themselves up at the first calls, which can't be recorded.
+            # Libraries initialise themselves in the first calls, which can't be recorded.
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 for _ in range(2):
                     work()
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
-            # What other threads do on the device meanwhile is their affair.
+            # Other threads may use the device meanwhile.
             mode = "thread_local"
             with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode=mode):
                 work()

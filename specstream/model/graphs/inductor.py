@@ -2,43 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from specstream.model.decoder import Decoder
 from specstream.model.graphs.aot import Code, load_code
 from specstream.model.graphs.chain import StaticChain
-from specstream.model.graphs.passes import CompiledPasses
+from specstream.model.graphs.passes import CapturePlan, CompiledPasses
 from specstream.model.graphs.progress import Progress
-from specstream.model.graphs.static import StaticPass, by_rows
+from specstream.model.graphs.static import StaticHead, StaticPass
 from specstream.model.graphs.store import PackageStore
-from specstream.model.graphs.widths import CapturePlan
-from specstream.model.slab import SlabCache
-from specstream.model.weights import DecoderWeights, RotaryTable
+from specstream.model.kv.base import RowCache
+from specstream.model.kv.contiguous import ContiguousCache
 
-__all__ = ["InductorPasses"]
+__all__ = ["InductorPasses", "packages_of"]
 
-_BLOCK = 8  # layers compiled as one: a deeper model calls the same code for one block after another
+_BLOCK = 8  # most layers compiled as one graph
+_LEAST = 4  # layers of a block that is chosen so that all blocks are alike
+
+
+def _blocks(depth: int) -> list[tuple[int, int]]:
+    """First layer and end of each block: alike where possible, so that one package serves all."""
+    alike = (size for size in range(_BLOCK, _LEAST - 1, -1) if depth % size == 0)
+    size = next(alike, _BLOCK)
+    return [(start, min(start + size, depth)) for start in range(0, depth, size)]
+
+
+def packages_of(depth: int, plan: CapturePlan) -> int:
+    """Packages of a model of ``depth`` layers, see `InductorPasses`."""
+    blocks = _blocks(depth)
+    if len(blocks) == 1:
+        return len(plan.widths) + len(plan.chain_widths)
+    kinds = {stop - start for start, stop in blocks}
+    return len(plan.widths) * (len(kinds) + 1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
-    """Some layers' code; ``start`` and ``stop`` count tensors of the cache, two a layer."""
+class _Compiled:
+    """A width's code: blocks with the range of their cache tensors; a head where there are several."""
 
-    code: Code
-    start: int
-    stop: int
+    blocks: tuple[tuple[Code, slice], ...]
+    head: Code | None
 
 
 class InductorPasses(CompiledPasses):
-    """Passes compiled for this CPU; no chains of a model that is deeper than a block.
+    """Passes of one sequence. A model of up to `_BLOCK` layers is one package per width.
+
+    A deeper one is a package per kind of block and one for the head; it has no chains.
 
     Args:
-        weights, rotary, plan, vocab_size: See `CompiledPasses`.
+        decoder, plan, vocab_size: See `CompiledPasses`; the decoder's attention is contiguous.
         store: Where compiled code is kept.
-        progress: Is told of each package; what it raises then ends the loading.
+        progress: Is told of each package; what it raises ends the loading.
 
     Raises:
         ConfigError: no working C++ compiler, or the store can't be written.
@@ -46,68 +67,68 @@ class InductorPasses(CompiledPasses):
 
     def __init__(
         self,
-        weights: DecoderWeights,
-        rotary: RotaryTable,
+        decoder: Decoder,
         plan: CapturePlan,
         vocab_size: int,
         store: PackageStore,
         progress: Progress,
     ) -> None:
-        if len(weights.layers) > _BLOCK:
+        spans = _blocks(len(decoder.weights.layers))
+        if len(spans) > 1:
             plan = replace(plan, chain_widths=())
-        super().__init__(weights, rotary, plan, vocab_size)
+        super().__init__(decoder, plan, vocab_size)
         self._ruler = torch.empty(0, dtype=torch.uint8)
-        self._load = partial(load_code, weights=weights, store=store, progress=progress)
-        self._blocks = {width: self._load_blocks(width) for width in self.widths}
-        self._chained = {width: self._load_chain(width) for width in self.chains}
+        self._load = partial(load_code, weights=decoder.weights, store=store, progress=progress)
+        self._compiled = {width: self._load_pass(width, spans) for width in self.widths}
+        self._chained = {
+            width: self._load(StaticChain(decoder.weights, width, self._steps, vocab_size))
+            for width in self.chains
+        }
 
-    @staticmethod
-    def packages(depth: int, plan: CapturePlan) -> int:
-        """How many are loaded for a model of ``depth`` layers."""
-        blocks = -(-depth // _BLOCK)
-        return len(plan.widths) * blocks + (len(plan.chain_widths) if blocks == 1 else 0)
+    def _load_pass(self, width: int, spans: Sequence[tuple[int, int]]) -> _Compiled:
+        weights, blocks, kinds = self._decoder.weights, [], set[int]()
+        whole = len(spans) == 1
+        for start, stop in spans:
+            graph = StaticPass(weights, width, start, stop, ends=whole)
+            code = self._load(graph, again=graph.layers in kinds)
+            kinds.add(graph.layers)
+            blocks.append((code, slice(2 * start, 2 * stop)))
+        return _Compiled(tuple(blocks), None if whole else self._load(StaticHead(weights, width)))
 
-    def _serves(self, read: int, end: int) -> bool:
-        return read >= 2  # sizes below 2 are special to the compiler
+    def _serves(self, end: int, last: int) -> bool:
+        return end >= 2  # sizes below 2 are special to the compiler
 
-    def _pass(self, tokens: Tensor, cache: SlabCache, width: int) -> Tensor:
-        count, end = tokens.shape[0], cache.length + width
+    def _pass(
+        self,
+        tokens: Sequence[Tensor],
+        caches: Sequence[RowCache],
+        keeps: Sequence[int],
+        width: int,
+    ) -> list[Tensor]:
+        (x,), cache, (keep,) = tokens, cast(ContiguousCache, caches[0]), keeps
+        count, end, compiled = x.shape[0], cache.length + width, self._compiled[width]
         if width > count:
-            tokens = torch.cat((tokens, tokens[-1:].expand(width - count)))
-        rows, (cos, sin, ruler) = cache.rows(end), self._places(end, end)
-        x = tokens
-        for block in self._blocks[width]:
-            (x,) = block.code.run([x, cos, sin, ruler, *rows[block.start : block.stop]])
-        return x[:count] if width > count else x
+            x = torch.cat((x, x[-1:].expand(width - count)))
+        rows, places = cache.layer_rows(end), self._places(end, end)
+        if compiled.head is not None:
+            x = F.embedding(x, self._decoder.weights.embedding)
+        for code, layers in compiled.blocks:
+            (x,) = code.run([x, *places, *rows[layers]])
+        if compiled.head is not None:
+            (x,) = compiled.head.run([x])
+            x = x.to(self._decoder.weights.dtype)
+        return [x[count - keep : count]]
 
-    def _chain(self, tokens: Tensor, cache: SlabCache) -> tuple[Tensor, Tensor]:
-        count = tokens.shape[0]
-        end = cache.length + count
+    def _chain(self, tokens: Tensor, cache: RowCache) -> tuple[Tensor, Tensor]:
+        end = cache.length + tokens.shape[0]
         last = end + self._steps - 1
-        rows = cache.rows(last)
-        found, confidences = self._chained[count].run([tokens, *self._places(end, last), *rows])
+        rows = cast(ContiguousCache, cache).layer_rows(last)
+        code = self._chained[tokens.shape[0]]
+        found, confidences = code.run([tokens, *self._places(end, last), *rows])
         return found, confidences
 
     def _places(self, end: int, last: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Angles of the positions below ``last``, and a ruler of length ``end``."""
+        """Cosines and sines of the positions below ``last``, and a ruler of length ``end``."""
         if end > self._ruler.shape[0]:
             self._ruler = torch.empty(2 * end, dtype=torch.uint8)
-        return *self._rotary.upto(last), self._ruler[:end]
-
-    def _load_blocks(self, width: int) -> tuple[_Block, ...]:
-        weights, depth = self._weights, len(self._weights.layers)
-        blocks = []
-        for start in range(0, depth, _BLOCK):
-            stop = min(start + _BLOCK, depth)
-            graph = StaticPass(weights, width, start, stop, by_rows)
-            code = self._load(graph, width=width, layers=(start, stop), what={})
-            blocks.append(_Block(code, 2 * start, 2 * stop))
-        return tuple(blocks)
-
-    def _load_chain(self, width: int) -> Code:
-        return self._load(
-            StaticChain(self._weights, width, self._steps, self._vocab_size, by_rows),
-            width=width,
-            layers=(0, len(self._weights.layers)),
-            what={"steps": self._steps, "chosen_from": self._vocab_size},
-        )
+        return *self._decoder.rotary.upto(last), self._ruler[:end]

@@ -3,86 +3,117 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from specstream.model.graphs.widths import CapturePlan, Widths
-from specstream.model.slab import SlabCache
-from specstream.model.weights import DecoderWeights, RotaryTable
+from specstream.model.decoder import Decoder
+from specstream.model.kv.base import RowCache
 
-__all__ = ["CompiledPasses"]
+__all__ = ["DRAFT", "TARGET", "CapturePlan", "CompiledPasses"]
+
+
+@dataclass(frozen=True, slots=True)
+class CapturePlan:
+    """Which of a model's passes are captured.
+
+    Attributes:
+        widths: Tokens per sequence of a pass.
+        chain_widths: Tokens that a chain of greedy steps begins by reading.
+        chain_steps: Tokens that a chain writes.
+    """
+
+    widths: tuple[int, ...]
+    chain_widths: tuple[int, ...] = ()
+    chain_steps: int = 0
+
+
+# Wider passes are rare, and the library's matrix products are as fast for those.
+TARGET = CapturePlan((1, 2, 3, 4, 5, 6, 8))
+# After a round one or two tokens are new to the draft: the bonus token and the last accepted one.
+DRAFT = CapturePlan((1, 2, 3), chain_widths=(1, 2), chain_steps=4)
 
 
 class CompiledPasses(ABC):
-    """A model's captured passes, for one sequence at a time; see `__call__` and `chain`.
+    """A model's captured passes; see `__call__` and `chain`.
 
-    A pass of a width that was not captured runs as the next wider one, with junk behind.
+    A pass of a width that was not captured runs as the next wider one, with junk behind its tokens.
 
     Args:
-        weights: Whose.
-        rotary: Angles of positions.
+        decoder: The model.
         plan: What to capture.
         vocab_size: Tokens that a chain may choose from.
 
     Attributes:
+        widths: Captured widths, increasing.
         chains: Numbers of tokens that a chain of greedy steps can begin with.
+        batches: Captured numbers of sequences, increasing.
     """
 
-    def __init__(
-        self, weights: DecoderWeights, rotary: RotaryTable, plan: CapturePlan, vocab_size: int
-    ) -> None:
-        self._weights, self._rotary, self._vocab_size = weights, rotary, vocab_size
-        self._fitting = Widths(plan.widths)
+    batches: tuple[int, ...] = (1,)
+
+    def __init__(self, decoder: Decoder, plan: CapturePlan, vocab_size: int) -> None:
+        self._decoder, self._vocab_size = decoder, vocab_size
+        self.widths = tuple(sorted(plan.widths))
         self.chains, self._steps = plan.chain_widths, plan.chain_steps
 
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Numbers of tokens of the passes."""
-        return self._fitting.known
-
-    def __call__(self, tokens: Tensor, cache: SlabCache) -> Tensor | None:
-        """Append ``tokens [n]`` (int64) to the sequence; its logits ``[n, V]``.
+    def __call__(
+        self, tokens: Sequence[Tensor], caches: Sequence[RowCache], keeps: Sequence[int]
+    ) -> list[Tensor] | None:
+        """Append ``tokens [n]`` (int64) to each sequence; logits of the last, ``[keep, V]`` each.
 
         None, with nothing done, where no pass is captured for that.
         """
-        count = tokens.shape[0]
-        width = self._fitting.of(count)
-        if width is None or not self._serves(cache.length + width, cache.length + width):
+        counts = [ids.shape[0] for ids in tokens]
+        most = max(counts)
+        width = next((width for width in self.widths if width >= most), None)
+        if width is None or len(caches) > self.batches[-1]:
             return None
-        logits = self._pass(tokens, cache, width)
-        cache.extend(count)
+        if not all(self._serves(c.length + width, c.length + width) for c in caches):
+            return None
+        logits = self._pass(tokens, caches, keeps, width)
+        for cache, count in zip(caches, counts, strict=True):
+            cache.append_to(cache.length + count)
         return logits
 
-    def chain(self, tokens: Tensor, cache: SlabCache) -> tuple[Tensor, Tensor] | None:
+    def chain(self, tokens: Tensor, cache: RowCache) -> tuple[Tensor, Tensor] | None:
         """Append ``tokens [n]``, then greedy choices: ``tokens [steps]``, ``confidences [steps]``.
 
         A token's confidence is its probability. The cache grows by n rows and those of all choices but
         the last. None, with nothing done, where no chain is captured for that.
         """
         count = tokens.shape[0]
-        more = count + self._steps - 1
-        if count not in self.chains or not self._serves(cache.length + count, cache.length + more):
+        end = cache.length + count
+        last = end + self._steps - 1
+        if count not in self.chains or not self._serves(end, last):
             return None
         found = self._chain(tokens, cache)
-        cache.extend(more)
+        cache.append_to(last)
         return found
 
     def drop(self, width: int) -> None:
-        """Do without a width."""
-        self._fitting.drop(width)
+        """Serve a width's passes by the next wider one."""
+        self.widths = tuple(known for known in self.widths if known != width)
 
     def drop_chain(self, width: int) -> None:
-        """Do without a chain."""
+        """Serve no chain that begins with so many tokens."""
         self.chains = tuple(known for known in self.chains if known != width)
 
     @abstractmethod
-    def _serves(self, read: int, end: int) -> bool:
-        """Whether a sequence can be ``read`` tokens long behind a pass, ``end`` behind its chain."""
+    def _serves(self, end: int, last: int) -> bool:
+        """Whether a sequence can have ``end`` rows after a pass, ``last`` after its chain."""
 
     @abstractmethod
-    def _pass(self, tokens: Tensor, cache: SlabCache, width: int) -> Tensor:
-        """Logits ``[n, V]``, rows written but not counted in; n <= ``width``."""
+    def _pass(
+        self,
+        tokens: Sequence[Tensor],
+        caches: Sequence[RowCache],
+        keeps: Sequence[int],
+        width: int,
+    ) -> list[Tensor]:
+        """Logits ``[keep, V]`` each; writes ``width`` rows of each cache, validates none."""
 
     @abstractmethod
-    def _chain(self, tokens: Tensor, cache: SlabCache) -> tuple[Tensor, Tensor]:
+    def _chain(self, tokens: Tensor, cache: RowCache) -> tuple[Tensor, Tensor]:
         """The same for a chain."""

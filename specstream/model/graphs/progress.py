@@ -1,4 +1,4 @@
-"""How far the compiling is: what takes minutes says how many."""
+"""Progress of compiling: a start that takes minutes logs how many are left."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _log = logging.getLogger("specstream.model")
 
 
 class Progress:
-    """Counts the packages of an engine's models, and tells of each that has to be compiled.
+    """Counts the packages of an engine's models and logs each that has to be compiled.
 
     Args:
-        total: Packages that are to come, of all models together.
+        total: Packages of all models together.
         check: Called before each package; what it raises ends the compiling.
         clock: Seconds.
     """
@@ -34,16 +34,15 @@ class Progress:
         self._took: list[float] = []
 
     def next(self) -> None:
-        """Another package is wanted, compiled or kept from an earlier start."""
+        """Count a package, whether it has to be compiled or is in the store."""
         self.check()
         self._number += 1
 
     @contextmanager
     def compiling(self, what: str) -> Iterator[None]:
-        """The package has to be compiled, in this block.
+        """Compile the package in this block; logs what and for how long.
 
-        The forecast: what is to come takes as long as what came. Where some of it is kept from an
-        earlier start, that is too much.
+        The forecast assumes the mean time for every package left, too much if some are in the store.
         """
         more = "kept for later starts"
         if self._took:

@@ -1,4 +1,4 @@
-"""Compiled passes on disk: what takes a minute to compile is read in milliseconds the next time."""
+"""A folder of compiled packages: the next start loads in milliseconds what took minutes to compile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STALE_S = 24 * 3600.0
 
 
 class PackageStore:
-    """A folder of files, each named by what it was made from.
+    """A folder of files, each named by the hash of its recipe.
 
     ``folder`` defaults to ``compiled`` in ``$SPECSTREAM_CACHE``, else in ``specstream`` in the user's
     cache folder. Only the ``kept`` most recently used files stay. Several processes may share it: a
@@ -55,7 +55,7 @@ class PackageStore:
         return path
 
     def discard(self, path: Path) -> None:
-        """A file proved useless: the next start makes it again."""
+        """Remove a useless file; the next start makes it again."""
         path.unlink(missing_ok=True)
 
     def _forget(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from specstream.model.cache import KVCache
+from specstream.model.kv import KVCache
 from specstream.speculation.proposal import Proposal, SpecRequest
 from specstream.types import SamplingParams
 

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
 from specstream.errors import ConfigError, ModelUnsupported
-from specstream.model.graphs import CapturePlan, aot, compile_passes, inductor
+from specstream.model.decoder import Decoder
+from specstream.model.graphs import (
+    CapturePlan,
+    Progress,
+    aot,
+    compile_passes,
+    count_packages,
+    inductor,
+)
 from specstream.model.graphs.inductor import InductorPasses
+from specstream.model.graphs.static import StaticPass
 from specstream.model.graphs.store import PackageStore
-from specstream.model.lean import LeanDecoder
 from specstream.model.runner import ForwardInput, ModelRunner
 from tests.model.families import VOCAB, build, text, whole
+from tests.model.graphs.uncompiled import Uncompiled
 
 # A compiler on a busy machine takes its time.
 pytestmark = pytest.mark.timeout(600)
@@ -32,11 +42,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def runner(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> ModelRunner:
-    """A model of three layers, compiled two and one at a time."""
+    """A model of four layers, compiled two at a time, and the head by itself."""
     monkeypatch.setenv("SPECSTREAM_CACHE", str(folder))
     monkeypatch.setattr(inductor, "_BLOCK", 2)
+    monkeypatch.setattr(inductor, "_LEAST", 2)
     caplog.set_level(logging.INFO, logger="specstream.model")
-    return compiled(build("qwen2", num_hidden_layers=3))
+    return compiled(build("qwen2", num_hidden_layers=4))
 
 
 def compiled(model: PreTrainedModel, **options: int) -> ModelRunner:
@@ -59,9 +70,9 @@ def test_passes_of_all_kinds_in_turn_give_the_models_own_logits(
     compiled = 0
     call = InductorPasses.__call__
 
-    def count(self: InductorPasses, *args: object) -> torch.Tensor | None:
+    def count(self: InductorPasses, *args: Any) -> list[torch.Tensor] | None:
         nonlocal compiled
-        found = call(self, *args)  # type: ignore[arg-type]
+        found = call(self, *args)
         compiled += found is not None
         return found
 
@@ -100,7 +111,7 @@ def test_the_next_start_compiles_nothing(
     monkeypatch.setattr(aot, "_compile", never)
     assert captured(compiled(runner.model)) == ((1, 3), ())
     # Other weights of the same sizes share the code, and keep their own numbers.
-    other = build("qwen2", num_hidden_layers=3)
+    other = build("qwen2", num_hidden_layers=4)
     with torch.inference_mode():
         for parameter in other.parameters():
             parameter.mul_(1.1)
@@ -154,9 +165,11 @@ def test_code_that_computes_something_else_is_not_used(
 ) -> None:
     call = InductorPasses.__call__
 
-    def off(self: InductorPasses, tokens: torch.Tensor, cache: object) -> torch.Tensor | None:
-        found = call(self, tokens, cache)  # type: ignore[arg-type]
-        return None if found is None else found + 0.1 * (tokens.shape[0] == 3)
+    def off(
+        self: InductorPasses, tokens: list[torch.Tensor], *args: Any
+    ) -> list[torch.Tensor] | None:
+        found = call(self, tokens, *args)
+        return found and [found[0] + 0.1 * (tokens[0].shape[0] == 3)]
 
     monkeypatch.setattr(InductorPasses, "__call__", off)
     again = compiled(runner.model)
@@ -206,29 +219,63 @@ def reversed_tokens(chained: tuple[torch.Tensor, torch.Tensor] | None) -> list[t
 def test_no_compiler_is_said_in_one_line(tmp_path: Path) -> None:
     from torch._inductor import config
 
-    lean = LeanDecoder.of(build("llama", num_hidden_layers=1))
-    assert lean is not None
+    decoder = Decoder.of(build("llama", num_hidden_layers=1))
+    assert decoder is not None
     said = r"^compile: .*\(g\+\+, or the one that CXX names\) – or leave compile off$"
     with config.patch({"cpp.cxx": ("/nowhere/g++",)}), pytest.raises(ConfigError, match=said):
-        compile_passes(lean, CapturePlan((1,)), store=PackageStore(tmp_path))
+        compile_passes(decoder, CapturePlan((1,)), context_length=64, store=PackageStore(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_cache_that_can_not_be_written_is_said_in_one_line(tmp_path: Path) -> None:
-    lean = LeanDecoder.of(build("llama"))
-    assert lean is not None
+    decoder = Decoder.of(build("llama"))
+    assert decoder is not None
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="set SPECSTREAM_CACHE to a folder that can be written"):
-        compile_passes(lean, CapturePlan((1,)), store=PackageStore(tmp_path / "file"))
+        compile_passes(
+            decoder, CapturePlan((1,)), context_length=64, store=PackageStore(tmp_path / "file")
+        )
+
+
+@pytest.mark.parametrize(
+    ("depth", "blocks", "packages"),
+    [
+        (2, [(0, 2)], 3),
+        (8, [(0, 8)], 3),
+        (30, [(start, start + 6) for start in range(0, 30, 6)], 4),
+        (32, [(start, start + 8) for start in range(0, 32, 8)], 4),
+        (13, [(0, 8), (8, 13)], 6),
+    ],
+)
+def test_blocks_are_alike_where_possible(
+    depth: int, blocks: list[tuple[int, int]], packages: int
+) -> None:
+    assert inductor._blocks(depth) == blocks
+    assert inductor.packages_of(depth, PLAN) == packages
+
+
+def test_packages_are_counted_as_they_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 12 layers two blocks and a head are loaded for each width; a block is compiled once."""
+    compiler = Uncompiled(monkeypatch)
+    decoder = Decoder.of(build("llama", num_hidden_layers=12))
+    assert decoder is not None
+    calls: list[int] = []
+    progress = Progress(count_packages(decoder, PLAN), lambda: calls.append(1))
+    store = PackageStore(tmp_path)
+    InductorPasses(decoder, PLAN, VOCAB, store, progress)
+    assert len(calls) == len(compiler.made) == count_packages(decoder, PLAN) == 4
 
 
 def test_tied_and_untied_models_have_code_of_their_own() -> None:
     """The exporter makes one constant of two that are the same tensor."""
     recipes = []
     for tied in (True, False):
-        lean = LeanDecoder.of(build("llama", tie_word_embeddings=tied))
-        assert lean is not None
-        recipes.append(aot._recipe(lean.weights, 1, (0, 2)))
+        decoder = Decoder.of(build("llama", tie_word_embeddings=tied))
+        assert decoder is not None
+        graph = StaticPass(decoder.weights, 1, 0, 2, ends=True)
+        recipes.append(aot._recipe(decoder.weights, graph))
     assert recipes[0] != recipes[1]
     assert recipes[0] | {"tied": False} == recipes[1]
 

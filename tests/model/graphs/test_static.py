@@ -1,35 +1,42 @@
-"""The graph that is captured computes what the model computes."""
+"""The graphs that are compiled compute what the model computes."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from specstream.model.graphs.static import Multiply, StaticPass, by_matrix, by_rows
-from specstream.model.lean import LeanDecoder
+from specstream.model.decoder import Decoder
+from specstream.model.graphs.static import StaticHead, StaticPass, by_rows
+from specstream.model.kv.contiguous import ContiguousCache
 from tests.model.families import FAMILY, build, text, whole
 
 
-@pytest.mark.parametrize("multiply", [by_rows, by_matrix])
+@pytest.mark.parametrize("ends", [True, False])
 @pytest.mark.parametrize("name", sorted(FAMILY))
 @torch.inference_mode()
-def test_a_pass_of_fixed_width_gives_the_models_own_logits(name: str, multiply: Multiply) -> None:
-    """Layer by layer, behind a prompt; rows beyond the sequence are never looked at."""
+def test_a_pass_of_fixed_width_gives_the_models_own_logits(name: str, ends: bool) -> None:
+    """As one graph, or layer by layer; rows beyond the sequence are never looked at."""
     model, ids = build(name), text(13)
     wanted = whole(model, ids)
-    lean = LeanDecoder.of(model)
-    assert lean is not None
-    cache = lean.new_cache()
-    lean(ids[:6], [cache], [6])
-    rows = cache.rows(256)
+    decoder = Decoder.of(model)
+    assert decoder is not None
+    w, cache = decoder.weights, decoder.new_cache()
+    assert isinstance(cache, ContiguousCache)
+    decoder(ids[:6], [cache], [6])
+    rows = cache.layer_rows(256)
     for row in rows:
         row[:, 6:] = 1e3
-    cos, sin = lean.rotary.upto(256)
+    cos, sin = decoder.rotary.upto(256)
     for start, stop in ((6, 7), (7, 9), (9, 13)):
-        x = ids[start:stop]
-        for layer in (0, 1):
-            part = StaticPass(lean.weights, stop - start, layer, layer + 1, multiply)
-            x = part(x, cos, sin, torch.empty(stop), *rows[2 * layer : 2 * layer + 2])
+        x, width = ids[start:stop], stop - start
+        if ends:
+            x = StaticPass(w, width, 0, 2, ends=True)(x, cos, sin, torch.empty(stop), *rows)
+        else:
+            x = w.embedding[x]
+            for layer in (0, 1):
+                part = StaticPass(w, width, layer, layer + 1, ends=False)
+                x = part(x, cos, sin, torch.empty(stop), *rows[2 * layer : 2 * layer + 2])
+            x = StaticHead(w, width)(x)
         torch.testing.assert_close(x, wanted[start:stop], atol=1e-4, rtol=1e-4)
 
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from specstream.model.graphs import CapturePlan
 from specstream.model.graphs.cudagraphs import GraphedPasses
-from specstream.model.graphs.widths import CapturePlan
-from specstream.model.lean import LeanDecoder
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.drafting import Drafting
 from tests.drafts import MODEL, SAMPLED, Text, V, draft, settle
+from tests.model.families import decoder_of
 
 PLAN = CapturePlan((1, 2), chain_widths=(1, 2), chain_steps=3)
 
@@ -32,9 +32,9 @@ def captured(**options: int) -> DraftModelProposer:
         return work
 
     proposer = draft(**options)  # type: ignore[arg-type]
-    lean = LeanDecoder.of(MODEL)
-    assert lean is not None
-    proposer._runner._compiled = GraphedPasses(lean.weights, lean.rotary, PLAN, V, replayed)
+    decoder = decoder_of(MODEL, "pooled")
+    proposer._runner._decoder = decoder
+    proposer._runner._compiled = GraphedPasses(decoder, PLAN, V, replayed, longest=256)
     return proposer
 
 

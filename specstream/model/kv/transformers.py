@@ -1,10 +1,8 @@
-"""The key/value cache: preallocated, absolute rollback; alone knows transformers' cache classes."""
+"""The cache of a model that runs through its own forward, on transformers' cache classes."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -12,21 +10,23 @@ from transformers import PretrainedConfig
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 from specstream.errors import ModelUnsupported
+from specstream.model.kv.base import KVCache
+from specstream.model.transfer import to_device
 
-__all__ = ["KVCache", "TransformersCache", "check_supported"]
+__all__ = ["TransformersCache", "check_supported"]
 
 _FIRST_CAPACITY = 256
 _ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
 
 
 def check_supported(config: PretrainedConfig) -> None:
-    """Refuse, by name, a model whose state is not a plain list of keys and values.
+    """Refuse a model whose state is not a plain list of keys and values.
 
-    Sliding-window and chunked layers are fine: their whole history is kept and the mask cuts it.
+    Sliding-window and chunked layers pass: their whole history is kept and the mask cuts it.
 
     Raises:
-        ModelUnsupported: recurrent, convolutional, hybrid or indexed layers (they can't be rolled
-            back by position), or an encoder-decoder.
+        ModelUnsupported: recurrent, convolutional, hybrid or indexed layers, whose state can't be
+            rolled back by position, or an encoder-decoder.
     """
     text = config.get_text_config()
     if getattr(config, "is_encoder_decoder", False):
@@ -49,13 +49,10 @@ def check_supported(config: PretrainedConfig) -> None:
 
 
 class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """One layer's keys and values in a buffer that is larger than what is in use.
+    """One layer's keys and values, ``[batch, kv_heads, capacity, head_dim]``, written in place.
 
-    ``update`` writes in place and returns views, so a step copies only the new rows, and taking rows
-    back is a change of ``length``. Buffers have shape ``[batch, kv_heads, capacity, head_dim]``.
-
-    With a ``fixed`` capacity the views are always the whole buffer (the mask hides what is not in
-    use), so that every pass has the same shapes and with them the same order of summation.
+    With a ``fixed`` capacity every pass reads the whole buffer (the mask hides unused rows), so that
+    all passes have the same shapes and with them the same order of summation.
     """
 
     is_sliding = False
@@ -70,7 +67,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self._fixed = fixed
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Allocate on first use, when shapes, dtype and device are known."""
+        """Allocate on first use: shapes, dtype and device are known then."""
         batch, heads, needed, _ = key_states.shape
         capacity = self._fixed or max(_FIRST_CAPACITY, needed)
         # Zeros, not empty: a hidden row still takes part in sums, and 0 times NaN is NaN.
@@ -106,7 +103,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
     def move_rows(self, start: int, path: Sequence[int]) -> None:
         """Copy row ``start + path[i]`` to ``start + i``."""
-        rows = torch.tensor([start + node for node in path], device=self.device)
+        rows = to_device([start + node for node in path], self.keys.device)
         for buffer in (self.keys, self.values):
             buffer[:, :, start : start + len(path)] = buffer.index_select(2, rows)
 
@@ -123,62 +120,10 @@ class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return -1
 
 
-class KVCache(ABC):
-    """Keys and values of one sequence, for every layer of one model.
-
-    ``length`` rows are valid. A pass appends rows; `rollback_to` takes them back in O(1).
-    """
-
-    @property
-    @abstractmethod
-    def length(self) -> int:
-        """Valid rows: those that every layer has."""
-
-    @abstractmethod
-    def rollback_to(self, length: int) -> None:
-        """Keep the first ``length`` rows. Absolute, so doing it twice changes nothing.
-
-        Raises:
-            ValueError: ``length`` is negative or there are not that many rows.
-        """
-
-    def keep_path(self, start: int, path: Sequence[int]) -> None:
-        """Of the rows from ``start`` on keep those of a path through a tree, one behind another.
-
-        Afterwards ``length`` is ``start + len(path)``.
-
-        Args:
-            start: The first row of the tree's nodes.
-            path: Increasing numbers of nodes: node j has row ``start + j``.
-
-        Raises:
-            ValueError: a row that isn't there, or nodes out of order.
-        """
-        self._check(start + 1 + max(path, default=-1))
-        if any(later <= earlier for earlier, later in pairwise(path)):
-            raise ValueError(f"the nodes of a path come in order: {tuple(path)}")
-        if list(path) != list(range(len(path))):
-            self._move_rows(start, path)
-        self.rollback_to(start + len(path))
-
-    @abstractmethod
-    def _move_rows(self, start: int, path: Sequence[int]) -> None:
-        """Copy row ``start + path[i]`` of every layer to ``start + i``."""
-
-    @property
-    @abstractmethod
-    def nbytes(self) -> int:
-        """Memory held, in bytes (capacity, not use)."""
-
-    def _check(self, length: int) -> None:
-        if not 0 <= length <= self.length:
-            raise ValueError(f"can't roll back to {length}: {self.length} rows are valid")
-
-
 class TransformersCache(KVCache):
-    """For a model that runs as it is: ``transformers`` is what its forward takes.
+    """Wraps ``transformers``, the cache object that the model's own forward takes and appends to.
 
-    ``fixed_capacity`` allocates that many rows at once and shows all of them to every pass.
+    With ``fixed_capacity`` that many rows are allocated at once and every pass reads all of them.
     """
 
     def __init__(self, config: PretrainedConfig, fixed_capacity: int | None = None) -> None:
@@ -203,9 +148,6 @@ class TransformersCache(KVCache):
 
     @property
     def nbytes(self) -> int:
-        """Memory held, in bytes."""
-        total = 0
-        for layer in self._layers:
-            if layer.is_initialized:
-                total += layer.keys.nbytes + layer.values.nbytes
-        return total
+        """Allocated memory, in bytes."""
+        ready = [layer for layer in self._layers if layer.is_initialized]
+        return sum(layer.keys.nbytes + layer.values.nbytes for layer in ready)

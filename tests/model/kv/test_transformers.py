@@ -13,7 +13,7 @@ from transformers import (
 )
 
 from specstream.errors import ModelUnsupported
-from specstream.model.cache import TransformersCache, check_supported
+from specstream.model.kv.transformers import TransformersCache, check_supported
 from tests.tiny import tiny_model
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from specstream.model.attention import Heads
-from specstream.model.lean import LeanDecoder
+from specstream.model.attention.contiguous import _Heads
+from specstream.model.decoder import Decoder
 from specstream.model.runner import ForwardInput, ModelRunner
 from tests.model.families import FAMILY, build, text, whole
 from tests.tiny import tiny_model
@@ -82,7 +82,7 @@ def test_an_interrupted_pass_counts_for_nothing(monkeypatch: pytest.MonkeyPatch)
     def explode(*args: object) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(Heads, "read", explode)
+    monkeypatch.setattr(_Heads, "attend_few", explode)
     with pytest.raises(RuntimeError, match="out of memory"):
         runner.forward([ForwardInput(text(4), cache)])
     assert cache.length == 6
@@ -154,5 +154,5 @@ def test_a_model_that_does_something_else_is_found_out(caplog: pytest.LogCapture
     model = tiny_model(40)
     own = model.model.norm.forward
     model.model.norm.forward = lambda x: own(x) * 1.5
-    assert LeanDecoder.of(model) is None
+    assert Decoder.of(model) is None
     assert "its own is used" in caplog.text

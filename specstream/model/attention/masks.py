@@ -1,0 +1,61 @@
+"""Additive attention masks: 0 where a query may attend, else minus infinity."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specstream.model.tree import Tree
+
+__all__ = ["SHORT", "Masks"]
+
+SHORT = 64  # queries of a sequence up to which query heads of one group are folded into one matrix
+_STORED = 8192  # context up to which one mask per width is stored
+
+
+class Masks:
+    """Makes masks for queries whose ``group`` heads per key head are folded, see `SHORT`."""
+
+    def __init__(self, group: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.device = device
+        self._group, self._dtype = group, dtype
+        self._causal: dict[int, Tensor] = {}
+
+    def causal(self, count: int, before: int, fixed_capacity: int | None) -> Tensor | None:
+        """For ``count`` queries behind ``before`` rows: ``[count * group, rows]``.
+
+        ``[count, rows]`` for more than `SHORT` queries. None where no mask or the kernel's own causal
+        mask does.
+        """
+        folds = self._group if count <= SHORT else 1
+        if fixed_capacity is not None:
+            limits = torch.arange(before, before + count, device=self.device).unsqueeze(1)
+            seen = torch.arange(fixed_capacity, device=self.device) <= limits
+            return self._additive(seen).repeat_interleave(folds, 0)
+        if count == 1 or (count > SHORT and before == 0):
+            return None
+        if count > SHORT:
+            return self._triangle(count, before)
+        if before > _STORED:
+            return self._triangle(count, before).repeat_interleave(folds, 0)
+        # A stored triangle behind enough zeros serves every position by being cut at another place.
+        stored = self._causal.get(count)
+        if stored is None or stored.shape[1] < before + count:
+            room = max(512, 2 * before)
+            stored = self._triangle(count, room).repeat_interleave(folds, 0)
+            self._causal[count] = stored
+        return stored[:, stored.shape[1] - before - count :]
+
+    def tree(self, tree: Tree, count: int, before: int, fixed_capacity: int | None) -> Tensor:
+        """The same where the last of ``count`` queries are a tree's nodes; they see their ancestors."""
+        folds = self._group if count <= SHORT else 1
+        seen = tree.seen_behind(before, count, fixed_capacity or before + count, self.device)
+        return self._additive(seen).repeat_interleave(folds, 0)
+
+    def _triangle(self, count: int, before: int) -> Tensor:
+        shape = (count, before + count)
+        return self._additive(torch.ones(shape, dtype=torch.bool, device=self.device).tril_(before))
+
+    def _additive(self, seen: Tensor) -> Tensor:
+        zeros = torch.zeros(seen.shape, dtype=self._dtype, device=seen.device)
+        return zeros.masked_fill_(~seen, -torch.inf)

@@ -1,0 +1,246 @@
+"""The forward pass of the Llama family over flat tokens, for every back-end of attention.
+
+A small model, or any model on a fast device, spends more time between its matrix products than in
+them: module calls, mask building, cache bookkeeping. Here products that read one input are one
+product, the tokens of several sequences are concatenated without padding, and what doesn't change
+between passes is computed once. The model's own modules keep working: their weights become views.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specstream.model.attention.base import AttentionBackend, AttentionPlan, Batch
+from specstream.model.attention.contiguous import ContiguousAttention
+from specstream.model.attention.pooled import PooledAttention
+from specstream.model.kv.base import RowCache
+from specstream.model.norms import Norm, rms_norm
+from specstream.model.products import Product, can_pack, product
+from specstream.model.transfer import to_device
+from specstream.model.tree import Tree, positions_of
+from specstream.model.weights import DecoderWeights, LayerWeights, RotaryTable
+
+__all__ = ["Decoder"]
+
+_log = logging.getLogger("specstream.model")
+
+_PACKED_BYTES = 2 * 2**30  # a larger model's matrices are not kept twice
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One decoder layer's weights, products of one input joined."""
+
+    norm: Norm
+    qkv: Product
+    query_norm: Norm | None
+    key_norm: Norm | None
+    out: Product
+    mlp_norm: Norm
+    gate_up: Product
+    down: Product
+
+
+class Decoder:
+    """Runs a Llama-family model; see `of`.
+
+    Args:
+        weights: The model's tensors.
+        rotary: Cosines and sines of its positions.
+        attention: Default: `PooledAttention` on a GPU, `ContiguousAttention` elsewhere.
+    """
+
+    def __init__(
+        self,
+        weights: DecoderWeights,
+        rotary: RotaryTable,
+        attention: AttentionBackend | None = None,
+    ) -> None:
+        self.weights, self.rotary = weights, rotary
+        if attention is None:
+            on_gpu = weights.device.type == "cuda"
+            attention = PooledAttention(weights) if on_gpu else ContiguousAttention(weights)
+        self.attention = attention
+        self.packed = packed = _packs(weights)
+        self._parts = weights.heads, 2 * weights.kv_heads
+        self._head = product(weights.head, packed=packed)
+        self._norm = rms_norm(weights.norm, weights.eps)
+        self._layers = tuple(_layer(layer, weights.eps, packed) for layer in weights.layers)
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, *, reproducible: bool = False) -> Decoder | None:
+        """The decoder of a model of the Llama family; None for any other model.
+
+        The decoder is also tried: if its logits of a few tokens differ from the model's own by more
+        than rounding, a warning is logged and None returned. ``reproducible`` chooses attention over
+        contiguous caches on every device, whose capacity can be fixed.
+        """
+        weights = DecoderWeights.of(model)
+        if weights is None:
+            return None
+        attention = ContiguousAttention(weights) if reproducible else None
+        decoder = cls(weights, RotaryTable(model, weights.head_dim), attention)
+        return decoder if _agrees(decoder, model) else None
+
+    def new_cache(self, fixed_capacity: int | None = None) -> RowCache:
+        """An empty cache for one sequence."""
+        return self.attention.new_cache(fixed_capacity)
+
+    def __call__(
+        self,
+        tokens: Tensor,
+        caches: Sequence[RowCache],
+        counts: Sequence[int],
+        keeps: Sequence[int] | None = None,
+        trees: Sequence[Tree | None] | None = None,
+        taps: Mapping[int, list[Tensor]] | None = None,
+    ) -> Tensor:
+        """Append tokens to each sequence; final hidden states ``[kept, hidden]``.
+
+        Args:
+            tokens: ``[N]`` int64, the sequences' tokens concatenated.
+            caches: One per sequence; each grows by its count.
+            counts: Tokens of each sequence, in order; each at least 1.
+            keeps: Of how many last tokens of each sequence states are returned. Default: all.
+            trees: Per sequence the tree that its last tokens form, or None for a chain.
+            taps: For some depths d a list, to which ``[N, hidden]`` is added: the states of all tokens
+                after d layers, before any norm.
+        """
+        if trees is not None and not any(trees):
+            trees = None
+        batch = Batch(caches, counts, keeps or counts, trees)
+        plan = self.attention.plan(batch)
+        cos, sin = self._rope(batch)
+        narrow = keeps is not None and sum(keeps) < tokens.shape[0]
+        x = self.run(tokens, cos, sin, plan, narrow=narrow, taps=taps or {})
+        for cache, count in zip(caches, counts, strict=True):
+            cache.append_to(cache.length + count)
+        return x
+
+    def run(
+        self,
+        tokens: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        plan: AttentionPlan,
+        *,
+        narrow: bool = False,
+        taps: Mapping[int, list[Tensor]] | None = None,
+    ) -> Tensor:
+        """The layers and the final norm; touches no cache but through ``plan``.
+
+        With ``narrow`` the last layer computes the kept tokens only, of all others just keys and
+        values; unless a tap needs that layer's states of all tokens.
+
+        Args:
+            tokens: ``[N]`` int64.
+            cos: ``[N, 1, head_dim]`` of each token's position; ``sin`` likewise, see `RotaryTable`.
+            sin: See ``cos``.
+            plan: Attention of this pass.
+            narrow: Return the kept tokens' states only.
+            taps: See `__call__`.
+        """
+        w, taps, depth = self.weights, taps or {}, len(self._layers)
+        last = depth - 1 if narrow and depth not in taps else None
+        x = F.embedding(tokens, w.embedding)
+        for index, layer in enumerate(self._layers):
+            if index in taps:
+                taps[index].append(x.clone())
+            joint = self._rotated(layer, layer.qkv(layer.norm(x)), cos, sin)
+            queries, kv = joint.split_with_sizes(self._parts, 1)
+            if index == last:
+                rows = plan.narrow()
+                x, queries = _select(x, rows), _select(queries, rows)
+            x += layer.out(plan.forward(index, queries, kv))
+            gate, up = layer.gate_up(layer.mlp_norm(x)).chunk(2, -1)
+            x += layer.down(w.activation(gate).mul_(up))
+        if depth in taps:
+            taps[depth].append(x)
+            if narrow:
+                x = _select(x, plan.narrow())
+        return self._norm(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """``[n, V]`` of hidden states ``[n, hidden]``."""
+        return self._head(hidden)
+
+    def _rotated(self, layer: _Layer, joint: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Queries and keys rotated in place: ``[N, heads + 2 * kv_heads, head_dim]``."""
+        w = self.weights
+        joint = joint.view(-1, w.heads + 2 * w.kv_heads, w.head_dim)
+        turned = joint[:, : w.heads + w.kv_heads]
+        if layer.query_norm is not None and layer.key_norm is not None:
+            turned[:, : w.heads] = layer.query_norm(turned[:, : w.heads])
+            turned[:, w.heads :] = layer.key_norm(turned[:, w.heads :])
+        swapped = turned.roll(w.head_dim // 2, -1)
+        turned.mul_(cos).addcmul_(swapped, sin)
+        return joint
+
+    def _rope(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Cosines and signed sines of every token's position, ``[N, 1, head_dim]`` each."""
+        each = zip(batch.caches, batch.counts, strict=True)
+        if batch.trees is None:
+            spans = [slice(cache.length, cache.length + count) for cache, count in each]
+            cos, sin = self.rotary.upto(max(span.stop for span in spans))
+            return (
+                _joined([cos[span] for span in spans]).unsqueeze(1),
+                _joined([sin[span] for span in spans]).unsqueeze(1),
+            )
+        positions = list[int]()
+        for (cache, count), tree in zip(each, batch.trees, strict=True):
+            positions += positions_of(cache.length, count, tree)
+        cos, sin = self.rotary.upto(max(positions) + 1)
+        rows = to_device(positions, self.weights.device)
+        return cos.index_select(0, rows).unsqueeze(1), sin.index_select(0, rows).unsqueeze(1)
+
+
+def _select(x: Tensor, rows: slice | Tensor) -> Tensor:
+    return x.index_select(0, rows) if isinstance(rows, Tensor) else x[rows]
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _packs(weights: DecoderWeights) -> bool:
+    """Whether a second copy of the matrices is kept in the layout of this CPU's kernels."""
+    return weights.nbytes <= _PACKED_BYTES and can_pack(weights.dtype, weights.device)
+
+
+def _layer(weights: LayerWeights, eps: float, packed: bool) -> _Layer:
+    query, key = weights.query_norm, weights.key_norm
+    return _Layer(
+        norm=rms_norm(weights.norm, eps),
+        qkv=product(weights.qkv, weights.qkv_bias, packed=packed),
+        query_norm=None if query is None else rms_norm(query, eps),
+        key_norm=None if key is None else rms_norm(key, eps),
+        out=product(weights.out, weights.out_bias, packed=packed),
+        mlp_norm=rms_norm(weights.mlp_norm, eps),
+        gate_up=product(weights.gate_up, packed=packed),
+        down=product(weights.down, packed=packed),
+    )
+
+
+@torch.inference_mode()
+def _agrees(decoder: Decoder, model: PreTrainedModel) -> bool:
+    tokens = torch.arange(8, device=decoder.weights.device) % decoder.weights.vocab_size
+    cache = decoder.new_cache()
+    ours = torch.cat([decoder(tokens[:5], [cache], [5]), decoder(tokens[5:], [cache], [3])])
+    wanted = model(input_ids=tokens.unsqueeze(0), use_cache=False).logits[0].float()
+    if bool(wanted.isnan().any()):
+        return False  # damaged weights: reported by `check_decoding`
+    off = (decoder.logits(ours).float() - wanted).abs().amax()
+    # 64 units in the last place of the largest logit: sums in another order, but the same sums.
+    allowed = 64 * torch.finfo(model.dtype).eps * wanted.abs().amax().clamp_min(1.0)
+    if bool(off <= allowed):
+        return True
+    name = type(model).__name__
+    _log.warning("the decoder's logits of %s are off by %.3g; its own is used", name, float(off))
+    return False

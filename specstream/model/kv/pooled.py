@@ -1,0 +1,137 @@
+"""A key-value pool: the rows of many sequences in one tensor, so that one kernel call reads them all."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specstream.model.kv.base import RowCache
+from specstream.model.transfer import to_device
+from specstream.model.weights import DecoderWeights
+
+__all__ = ["KVPool", "PooledCache", "Slot", "rows_in_free_memory"]
+
+_SHARE = 0.5  # of the free memory that a pool takes; the draft's pool is made after the target's
+_MOST_ROWS = 2**20  # of a pool, however much memory is free
+_FIRST_ROWS = 256  # of a sequence; the slot doubles as the sequence grows
+
+
+def rows_in_free_memory(weights: DecoderWeights) -> int:
+    """Rows of a pool that takes its share of the GPU's free memory."""
+    free, _ = torch.cuda.mem_get_info(weights.device)
+    return min(int(free * _SHARE) // weights.kv_bytes, _MOST_ROWS)
+
+
+@dataclass(slots=True)
+class Slot:
+    """Adjacent rows of the pool that belong to one sequence."""
+
+    start: int = 0
+    rows: int = 0
+
+
+class KVPool:
+    """``kv [layers, 2, rows, kv_heads, head_dim]``, divided into slots; its address never changes.
+
+    Freed rows join their free neighbours; a request takes the first free range that is large enough.
+    """
+
+    def __init__(self, weights: DecoderWeights, rows: int) -> None:
+        w = weights
+        self.rows = rows
+        self.row_bytes = w.kv_bytes
+        with torch.inference_mode(False):
+            self.kv = torch.zeros(
+                (len(w.layers), 2, rows, w.kv_heads, w.head_dim), dtype=w.dtype, device=w.device
+            )
+            # Per layer keys and values together, keys, values.
+            self.layers = [(both, both[0], both[1]) for both in self.kv]
+        self._free = [Slot(0, rows)] if rows else []
+        self._returned: deque[Slot] = deque()  # by finalizers, which run on any thread
+
+    def take(self, wanted: int, least: int) -> Slot:
+        """A slot of ``wanted`` rows, or of ``least`` where that many are not free.
+
+        Raises:
+            torch.OutOfMemoryError: no free range of ``least`` rows.
+        """
+        self._collect()
+        for rows in (wanted, least):
+            for free in self._free:
+                if free.rows >= rows:
+                    taken = Slot(free.start, rows)
+                    free.start, free.rows = free.start + rows, free.rows - rows
+                    return taken
+        raise torch.OutOfMemoryError(
+            f"the key-value pool of {self.rows} rows has no {least} adjacent free rows"
+        )
+
+    def release(self, slot: Slot) -> None:
+        """The slot's rows may be given to another sequence. From any thread."""
+        self._returned.append(Slot(slot.start, slot.rows))
+
+    @property
+    def free_rows(self) -> int:
+        """Rows that belong to no sequence."""
+        self._collect()
+        return sum(free.rows for free in self._free)
+
+    def _collect(self) -> None:
+        while self._returned:
+            self._free.append(self._returned.popleft())
+        self._free.sort(key=lambda slot: slot.start)
+        merged: list[Slot] = []
+        for slot in self._free:
+            if merged and merged[-1].start + merged[-1].rows == slot.start:
+                merged[-1].rows += slot.rows
+            elif slot.rows:
+                merged.append(slot)
+        self._free = merged
+
+
+class PooledCache(RowCache):
+    """One sequence's slot of a `KVPool`; moves to a larger slot as the sequence grows."""
+
+    def __init__(self, pool: KVPool) -> None:
+        super().__init__()
+        self._pool, self.slot = pool, Slot()
+        weakref.finalize(self, pool.release, self.slot)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the slot, in bytes."""
+        return self.slot.rows * self._pool.row_bytes
+
+    def reserve(self, rows: int) -> None:
+        """See `RowCache.reserve`.
+
+        Raises:
+            torch.OutOfMemoryError: the pool is full.
+        """
+        slot = self.slot
+        if rows <= slot.rows:
+            return
+        larger = self._pool.take(max(_FIRST_ROWS, 2 * slot.rows, rows), rows)
+        kv, length = self._pool.kv, self._length
+        if length:
+            kv[:, :, larger.start : larger.start + length] = kv[
+                :, :, slot.start : slot.start + length
+            ]
+        if slot.rows:
+            self._pool.release(slot)
+        slot.start, slot.rows = larger.start, larger.rows
+
+    def valid_rows(self) -> Tensor:
+        """A view of the valid rows, ``[layers, 2, length, kv_heads, head_dim]``."""
+        start = self.slot.start
+        return self._pool.kv[:, :, start : start + self._length]
+
+    def _move_rows(self, start: int, path: Sequence[int]) -> None:
+        kv, first = self._pool.kv, self.slot.start + start
+        rows = to_device([first + node for node in path], kv.device)
+        kv[:, :, first : first + len(path)] = kv.index_select(2, rows)
