@@ -18,7 +18,7 @@ from specstream.engine.slots import Slots
 from specstream.errors import ConsumerStalled, EngineBusy, EngineFailed, SpecstreamError
 from specstream.model.runner import ModelRunner
 from specstream.model.tree_check import check_trees
-from specstream.speculation.policy.records import Explanation
+from specstream.speculation.explanation import Explanation
 from specstream.speculation.proposal import AdaptiveProposer, Proposer
 from specstream.types import Chunk, FinishReason, Span
 

@@ -24,7 +24,7 @@ from specstream.model.cache import KVCache
 from specstream.model.noise import gumbel_max
 from specstream.model.processors import LogitsPipeline
 from specstream.model.sampling import draw
-from specstream.speculation.policy.records import Explanation
+from specstream.speculation.explanation import Explanation
 from specstream.speculation.proposal import Proposal
 from specstream.types import Chunk, FinishReason, Message, SamplingParams
 
