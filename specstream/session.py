@@ -22,7 +22,7 @@ from specstream.types import Chunk, Message, SamplingParams
 
 if TYPE_CHECKING:
     from specstream.engine.worker import EngineWorker
-    from specstream.speculation.policy.records import Explanation
+    from specstream.speculation.explanation import Explanation
 
 __all__ = ["Engine", "Session"]
 

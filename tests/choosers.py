@@ -1,4 +1,4 @@
-"""Controllers for tests (dice, a script, a steady machine), proposers under them, and an engine."""
+"""Policies for tests (dice, a script, a steady machine), proposers under them, and an engine."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from typing import Any
 from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerConfig
 from specstream.engine.step import EngineCore
 from specstream.model.runner import ModelRunner
-from specstream.speculation.policy.controller import Controller
-from specstream.speculation.policy.costs import Costs
-from specstream.speculation.policy.records import (
-    Explanation,
-    Kind,
+from specstream.speculation.explanation import Explanation
+from specstream.speculation.policy import (
+    Candidate,
+    Costs,
     Outcome,
     Outlook,
     Plan,
+    Policy,
     RoundTimes,
 )
+from specstream.speculation.policy.costs import DraftCosts
 from specstream.speculation.proposers.auto import AutoProposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.ngram import NgramProposer
+from specstream.speculation.proposers.ngram import PROMPT_LOOKUP, NgramProposer
 from specstream.types import SamplingParams
 from tests.tiny import EOS, ask, byte_tokenizer, make_core, noisy_copy, run_until_idle, tiny_model
 
-KINDS: tuple[Kind, ...] = ("draft", "ngram", "off")
+KINDS = ("draft", "ngram", "off")
 
 TOKENIZER = byte_tokenizer()
 MODEL = tiny_model(len(TOKENIZER), seed=2)
@@ -44,7 +45,7 @@ class Dice:
     It remembers what it was told, so that a test can compare.
     """
 
-    def __init__(self, seed: int = 0, kinds: Sequence[Kind] = KINDS, most: int = 5) -> None:
+    def __init__(self, seed: int = 0, kinds: Sequence[str] = KINDS, most: int = 5) -> None:
         self.rng = random.Random(seed)
         self.kinds = kinds
         self.most = most
@@ -82,11 +83,11 @@ class Dice:
             return Plan("off", 0)
         return Plan(kind, count, self.stops() if kind == "draft" else None)
 
-    def observe_aside(self, times: RoundTimes) -> None:
-        self.aside.append(times)
-
     def observe(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> None:
-        self.told.append((times, list(outcomes)))
+        if outcomes:
+            self.told.append((times, list(outcomes)))
+        else:
+            self.aside.append(times)
 
     def forget(self, request_id: int) -> None:
         self.known.discard(request_id)
@@ -109,24 +110,19 @@ class Script(Dice):
         return self.plans
 
 
-class Steady(Controller):
+class Steady(Policy):
     """The real one, on a machine of constant pace: a draft pass is a tenth of the target's."""
 
-    def __init__(self, *, max_tokens: int = 4, interactive: bool = True) -> None:
-        costs = Costs()
-        costs.seed(0.1, {1: 1.0, 2: 1.01, 5: 1.05, 9: 1.1}, draft_read_ms=0.001, row_ms=0.01)
-        super().__init__(
-            kinds=frozenset({"draft", "ngram"}),
-            max_tokens=max_tokens,
-            interactive=interactive,
-            costs=costs,
-        )
-
-    def observe_aside(self, times: RoundTimes) -> None:
-        """Nothing to learn: the pace is constant."""
+    def __init__(self) -> None:
+        costs = Costs({1: 1.0, 2: 1.01, 5: 1.05, 9: 1.1}, row_ms=0.01)
+        costs.drafts["draft"] = DraftCosts(0.1, read_ms=0.001)
+        draft = Candidate("draft", "the draft model", stops=True)
+        super().__init__([PROMPT_LOOKUP, draft], costs, max_tokens=4)
 
     def observe(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> None:
         """Says what the pass would have taken there, whatever the test's machine was doing."""
+        if not outcomes:
+            return  # nothing to learn: the pace is constant
         draft_ms = 0.1 * times.draft_forwards + 0.001 * times.draft_read
         verify_ms = 1.0 + 0.0125 * (times.tokens - 1) + 0.01 * (times.rows - 1)
         other_ms = 0.4 * times.rows
@@ -135,7 +131,7 @@ class Steady(Controller):
 
 
 def proposer_with(
-    controller: Any,
+    policy: Any,
     draft: ModelRunner | None,
     *,
     most: int = 5,
@@ -144,15 +140,15 @@ def proposer_with(
     prefill_chunk: int = 512,
     target: ModelRunner | None = None,
 ) -> AutoProposer:
-    """An adaptive proposer under any controller."""
+    """An adaptive proposer under any policy."""
     runner = draft or target
     assert runner is not None
     lookup = NgramProposer(NgramProposerConfig(num_tokens=most, min_ngram=1), runner.device)
-    inner = None
-    if draft is not None:
-        config = DraftProposerConfig(window=window)
-        inner = DraftModelProposer(config, draft, eos_ids, prefill_chunk)
-    return AutoProposer(controller, lookup, inner)
+    if draft is None:
+        return AutoProposer(policy, [lookup])
+    config = DraftProposerConfig(window=window)
+    inner = DraftModelProposer(config, draft, eos_ids, prefill_chunk)
+    return AutoProposer(policy, [lookup, inner])
 
 
 def greedy(count: int = 40) -> SamplingParams:

@@ -17,11 +17,11 @@ from specstream.engine.request import Delivery, Request
 from specstream.engine.step import EngineCore
 from specstream.errors import SpecstreamError
 from specstream.model.runner import ModelRunner
-from specstream.speculation.policy.controller import Controller
-from specstream.speculation.policy.costs import Costs
-from specstream.speculation.policy.records import Kind
+from specstream.speculation.policy import Costs, Policy
+from specstream.speculation.policy.costs import DraftCosts
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.auto import AutoProposer
+from specstream.speculation.proposers.candidate import CandidateProposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.ngram import NgramProposer
 from specstream.types import Chunk, Message, SamplingParams
@@ -135,15 +135,14 @@ class Inbox:
 
 def auto_proposer(draft: ModelRunner, max_tokens: int = 6) -> AutoProposer:
     """An adaptive proposer with invented costs: a draft step is a tenth of a target pass."""
-    costs = Costs()
-    costs.seed(0.1, {1: 1.0, 2: 1.01, 5: 1.05, 9: 1.1})
-    kinds: frozenset[Kind] = frozenset({"draft", "ngram"})
-    controller = Controller(kinds=kinds, max_tokens=max_tokens, interactive=True, costs=costs)
-    return AutoProposer(
-        controller,
+    costs = Costs({1: 1.0, 2: 1.01, 5: 1.05, 9: 1.1})
+    costs.drafts["draft"] = DraftCosts(0.1)
+    candidates: list[CandidateProposer] = [
         NgramProposer(NgramProposerConfig(num_tokens=max_tokens), draft.device),
         DraftModelProposer(DraftProposerConfig(), draft, frozenset({EOS})),
-    )
+    ]
+    policy = Policy([made.candidate for made in candidates], costs, max_tokens=max_tokens)
+    return AutoProposer(policy, candidates)
 
 
 def make_core(

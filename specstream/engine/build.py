@@ -139,22 +139,18 @@ def _build_auto(
     eos_ids: frozenset[int],
 ) -> Proposer:
     from specstream.engine.calibration import calibrate
-    from specstream.speculation.policy.controller import Controller
+    from specstream.speculation.policy import Policy
 
-    controller = Controller(
-        kinds=frozenset({"ngram"} if draft is None else {"ngram", "draft"}),
-        max_tokens=wanted.max_tokens,
-        interactive=target.device.type == "cpu",
-        costs=calibrate(target, draft),
-    )
     lookup = NgramProposerConfig(
         num_tokens=wanted.max_tokens, max_ngram=wanted.max_ngram, min_ngram=wanted.min_ngram
     )
-    made: Proposer = proposer_class("auto")(
-        controller,
-        proposer_class("ngram")(lookup, target.device),
-        _draft_proposer(DraftProposerConfig(window=wanted.window), draft, eos_ids, config),
-    )
+    candidates = [proposer_class("ngram")(lookup, target.device)]
+    if draft is not None:
+        drafting = DraftProposerConfig(window=wanted.window)
+        candidates.append(_draft_proposer(drafting, draft, eos_ids, config))
+    costs = calibrate(target, draft)
+    policy = Policy([c.candidate for c in candidates], costs, max_tokens=wanted.max_tokens)
+    made: Proposer = proposer_class("auto")(policy, candidates)
     return made
 
 

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from specstream.model.runner import ForwardInput, ModelRunner
-from specstream.speculation.policy.costs import Costs
+from specstream.speculation.policy.costs import Costs, DraftCosts
 
 __all__ = ["calibrate"]
 
@@ -34,20 +34,14 @@ def calibrate(target: ModelRunner, draft: ModelRunner | None) -> Costs:
     *alone, pair_ms = _least_ms([*(partial(main.run, w) for w in widths), lambda: pair.run(1)])
     passes = dict(zip(widths, alone, strict=True))
     row_ms = pair_ms - passes[2] if widest > 1 else None
-    step_ms = read_ms = None
+    costs = Costs(passes, row_ms=None if row_ms is None else max(0.0, row_ms))
     if draft is not None:
         side = _Bench(draft)
         long = min(_LONG, side.room)
         both = [lambda: side.run(1), lambda: side.run(long)]
         step_ms, long_ms = _least_ms(both, before=lambda: main.run(1))
         read_ms = max(0.0, (long_ms - step_ms) / (long - 1))
-    costs = Costs()
-    costs.seed(
-        step_ms,
-        passes,
-        draft_read_ms=read_ms,
-        row_ms=None if row_ms is None else max(0.0, row_ms),
-    )
+        costs.drafts["draft"] = DraftCosts(step_ms, read_ms=read_ms)
     return costs
 
 

@@ -11,7 +11,7 @@ from specstream.engine.sequence import Sequence
 from specstream.errors import ProposalError
 from specstream.model.runner import ModelRunner
 from specstream.speculation.checking import checked, marked
-from specstream.speculation.policy.records import Explanation
+from specstream.speculation.explanation import Explanation
 from specstream.speculation.proposal import (
     AdaptiveProposer,
     Proposal,

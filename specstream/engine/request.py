@@ -14,7 +14,7 @@ from specstream.engine.prompt import Prompt
 from specstream.engine.sequence import Sequence
 from specstream.errors import SpecstreamError
 from specstream.metrics import Report, SpecStats
-from specstream.speculation.policy.records import Explanation
+from specstream.speculation.explanation import Explanation
 from specstream.types import Chunk, FinishReason, Message, SamplingParams
 
 __all__ = ["Delivery", "Request"]

@@ -21,7 +21,7 @@ from specstream.errors import EngineBusy
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.model.transfer import to_device
 from specstream.model.tree_check import check_trees
-from specstream.speculation.policy.records import Explanation
+from specstream.speculation.explanation import Explanation
 from specstream.speculation.proposal import Proposal, Proposer, StepTimes
 
 __all__ = ["EngineCore"]

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from specstream.model.tree import Tree
-from specstream.speculation.policy.records import Explanation
+from specstream.speculation.explanation import Explanation
 from specstream.types import SamplingParams
 
 __all__ = [

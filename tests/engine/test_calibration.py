@@ -101,15 +101,17 @@ def test_the_passes_of_target_and_draft_are_found(clock: Clock) -> None:
         assert costs.verify(width) == pytest.approx(10.0 + 0.5 * width)
     # Two tokens of two requests are two tokens more than one, and what the second request adds.
     assert costs.verify(2, 2) == pytest.approx(10.0 + 0.5 * 2 + 0.25)
-    assert costs.draft(3) == pytest.approx(3 * 2.1)
-    assert costs.read(10) == pytest.approx(10 * 0.1)
+    assert costs.drafts["draft"].passes(3) == pytest.approx(3 * 2.1)
+    assert 10 * costs.drafts["draft"].read.value == pytest.approx(10 * 0.1)
 
 
 def test_the_draft_is_timed_right_behind_the_target(clock: Clock) -> None:
     draft = Paced(clock, 2.0, 0.1, cold_ms=1.5)
     costs = costs_of(Paced(clock, 10.0, 0.5), draft)
-    assert costs.draft(1) == pytest.approx(3.6)
-    assert costs.read(1) == pytest.approx(0.1)  # the cold start is the pass's, not the tokens'
+    assert costs.drafts["draft"].passes(1) == pytest.approx(3.6)
+    assert 1 * costs.drafts["draft"].read.value == pytest.approx(
+        0.1
+    )  # the cold start is the pass's, not the tokens'
 
 
 def test_without_a_draft_the_target_is_enough(clock: Clock) -> None:
@@ -141,8 +143,8 @@ def test_no_pass_is_wider_than_the_fixed_width(clock: Clock, width: int) -> None
 def test_a_small_context_is_not_overrun(clock: Clock, context: int) -> None:
     """A model with learned positions has none beyond its context."""
     costs = costs_of(Paced(clock, 9.0, 1.0), Paced(clock, 2.0, 0.1, context_length=context))
-    assert costs.draft(1) == pytest.approx(2.1)
-    assert costs.read(10) == pytest.approx(1.0)
+    assert costs.drafts["draft"].passes(1) == pytest.approx(2.1)
+    assert 10 * costs.drafts["draft"].read.value == pytest.approx(1.0)
     costs = costs_of(Paced(clock, 9.0, 1.0, context_length=context), None)
     assert costs.verify(1) == pytest.approx(10.0)
 
@@ -203,4 +205,4 @@ def test_it_runs_on_real_models() -> None:
     target = ModelRunner(tiny_model(50, context=64), fixed_width=8)
     costs = calibrate(target, ModelRunner(tiny_model(50, seed=1, context=32)))
     assert 0.0 < costs.verify(1) <= costs.verify(9)
-    assert costs.draft(1) > 0.0
+    assert costs.drafts["draft"].passes(1) > 0.0

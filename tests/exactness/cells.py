@@ -16,7 +16,7 @@ from specstream.bench.exactness.harness import Varying, sample
 from specstream.config import DraftProposerConfig, NgramProposerConfig
 from specstream.engine.step import EngineCore
 from specstream.model.runner import ModelRunner
-from specstream.speculation.policy.records import Explanation, Outcome, Outlook, Plan, RoundTimes
+from specstream.speculation.policy import Explanation, Outcome, Outlook, Plan, RoundTimes
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.auto import AutoProposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
@@ -43,7 +43,7 @@ SURE = 0.4
 
 
 class _Unsure:
-    """In place of a controller: always the draft, which goes on while it is sure."""
+    """In place of a policy: always the draft, which goes on while it is sure."""
 
     def __init__(self, tokens: int) -> None:
         self._plan = Plan("draft", tokens, lambda q: q > SURE)
@@ -53,9 +53,6 @@ class _Unsure:
         return [self._plan for _ in outlooks]
 
     def observe(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> None:
-        """Nothing to learn."""
-
-    def observe_aside(self, times: RoundTimes) -> None:
         """Nothing to learn."""
 
     def forget(self, request_id: int) -> None:
@@ -159,7 +156,7 @@ class Cell:
         elif self.proposer == "auto":
             draft = DraftModelProposer(DraftProposerConfig(), self.runner(draft=True), _ENDS)
             lookup = NgramProposer(NgramProposerConfig(min_ngram=1), torch.device("cpu"))
-            made = AutoProposer(cast(Any, _Unsure(_K[self.k])), lookup, draft)
+            made = AutoProposer(cast(Any, _Unsure(_K[self.k])), [lookup, draft])
         elif self.proposer == "ngram":
             made = NgramProposer(NgramProposerConfig(min_ngram=1), torch.device("cpu"))
         return Varying(made) if self.k == "varying" else made

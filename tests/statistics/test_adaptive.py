@@ -1,6 +1,6 @@
 """The adaptive proposer under the test of the whole engine: whatever is chosen, the law is the target's.
 
-The choices are made by dice, so that everything that a controller may do is done: any proposer in any
+The choices are made by dice, so that everything that a policy may do is done: any proposer in any
 round, any length, chains that stop by the probability of the very token they saw, several requests
 in one step. As in `test_engine` each cell is a G-test of the first four tokens' joint law; seeds are
 fixed, so no run is lucky. A cell fails at p < 1e-3 / (number of cells).
@@ -98,7 +98,7 @@ def test_a_stop_by_the_token_that_was_drawn_is_free(name: str, rule: str) -> Non
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_under_the_real_controller_the_law_is_the_targets(rule: str) -> None:
+def test_under_the_real_policy_the_law_is_the_targets(rule: str) -> None:
     cell = Cell(rule=rule, batch="8")
     result = run(cell, diced(cell, Steady()), first_seed=20_000)
     assert result.p_value > ALPHA / len(RULES), result
@@ -179,7 +179,8 @@ class ChoosyElseLookup(Choosy):
         """One or the other."""
         if self.likely(proposal):
             return proposal
-        return self._lookup.proposal(self._lookup.look_up(request, min(most, 3)).tokens)
+        lookup: Any = self._candidates["ngram"]
+        return lookup.proposal(lookup.look_up(request, min(most, 3)).tokens)  # type: ignore[no-any-return]
 
 
 class Foreseeing(Choosy):
@@ -193,12 +194,12 @@ class Foreseeing(Choosy):
 
 def edited(cell: Cell, kind: type[AutoProposer], dice: Dice) -> AutoProposer:
     honest: Any = diced(cell, dice)
-    return kind(dice, honest._lookup, honest._draft)  # type: ignore[arg-type]
+    return kind(dice, list(honest._candidates.values()))  # type: ignore[arg-type]
 
 
 def dropping(cell: Cell) -> AutoProposer:
     proposer: Any = diced(cell, stops(STOPS["unsure"]))
-    proposer._draft.__class__ = Dropping
+    proposer._candidates["draft"].__class__ = Dropping
     made: AutoProposer = proposer
     return made
 

@@ -1,14 +1,25 @@
-"""Who proposes, and how much: decided anew each round from measured costs and acceptance."""
+"""Chooses who proposes, and how many tokens, from measured costs and acceptance."""
 
-from specstream.speculation.policy.controller import Controller
+from specstream.speculation.explanation import Explanation
 from specstream.speculation.policy.costs import Costs
+from specstream.speculation.policy.policy import Policy
 from specstream.speculation.policy.records import (
-    Explanation,
-    Kind,
+    Candidate,
+    Offer,
     Outcome,
     Outlook,
     Plan,
     RoundTimes,
 )
 
-__all__ = ["Controller", "Costs", "Explanation", "Kind", "Outcome", "Outlook", "Plan", "RoundTimes"]
+__all__ = [
+    "Candidate",
+    "Costs",
+    "Explanation",
+    "Offer",
+    "Outcome",
+    "Outlook",
+    "Plan",
+    "Policy",
+    "RoundTimes",
+]

@@ -1,121 +1,124 @@
-"""How much may be risked on a draft that has not proved itself, and when it is tried again."""
+"""How much a candidate that does not pay may lose, and when it is tried again."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from specstream.speculation.policy.acceptance import RequestAcceptance
+from specstream.speculation.policy.records import Offer, Outcome
 
-__all__ = ["Account", "Schedule"]
+__all__ = ["LossLimit", "Track"]
 
-_KEPT = 0.96  # of the balance, from round to round
-_LIMIT, _TRIES = 2.0, 0.3  # plain rounds: what may be lost, and a little more for tries
-_DEEPEST = -3.0  # as much as is ever kept of what was gained
+_DECAY, _LIMIT, _TRIES = (
+    0.96,
+    2.0,
+    0.3,
+)  # plain rounds: what may be lost of late; what tries may add
+_MOST_KEPT = 3.0  # plain rounds of gain that count against later losses
 _FIRST, _EARLY, _LONGEST = 2, 4, 16  # rounds between two tries
-_BOLD, _MILD = 0.7, 0.3  # what an early try may cost, in plain rounds; of one's own, or joined
-_SHARE = 0.025  # of a request's time, for tries that keep failing
-_UNPROVEN = 2  # tries, whatever a calibration said they cost: one reads, the next one tells
-_SPARED = 0.01  # of all time, for tries that would be too dear for one request
+_BOLD, _SHARE = 0.7, 0.025  # cost of an early try, in plain rounds; tries' share of the time
+_ALL_SHARE = 0.01  # the same for tries of all requests together
+_SILENCE, _CATCHING_UP = (
+    3,
+    64,
+)  # rounds without a proposal until a draft is mute; tokens that excuse it
 
 
-class Account:
-    """What drafting has lost against plain decoding of late, in plain rounds.
+class LossLimit:
+    """Bounds what drafting loses against plain decoding, whatever the estimates say.
 
-    A round with a draft adds its cost in plain rounds less the tokens it brought; every round a small
-    part of the balance is forgotten. While the balance is over the limit, drafting is left to the
-    occasional try. So whatever the estimates say, a loss that goes on is at most about
-    ``(1 - _KEPT) * _LIMIT`` of the time, and one that begins a few plain rounds.
+    A round with a draft adds its cost in plain rounds less its tokens; the balance decays every round.
+    While it is over the limit, only tries draft: a lasting loss is at most about ``(1 - _DECAY) *
+    _LIMIT`` of the time.
     """
 
-    __slots__ = ("idle", "lost", "unproven")
+    __slots__ = ("_lost", "idle")
 
     def __init__(self) -> None:
-        self.lost = 0.0
+        self._lost = 0.0
         self.idle = 0  # steps since the last try
-        self.unproven = _UNPROVEN
 
     def enter(self, loss: float) -> None:
-        """Count one round that lost so many plain rounds (below 0: gained)."""
-        self.lost = max(self.lost * _KEPT + loss, _DEEPEST)
+        """Count a round that lost so many plain rounds (below 0: gained)."""
+        self._lost = max(self._lost * _DECAY + loss, -_MOST_KEPT)
         self.idle += 1
 
-    def affords(self) -> bool:
-        """Whether anything may be risked now."""
-        return self.lost < _LIMIT
+    def allows(self) -> bool:
+        """Whether drafting may be chosen."""
+        return self._lost < _LIMIT
 
-    def spares(self, cost: float) -> bool:
-        """Whether a try at that price keeps all tries together to their share of the time."""
-        return cost <= _SPARED * self.idle
-
-    def affords_try(self, cost: float) -> bool:
-        """Whether so many plain rounds may be spent on a try."""
-        return self.lost + cost < _LIMIT + _TRIES or (self.lost <= 0.05 and cost < 4 * _LIMIT)
+    def allows_try(self, cost: float) -> bool:
+        """Whether a try may cost so many plain rounds."""
+        return self._lost + cost < _LIMIT + _TRIES or (self._lost <= 0.05 and cost < 4.0 * _LIMIT)
 
 
-@dataclass(slots=True)
-class Schedule:
-    """When a request tries the draft again that it gave up: at growing intervals, up to a bound."""
+class Track:
+    """One candidate's record with one request: its acceptance, and when it is tried again.
 
-    interval: int = _FIRST
-    idle: int = 0
-    cost: float = 0.0  # of a try, as it was last asked about
+    Attributes:
+        gain: What it was last expected to gain, in tokens per round; minus infinity if it may not be
+            used.
+        idle: Rounds since it proposed.
+        interval: Rounds from a failed try to the next one; doubles with each.
+        mute: Whether it no longer proposes (its context is full, its weights are damaged).
+    """
 
-    @staticmethod
-    def beginning(doubt: float) -> Schedule:
-        """Of a new request: the less likely it is that the draft works, the later the first try."""
-        return Schedule(_FIRST + round(doubt * (_LONGEST - _FIRST)))
+    __slots__ = ("_silent", "acceptance", "gain", "idle", "interval", "mute")
 
-    def wait(self, able: bool) -> None:
-        """A round begins; it counts if anything could be proposed in it."""
-        self.idle += able
+    def __init__(self, acceptance: RequestAcceptance) -> None:
+        self.acceptance = acceptance
+        self.gain = 0.0
+        self.idle = 0
+        # The less likely it is that the candidate works at all, the later the first try.
+        self.interval = _FIRST + round(acceptance.doubt.value * (_LONGEST - _FIRST))
+        self.mute = False
+        self._silent = 0
 
-    def turn(self) -> int:
-        """Rounds until the turn of a draft that was given up may come; below 1: it is past."""
-        if self.interval <= _EARLY and self.cost <= _BOLD:
-            return self.interval - self.idle
-        return max(self.interval, math.ceil(self.cost / _SHARE)) - self.idle
+    def ripe(self) -> bool:
+        """Whether a try may be due: a cheap test before `due`."""
+        return self.idle >= (_LONGEST if self.gain > 0.0 else self.interval / 2)
 
-    def ripe(self, given_up: bool) -> bool:
-        """Whether its turn may have come at all: quickly told, and mostly no."""
-        return self.idle >= (self.interval / 2 if given_up else _LONGEST)
-
-    def due(
-        self,
-        given_up: bool,
-        elsewhere: float,
-        cost: float,
-        *,
-        joining: bool = False,
-        spared: bool = False,
-    ) -> bool:
-        """Whether the draft's turn has come.
+    def due(self, elsewhere: float, cost: float, rows: int, all_idle: int, joining: bool) -> bool:
+        """Whether to try the candidate now.
 
         Args:
-            given_up: Whether it would not be chosen even if there were nothing better.
-            elsewhere: The gain, in tokens, that this round would forgo by trying it.
-            cost: What a try costs, in plain rounds of one request.
+            elsewhere: The gain, in tokens, that the request would forgo.
+            cost: What the try costs, in plain rounds.
+            rows: Requests that wait for it.
+            all_idle: Rounds since any request's last try.
             joining: Whether another request tries in this round anyway.
-            spared: Whether the price doesn't matter, because tries have been few of late.
         """
-        self.cost = cost
-        if not given_up:
+        if self.gain > 0.0:  # it pays, though another candidate pays more
             return self.idle >= _LONGEST and elsewhere < 1.0
-        wait = self.interval / 2 if joining else self.interval
-        if self.idle < (2 * wait if elsewhere > 0.5 else wait):
+        wait = self.interval * (0.5 if joining else 1.0) * (2.0 if elsewhere > 0.5 else 1.0)
+        if self.idle < wait:
             return False
-        if spared or cost <= _SHARE * self.idle:
-            return True
-        return self.interval <= _EARLY and cost <= (_MILD if joining else _BOLD)
+        early = self.interval <= _EARLY and rows * cost <= _BOLD
+        return early or rows * cost <= _SHARE * self.idle or cost <= _ALL_SHARE * all_idle
 
-    def long_due(self) -> bool:
-        """Whether it is time even for what seemed hopeless."""
-        return self.idle >= 16 * _LONGEST
+    def observe(self, outcome: Outcome, offer: Offer, probing: bool, longest: int) -> None:
+        """Learn from a round that was planned for the candidate.
 
-    def used(self) -> None:
-        """The draft was the choice, and proposed."""
-        self.idle = 0
-        self.interval = 1
-
-    def tried(self, news: bool) -> None:
-        """The draft was tried: good news ask for another try soon, anything else for a later one."""
-        self.idle = 0
-        self.interval = 1 if news else min(max(2 * self.interval, _FIRST), _LONGEST)
+        Args:
+            outcome: The round.
+            offer: What it was planned from.
+            probing: Whether it was a try.
+            longest: The longest proposal of a round without limits of its own.
+        """
+        if outcome.drafted < 1:
+            self._silent += offer.behind < _CATCHING_UP
+            self.mute = self._silent >= _SILENCE
+            return
+        self._silent = self.idle = 0
+        acceptance, depth = (
+            self.acceptance,
+            outcome.drafted if outcome.depth is None else outcome.depth,
+        )
+        (believed,) = acceptance.survival(offer, 1)
+        acceptance.observe(offer, outcome.accepted, depth, outcome.confidences)
+        if not probing:
+            self.interval = 1
+            if outcome.plan.go_on is not None and outcome.plan.num_tokens == longest:
+                acceptance.observe_length(outcome.accepted, depth)
+        elif outcome.accepted and believed < 0.5:  # good news: try again soon
+            self.interval = 1
+        else:
+            self.interval = min(max(2 * self.interval, _FIRST), _LONGEST)

@@ -1,55 +1,92 @@
-"""What the engine tells the controller, and what it gets back. Times are milliseconds.
+"""What the policy is told and what it answers. Times are milliseconds.
 
-What is made anew each round are tuples: they cost a third of what frozen dataclasses do.
+Values that are made anew each round are tuples: constructing one takes a third of a frozen dataclass's
+time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-__all__ = ["Explanation", "Kind", "Outcome", "Outlook", "Plan", "RoundTimes"]
+from specstream.speculation.explanation import Explanation
 
-Kind = Literal["draft", "ngram", "off"]
+__all__ = ["Candidate", "Explanation", "Offer", "Outcome", "Outlook", "Plan", "RoundTimes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A proposer, as far as the policy has to know it.
+
+    Attributes:
+        name: Its `Proposal.source`; "off" is taken.
+        title: Its name in explanations.
+        passes: Draft passes for a proposal: "none" (lookup in the text), "one" (heads on the target's
+            hidden states) or "each" (one per token, or per level of a tree).
+        stops: Whether drafting can be stopped after any token by its confidence (`Plan.go_on`), at no
+            cost.
+        priors: Initial acceptance probability of each evidence class (see `Offer.evidence`). Empty: a
+            draft model's.
+    """
+
+    name: str
+    title: str
+    passes: Literal["none", "one", "each"] = "each"
+    stops: bool = False
+    priors: tuple[float, ...] = ()
+
+
+class Offer(NamedTuple):
+    """What one candidate can propose for one request in this round.
+
+    Attributes:
+        tokens: The longest proposal (of a tree: its depth); 0: none.
+        evidence: An evidence class per token (per level of a tree), which indexes `Candidate.priors`:
+            tokens of one class are accepted about equally often. Empty: only the position predicts
+            acceptance.
+        behind: Tokens that the candidate has to read first, beyond the one or two of any round.
+        ids: The offered token ids if they are known before the choice (lookup). Acceptance is then
+            learned from every round, whether or not the candidate proposed.
+        nodes: Of a tree: its nodes down to each level, cumulative. Empty: a chain, one token a level.
+    """
+
+    tokens: int
+    evidence: Sequence[int] = ()
+    behind: int = 0
+    ids: Sequence[int] = ()
+    nodes: Sequence[int] = ()
 
 
 class Outlook(NamedTuple):
     """One request before a round.
 
     Attributes:
-        id: Names the request.
+        id: The request.
         greedy: Whether it decodes greedily.
         budget: The most tokens that may be proposed, >= 0.
-        lookup: How many tokens prompt lookup can offer now; 0: none.
-        match: Length of the suffix that lookup found again; 0: none.
-        behind: Tokens that the draft has to read first beyond the usual one or two: 0 from round to
-            round, the whole prompt before its first round.
-        phrase_left: With the objective *first phrase*: about how many tokens are left to its end.
-            None once that is past, and with any other objective.
-        support: How another such place went on: 0 there is none, 1 otherwise, 2 as offered.
+        offers: By candidate.
+        phrase_left: With the objective *first phrase*: about how many tokens are left until its end.
+            None once the phrase is complete, and with any other objective.
     """
 
     id: int
     greedy: bool
     budget: int
-    lookup: int = 0
-    match: int = 0
-    behind: int = 0
+    offers: Mapping[str, Offer]
     phrase_left: int | None = None
-    support: int = 0
 
 
 class Plan(NamedTuple):
-    """Who proposes for one request in one round, and at most how many tokens.
+    """Who proposes for one request in one round, and the longest proposal (of a tree: its depth).
 
-    ``go_on`` is asked after each token that the draft proposed (and that is kept) with the
-    probability that the draft gave it; False ends the drafting there. None: a fixed number.
-    Stopping on a token that is kept is lossless under every rule of verification. Where several
-    requests draft in lockstep, all are asked at one depth before any is asked at the next.
+    ``go_on`` is called after each drafted token (which is kept) with the probability that the draft
+    gave to that token; False ends the drafting there. None: the length is fixed. Stopping after a
+    token that is kept is lossless under every verification rule. Where several requests draft in
+    lockstep, all are asked at one depth before any is asked at the next.
     """
 
-    proposer: Kind
+    proposer: str
     num_tokens: int
     go_on: Callable[[float], bool] | None = None
 
@@ -58,43 +95,38 @@ class Outcome(NamedTuple):
     """One request after a round.
 
     Attributes:
-        id: Names the request.
-        plan: What was planned for it.
-        drafted: Tokens that were proposed.
-        accepted: How many of them stand, as the verifier said: also where a stop ended the round
-            before the last of them.
-        match: The outlook's ``match``.
-        confidences: The draft's probability of each token that it proposed; () if unknown.
-        offered: How many tokens of lookup's offer can be compared with what was committed, whoever
-            proposed: the smaller of the offer and the round's tokens. 0 if not known.
-        agreed: How many of those, from the first on, are what was committed.
-        support: The outlook's ``support``.
+        id: The request.
+        plan: Its plan.
+        drafted: Tokens proposed, all nodes of a tree.
+        accepted: Of these, how many the verifier accepted.
+        confidences: The draft's probability of each token of a chain that it drafted; () if unknown.
+        compared: By candidate with `Offer.ids`: how many of these tokens have a committed counterpart,
+            and how many of those agree, from the first on.
+        depth: Levels of a proposed tree; None: a chain.
     """
 
     id: int
     plan: Plan
     drafted: int
     accepted: int
-    match: int = 0
-    confidences: tuple[float, ...] = ()
-    offered: int = 0
-    agreed: int = 0
-    support: int = 0
+    confidences: Sequence[float] = ()
+    compared: Mapping[str, tuple[int, int]] = {}
+    depth: int | None = None
 
 
 class RoundTimes(NamedTuple):
-    """One step of the engine.
+    """One engine step.
 
     Attributes:
-        draft_ms: All of the drafting.
-        draft_forwards: Draft passes, one after the other (requests that draft do so in lockstep).
-        draft_read: Tokens that were caught up beyond the usual, over all requests.
-        verify_ms: The target's pass.
-        rows: Requests in it.
-        tokens: Tokens fed to it, over all requests.
-        other_ms: What else it takes to make a round of the engine's, whoever proposes: sampling,
-            committing, emitting, Python.
-        plan_ms: Looking up, planning, and learning from it: what only the choice itself costs.
+        draft_ms: All drafting.
+        draft_forwards: Draft passes, one after the other (requests draft in lockstep).
+        draft_read: Tokens that the draft caught up on (`Offer.behind`), over all requests.
+        verify_ms: The target pass.
+        rows: Requests in the target pass; 0: the step also read prompts, its times are no sample of a
+            round.
+        tokens: Tokens in the target pass, over all requests.
+        other_ms: Everything else that a round needs, whoever proposes: sampling, committing, emitting.
+        plan_ms: Offers, planning and learning: what the choice itself costs.
     """
 
     draft_ms: float
@@ -105,32 +137,3 @@ class RoundTimes(NamedTuple):
     tokens: int
     other_ms: float
     plan_ms: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Why the controller does what it does. Ratios are to a plain round, one token a request.
-
-    Attributes:
-        words: The same in a sentence.
-        kind: Who proposes at present.
-        num_tokens: Tokens proposed a round at present, on average.
-        acceptance: Probability that the first proposed token stands.
-        tau: Expected tokens a round, the target's own token included.
-        draft_cost: One draft pass.
-        verify_cost: The target's pass over a proposal of that length.
-        overhead: Everything outside the passes, in a round with a proposal.
-        predicted_speedup: Expected tokens by expected time, against plain decoding.
-        ceiling: The speedup if every proposed token stood.
-    """
-
-    words: str
-    kind: Kind
-    num_tokens: float
-    acceptance: float
-    tau: float
-    draft_cost: float
-    verify_cost: float
-    overhead: float
-    predicted_speedup: float
-    ceiling: float

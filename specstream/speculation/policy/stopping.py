@@ -1,87 +1,87 @@
-"""When a draft stops by itself: optimal stopping, for one request or several in lockstep."""
+"""When a draft chain ends: optimal stopping, for one request or several that draft in lockstep."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 
-from specstream.speculation.policy.draft_acceptance import EDGES, DraftHabits
+from specstream.speculation.policy.acceptance import RequestAcceptance
 
-__all__ = ["Confidence", "Lockstep"]
+__all__ = ["Chain", "Lockstep"]
 
-_FADES = 0.75  # from one token to the next, of a chance not asked about yet
+_FADES = 0.75  # from one token to the next, of the chance of a chain that was not asked yet
 
 
 class Lockstep:
-    """What the requests that draft together in one round have to gain from another pass.
+    """Requests that draft together, and what another token costs them.
+
+    The unit of costs is a token: ms times expected tokens per ms.
 
     Args:
-        pass_worth: What a draft pass over one request costs, in tokens (its ms by the tokens per ms
-            that the engine can expect).
-        row_worth: What each further request adds to it.
-        token_worth: What a token more adds to the target's pass: entry k is the k-th of them, beyond
-            what is proposed in any case.
+        pass_cost: A draft pass over one request.
+        row_cost: What each further request adds to the pass.
+        token_costs: What tokens add to the target pass, beyond those proposed in any case: the first,
+            second, ….
     """
 
-    __slots__ = ("_row_worth", "_token_worth", "depth", "members", "pass_worth", "tokens")
+    __slots__ = ("_row_cost", "_token_costs", "chains", "depth", "pass_cost", "tokens")
 
-    def __init__(self, pass_worth: float, row_worth: float, token_worth: Sequence[float]) -> None:
-        self.pass_worth = pass_worth
-        self._row_worth = row_worth
-        self._token_worth = token_worth
-        self.members: list[Confidence] = []
-        self.tokens = 0  # beyond what is proposed in any case
+    def __init__(self, pass_cost: float, row_cost: float, token_costs: Sequence[float]) -> None:
+        self.pass_cost = pass_cost
+        self._row_cost = row_cost
+        self._token_costs = token_costs
+        self.chains: list[Chain] = []
+        self.tokens = 0  # beyond those proposed in any case
         self.depth = 0  # passes that will be made
 
     def price(self, ahead: int) -> float:
-        """What a token costs, the pass itself left out, if so many others come before it."""
-        return (
-            self._row_worth
-            + self._token_worth[min(self.tokens + ahead, len(self._token_worth) - 1)]
-        )
+        """The cost of a token without its draft pass, if ``ahead`` other tokens come before it."""
+        last = len(self._token_costs) - 1
+        return self._row_cost + self._token_costs[min(self.tokens + ahead, last)]
 
-    def hope(self, asking: Confidence) -> float:
-        """What those who are still to be asked at this depth can be expected to gain."""
+    def hope(self, asking: Chain) -> float:
+        """Expected gain of the chains that are still to be asked at this depth."""
         hope, ahead = 0.0, 1
-        for member in self.members:
-            if member is not asking and member.depth < asking.depth and member.hope > 0.0:
-                left = _FADES * member.hope - self.price(ahead)
-                if left > 0.0:
-                    hope += left
+        for chain in self.chains:
+            if chain is not asking and chain.depth < asking.depth and chain.hope > 0.0:
+                gain = _FADES * chain.hope - self.price(ahead)
+                if gain > 0.0:
+                    hope += gain
                     ahead += 1
         return hope
 
 
-class Confidence:
-    """Whether to draft one more token, asked after each with the probability the draft gave it.
+class Chain:
+    """One request's chain, asked after each token with the probability that the draft gave to it.
 
-    The next token brings something only if all before it stand and it does too. That chance falls
-    from token to token, so it is enough to look one ahead: go on while it is worth more than the
-    token costs. A pass is paid for by all who want it; once one is made, joining costs next to
-    nothing.
+    The chance that the next token is accepted falls from token to token, so looking one token ahead
+    suffices: go on while the token is worth more than it costs. A draft pass is paid by all chains
+        that go on with it;
+    once it will be made, joining costs only the row.
     """
 
-    __slots__ = ("_habits", "_lockstep", "_survival", "depth", "hope")
+    __slots__ = ("_acceptance", "_lockstep", "_survival", "depth", "hope")
 
-    def __init__(self, habits: DraftHabits, lockstep: Lockstep) -> None:
-        self._habits = habits
+    def __init__(self, acceptance: RequestAcceptance, lockstep: Lockstep, first: float) -> None:
+        self._acceptance = acceptance
         self._lockstep = lockstep
-        self._survival = 1.0 - habits.doubt.value
+        self._survival = acceptance.start()
         self.depth = 0  # tokens that were asked about
-        self.hope = habits.first()  # chance that the next token stands; 0: stopped
-        lockstep.members.append(self)
+        self.hope = first  # chance that the next token is accepted; 0: stopped
+        lockstep.chains.append(self)
 
-    def __call__(self, q: float) -> bool:
-        """Whether to draft another token after one that the draft gave probability ``q``."""
-        habits, lockstep = self._habits, self._lockstep
+    def __call__(self, confidence: float) -> bool:
+        """Whether to draft another token after one of that confidence."""
+        self._survival, hope = self._acceptance.after(self._survival, confidence)
+        return self.extend(hope)
+
+    def extend(self, hope: float) -> bool:
+        """Whether to draft another token that is accepted with probability ``hope``."""
+        lockstep = self._lockstep
         self.depth += 1
-        bucket = bisect_right(EDGES, q)
-        common = habits.common
-        self._survival *= habits.calibration.chance(common.of_confidence[bucket].log_odds)
-        self.hope = self._survival * habits.lean.chance(common.after[bucket].log_odds)
-        gain = self.hope - lockstep.price(0)
+        self.hope = hope
+        gain = hope - lockstep.price(0)
         if gain > 0.0 and lockstep.depth < self.depth:
-            gain += lockstep.hope(self) - lockstep.pass_worth
+            gain += lockstep.hope(self) - lockstep.pass_cost
         if gain <= 0.0:
             self.hope = 0.0
             return False

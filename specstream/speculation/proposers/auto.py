@@ -1,150 +1,160 @@
-"""Chooses each round, per request: the draft model, prompt lookup, or nobody; and how many tokens."""
+"""Chooses each round, per request, which proposer drafts and how many tokens."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from specstream.speculation.policy.controller import Controller
-from specstream.speculation.policy.records import Explanation, Outcome, Outlook, Plan, RoundTimes
-from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, StepTimes, Verdict
-from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.drafting import Drafting
-from specstream.speculation.proposers.ngram import Lookup, NgramProposer
+from specstream.model.tree import Tree
+from specstream.speculation.policy.policy import Policy
+from specstream.speculation.policy.records import (
+    Explanation,
+    Offer,
+    Outcome,
+    Outlook,
+    Plan,
+    RoundTimes,
+)
+from specstream.speculation.proposal import (
+    Capabilities,
+    Proposal,
+    SpecRequest,
+    StateReader,
+    States,
+    StepTimes,
+    Verdict,
+)
+from specstream.speculation.proposers.candidate import CandidateProposer, Drafted, Task
 
-__all__ = ["AutoProposer"]
+__all__ = ["AutoProposer", "StateAutoProposer"]
 
 
 class _Round(NamedTuple):
     """What was planned and proposed for one request."""
 
     plan: Plan
-    lookup: Lookup
-    drafted: int
-    confidences: tuple[float, ...] = ()
+    offers: dict[str, Offer]
+    drafted: Drafted
 
     def outcome(self, request_id: int, verdict: Verdict) -> Outcome:
-        """What became of it. A lookup that was not used is compared all the same."""
-        (offer, match, support), tokens = self.lookup, verdict.tokens
-        offered, agreed = min(len(offer), len(tokens)), 0
-        while agreed < offered and offer[agreed] == tokens[agreed]:
-            agreed += 1
+        """The round with its verdict; offers of known tokens are compared whoever proposed."""
+        compared = {
+            name: _agreement(offer.ids, verdict.tokens)
+            for name, offer in self.offers.items()
+            if offer.ids
+        }
+        proposal = self.drafted.proposal
+        tree = Tree(proposal.parents) if proposal.parents else None
         return Outcome(
             request_id,
             self.plan,
-            self.drafted,
+            proposal.length,
             verdict.accepted,
-            match,
-            self.confidences,
-            offered,
-            agreed,
-            support,
+            self.drafted.confidences,
+            compared,
+            None if tree is None else 1 + max(tree.depths),
         )
 
 
-class AutoProposer:
-    """A draft model and prompt lookup under a `Controller`.
+def _agreement(offered: Sequence[int], tokens: Sequence[int]) -> tuple[int, int]:
+    """How many offered tokens have a committed counterpart, and how many agree, from the first on."""
+    count, agreed = min(len(offered), len(tokens)), 0
+    while agreed < count and offered[agreed] == tokens[agreed]:
+        agreed += 1
+    return count, agreed
 
-    Every choice is made before the tokens that it is about are drawn, or keeps them; so the target's
-    distribution is kept whatever the controller does.
+
+class AutoProposer:
+    """Candidates under a `Policy`.
+
+    Every choice is made before the tokens it concerns are drawn, or keeps them, so the output
+    distribution is the target's whatever the policy does.
 
     Args:
-        controller: Decides.
-        lookup: Looks up.
-        draft: Drafts; None: there is no draft model.
+        policy: Decides.
+        candidates: The proposers that it chooses among, the same as the policy's.
         now: The host's clock, in seconds.
     """
 
     name = "auto"
-    capabilities = Capabilities(own_cache=True)
 
     def __init__(
         self,
-        controller: Controller,
-        lookup: NgramProposer,
-        draft: DraftModelProposer | None,
+        policy: Policy,
+        candidates: Sequence[CandidateProposer],
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._controller = controller
-        self._lookup = lookup
-        self._draft = draft
+        self._policy = policy
+        self._candidates = {made.candidate.name: made for made in candidates}
+        known = [made.capabilities for made in candidates]
+        self.capabilities = Capabilities(
+            hidden_states=tuple(sorted({depth for c in known for depth in c.hidden_states})),
+            own_cache=any(c.own_cache for c in known),
+            trees=any(c.trees for c in known),
+        )
         self._now = now
-        self._nothing = Proposal.empty(lookup.device)
         self._planning = self._learning = 0.0  # s, of this step, and of the one before
         self._rounds: dict[int, _Round] = {}
-        self._drafting = False
-        self._asked = False  # for proposals, since the last step was told of
-        self._passes = 0
-        self._read = 0
+        self._used: set[str] = set()  # candidates that drafted in this step
+        self._asked = False  # for proposals, since the last step's times
         self._outcomes: list[Outcome] = []
-        self._over: list[int] = []  # requests that have ended, whose last round is not yet told
+        self._passes = self._read = 0
+        self._over: list[int] = []  # requests that ended before their last round was learned from
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """What the controller planned for each."""
+        """What the policy planned for each."""
         began = self._now()
         self._asked = True
-        self._rounds, self._drafting, self._passes, self._read = {}, False, 0, 0
-        lookups = [self._lookup.look_up(r, b) for r, b in zip(requests, budget, strict=True)]
-        outlooks = [self._outlook(*item) for item in zip(requests, budget, lookups, strict=True)]
-        plans = self._controller.plan(outlooks)
+        self._rounds, self._used, self._passes, self._read = {}, set(), 0, 0
+        outlooks = [self._outlook(r, b) for r, b in zip(requests, budget, strict=True)]
+        plans = self._policy.plan(outlooks)
         self._planning = self._now() - began
-        chains = {
-            r.id: Drafting(r, min(p.num_tokens, b), p.go_on)
-            for r, p, b in zip(requests, plans, budget, strict=True)
-            if p.proposer == "draft"
-        }
-        if chains and self._draft is not None:
-            self._drafting = True
-            self._passes = self._draft.write(list(chains.values()))
-            self._read = sum(chain.read for chain in chains.values())
-        rounds: dict[int, _Round] = {}
-        proposals: list[Proposal] = []
-        for request, plan, lookup in zip(requests, plans, lookups, strict=True):
-            confidences: tuple[float, ...] = ()
-            proposal = self._nothing
-            if plan.proposer == "draft":
-                chain = chains[request.id]
-                proposal = chain.proposal(self._lookup.device)
-                confidences = tuple(chain.confidences)
-            elif plan.proposer == "ngram":
-                proposal = self._lookup.proposal(lookup.tokens[: plan.num_tokens])
-            rounds[request.id] = _Round(plan, lookup, proposal.length, confidences)
-            proposals.append(proposal)
+        drafted: dict[int, Drafted] = {}
+        for name, made in self._candidates.items():
+            tasks = [
+                Task(r, min(p.num_tokens, b), o.offers[name], p.go_on)
+                for r, p, b, o in zip(requests, plans, budget, outlooks, strict=True)
+                if p.proposer == name
+            ]
+            if tasks:
+                self._used.add(name)
+                results = made.draft(tasks)
+                drafted.update((t.request.id, d) for t, d in zip(tasks, results, strict=True))
+                self._passes += max(result.passes for result in results)
+                self._read += sum(result.read for result in results)
+        rounds, nothing = {}, Drafted(Proposal.empty())
+        for request, plan, outlook in zip(requests, plans, outlooks, strict=True):
+            found = drafted.get(request.id, nothing)
+            rounds[request.id] = _Round(plan, dict(outlook.offers), found)
         self._rounds = rounds
-        return proposals
+        return [rounds[request.id].drafted.proposal for request in requests]
 
-    def _outlook(self, request: SpecRequest, budget: int, lookup: Lookup) -> Outlook:
-        return Outlook(
-            request.id,
-            request.params.greedy,
-            budget,
-            len(lookup.tokens),
-            lookup.match,
-            self._draft.behind(request) if self._draft is not None else 0,
-            request.phrase_left,
-            lookup.support,
-        )
+    def _outlook(self, request: SpecRequest, budget: int) -> Outlook:
+        offers = {name: made.offer(request, budget) for name, made in self._candidates.items()}
+        return Outlook(request.id, request.params.greedy, budget, offers, request.phrase_left)
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
-        """Remember what became of the proposals until the step's times are known."""
+        """Keep what became of the proposals until the step's times are known."""
         rounds, self._rounds = self._rounds, {}
         self._outcomes = [
             rounds[request.id].outcome(request.id, verdict)
             for request, verdict in zip(requests, verdicts, strict=True)
             if request.id in rounds
         ]
-        if self._draft is not None and self._drafting:
-            self._draft.observe(requests, verdicts)
+        for name in self._used:
+            self._candidates[name].observe(requests, verdicts)
 
     def clock(self, times: StepTimes) -> None:
-        """Tell the controller what the step took and brought.
+        """Tell the policy what the step took and brought.
 
-        Without rows the times say nothing, and only what became of the proposals is learned.
+        Without rows the times are no sample of a round, and only the outcomes are learned from.
         """
         began = self._now()
         planning_ms, learning_ms = self._planning * 1e3, self._learning * 1e3
-        draft_ms = max(0.0, times.propose_ms - planning_ms) if self._drafting else 0.0
+        drafting = any(self._candidates[n].candidate.passes != "none" for n in self._used)
+        draft_ms = max(0.0, times.propose_ms - planning_ms) if drafting else 0.0
         measured = RoundTimes(
             draft_ms=draft_ms,
             draft_forwards=self._passes,
@@ -156,33 +166,42 @@ class AutoProposer:
             plan_ms=planning_ms + learning_ms,
         )
         outcomes, over, asked = self._outcomes, self._over, self._asked
-        self._outcomes, self._over, self._asked = [], [], False
-        self._drafting, self._passes, self._read = False, 0, 0
+        self._outcomes, self._over, self._asked, self._used = [], [], False, set()
+        self._passes = self._read = 0
         try:
-            if outcomes:
-                self._controller.observe(measured, outcomes)
-            elif not asked and 0 < times.rows == times.tokens:
-                # Asked and yet no outcome: something broke, in this step or in one before it.
-                self._controller.observe_aside(measured)
+            # Asked and yet no outcome: something broke, in this step or in one before it.
+            if outcomes or (not asked and 0 < times.rows == times.tokens):
+                self._policy.observe(measured, outcomes)
         finally:
             for request_id in over:
-                self._controller.forget(request_id)
+                self._policy.forget(request_id)
             self._planning, self._learning = 0.0, self._now() - began
 
     def explain(self, request_id: int | None = None) -> Explanation:
-        """The controller's reasons."""
-        return self._controller.explain(request_id)
+        """The policy's reasons."""
+        return self._policy.explain(request_id)
 
     def finish(self, request_id: int) -> None:
-        """What was learned of the request alone is forgotten, once its last round is learned from."""
+        """Forget the request, once its last round is learned from."""
         self._rounds.pop(request_id, None)
         if any(outcome.id == request_id for outcome in self._outcomes):
             self._over.append(request_id)
         else:
-            self._controller.forget(request_id)
+            self._policy.forget(request_id)
 
     def release(self, slot: int) -> None:
-        """Drop the slot's draft cache and index."""
-        self._lookup.release(slot)
-        if self._draft is not None:
-            self._draft.release(slot)
+        """Drop what the candidates keep for the slot."""
+        for made in self._candidates.values():
+            made.release(slot)
+
+
+class StateAutoProposer(AutoProposer):
+    """The same where at least one candidate drafts from the target's hidden states."""
+
+    def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
+        """Pass each candidate the states of the layers that it wants."""
+        layers = self.capabilities.hidden_states
+        for made in self._candidates.values():
+            wanted = [layers.index(layer) for layer in made.capabilities.hidden_states]
+            if wanted and isinstance(made, StateReader):
+                made.read(requests, [replace(s, states=s.states[:, wanted]) for s in states])

@@ -11,7 +11,9 @@ from specstream.config import DraftProposerConfig
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.model.sampling import probabilities
 from specstream.model.transfer import to_device
+from specstream.speculation.policy.records import Candidate, Offer
 from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
+from specstream.speculation.proposers.candidate import Drafted, Task
 from specstream.speculation.proposers.drafting import Drafting, DraftSequence
 
 __all__ = ["DraftModelProposer"]
@@ -50,6 +52,7 @@ class DraftModelProposer:
         self._prefill_chunk = max(prefill_chunk, _LEAST)
         self._sequences: dict[int, DraftSequence] = {}
         self._looks = runner.device.type == "cpu"
+        self.candidate = Candidate("draft", "the draft model", stops=self._looks)
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
         """Up to ``num_tokens`` each, as far as the draft's own context goes."""
@@ -57,6 +60,16 @@ class DraftModelProposer:
         chains = [Drafting(r, min(b, limit)) for r, b in zip(requests, budget, strict=True)]
         self.write(chains)
         return [chain.proposal(self._runner.device) for chain in chains]
+
+    def offer(self, request: SpecRequest, budget: int) -> Offer:
+        """Any number of tokens, once the draft has read what it is behind."""
+        return Offer(budget, behind=self.behind(request))
+
+    def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
+        """Write the tasks' chains in lockstep."""
+        chains = [Drafting(task.request, task.count, task.go_on) for task in tasks]
+        passes, device = self.write(chains), self._runner.device
+        return [Drafted(c.proposal(device), c.confidences, passes, c.read) for c in chains]
 
     def write(self, chains: Sequence[Drafting]) -> int:
         """Write the chains, in step; the number of the draft's passes."""

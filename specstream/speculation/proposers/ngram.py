@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,12 +10,40 @@ import torch
 
 from specstream.config import NgramProposerConfig
 from specstream.model.transfer import to_device
+from specstream.speculation.policy.records import Candidate, Offer
 from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
+from specstream.speculation.proposers.candidate import Drafted, Task
 
-__all__ = ["Lookup", "NgramProposer"]
+__all__ = ["PROMPT_LOOKUP", "Lookup", "NgramProposer", "lookup_offer"]
 
 _BORDER = -1  # no token: a continuation stops here
 _WALK = 64  # places that are compared, the latest first
+
+
+# Evidence of a lookup: its first token's acceptance by support and length of the match, a later
+# token's by the length matched before it. A token at position i after a match of m tokens is as good
+# as the first one after a match of m + i: if it is reached at all, the match has grown by i.
+_EDGES = (2, 3, 4, 5, 7, 10, 16, 24)
+_BUCKET = [bisect_right(_EDGES, length) for length in range(_EDGES[-1] + 1)]
+_FIRST = (
+    (0.25, 0.6, 0.68, 0.73, 0.76, 0.85),
+    (0.2, 0.35, 0.5, 0.62, 0.68, 0.7),
+    (0.5, 0.8, 0.86, 0.88, 0.9, 0.93),
+)
+_LATER = (0.6, 0.62, 0.68, 0.74, 0.78, 0.82, 0.83, 0.88, 0.88)
+PROMPT_LOOKUP = Candidate(
+    "ngram", "prompt lookup", "none", priors=(*_FIRST[0], *_FIRST[1], *_FIRST[2], *_LATER)
+)
+
+
+def lookup_offer(tokens: Sequence[int], match: int, support: int) -> Offer:
+    """An offer of ``tokens`` after a match of that length."""
+    if not tokens:
+        return Offer(0)
+    width, longest = len(_FIRST[0]), _EDGES[-1]
+    first = support * width + min(_BUCKET[min(match, longest)], width - 1)
+    later = [len(_FIRST) * width + _BUCKET[min(match + i, longest)] for i in range(1, len(tokens))]
+    return Offer(len(tokens), (first, *later), ids=tokens)
 
 
 class Lookup(NamedTuple):
@@ -115,6 +144,7 @@ class NgramProposer:
     """
 
     name = "ngram"
+    candidate = PROMPT_LOOKUP
     capabilities = Capabilities()
 
     def __init__(self, config: NgramProposerConfig, device: torch.device) -> None:
@@ -124,10 +154,9 @@ class NgramProposer:
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
         """Up to ``num_tokens`` each; nothing where no suffix of ``min_ngram`` tokens is known."""
-        return [self._one(r, b) for r, b in zip(requests, budget, strict=True)]
-
-    def _one(self, request: SpecRequest, count: int) -> Proposal:
-        return self.proposal(self.look_up(request, count).tokens)
+        return [
+            self.proposal(self.look_up(r, b).tokens) for r, b in zip(requests, budget, strict=True)
+        ]
 
     def look_up(self, request: SpecRequest, count: int) -> Lookup:
         """What the request's text offers now, at most ``count`` or ``num_tokens``; in plain Python."""
@@ -138,6 +167,14 @@ class NgramProposer:
             self._indexes[request.slot] = index
         index.catch_up(request.token_ids)
         return index.continuation(count) if count > 0 else _NOTHING
+
+    def offer(self, request: SpecRequest, budget: int) -> Offer:
+        """What the text offers now."""
+        return lookup_offer(*self.look_up(request, budget))
+
+    def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
+        """Propose what was offered."""
+        return [Drafted(self.proposal(task.offer.ids[: task.count])) for task in tasks]
 
     def proposal(self, tokens: Sequence[int]) -> Proposal:
         """Found tokens as a proposal."""

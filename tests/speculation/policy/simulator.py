@@ -1,4 +1,4 @@
-"""A deterministic world for the controller: texts as acceptance processes, costs as functions.
+"""A deterministic world for the policy: texts as acceptance processes, costs as functions.
 
 A text is fixed before it is served, position by position: whether the draft would be right there and
 how sure it is, and what lookup would offer. So every policy meets the same text, and the only
@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from specstream.speculation.policy import Kind, Outcome, Outlook, Plan, RoundTimes
+from specstream.speculation.policy import Offer, Outcome, Outlook, Plan, RoundTimes
+from specstream.speculation.proposers.ngram import lookup_offer
 
-__all__ = ["Fixed", "Machine", "Policy", "Result", "Text", "Tried", "serve", "text"]
+__all__ = ["Chooser", "Fixed", "Machine", "Result", "Text", "Tried", "serve", "text"]
 
 
 @dataclass(frozen=True)
@@ -141,8 +142,8 @@ class Machine:
         return times.verify_ms + times.other_ms
 
 
-class Policy(Protocol):
-    """What the simulator serves a text with: the controller, or something simpler."""
+class Chooser(Protocol):
+    """What the simulator serves a text with: the policy, or something simpler."""
 
     def plan(self, outlooks: Sequence[Outlook]) -> list[Plan]: ...
 
@@ -154,12 +155,15 @@ class Policy(Protocol):
 class Fixed:
     """Always the same kind and number."""
 
-    def __init__(self, kind: Kind, num_tokens: int) -> None:
+    def __init__(self, kind: str, num_tokens: int) -> None:
         self._kind, self._num = kind, num_tokens
 
     def plan(self, outlooks: Sequence[Outlook]) -> list[Plan]:
         return [
-            Plan(self._kind, min(self._num, o.budget, o.lookup if self._kind == "ngram" else 99))
+            Plan(
+                self._kind,
+                min(self._num, o.budget, o.offers[self._kind].tokens if self._num else 0),
+            )
             for o in outlooks
         ]
 
@@ -205,7 +209,7 @@ class _Running:
 
 
 def serve(
-    policy: Policy, texts: Sequence[Text], machine: Machine, *, batch: int = 1, phrase: int = 0
+    policy: Chooser, texts: Sequence[Text], machine: Machine, *, batch: int = 1, phrase: int = 0
 ) -> Result:
     """Serve texts, ``batch`` side by side, and add up the true times."""
     result = Result(0.0, 0.0, 0, [])
@@ -224,7 +228,7 @@ def serve(
 
 
 def _step(
-    policy: Policy, running: list[_Running], machine: Machine, result: Result, phrase: int
+    policy: Chooser, running: list[_Running], machine: Machine, result: Result, phrase: int
 ) -> None:
     plans = policy.plan([_outlook(r, phrase) for r in running])
     drafts = _draft([(r, p) for r, p in zip(running, plans) if p.proposer == "draft"])
@@ -262,9 +266,9 @@ def _outlook(request: _Running, phrase: int) -> Outlook:
     match, offered, _ = text.offer[at]
     budget = len(text) - at - 1
     left = phrase - at if phrase > at else None
-    return Outlook(
-        request.id, text.greedy, budget, min(offered, budget), match, _behind(request), left
-    )
+    lookup = lookup_offer(range(min(offered, budget)), match, 0)
+    offers = {"draft": Offer(budget, behind=_behind(request)), "ngram": lookup}
+    return Outlook(request.id, text.greedy, budget, offers, left)
 
 
 def _draft(asked: list[tuple[_Running, Plan]]) -> dict[int, list[float]]:
@@ -291,7 +295,7 @@ def _draft(asked: list[tuple[_Running, Plan]]) -> dict[int, list[float]]:
 
 def _outcome(request: _Running, plan: Plan, confidences: list[float]) -> Outcome:
     at, text = request.at, request.text
-    match, offered, fit = text.offer[at]
+    _, offered, fit = text.offer[at]
     drafted = accepted = 0
     if plan.proposer == "ngram":
         drafted = min(plan.num_tokens, offered, len(text) - at - 1)
@@ -300,6 +304,7 @@ def _outcome(request: _Running, plan: Plan, confidences: list[float]) -> Outcome
         drafted = len(confidences)
         while accepted < drafted and text.right[at + accepted]:
             accepted += 1
-    judged = min(offered, accepted + 1)
+    judged = min(offered, len(text) - at - 1, accepted + 1)
     agreed = min(fit, judged)
-    return Outcome(request.id, plan, drafted, accepted, match, tuple(confidences), judged, agreed)
+    compared = {"ngram": (judged, agreed)}
+    return Outcome(request.id, plan, drafted, accepted, tuple(confidences), compared)

@@ -1,4 +1,4 @@
-"""The controller against every fixed choice, in a simulated world."""
+"""The policy against every fixed choice, in a simulated world."""
 
 from __future__ import annotations
 
@@ -8,36 +8,46 @@ from functools import cache
 
 import pytest
 
-from specstream.speculation.policy import Controller, Costs, Kind, Outcome, Outlook, RoundTimes
+from specstream.speculation.policy import (
+    Candidate,
+    Costs,
+    Offer,
+    Outcome,
+    Outlook,
+    Policy,
+    RoundTimes,
+)
+from specstream.speculation.policy.costs import DraftCosts
+from specstream.speculation.proposers.ngram import PROMPT_LOOKUP, lookup_offer
 from tests.speculation.policy.simulator import Fixed, Machine, Result, Text, serve, text
-
-ALL: frozenset[Kind] = frozenset({"draft", "ngram"})
 
 
 def costs(machine: Machine) -> Costs:
-    made = Costs()
-    made.seed(
-        machine.step,
+    made = Costs(
         {n: machine.target(n) for n in (1, 2, 5, 9, 17, 33, 65)},
-        draft_read_ms=machine.read,
-        draft_start_ms=machine.start,
         other_ms=machine.other,
         other_plain_ms=machine.other_plain,
         row_ms=machine.row,
     )
+    made.drafts["draft"] = DraftCosts(machine.step, machine.start, machine.read)
     return made
 
 
-def controller(
+def candidates(*names: str, stops: bool = True) -> list[Candidate]:
+    draft = Candidate("draft", "the draft model", stops=stops)
+    return [c for c in (draft, PROMPT_LOOKUP) if c.name in names]
+
+
+def policy(
     machine: Machine,
-    *,
-    kinds: frozenset[Kind] = ALL,
+    *names: str,
     max_tokens: int = 12,
-    interactive: bool = True,
-) -> Controller:
-    return Controller(
-        kinds=kinds, max_tokens=max_tokens, interactive=interactive, costs=costs(machine)
-    )
+    stops: bool = True,
+    known: Costs | None = None,
+) -> Policy:
+    """With the candidates of these names; none: with all."""
+    chosen = candidates(*(names or ("draft", "ngram")), stops=stops)
+    return Policy(chosen, known or costs(machine), max_tokens=max_tokens)
 
 
 def flat(tokens: int) -> float:
@@ -81,7 +91,7 @@ MACHINES: dict[str, Callable[[], Machine]] = {
     "slow draft": lambda: Machine(target=flat, step=1.2),
     "slow start": lambda: Machine(target=flat, step=0.4, start=0.5),
 }
-FIXED: list[tuple[Kind, int]] = [
+FIXED: list[tuple[str, int]] = [
     *(("draft", k) for k in range(1, 13)),
     *(("ngram", k) for k in (1, 2, 4, 8, 12)),
     ("off", 0),
@@ -98,9 +108,9 @@ def best_fixed(workload: str, machine: str) -> float:
 @cache
 def served(workload: str, machine: str, interactive: bool) -> tuple[Result, float]:
     made = MACHINES[machine]()
-    control = controller(made, interactive=interactive)
-    result = serve(control, WORKLOADS[workload](), made)
-    return result, control.explain().predicted_speedup
+    chooser = policy(made, stops=interactive)
+    result = serve(chooser, WORKLOADS[workload](), made)
+    return result, chooser.explain().predicted_speedup
 
 
 everywhere = pytest.mark.parametrize(
@@ -145,27 +155,27 @@ def test_a_passage_that_lookup_repeats_does_not_make_the_draft_seem_dear_elsewhe
     """Tokens come quickly there; where lookup finds nothing they don't, and a draft saves as many."""
     machine = Machine(target=flat, step=0.6)
     made = texts(8, 150, 0.7, repeats=0.6, run=30.0)
-    rounds = serve(controller(machine), made, machine).rounds
+    rounds = serve(policy(machine), made, machine).rounds
     elsewhere = [t for t in rounds[20:] if made[t.request].offer[t.at] == (0, 0, 0)]
     assert sum(t.plan.proposer == "off" for t in elsewhere) < 0.2 * len(elsewhere)
 
 
 def test_the_first_reply_already_speculates() -> None:
     machine = Machine(target=flat)
-    result = serve(controller(machine), texts(1, 40, 0.75), machine)
+    result = serve(policy(machine), texts(1, 40, 0.75), machine)
     assert [t.plan.proposer for t in result.rounds[:2]] == ["draft", "draft"]
     assert result.speedup > 1.5
 
 
 def test_the_second_request_starts_where_the_first_one_ended() -> None:
     machine = Machine(target=flat)
-    control = controller(machine)
+    chooser = policy(machine)
     good, bad = texts(2, 150, 0.9), texts(15, 100, 0.0, informative=False)
-    serve(control, good, machine)
-    sure = serve(control, texts(1, 12, 0.9), machine).rounds[0]
+    serve(chooser, good, machine)
+    sure = serve(chooser, texts(1, 12, 0.9), machine).rounds[0]
     assert sure.plan.proposer == "draft" and sure.drafted > 4
-    serve(control, bad, machine)
-    wary = serve(control, texts(1, 12, 0.0, informative=False), machine).rounds[0]
+    serve(chooser, bad, machine)
+    wary = serve(chooser, texts(1, 12, 0.0, informative=False), machine).rounds[0]
     assert wary.plan.proposer == "off"
 
 
@@ -173,33 +183,33 @@ def test_noise_and_stalls_do_not_upset_it() -> None:
     calm = MACHINES["weight-bound"]()
     rough = Machine(target=flat, noise=0.3, stalls=0.02, seed=7)
     made = WORKLOADS["dialogue"]()
-    steady = serve(controller(calm), made, calm).ms
-    control = controller(rough)
-    shaken = serve(control, made, rough)
+    steady = serve(policy(calm), made, calm).ms
+    chooser = policy(rough)
+    shaken = serve(chooser, made, rough)
     assert shaken.ms <= 1.03 * steady
-    assert control.explain().predicted_speedup == pytest.approx(shaken.speedup, rel=0.1)
+    assert chooser.explain().predicted_speedup == pytest.approx(shaken.speedup, rel=0.1)
 
 
 def test_follows_a_machine_that_changes() -> None:
-    """The draft's device slows down fivefold; the controller started from the old calibration."""
+    """The draft's device slows down fivefold; the policy started from the old calibration."""
     machine = Machine(target=flat)
-    control = controller(machine)
-    serve(control, WORKLOADS["dialogue"](), machine)
+    chooser = policy(machine)
+    serve(chooser, WORKLOADS["dialogue"](), machine)
     slowed = Machine(target=flat, step=5 * machine.step)
-    serve(control, WORKLOADS["dialogue"](), slowed)
-    settled = serve(control, WORKLOADS["dialogue"](), slowed)
+    serve(chooser, WORKLOADS["dialogue"](), slowed)
+    settled = serve(chooser, WORKLOADS["dialogue"](), slowed)
     best = min(serve(Fixed(*choice), WORKLOADS["dialogue"](), slowed).ms for choice in FIXED)
     assert settled.ms <= 1.05 * best
 
 
 def test_a_wrong_calibration_is_overcome() -> None:
     machine = Machine(target=flat)
-    made = Costs()
-    made.seed(0.9, {1: 2.0, 9: 3.6})  # three times too slow, and too steep
-    control = Controller(kinds=ALL, max_tokens=12, interactive=True, costs=made)
+    made = Costs({1: 2.0, 9: 3.6})  # too steep
+    made.drafts["draft"] = DraftCosts(0.9)  # three times too slow
+    chooser = policy(machine, known=made)
     workload = texts(12, 200, 0.85)
-    serve(control, workload, machine)
-    again = serve(control, workload, machine)
+    serve(chooser, workload, machine)
+    again = serve(chooser, workload, machine)
     best = min(serve(Fixed(*choice), workload, machine).ms for choice in FIXED)
     assert again.ms <= 1.05 * best
 
@@ -207,11 +217,11 @@ def test_a_wrong_calibration_is_overcome() -> None:
 def test_a_draft_that_was_timed_on_a_busy_machine_is_soon_used() -> None:
     """Ten times too slow, and nothing else amiss: the first tries say so, and are believed."""
     machine = Machine(target=flat)
-    made = Costs()
-    made.seed(10 * machine.step, {width: flat(width) for width in (1, 2, 5, 9)})
-    control = Controller(kinds=ALL, max_tokens=12, interactive=True, costs=made)
+    made = Costs({width: flat(width) for width in (1, 2, 5, 9)})
+    made.drafts["draft"] = DraftCosts(10 * machine.step)
+    chooser = policy(machine, known=made)
     workload = texts(4, 120, 0.85)
-    first = serve(control, workload, machine)
+    first = serve(chooser, workload, machine)
     best = min(serve(Fixed(*choice), workload, machine).ms for choice in FIXED)
     assert first.ms <= 1.3 * best
 
@@ -227,8 +237,8 @@ def test_the_first_phrase_comes_as_early_as_it_can(phrase: int) -> None:
     def machine() -> Machine:
         return Machine(target=flat, read=0.02)
 
-    early = spent(serve(controller(machine()), made, machine(), phrase=phrase))
-    throughput = spent(serve(controller(machine()), made, machine()))
+    early = spent(serve(policy(machine()), made, machine(), phrase=phrase))
+    throughput = spent(serve(policy(machine()), made, machine()))
     fixed = min(spent(serve(Fixed(*choice), made, machine())) for choice in FIXED)
     assert early < throughput
     assert early <= 1.02 * fixed
@@ -237,7 +247,7 @@ def test_the_first_phrase_comes_as_early_as_it_can(phrase: int) -> None:
 def test_nothing_is_read_for_a_phrase_that_is_nearly_over() -> None:
     machine = Machine(target=flat, read=0.02)
     made = texts(20, 12, 0.75, prompt=600)
-    result = serve(controller(machine), made, machine, phrase=5)
+    result = serve(policy(machine), made, machine, phrase=5)
     early = [t for t in result.rounds if t.at < 5]
     assert early and all(t.plan.proposer != "draft" for t in early)
 
@@ -245,20 +255,21 @@ def test_nothing_is_read_for_a_phrase_that_is_nearly_over() -> None:
 def test_no_draft_reads_a_long_prompt_for_a_short_reply() -> None:
     """It learns how long replies are, and whether they are worth the reading."""
     machine = Machine(target=flat, read=0.05)
-    control = controller(machine)
+    chooser = policy(machine)
     made = texts(60, 6, 0.75, prompt=600)
-    serve(control, made[:40], machine)
-    assert serve(control, made[40:], machine).speedup > 0.98
+    serve(chooser, made[:40], machine)
+    assert serve(chooser, made[40:], machine).speedup > 0.98
 
 
 def test_proposals_keep_to_the_budget_and_the_offer() -> None:
     machine = Machine(target=flat)
-    control = controller(machine)
-    serve(control, texts(2, 60, 0.9, repeats=0.4), machine)
+    chooser = policy(machine)
+    serve(chooser, texts(2, 60, 0.9, repeats=0.4), machine)
     for budget in range(5):
         for offer in range(4):
-            outlook = Outlook(99, True, budget, offer, min(offer, 1))
-            plan = control.plan([outlook])[0]
+            lookup = lookup_offer(range(offer), min(offer, 1), 0)
+            outlook = Outlook(99, True, budget, {"draft": Offer(budget), "ngram": lookup})
+            plan = chooser.plan([outlook])[0]
             limit = min(budget, offer) if plan.proposer == "ngram" else budget
             assert plan.num_tokens <= limit
             assert (plan.num_tokens == 0) == (plan.proposer == "off")
@@ -267,26 +278,26 @@ def test_proposals_keep_to_the_budget_and_the_offer() -> None:
 def test_kinds_that_are_not_allowed_are_not_used() -> None:
     machine = Machine(target=flat)
     made = texts(3, 80, 0.9, repeats=0.4)
-    for kinds in (frozenset[Kind](), frozenset[Kind]({"ngram"}), frozenset[Kind]({"draft"})):
-        result = serve(controller(machine, kinds=kinds), made, machine)
-        assert {t.plan.proposer for t in result.rounds} <= kinds | {"off"}
+    for names in ("nobody", "ngram", "draft"):
+        result = serve(policy(machine, names), made, machine)
+        assert {t.plan.proposer for t in result.rounds} <= {names, "off"}
 
 
 def test_a_draft_that_falls_silent_is_left_alone() -> None:
     machine = Machine(target=flat)
-    control = controller(machine)
+    chooser = policy(machine)
     kinds = []
     for _ in range(40):
-        plan = control.plan([Outlook(1, True, 50)])[0]
+        plan = chooser.plan([Outlook(1, True, 50, {"draft": Offer(50), "ngram": Offer(0)})])[0]
         kinds.append(plan.proposer)
-        control.observe(machine.round(0, 0, 1, 1, False), [Outcome(1, plan, 0, 0)])
+        chooser.observe(machine.round(0, 0, 1, 1, False), [Outcome(1, plan, 0, 0)])
     assert kinds.count("draft") == 3
 
 
 def test_the_same_world_gives_the_same_plans() -> None:
     def run() -> list[tuple[str, int, int]]:
         machine = Machine(target=flat, noise=0.2, seed=3)
-        result = serve(controller(machine), WORKLOADS["code"](), machine)
+        result = serve(policy(machine), WORKLOADS["code"](), machine)
         return [(t.plan.proposer, t.plan.num_tokens, t.drafted) for t in result.rounds]
 
     assert run() == run()
@@ -294,14 +305,14 @@ def test_the_same_world_gives_the_same_plans() -> None:
 
 def test_forgetting_keeps_nothing_of_a_request() -> None:
     machine = Machine(target=flat)
-    control = controller(machine)
-    serve(control, texts(5, 30, 0.7), machine)
-    assert not control._histories
-    control.forget(3)  # twice, or never seen: no matter
-    control.observe(RoundTimes(0, 0, 0, 3, 1, 1, 1), [])
-    assert control.plan([]) == []
+    chooser = policy(machine)
+    serve(chooser, texts(5, 30, 0.7), machine)
+    assert not chooser._requests
+    chooser.forget(3)  # twice, or never seen: no matter
+    chooser.observe(RoundTimes(0, 0, 0, 3, 1, 1, 1), [])
+    assert chooser.plan([]) == []
 
 
 def test_bad_values_are_refused() -> None:
     with pytest.raises(ValueError, match="max_tokens"):
-        Controller(kinds=ALL, max_tokens=0, interactive=True, costs=Costs())
+        policy(Machine(), max_tokens=0)

@@ -2,32 +2,26 @@ from __future__ import annotations
 
 import pytest
 
-from specstream.speculation.policy import Explanation, Kind
+from specstream.speculation.policy import Explanation
 from tests.speculation.policy.simulator import Machine, serve
-from tests.speculation.policy.test_controller import controller, flat, texts
+from tests.speculation.policy.test_controller import flat, policy, texts
 
 
-def explained(
-    machine: Machine, acceptance: float, kinds: frozenset[Kind], **more: object
-) -> Explanation:
-    control = controller(machine, kinds=kinds)
+def explained(machine: Machine, acceptance: float, name: str, **more: object) -> Explanation:
+    chooser = policy(machine, name)
     made = texts(3, 100, acceptance, informative=acceptance > 0.0, **more)
-    serve(control, made, machine)
-    return control.explain()
-
-
-DRAFT: frozenset[Kind] = frozenset({"draft"})
-LOOKUP: frozenset[Kind] = frozenset({"ngram"})
+    serve(chooser, made, machine)
+    return chooser.explain()
 
 
 def test_before_the_first_round() -> None:
-    found = controller(Machine(target=flat)).explain()
+    found = policy(Machine(target=flat)).explain()
     assert "no round yet" in found.words
     assert found.predicted_speedup == 1.0
 
 
 def test_a_good_pair() -> None:
-    found = explained(Machine(target=flat), 0.8, DRAFT)
+    found = explained(Machine(target=flat), 0.8, "draft")
     assert found.words.startswith("speculating with the draft model (")
     assert f"predicted {found.predicted_speedup:.2f}x" in found.words
     assert found.kind == "draft"
@@ -40,7 +34,7 @@ def test_a_good_pair() -> None:
 
 
 def test_prompt_lookup() -> None:
-    found = explained(Machine(target=flat), 0.0, LOOKUP, repeats=0.7, run=20.0)
+    found = explained(Machine(target=flat), 0.0, "ngram", repeats=0.7, run=20.0)
     assert "prompt lookup (" in found.words and found.kind == "ngram"
 
 
@@ -53,43 +47,43 @@ def test_prompt_lookup() -> None:
     ],
 )
 def test_why_not(step: float, acceptance: float, says: str) -> None:
-    found = explained(Machine(target=flat, step=step, noise=0.0), acceptance, DRAFT)
+    found = explained(Machine(target=flat, step=step, noise=0.0), acceptance, "draft")
     assert found.kind == "off"
     assert found.words.startswith("not speculating: ")
     assert says in found.words
 
 
 def test_lookup_that_finds_nothing() -> None:
-    found = explained(Machine(target=flat), 0.0, LOOKUP)
+    found = explained(Machine(target=flat), 0.0, "ngram")
     assert found.words == "not speculating: prompt lookup finds too little"
 
 
 def test_nobody_allowed() -> None:
-    assert "nobody may propose" in explained(Machine(target=flat), 0.9, frozenset()).words
+    assert "nobody may propose" in explained(Machine(target=flat), 0.9, "nobody").words
 
 
 def test_a_try_is_called_one() -> None:
     machine = Machine(target=flat)
-    control = controller(machine, kinds=DRAFT)
+    chooser = policy(machine, "draft")
     words = set()
-    observe = control.observe
+    observe = chooser.observe
 
     def listen(times: object, outcomes: object) -> None:
         observe(times, outcomes)  # type: ignore[arg-type]
-        words.add(control.explain().words.rpartition("; ")[2])
+        words.add(chooser.explain().words.rpartition("; ")[2])
 
-    control.observe = listen  # type: ignore[method-assign]
-    serve(control, texts(1, 120, 0.0, informative=False), machine)
+    chooser.observe = listen  # type: ignore[method-assign]
+    serve(chooser, texts(1, 120, 0.0, informative=False), machine)
     assert "probing" in words and len(words) > 1
 
 
 def test_of_one_request() -> None:
     machine = Machine(target=flat)
-    control = controller(machine)
-    kept = control.forget
-    control.forget = lambda request_id: None  # type: ignore[method-assign]
-    serve(control, [*texts(1, 200, 0.0, informative=False), *texts(1, 200, 0.9)], machine)
-    assert "not speculating" in control.explain(0).words
-    assert "speculating with the draft" in control.explain(1).words
+    chooser = policy(machine)
+    kept = chooser.forget
+    chooser.forget = lambda request_id: None  # type: ignore[method-assign]
+    serve(chooser, [*texts(1, 200, 0.0, informative=False), *texts(1, 200, 0.9)], machine)
+    assert "not speculating" in chooser.explain(0).words
+    assert "speculating with the draft" in chooser.explain(1).words
     kept(0)
-    assert control.explain(0) == control.explain()  # gone: all of late stands in
+    assert chooser.explain(0) == chooser.explain()  # gone: all of late stands in

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from specstream.speculation.policy import Controller, Kind
-from specstream.speculation.policy.rounds import Round
+from specstream.speculation.policy import Policy
+from specstream.speculation.policy.choice import Step
 from tests.speculation.policy.simulator import Machine, Text, Tried, serve, text
-from tests.speculation.policy.test_controller import controller, flat, steep, texts
+from tests.speculation.policy.test_controller import flat, policy, steep, texts
 
 MACHINES: dict[str, Callable[[], Machine]] = {
     "weight-bound": lambda: Machine(target=flat),
@@ -43,13 +43,13 @@ def loss(rounds: list[Tried], machine: Machine, start: int, end: int) -> float:
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("kind", ["draft", "ngram"])
 def test_a_hostile_proposer_costs_at_most_5_percent(
-    kind: Kind, machine: str, interactive: bool, warm: bool
+    kind: str, machine: str, interactive: bool, warm: bool
 ) -> None:
     made = MACHINES[machine]()
-    control = controller(made, kinds=frozenset({kind}), interactive=interactive)
+    chooser = policy(made, kind, stops=interactive)
     if warm:
-        serve(control, texts(3, 100, 0.8, repeats=0.5), made)
-    rounds = serve(control, [hostile(kind == "ngram", 9)], made).rounds
+        serve(chooser, texts(3, 100, 0.8, repeats=0.5), made)
+    rounds = serve(chooser, [hostile(kind == "ngram", 9)], made).rounds
     assert loss(rounds, made, 0, 32) <= 0.13
     assert loss(rounds, made, 32, LENGTH) <= 0.035
     assert loss(rounds, made, 0, LENGTH) <= 0.05
@@ -59,7 +59,7 @@ def test_many_short_replies_cost_no_more() -> None:
     """Nothing is tried anew with every request."""
     made = MACHINES["weight-bound"]()
     short = texts(60, 20, 0.0, informative=False, hostile_lookup=True)
-    result = serve(controller(made), short, made)
+    result = serve(policy(made), short, made)
     assert result.ms <= 1.05 * result.plain_ms
 
 
@@ -68,9 +68,9 @@ def returning(seed: int) -> Text:
     return text(900, seed, acceptance=lambda at: 0.0 if 200 <= at < 500 else 0.9, prompt=50)
 
 
-def recovery(control: Controller, machine: Machine) -> int:
+def recovery(chooser: Policy, machine: Machine) -> int:
     """Rounds from the return of acceptance until the draft is in steady use."""
-    after = [t for t in serve(control, [returning(5)], machine).rounds if t.at >= 500]
+    after = [t for t in serve(chooser, [returning(5)], machine).rounds if t.at >= 500]
     for index in range(len(after) - 5):
         if all(t.plan.proposer == "draft" for t in after[index : index + 5]):
             return index
@@ -81,26 +81,26 @@ def recovery(control: Controller, machine: Machine) -> int:
 @pytest.mark.parametrize("machine", ["weight-bound", "float32"])
 def test_returning_acceptance_is_noticed_within_32_rounds(machine: str, interactive: bool) -> None:
     made = MACHINES[machine]()
-    assert recovery(controller(made, interactive=interactive), made) <= 32
+    assert recovery(policy(made, stops=interactive), made) <= 32
 
 
 def test_a_controller_that_never_tries_again_would_fail_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Round, "probe", lambda *_: None)
+    monkeypatch.setattr(Step, "probe", lambda *_: None)
     made = MACHINES["weight-bound"]()
-    assert recovery(controller(made), made) > 32
+    assert recovery(policy(made), made) > 32
 
 
 def test_a_sudden_failure_in_a_good_text_is_contained() -> None:
     made = MACHINES["weight-bound"]()
-    rounds = serve(controller(made), [returning(5)], made).rounds
+    rounds = serve(policy(made), [returning(5)], made).rounds
     assert loss(rounds, made, 200, 500) <= 0.05
 
 
 def test_tries_are_spaced_and_bounded() -> None:
     made = MACHINES["weight-bound"]()
-    rounds = serve(controller(made, kinds=frozenset({"draft"})), [hostile(False, 3)], made).rounds
+    rounds = serve(policy(made, "draft"), [hostile(False, 3)], made).rounds
     tried = [index for index, t in enumerate(rounds) if t.drafted and index > 100]
     gaps = [b - a for a, b in zip(tried, tried[1:])]
     assert tried and min(gaps) >= 8 and max(gaps) <= 32
@@ -110,8 +110,8 @@ def test_tries_are_spaced_and_bounded() -> None:
 def test_a_wrong_lookup_needs_no_tries() -> None:
     """What lookup would have said is compared with the text whether or not it was asked."""
     made = MACHINES["weight-bound"]()
-    control = controller(made, kinds=frozenset({"ngram"}))
-    rounds = serve(control, [hostile(True, 3)], made).rounds
+    chooser = policy(made, "ngram")
+    rounds = serve(chooser, [hostile(True, 3)], made).rounds
     assert all(t.plan.proposer == "off" for t in rounds[100:])
     good = texts(2, 200, 0.0, repeats=0.7, run=20.0)
-    assert serve(control, good, made).speedup > 1.5
+    assert serve(chooser, good, made).speedup > 1.5

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from specstream.speculation.policy import Controller, Costs
+from specstream.speculation.policy import Costs, Policy
+from specstream.speculation.policy.costs import DraftCosts
 from tests.speculation.policy.simulator import Machine, serve
-from tests.speculation.policy.test_controller import ALL, WORKLOADS
+from tests.speculation.policy.test_controller import WORKLOADS, candidates
 
 # Weight-bound, with little around; and compiled, with a pass that is not much more than the rest.
 MACHINES: dict[str, Machine] = {
@@ -21,11 +22,11 @@ MACHINES: dict[str, Machine] = {
 }
 
 
-class Telling(Controller):
+class Telling(Policy):
     """Notes what it predicted for each request when that is over."""
 
     def __init__(self, costs: Costs) -> None:
-        super().__init__(kinds=ALL, max_tokens=12, interactive=True, costs=costs)
+        super().__init__(candidates("draft", "ngram"), costs, max_tokens=12)
         self.predicted: list[float] = []
 
     def forget(self, request_id: int) -> None:
@@ -35,24 +36,24 @@ class Telling(Controller):
 
 def calibrated(machine: Machine) -> Costs:
     """As an engine measures: passes alone and hot, the wider ones more so; and nothing of the rest."""
-    costs = Costs()
     width_ms = {n: machine.target(n) * (0.94 if n == 1 else 0.88) for n in (1, 2, 5, 9)}
-    costs.seed(0.85 * machine.step, width_ms, draft_read_ms=machine.read, row_ms=0.0)
+    costs = Costs(width_ms, row_ms=0.0)
+    costs.drafts["draft"] = DraftCosts(0.85 * machine.step, read_ms=machine.read)
     return costs
 
 
 def errors(machine: Machine, workload: str) -> list[float]:
     """Predicted by true speedup, less 1, of each reply but the first."""
-    control = Telling(calibrated(machine))
-    true = [serve(control, [text], machine).speedup for text in WORKLOADS[workload]()]
-    return [p / t - 1.0 for p, t in zip(control.predicted, true, strict=True)][1:]
+    chooser = Telling(calibrated(machine))
+    true = [serve(chooser, [text], machine).speedup for text in WORKLOADS[workload]()]
+    return [p / t - 1.0 for p, t in zip(chooser.predicted, true, strict=True)][1:]
 
 
 @pytest.mark.parametrize("planning", [0.05, 0.15])
 @pytest.mark.parametrize("workload", ["dialogue", "code", "rewriting"])
 @pytest.mark.parametrize("machine", MACHINES)
 def test_each_reply_within_10_percent(machine: str, workload: str, planning: float) -> None:
-    """What choosing costs is the controller's own: plain decoding doesn't have it."""
+    """What choosing costs is the policy's own: plain decoding doesn't have it."""
     made = errors(replace(MACHINES[machine], planning=planning), workload)
     assert abs(sum(made)) <= 0.06 * len(made)
     assert sum(map(abs, made)) <= 0.1 * len(made)

@@ -3,8 +3,11 @@ from __future__ import annotations
 import itertools
 import random
 
-from specstream.speculation.policy.draft_acceptance import DraftAcceptance, DraftHabits
-from specstream.speculation.policy.stopping import Confidence, Lockstep
+from specstream.speculation.policy import Candidate, Offer
+from specstream.speculation.policy.acceptance import Acceptance, RequestAcceptance
+from specstream.speculation.policy.stopping import Chain, Lockstep
+
+OFFER = Offer(10)
 
 # A draft that is either sure or not, independently from token to token.
 SURE, UNSURE = 0.96, 0.45
@@ -12,17 +15,21 @@ STANDS = {SURE: 0.95, UNSURE: 0.4}
 SHARE = 0.7  # of sure tokens
 
 
-def trained() -> DraftHabits:
+def trained() -> RequestAcceptance:
     rng = random.Random(10)
-    common = DraftAcceptance(greedy=True)
+    common = Acceptance(Candidate("draft", "the draft model", stops=True), greedy=True)
     for _ in range(600):
-        habits = DraftHabits(common)
+        acceptance = RequestAcceptance(common)
         says = [SURE if rng.random() < SHARE else UNSURE for _ in range(6)]
         accepted = 0
         while accepted < 6 and rng.random() < STANDS[says[accepted]]:
             accepted += 1
-        habits.observe(accepted, tuple(says), 6)
-    return DraftHabits(common)
+        acceptance.observe(Offer(6), accepted, 6, says)
+    return RequestAcceptance(common)
+
+
+def chain(acceptance: RequestAcceptance, lockstep: Lockstep) -> Chain:
+    return Chain(acceptance, lockstep, acceptance.survival(OFFER, 1)[0])
 
 
 def best_value(survival: float, depth: int, cost: float) -> float:
@@ -38,12 +45,12 @@ def best_value(survival: float, depth: int, cost: float) -> float:
 
 def test_looking_one_token_ahead_is_as_good_as_looking_ten() -> None:
     """What it loses against the dynamic program, over everything that a draft may say."""
-    habits = trained()
+    acceptance = trained()
     for cost in (0.1, 0.25, 0.4, 0.6):
         optimal = best_value(1.0, 0, cost)
         reached = 0.0
         for says in itertools.product((SURE, UNSURE), repeat=10):
-            go_on = Confidence(habits, Lockstep(cost, 0.0, [0.0]))
+            go_on = chain(acceptance, Lockstep(cost, 0.0, [0.0]))
             weight, survival = 1.0, 1.0
             for q in says:
                 weight *= SHARE if q == SURE else 1.0 - SHARE
@@ -56,34 +63,34 @@ def test_looking_one_token_ahead_is_as_good_as_looking_ten() -> None:
 
 
 def test_stops_sooner_where_tokens_cost_more() -> None:
-    habits = trained()
+    acceptance = trained()
     lengths = []
     for cost in (0.05, 0.2, 0.5, 0.9):
-        go_on = Confidence(habits, Lockstep(cost, 0.0, [0.0]))
+        go_on = chain(acceptance, Lockstep(cost, 0.0, [0.0]))
         lengths.append(next((k for k in range(60) if not go_on(SURE)), 60))
     assert lengths == sorted(lengths, reverse=True) and lengths[0] > lengths[-1]
 
 
 def test_a_token_it_was_unsure_of_ends_it() -> None:
-    go_on = Confidence(trained(), Lockstep(0.45, 0.0, [0.0]))
+    go_on = chain(trained(), Lockstep(0.45, 0.0, [0.0]))
     assert go_on(SURE)
     assert not go_on(UNSURE)
 
 
 def test_a_pass_is_paid_for_by_all_who_draft() -> None:
     """One request alone wouldn't make another pass; four would, and so do."""
-    habits = trained()
-    alone = Confidence(habits, Lockstep(1.5, 0.0, [0.0]))
+    acceptance = trained()
+    alone = chain(acceptance, Lockstep(1.5, 0.0, [0.0]))
     assert not alone(SURE)
     lockstep = Lockstep(1.5, 0.0, [0.0])
-    together = [Confidence(habits, lockstep) for _ in range(4)]
+    together = [chain(acceptance, lockstep) for _ in range(4)]
     assert all(go_on(SURE) for go_on in together)
 
 
 def test_when_the_others_have_stopped_it_stops_too() -> None:
-    habits = trained()
+    acceptance = trained()
     lockstep = Lockstep(1.2, 0.0, [0.0])
-    steady, *others = [Confidence(habits, lockstep) for _ in range(3)]
+    steady, *others = [chain(acceptance, lockstep) for _ in range(3)]
     assert steady(SURE)
     for other in others:
         for _ in range(4):
@@ -93,16 +100,16 @@ def test_when_the_others_have_stopped_it_stops_too() -> None:
 
 
 def test_a_pass_that_others_make_is_no_reason_to_draft_what_cannot_stand() -> None:
-    habits = trained()
+    acceptance = trained()
     lockstep = Lockstep(0.1, 0.0, [0.3])
-    sure, unsure = Confidence(habits, lockstep), Confidence(habits, lockstep)
+    sure, unsure = chain(acceptance, lockstep), chain(acceptance, lockstep)
     assert sure(SURE)
     assert not (unsure(UNSURE) and unsure(UNSURE))
 
 
 def test_a_full_pass_makes_tokens_dear() -> None:
     """The target's pass is cheap up to a width, and dear beyond it."""
-    habits = trained()
+    acceptance = trained()
     lockstep = Lockstep(0.0, 0.0, [0.01, 0.01, 0.99])
-    asked = [Confidence(habits, lockstep) for _ in range(5)]
+    asked = [chain(acceptance, lockstep) for _ in range(5)]
     assert [go_on(SURE) for go_on in asked] == [True, True, False, False, False]

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, cast
+
 import pytest
+import torch
 
 from specstream.engine.step import EngineCore
 from specstream.model.runner import ModelRunner
-from specstream.speculation.policy.records import Plan
+from specstream.speculation.policy import Candidate, Offer, Plan
+from specstream.speculation.proposal import Capabilities, Proposal, States
+from specstream.speculation.proposers.auto import StateAutoProposer
+from specstream.speculation.proposers.candidate import Drafted
 from specstream.types import SamplingParams
 from tests.choosers import (
     DRAFT,
@@ -52,7 +59,7 @@ def test_what_was_planned_is_proposed_all_kinds_in_one_step() -> None:
     assert [inbox.chunks[-1].drafted for _, inbox in asked] == [0] * 5
     core.step()
     drafted = [inbox.chunks[-1].drafted for _, inbox in asked]
-    offers = [outlook.lookup for outlook in script.outlooks]
+    offers = [outlook.offers["ngram"].tokens for outlook in script.outlooks]
     assert drafted == [3, min(2, offers[1]), 0, 5, min(9, offers[4])]
     _, outcomes = script.told[-1]
     assert [o.plan for o in outcomes] == plans
@@ -146,3 +153,43 @@ def test_a_fixed_width_bounds_the_proposals() -> None:
     run_until_idle(core)
     assert not inbox.errors
     assert max(chunk.drafted for chunk in inbox.chunks) == 7
+
+
+class Reading:
+    """A candidate that wants hidden states, and notes what it is given."""
+
+    name = "heads"
+    candidate = Candidate("heads", "the heads", "one")
+
+    def __init__(self, *layers: int) -> None:
+        self.capabilities = Capabilities(hidden_states=layers, trees=True)
+        self.seen: list[torch.Tensor] = []
+
+    def read(self, requests: object, states: Sequence[States]) -> None:
+        self.seen += [item.states for item in states]
+
+    def propose(self, requests: object, budget: object) -> list[Proposal]:
+        return []
+
+    def offer(self, request: object, budget: int) -> Offer:
+        return Offer(0)
+
+    def draft(self, tasks: object) -> list[Drafted]:
+        return []
+
+    def observe(self, requests: object, verdicts: object) -> None:
+        pass
+
+    def release(self, slot: int) -> None:
+        pass
+
+
+def test_each_candidate_reads_the_states_of_its_own_layers() -> None:
+    first, second = Reading(1, 3), Reading(2)
+    second.candidate = Candidate("more heads", "more heads", "one")
+    made: Any = StateAutoProposer(cast(Any, Dice()), [cast(Any, first), cast(Any, second)])
+    assert made.capabilities == Capabilities(hidden_states=(1, 2, 3), trees=True)
+    states = torch.arange(6.0).view(2, 3, 1)  # two tokens, three layers
+    made.read([], [States(0, states)])
+    assert torch.equal(first.seen[0], states[:, [0, 2]])
+    assert torch.equal(second.seen[0], states[:, [1]])

@@ -1,4 +1,4 @@
-"""What the controller learns from requests that want no proposals."""
+"""What the policy learns from requests that want no proposals."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from specstream.speculation.policy import Controller, RoundTimes
-from specstream.speculation.policy.costs import Costs
+from specstream.speculation.policy import Candidate, Costs, Policy, RoundTimes
 from tests.choosers import diced, greedy
 from tests.tiny import ask
 
@@ -42,9 +41,9 @@ def test_a_step_with_others_in_it_or_with_a_prompt_to_read_tells_nothing_of_the_
 @pytest.mark.parametrize("believed_ms", [2.0, 1.0, 3.0])
 def test_the_price_of_a_plain_round_is_learned(believed_ms: float) -> None:
     """Whatever a calibration said: a prediction would be as far off as that."""
-    costs = Costs()
-    costs.seed(0.4, {1: believed_ms, 9: believed_ms + 0.5}, other_ms=0.4, other_plain_ms=0.3)
-    control = Controller(kinds=frozenset({"draft"}), max_tokens=8, interactive=True, costs=costs)
+    widths = {1: believed_ms, 9: believed_ms + 0.5}
+    costs = Costs(widths, other_ms=0.4, other_plain_ms=0.3)
+    policy = Policy([Candidate("draft", "the draft model")], costs, max_tokens=8)
     plain = RoundTimes(
         draft_ms=0.0,
         draft_forwards=0,
@@ -56,11 +55,11 @@ def test_the_price_of_a_plain_round_is_learned(believed_ms: float) -> None:
         plan_ms=0.0,
     )
     for _ in range(8):
-        control.observe_aside(plain)
+        policy.observe(plain, [])
     if believed_ms != 2.0:  # learned from no later than that
         assert abs(costs.plain() - 2.3) < abs(believed_ms + 0.3 - 2.3)
     for _ in range(152):
-        control.observe_aside(plain)
+        policy.observe(plain, [])
     assert costs.plain() == pytest.approx(2.3, rel=0.03)
 
 

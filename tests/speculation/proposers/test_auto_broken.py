@@ -1,4 +1,4 @@
-"""A controller, or a proposer, that breaks costs speed and nothing else."""
+"""A policy, or a proposer, that breaks costs speed and nothing else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specstream.model.runner import ModelRunner
-from specstream.speculation.policy.records import Outcome, Plan, RoundTimes
+from specstream.speculation.policy import Outcome, Plan, RoundTimes
 from tests.choosers import (
     DRAFT,
     MODEL,
@@ -62,7 +62,7 @@ class Broken(Dice):
 
 @pytest.mark.parametrize("chance", [0.4, 1.0])
 @pytest.mark.parametrize("where", ["plan", "go on", "too few", "observe", "forget", "explain"])
-def test_a_broken_controller_costs_speed_and_nothing_else(
+def test_a_broken_policy_costs_speed_and_nothing_else(
     where: str, chance: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = Broken(where, chance)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specstream.engine.step import EngineCore
 from specstream.model.runner import ForwardInput, ModelRunner
-from specstream.speculation.policy.records import Plan
+from specstream.speculation.policy import Plan
 from specstream.speculation.proposal import StepTimes
 from specstream.types import SamplingParams
 from tests.choosers import (
@@ -50,11 +50,11 @@ def test_nothing_is_kept_of_requests_that_are_over() -> None:
     assert not made._rounds and not dice.known
     assert core.slots.kept == 2
     kept = {slot.id for slot in core.slots._kept.values()}
-    assert set(made._draft._sequences) <= kept
-    assert set(made._lookup._indexes) <= kept
+    assert set(made._candidates["draft"]._sequences) <= kept
+    assert set(made._candidates["ngram"]._indexes) <= kept
     for session in "stuv":
         core.slots.forget(session)
-    assert not made._draft._sequences and not made._lookup._indexes
+    assert not made._candidates["draft"]._sequences and not made._candidates["ngram"]._indexes
 
 
 def test_a_request_is_not_looked_up_after_it_is_over() -> None:
@@ -80,8 +80,12 @@ class Watched(TableRunner):
         core = self.core()
         proposer: Any = core.proposer
         for item in inputs:
-            (slot,) = (s for s, q in proposer._draft._sequences.items() if q.cache is item.cache)
-            state = proposer._draft._sequences[slot]
+            (slot,) = (
+                s
+                for s, q in proposer._candidates["draft"]._sequences.items()
+                if q.cache is item.cache
+            )
+            state = proposer._candidates["draft"]._sequences[slot]
             (request,) = (
                 r for r in core.scheduler.running if r.admitted and r.sequence.slot == slot
             )
@@ -109,7 +113,7 @@ def test_the_draft_never_goes_on_from_a_row_that_is_not_the_requests(
     watched.context_length = context
     dice = Dice(seed)
     made: Any = proposer_with(dice, watched, window=window)
-    made._draft._prefill_chunk = chunk
+    made._candidates["draft"]._prefill_chunk = chunk
     core = EngineCore(
         small_config(),
         table,
@@ -171,5 +175,5 @@ def test_a_history_that_lost_its_beginning_is_read_afresh_not_from_the_middle() 
     request, _ = ask(core, "xyz" * 33, greedy(12), session="s")  # 99 tokens
     core.step()
     core.step()
-    state = made._draft._sequences[request.sequence.slot]
+    state = made._candidates["draft"]._sequences[request.sequence.slot]
     assert request.prompt_length - state.start >= 31

@@ -1,4 +1,4 @@
-"""What the controller hears of the rounds that it planned, and when."""
+"""What the policy hears of the rounds that it planned, and when."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from torch import Tensor
 
 from specstream.engine.prefill import PrefillBudget
 from specstream.model.runner import ForwardInput, ModelRunner
-from specstream.speculation.policy.controller import Controller
-from specstream.speculation.policy.costs import Costs
-from specstream.speculation.policy.records import Outcome, Plan, RoundTimes
+from specstream.speculation.policy import Candidate, Costs, Outcome, Plan, Policy, RoundTimes
+from specstream.speculation.policy.costs import DraftCosts
 from specstream.speculation.proposal import StepTimes, Verdict
 from specstream.types import SamplingParams
 from tests.choosers import (
@@ -49,28 +48,28 @@ def test_lookup_is_compared_though_it_was_not_used() -> None:
             (request,) = (r for r, _ in asked if r.id == outcome.id)
             before = texts[outcome.id]
             ids = request.token_ids[len(before) :]
-            offer, match = brute_force(before, 1, 4)
+            offer = brute_force(before, 1, 4)
             outlook = outlooks[outcome.id]
-            assert (outcome.match, outlook.match) == (match, match)
+            lookup = outlook.offers["ngram"]
             most = 5  # of `proposer_with`
-            assert outlook.lookup == min(len(offer), outlook.budget, most)
+            assert lookup.tokens == min(len(offer), outlook.budget, most)
             if request.finish_reason is None:
-                offered = min(outlook.lookup, len(ids))
+                offered = min(lookup.tokens, len(ids))
                 agreed = sum(
                     1 for i in range(offered) if offer[: i + 1] == ids[: i + 1]
                 )  # a prefix, so counting prefixes that agree is its length
-                assert (outcome.offered, outcome.agreed) == (offered, agreed)
-            compared += outcome.offered > 0 and outcome.plan.proposer != "ngram"
+                assert outcome.compared.get("ngram", (0, 0)) == (offered, agreed)
+            compared += bool(outcome.compared) and outcome.plan.proposer != "ngram"
             used += outcome.plan.proposer == "ngram"
     assert compared > 10 and used > 10
 
 
-def brute_force(ids: list[int], shortest: int, longest: int) -> tuple[list[int], int]:
+def brute_force(ids: list[int], shortest: int, longest: int) -> list[int]:
     for n in range(longest, shortest - 1, -1):
         for at in range(len(ids) - 1, n - 1, -1):
             if len(ids) >= n and ids[at - n : at] == ids[-n:]:
-                return ids[at:], n
-    return [], 0
+                return ids[at:]
+    return []
 
 
 def test_confidences_are_those_of_the_proposed_tokens() -> None:
@@ -150,7 +149,7 @@ def test_the_clock_comes_after_the_verdicts_and_says_what_the_step_was() -> None
         return forward(inputs)
 
     core.target.forward = spy  # type: ignore[method-assign]
-    draft = core.proposer._draft._runner  # type: ignore[attr-defined]
+    draft = core.proposer._candidates["draft"]._runner  # type: ignore[attr-defined]
     core.step()
     while True:
         passes = draft.forwards
@@ -198,23 +197,23 @@ def test_a_step_that_reads_a_prompt_tells_outcomes_but_no_times(
 
 def test_outcomes_without_times_teach_acceptance_and_no_prices() -> None:
     """What the engine relies on when it says that a step had no rows."""
-    controller = Controller(
-        kinds=frozenset({"draft"}), max_tokens=4, interactive=False, costs=Costs()
-    )
-    costs = controller.costs
-    made: Any = proposer_with(controller, ModelRunner(DRAFT))
+    costs = Costs({1: 4.0, 9: 5.0})
+    costs.drafts["draft"] = DraftCosts(1.0)
+    policy = Policy([Candidate("draft", "the draft model")], costs, max_tokens=4)
+    made: Any = proposer_with(policy, ModelRunner(DRAFT))
     core = make_core(MODEL, TOKENIZER, made, eos_ids=())
     ask(core, "abab", greedy(400))
     core.step()
-    prices = [costs.verify(3.0), costs.draft(1), costs.other(), costs.other(False), costs.read(9)]
+    drafts = costs.drafts["draft"]
+    prices = [costs.verify(3.0), drafts.step, costs.other(), costs.other(False), drafts.read.value]
     rounds = 0
     told = made.clock
     made.clock = lambda times: told(replace(times, rows=0))
     while core.step() and rounds < 20:
         rounds += 1
-    after = [costs.verify(3.0), costs.draft(1), costs.other(), costs.other(False), costs.read(9)]
+    after = [costs.verify(3.0), drafts.step, costs.other(), costs.other(False), drafts.read.value]
     assert after == prices
-    words = controller.explain().words
+    words = policy.explain().words
     assert "no round yet" not in words, words
 
 
@@ -222,7 +221,7 @@ def test_a_step_that_only_catches_up_is_not_taken_for_overhead() -> None:
     """A draft that reads a long prompt in parts proposes nothing yet; that time is the draft's."""
     script = Script(*[[Plan("draft", 4)]] * 90)
     made: Any = proposer_with(script, ModelRunner(DRAFT))
-    made._draft._prefill_chunk = 16
+    made._candidates["draft"]._prefill_chunk = 16
     core = make_core(MODEL, TOKENIZER, made, eos_ids=())
     ask(core, "abc" * 30, greedy(30))
     core.step()
@@ -230,7 +229,7 @@ def test_a_step_that_only_catches_up_is_not_taken_for_overhead() -> None:
     while not script.told or not script.told[-1][1][0].drafted:
         core.step()
         times, (outcome,) = script.told[-1]
-        behind.append(script.outlooks[0].behind)
+        behind.append(script.outlooks[0].offers["draft"].behind)
         assert times.draft_ms > 0.0
         assert times.draft_read <= 16
         assert times.draft_read == 16 or outcome.drafted
@@ -241,7 +240,7 @@ def test_a_step_that_only_catches_up_is_not_taken_for_overhead() -> None:
 
 
 def test_a_draft_that_reads_in_small_parts_is_not_taken_for_mute() -> None:
-    """The controller gives up on a draft that says nothing round after round."""
+    """The policy gives up on a draft that says nothing round after round."""
     made = proposer_with(Steady(), ModelRunner(noisy_copy(MODEL, 0.0)), prefill_chunk=4)
     core = make_core(MODEL, TOKENIZER, made, eos_ids=())
     request, _ = ask(core, "abcdefghijklm" * 4, greedy(60))
@@ -270,8 +269,7 @@ def test_an_outcome_counts_the_agreeing_beginning_only() -> None:
         made.observe([text], [Verdict(len(tokens) - 1, tokens[-1], (), tokens)])
         made.clock(times)
         (outcome,) = dice.told[-1][1]
-        assert (outcome.offered, outcome.agreed) == (len(tokens), agreed)
-        assert outcome.match == 1
+        assert outcome.compared == {"ngram": (len(tokens), agreed)}
 
 
 def test_what_choosing_costs_is_told_apart() -> None:

@@ -87,7 +87,7 @@ def test_a_whole_round_waits_for_the_device_once(
         dice = Dice(1, kinds=["draft", "ngram", "off"])
         dice.stops = lambda: None
         proposer = proposer_with(dice, runner)
-        inner = proposer._draft
+        inner = proposer._candidates["draft"]
     else:
         inner = proposer = DraftModelProposer(DraftProposerConfig(), runner, frozenset())
     inner._looks = False

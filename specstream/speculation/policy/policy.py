@@ -1,0 +1,184 @@
+"""The policy: plans each round from what the rounds before cost and brought. No torch, no clock.
+
+Nothing here changes *what* is generated, only how fast: every proposal is verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specstream.speculation.policy.acceptance import Acceptance, Average, RequestAcceptance
+from specstream.speculation.policy.choice import Place, Step
+from specstream.speculation.policy.costs import Costs
+from specstream.speculation.policy.explain import Summary, explain
+from specstream.speculation.policy.probing import LossLimit, Track
+from specstream.speculation.policy.records import (
+    Candidate,
+    Explanation,
+    Outcome,
+    Outlook,
+    Plan,
+    RoundTimes,
+)
+
+__all__ = ["Policy"]
+
+_FAR = 1.5  # a round's measured time is clipped to this factor of the model's
+
+
+class _Request:
+    """One request: its candidates' records, its rate, and the latest choice."""
+
+    def __init__(self, common: Sequence[Acceptance], tokens: float, cost: float) -> None:
+        self.tracks = {a.candidate.name: Track(RequestAcceptance(a)) for a in common}
+        self.tokens = Average(tokens, 4.0, 16.0)
+        self.cost = Average(cost, 4.0, 16.0)
+        self.summary = Summary(self.tracks, 64)
+        self.committed = 0
+        self.place: Place | None = None
+
+
+class Policy:
+    """Chooses candidate and length by expected tokens per millisecond.
+
+    Call `plan` before a step and `observe` after it.
+
+    Args:
+        candidates: Who may propose; none: plain decoding.
+        costs: The cost model, seeded by a calibration.
+        max_tokens: The longest proposal.
+    """
+
+    def __init__(self, candidates: Sequence[Candidate], costs: Costs, *, max_tokens: int) -> None:
+        if max_tokens < 1:
+            raise ValueError("max_tokens must be at least 1")
+        self.costs = costs
+        self._candidates = {c.name: c for c in candidates}
+        self._max_tokens = max_tokens
+        self._common = {
+            greedy: [Acceptance(c, greedy) for c in candidates] for greedy in (True, False)
+        }
+        self._requests: dict[int, _Request] = {}
+        self._losses = LossLimit()
+        self._tokens, self._cost = Average(1.5, 2.0, 60.0), Average(1.1, 2.0, 60.0)  # per round
+        self._reply = Average(48.0, 1.0, 30.0)  # tokens of a whole reply
+        self._summary = Summary(self._candidates, 256)
+
+    def plan(self, outlooks: Sequence[Outlook]) -> list[Plan]:
+        """One plan per request for the step that is about to be made."""
+        if not outlooks:
+            return []
+        requests = [self._request(outlook) for outlook in outlooks]
+        places = [self._place(r, o) for r, o in zip(requests, outlooks, strict=True)]
+        plain_ms = self.costs.plain(len(places))
+        # Plain decoding is always available: its rate is the floor.
+        rate = sum(request.tokens.value / request.cost.value for request in requests)
+        worth = max(rate, float(len(places))) / plain_ms
+        candidates = list(self._candidates.values())
+        step = Step(places, candidates, self.costs, worth, self._max_tokens)
+        step.choose(self._losses.allows())
+        plans = step.plans()
+        step.probe(plans, self._losses, plain_ms)
+        return plans
+
+    def _request(self, outlook: Outlook) -> _Request:
+        request = self._requests.get(outlook.id)
+        if request is None:
+            common = self._common[outlook.greedy]
+            request = _Request(common, self._tokens.value, self._cost.value)
+            self._requests[outlook.id] = request
+        return request
+
+    def _place(self, request: _Request, outlook: Outlook) -> Place:
+        most, ahead = min(outlook.budget, self._max_tokens), outlook.budget + 1.0
+        ahead = min(ahead, self._reply.value)
+        if outlook.phrase_left is not None:
+            # The target's own token comes on top; what lies beyond the phrase is worth nothing yet.
+            most = min(most, outlook.phrase_left - 1)
+            ahead = min(ahead, outlook.phrase_left)
+        place = Place(outlook, most, request.tracks, max(1.0, ahead / request.tokens.value))
+        if request.place is not None:
+            place.option = request.place.option
+        request.place = place
+        for track in request.tracks.values():
+            track.idle += most > 0
+        return place
+
+    def observe(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> None:
+        """Learn from the step that followed the latest plans.
+
+        Without outcomes, the step was a plain one of requests that want no proposals.
+        """
+        proposed = sum(outcome.drafted for outcome in outcomes)
+        drafters = [o.plan.proposer for o in outcomes if o.drafted and self._drafts(o)]
+        # If several candidates draft in one step, their times can't be told apart.
+        asked = {o.plan.proposer for o in outcomes if self._drafts(o)}
+        drafter = asked.pop() if len(asked) == 1 else ""
+        self.costs.observe(times, proposed, drafter, len(drafters))
+        if not outcomes:
+            return
+        rows, plain_ms = len(outcomes), self.costs.plain(len(outcomes))
+        ms = self.costs.verify(rows + proposed, rows) + rows * self.costs.other(proposed > 0)
+        reading = 0.0
+        if drafter:
+            draft = self.costs.draft(drafter)
+            ms += draft.passes(times.draft_forwards if drafters else 0, max(len(drafters), 1))
+            reading = times.draft_read * draft.read.value / plain_ms
+        elif drafters:
+            ms += times.draft_ms
+        # A prompt is read once for a whole reply: no part of what later rounds cost.
+        cost, choosing = ms / plain_ms, min(times.plan_ms / plain_ms, 1.0)
+        spent = cost + reading + choosing
+        if times.rows == rows and times.tokens == rows + proposed:
+            seen = times.draft_ms + times.verify_ms + times.other_ms + times.plan_ms
+            spent = min(max(seen / plain_ms, spent / _FAR), spent * _FAR)
+        for outcome in outcomes:
+            self._observe_one(outcome, cost + choosing, spent, rows)
+        tokens = (sum(o.accepted for o in outcomes) + rows) / rows
+        self._losses.enter(cost - tokens if drafters else 0.0)
+
+    def _drafts(self, outcome: Outcome) -> bool:
+        candidate = self._candidates.get(outcome.plan.proposer)
+        return candidate is not None and candidate.passes != "none"
+
+    def _observe_one(self, outcome: Outcome, cost: float, spent: float, rows: int) -> None:
+        request = self._requests.get(outcome.id)
+        if request is None or request.place is None:
+            return
+        place, name = request.place, outcome.plan.proposer
+        offers, tokens = place.outlook.offers, outcome.accepted + 1.0
+        request.committed += outcome.accepted + 1
+        for compared, (count, agreed) in outcome.compared.items():
+            if count and compared in request.tracks:
+                request.tracks[compared].acceptance.observe(offers[compared], agreed, count)
+        if name in request.tracks and name not in outcome.compared:
+            track = request.tracks[name]
+            track.observe(outcome, offers[name], place.probing, self._max_tokens)
+        if place.most < 1:
+            return
+        # Where lookup finds nothing, a token saved is worth what it costs there, not what it costs in
+        # a passage that is being repeated. In a batch, time is everybody's.
+        if rows > 1 or name not in self._candidates or self._drafts(outcome):
+            for average, value in (
+                (request.tokens, tokens),
+                (self._tokens, tokens),
+                (request.cost, cost),
+                (self._cost, cost),
+            ):
+                average.learn(value)
+        for summary in (request.summary, self._summary):
+            summary.learn(outcome, spent, rows, place.probing)
+
+    def forget(self, request_id: int) -> None:
+        """The request is over; what it taught about all requests stays. Idempotent."""
+        request = self._requests.pop(request_id, None)
+        if request is not None and request.committed:
+            self._reply.learn(request.committed)
+            for track in request.tracks.values():
+                track.acceptance.close()
+
+    def explain(self, request_id: int | None = None) -> Explanation:
+        """Why it plans what it plans: for one request, or for all of late."""
+        request = self._requests.get(request_id) if request_id is not None else None
+        summary = request.summary if request is not None else self._summary
+        return explain(summary, self.costs, self._candidates)
