@@ -64,8 +64,8 @@ async def test_greedy_replies_are_those_of_eager_passes(
     monkeypatch.setenv("SPECSTREAM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(InductorPasses, "__call__", counted)
     monkeypatch.setattr(InductorPasses, "chain", counted_chain)
-    monkeypatch.setattr(build, "TARGET", CapturePlan((1, 5)))
-    monkeypatch.setattr(build, "DRAFT", CapturePlan((1,), chain_widths=(1,), chain_steps=3))
+    monkeypatch.setattr(build, "TARGET", CapturePlan((5,)))
+    monkeypatch.setattr(build, "DRAFT", CapturePlan((), chain_widths=(1,), chain_steps=3))
     draft = {"kind": "draft", "num_tokens": 4}
     eager = await replies(Engine.load(*pair, dtype="float32", proposer=draft))
     assert calls == {"pass": 0, "chain": 0}
