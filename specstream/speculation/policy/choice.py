@@ -163,8 +163,8 @@ class Step:
     def _widening(self, others: Sequence[float]) -> list[float]:
         """Entry k: what k tokens of one request add to the target pass, ms.
 
-        A first token is worth more than another request's second token, so the k-th token is priced as if
-        the first k tokens of each other request were in the pass already (``others[k - 1]`` in all).
+        A first token is worth more than another request's second token, so the k-th token is priced as
+        if the first k tokens of each other request were in the pass already (``others[k - 1]`` in all).
         """
         if self._rows == 1:
             return self._costs.widening(1, self._widest)
