@@ -132,7 +132,7 @@ class Packed(torch.Tensor):
     ) -> Any:
         if func is torch.ops.aten.detach.default:
             return args[0]
-        raise NotImplementedError(f"{func} on a packed weight")
+        raise AssertionError(f"{func} on a packed weight")
 
 
 @torch.inference_mode()

@@ -7,19 +7,14 @@ from specstream.speculation.policy.records import Offer, Outcome
 
 __all__ = ["LossLimit", "Track"]
 
-_DECAY, _LIMIT, _TRIES = (
-    0.96,
-    2.0,
-    0.3,
-)  # plain rounds: what may be lost of late; what tries may add
+_DECAY = 0.96  # of the balance, each round
+_LIMIT, _TRIES = 2.0, 0.3  # plain rounds: what may be lost of late; what tries may add
 _MOST_KEPT = 3.0  # plain rounds of gain that count against later losses
 _FIRST, _EARLY, _LONGEST = 2, 4, 16  # rounds between two tries
 _BOLD, _SHARE = 0.7, 0.025  # cost of an early try, in plain rounds; tries' share of the time
 _ALL_SHARE = 0.01  # the same for tries of all requests together
-_SILENCE, _CATCHING_UP = (
-    3,
-    64,
-)  # rounds without a proposal until a draft is mute; tokens that excuse it
+_SILENCE = 3  # rounds without a proposal until a draft is mute
+_CATCHING_UP = 64  # unread tokens that excuse a round without a proposal
 
 
 class LossLimit:
@@ -108,10 +103,8 @@ class Track:
             self.mute = self._silent >= _SILENCE
             return
         self._silent = self.idle = 0
-        acceptance, depth = (
-            self.acceptance,
-            outcome.drafted if outcome.depth is None else outcome.depth,
-        )
+        acceptance = self.acceptance
+        depth = outcome.drafted if outcome.depth is None else outcome.depth
         (believed,) = acceptance.survival(offer, 1)
         acceptance.observe(offer, outcome.accepted, depth, outcome.confidences)
         if not probing:

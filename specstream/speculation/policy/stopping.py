@@ -54,9 +54,8 @@ class Chain:
     """One request's chain, asked after each token with the probability that the draft gave to it.
 
     The chance that the next token is accepted falls from token to token, so looking one token ahead
-    suffices: go on while the token is worth more than it costs. A draft pass is paid by all chains
-        that go on with it;
-    once it will be made, joining costs only the row.
+    suffices: go on while the token is worth more than it costs. A draft pass is paid by all chains that
+    go on with it; once it will be made, joining costs only the row.
     """
 
     __slots__ = ("_acceptance", "_lockstep", "_survival", "depth", "hope")
