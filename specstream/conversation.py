@@ -42,6 +42,7 @@ class _Engine(Protocol[R_co]):
         *,
         reference: str = "",
         session: str | None = None,
+        speculate: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         **wrong: Never,
     ) -> AbstractAsyncContextManager[R_co]: ...
@@ -68,6 +69,7 @@ class Conversation(Generic[R]):
         params: SamplingParams | None = None,
         *,
         reference: str = "",
+        speculate: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         **wrong: Never,
     ) -> AsyncGenerator[R, None]:
@@ -77,6 +79,7 @@ class Conversation(Generic[R]):
             params,
             reference=reference,
             session=self._key,
+            speculate=speculate,
             chat_template_kwargs=chat_template_kwargs,
             **wrong,
         ) as generation:

@@ -126,7 +126,8 @@ class ScriptedEngine:
 
     The last reply repeats for ever. ``gate``, when given, returns an event that each chunk waits for
     (or None), so a test decides when the "model" writes. ``requests`` records the messages and
-    parameters of each request, ``template_kwargs`` its variables for the chat template.
+    parameters of each request, ``template_kwargs`` its variables for the chat template, ``speculated``
+    whether it asked for speculation.
     """
 
     def __init__(
@@ -139,6 +140,7 @@ class ScriptedEngine:
         self._gate = gate
         self.requests: list[tuple[list[Message], SamplingParams]] = []
         self.template_kwargs: list[dict[str, Any]] = []
+        self.speculated: list[bool] = []
         self.generations: list[ScriptedGeneration] = []
 
     async def __aenter__(self) -> ScriptedEngine:
@@ -162,6 +164,7 @@ class ScriptedEngine:
         """One scripted reply."""
         params = checked_params(params, wrong)
         self.template_kwargs.append(dict(chat_template_kwargs or {}))
+        self.speculated.append(speculate)
         asked: list[Message] = (
             [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         )

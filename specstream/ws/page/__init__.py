@@ -9,7 +9,7 @@ from importlib.resources import files
 __all__ = ["CONTENT_POLICY", "SUGGESTIONS", "page"]
 
 CONTENT_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:;"
+    "default-src 'none'; script-src 'unsafe-inline' blob:; style-src 'unsafe-inline'; img-src data:;"
     " connect-src 'self' ws: wss:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """What the page may load: nothing but itself and its WebSocket."""
@@ -43,5 +43,5 @@ def page(*, bundled: bool = False) -> str:
 
     html = read("page.html").replace("/*PAGE.CSS*/", read("page.css"))
     html = html.replace("<!--PAGE.HINT-->", hint)
-    scripts = ("page_face.js", "page_parts.js", "page.js")
+    scripts = ("page_face.js", "page_parts.js", "page_ears.js", "page_race.js", "page.js")
     return html.replace("/*PAGE.JS*/", "".join(map(read, scripts)))

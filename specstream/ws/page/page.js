@@ -3,7 +3,9 @@ const face = new Face();
 const transcript = new Transcript();
 const board = new Board();
 const figures = new Figures();
-const turn = { id: null, item: null, aloud: true, waiting: null, stopped: false, items: [] };
+const turn = { id: null, item: null, aloud: true, waiting: null, stopped: false, items: [], heard: "", asked: "" };
+const microphone = new Microphone((type, fields) => socket?.readyState === WebSocket.OPEN && send(type, fields));
+const race = new Race((type, fields) => send(type, fields));
 let socket = null;
 
 const send = (type, fields) => socket.send(JSON.stringify({ type, ...fields }));
@@ -14,16 +16,23 @@ const status = (kind, text) => {
 const ready = () => {
   $("send").disabled = socket?.readyState !== WebSocket.OPEN || !$("prompt").value.trim();
   $("stop").disabled = !turn.id && player.ahead <= 0.05;
+  $("race").disabled = $("send").disabled && !turn.asked;
+  $("race").disabled ||= race.running || turn.id !== null || socket?.readyState !== WebSocket.OPEN;
 };
 
 function ask(text) {
   transcript.user(text);
-  turn.aloud = $("aloud").checked;
-  for (const part of [player, face, board, figures]) part.reset();
+  prepare(text);
   const content = [{ type: "input_text", text }];
   send("conversation.item.create", { item: { type: "message", role: "user", content } });
   send("response.create", { response: { output_modalities: [turn.aloud ? "audio" : "text"] } });
   turn.id = "asked";
+}
+
+function prepare(text) {
+  turn.aloud = $("aloud").checked;
+  turn.asked = text;
+  for (const part of [player, face, board, figures]) part.reset();
 }
 
 /* Stop at once: what was not heard is also taken out of the server's memory of the conversation. */
@@ -44,7 +53,8 @@ function stop() {
 const handlers = {
   "session.created": () => {
     const events = ["avatar", "prompt", "report"];
-    send("session.update", { session: { type: "realtime", specstream: { events } } });
+    const session = { type: "realtime", specstream: { events } };
+    send("session.update", { session });
   },
   "session.updated": (event) => {
     if (event.session.output_modalities[0] === "text") {
@@ -53,6 +63,31 @@ const handlers = {
     }
     status("on", "ready");
     ready();
+  },
+  /* While a reply is heard, a sound only pauses it; words end it, and a cough lets it go on. */
+  "input_audio_buffer.speech_started": () => {
+    if (turn.id || player.ahead > 0.05) player.pause();
+    status("busy", "listening");
+  },
+  "input_audio_buffer.speech_stopped": () => status("busy", "understanding"),
+  "conversation.item.input_audio_transcription.delta": (event) => {
+    if (player.paused && event.delta.trim()) stop();
+    turn.heard += event.delta;
+    transcript.hear(turn.heard, false);
+  },
+  "conversation.item.input_audio_transcription.completed": (event) => {
+    const said = event.transcript.trim();
+    if (player.paused) said ? stop() : player.resume();
+    turn.heard = "";
+    transcript.hear(said, true);
+    if (said) prepare(said);
+    status("on", "ready");
+  },
+  "conversation.item.input_audio_transcription.failed": (event) => {
+    player.resume();
+    turn.heard = "";
+    transcript.hear("", true);
+    transcript.note(event.error?.message ?? "what was said could not be recognised");
   },
   "response.created": (event) => {
     turn.id = event.response.id;
@@ -136,6 +171,7 @@ function connect() {
   socket.onopen = () => (opened = true);
   socket.onmessage = ({ data }) => {
     const event = JSON.parse(data);
+    if (race.takes(event)) return;
     handlers[event.type]?.(event);
   };
   socket.onclose = async ({ code, reason }) => {
@@ -191,6 +227,25 @@ $("ask").addEventListener("submit", (event) => {
   ready();
 });
 $("stop").addEventListener("click", stop);
+$("race").addEventListener("click", () => {
+  if (player.ahead > 0.05) stop();
+  race.start($("prompt").value.trim() || turn.asked, $("aloud").checked);
+  ready();
+});
+$("mic").addEventListener("click", async () => {
+  player.wake();
+  if (microphone.on) {
+    microphone.stop();
+  } else {
+    try {
+      await microphone.start();
+    } catch (error) {
+      transcript.note(error.message);
+    }
+  }
+  $("mic").setAttribute("aria-pressed", String(microphone.on));
+  $("mic").textContent = microphone.on ? "Mute" : "Talk";
+});
 for (const button of document.querySelectorAll(".offers button"))
   button.addEventListener("click", () => offer(button.textContent));
 $("prompt").addEventListener("input", ready);

@@ -10,6 +10,7 @@ class Player {
   }
   reset() {
     for (const { node } of this.queue ?? []) node.stop();
+    this.resume();
     this.queue = [];
     this.next = 0; // when the audio that has come so far will have been played
     this.received = 0;
@@ -29,6 +30,15 @@ class Player {
     this.next += samples.length / RATE;
     this.received += samples.length;
   }
+  /* The context's clock stands still, and with it everything that goes by `position`. */
+  pause() {
+    this.paused = true;
+    this.context?.suspend();
+  }
+  resume() {
+    if (this.paused) this.context?.resume();
+    this.paused = false;
+  }
   get position() {
     if (!this.context || !this.queue.length) return this.heard;
     const now = this.context.currentTime - (this.context.outputLatency || 0);
@@ -46,7 +56,23 @@ class Player {
 class Transcript {
   user(text) {
     this.reply = null;
+    this.hearing = null;
     $("log").append(element("p", "you", text));
+    this.scroll();
+  }
+  /* What the person is saying, as far as the recogniser knows it; `whole` ends the turn. */
+  hear(text, whole) {
+    if (!text && !this.hearing) return;
+    if (!this.hearing) {
+      this.reply = null;
+      this.hearing = element("p", "you partial");
+      $("log").append(this.hearing);
+    }
+    if (text) this.hearing.textContent = text;
+    if (!whole) return void this.scroll();
+    this.hearing.classList.remove("partial");
+    if (!text) this.hearing.remove();
+    this.hearing = null;
     this.scroll();
   }
   clear() {
@@ -70,7 +96,14 @@ class Transcript {
     this.round = from.round;
     if (from.accepted > 0) span.className = this.runs % 2 ? "run" : "run b";
     span.title = `round ${from.round}: ${from.accepted} of ${from.drafted} proposed tokens accepted`;
-    this.spans.push({ span, end: from.chars[1] });
+    span.textContent = "";
+    let end = from.chars[0]; // the server counts code points
+    for (const word of text.match(/\s*\S+|\s+/g) ?? []) {
+      const part = element("span", "", word);
+      end += Array.from(word).length;
+      this.spans.push({ span: part, end });
+      span.append(part);
+    }
     this.reply.append(span);
     this.scroll();
   }
@@ -91,10 +124,11 @@ class Transcript {
     } else {
       this.reply?.classList.add("cut");
     }
-    if (note) {
-      $("log").append(element("p", status === "failed" ? "note bad" : "note", note));
-      this.scroll();
-    }
+    if (note) this.note(note, status === "failed");
+  }
+  note(text, bad = true) {
+    $("log").append(element("p", bad ? "note bad" : "note", text));
+    this.scroll();
   }
   finish() {
     for (const { span } of this.spans ?? []) span.classList.add("said");

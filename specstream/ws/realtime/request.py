@@ -29,6 +29,7 @@ class Replies(Protocol):
         messages: list[Message],
         params: SamplingParams,
         *,
+        speculate: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> AbstractAsyncContextManager[Any]:
         """A reply to ``messages``: an async iterator of `Chunk`, with ``cancel`` and ``report``."""
@@ -63,6 +64,7 @@ class ResponseRequest:
     voice: str | dict[str, str] = "default"
     metadata: dict[str, str] | None = None
     template_kwargs: dict[str, Any] = field(default_factory=dict)
+    speculate: bool = True
 
 
 @dataclass(frozen=True, slots=True)

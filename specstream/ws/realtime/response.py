@@ -101,7 +101,10 @@ class ResponseTurn:
         async with (
             context.out_of_band if self.out_of_band else nullcontext(),
             context.replies.reply(
-                request.messages, request.params, chat_template_kwargs=request.template_kwargs
+                request.messages,
+                request.params,
+                speculate=request.speculate,
+                chat_template_kwargs=request.template_kwargs,
             ) as generation,
         ):
             self._generation = generation

@@ -92,6 +92,7 @@ class RealtimeSession:
             voice=voice or session.audio.output.voice,
             metadata=asked.metadata,
             template_kwargs=own.chat_template_kwargs | asked.specstream.chat_template_kwargs,
+            speculate=asked.specstream.speculate,
         )
 
     def _as_dict(self) -> dict[str, Any]:

@@ -239,10 +239,14 @@ class ResponseAudio(Strict):
 
 
 class ResponseOwn(Strict):
-    """``response.specstream``: for this response only; its variables win over the session's."""
+    """``response.specstream``: for this response only; its variables win over the session's.
+
+    ``speculate`` false decodes without a proposer, to compare.
+    """
 
     sampling: Sampling = Sampling()
     chat_template_kwargs: TemplateKwargs = {}
+    speculate: bool = True
 
 
 class ResponseSettings(Strict):

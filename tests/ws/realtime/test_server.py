@@ -254,3 +254,12 @@ async def test_items_of_a_conversation_are_told() -> None:
         await wire.next()
         await wire.send("conversation.item.delete", item_id="a")
         assert (await wire.until("conversation.item.deleted"))["item_id"] == "a"
+
+
+async def test_a_response_may_be_decoded_without_speculation() -> None:
+    stand = Stand(ScriptedEngine(["fine."]))
+    async with stand.running(), stand.client() as wire:
+        for own in ({}, {"speculate": False}):
+            await wire.ask("Hi", output_modalities=["text"], specstream=own)
+            await wire.until("response.done")
+    assert stand.engine.speculated == [True, False]
