@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from specstream.pipeline.wording_rules import Vocabulary, each_digit, link, look_up, roman, rule
+from specstream.pipeline.wording_rules import (
+    Vocabulary,
+    each_digit,
+    link,
+    look_up,
+    plain_digit,
+    roman,
+    rule,
+)
 
 __all__ = ["german"]
 
@@ -41,6 +49,7 @@ _king = roman(lambda value: f"der {_ORDINALS[value]}")
 def german(language: str) -> Vocabulary:
     """German."""
     rules = (
+        rule(r"(?![0-9])\d", plain_digit),
         rule(_ADDRESS, link(_SIGNS)),
         rule(_PHONE, _digits),
         rule(r"(?<=\d)(?:\s?[–—]\s?|(?<!\d-\d)-)(?=\d+(?![\d-]*-\d))", " bis "),

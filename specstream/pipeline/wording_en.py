@@ -13,6 +13,7 @@ from specstream.pipeline.wording_rules import (
     each_digit,
     link,
     look_up,
+    plain_digit,
     roman,
     rule,
 )
@@ -141,6 +142,7 @@ _SCREEN = re.compile(r" (?:ratio|aspect|screen|display|format|mix|split|odds|sca
 # fmt: off
 _TABLE: tuple[tuple[str, str | Speak], ...] = (
     # said sign by sign or digit by digit
+    (r"(?![0-9])\d", plain_digit),
     (_ADDRESS, link(_SIGNS)),
     (_PHONE + _ALONE, _digits),
     (_FREE + _LONG_NUMBER + _ALONE, _digits),

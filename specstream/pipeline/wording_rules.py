@@ -12,7 +12,17 @@ from dataclasses import dataclass, field
 
 from specstream.pipeline.mapped import Edit
 
-__all__ = ["Rule", "Vocabulary", "each_digit", "link", "look_up", "put", "roman", "rule"]
+__all__ = [
+    "Rule",
+    "Vocabulary",
+    "each_digit",
+    "link",
+    "look_up",
+    "plain_digit",
+    "put",
+    "roman",
+    "rule",
+]
 
 Speak = Callable[[re.Match[str]], Iterator[Edit]]
 
@@ -90,6 +100,11 @@ def look_up(table: Mapping[str, str], group: str) -> Speak:
         yield Edit(start, end, " " * after_digit + table[found[group].strip(" .")])
 
     return speak
+
+
+def plain_digit(found: re.Match[str]) -> Iterator[Edit]:
+    """Digits of other scripts become those that the library knows."""
+    yield Edit(*found.span(), str(int(found[0])))
 
 
 _SIGN = re.compile(r"[^\w\s]|_|[a-zA-Z0-9]+")
