@@ -126,8 +126,8 @@ def test_parts_of_an_address_stand_for_themselves() -> None:
 def test_markdown_and_forms_map_to_what_was_written() -> None:
     assert words("It **costs $5** [here](u), 2–3 *kg*.") == [
         ("It", "It"), ("costs", "costs"), ("five", "$5"), ("dollars", "$5"), ("here", "here"),
-        ("two", "2"), ("to", "–"), ("three", "3"), ("kg", "kg"),
-    ] or dict(words("It **costs $5**."))["five"] == "$5"  # fmt: skip
+        ("two", "2"), ("to", "–"), ("three", "3 *kg"), ("kilograms", "3 *kg"),
+    ]  # fmt: skip
 
 
 def test_a_tag_inside_moves_along() -> None:
