@@ -23,8 +23,14 @@ __all__ = ["Wording", "wording_for"]
 
 _log = logging.getLogger("specstream.pipeline")
 _WORD = re.compile(r"\S+")
-_CANDIDATE = re.compile(r"[\d½¼¾²³]|[^\w\s,;:!?'\"()-]|[IVX]{2}|\b[A-Z]\b")
+_CANDIDATE = re.compile(r"[\d½¼¾²³⁰-₉]|[^\w\s,;:!?'\"()-]|[IVX]{2}|\b[A-Z]\b")
 """What a text must have at least one of to have a written form; full stops end abbreviations."""
+_MATH = re.compile(
+    r"\$\$.+?\$\$|\\\(.+?\\\)|\\\[.+?\\\]"
+    r"|(?<![\w$])\$(?![\s$])(?:(?!(?<![\\\w])[^\W\d_]{3})[^$\n])+?(?<!\s)\$(?!\d)",
+    re.DOTALL,
+)
+"""LaTeX, which the library reads; prices in a sentence have words between them."""
 _LONGEST_FORM = 8
 """Most words of one written form, as in ``Monday, March 4th, 2025, 5 p.m.``"""
 _LANGUAGES: dict[str, Callable[[str], Vocabulary]] = {"en": english, "de": german}
@@ -67,8 +73,14 @@ class Wording:
 
     def _read(self, text: Mapped) -> Mapped:
         for rule in self._rules:
-            text = text.edited(self._safely(rule.edits, text.text))
-        edits: list[Edit] = []
+            edits = self._safely(rule.edits, text.text)
+            if edits and ("$" in text.text or "\\" in text.text):
+                math = [Span(*found.span()) for found in _MATH.finditer(text.text)]
+                edits = [
+                    e for e in edits if not any(m.start < e.end and e.start < m.end for m in math)
+                ]
+            text = text.edited(edits)
+        edits = []
         for start, end in _pieces(text.text):
             found = self._safely(self._edits, text.text[start:end])
             edits += [Edit(start + edit.start, start + edit.end, edit.text) for edit in found]

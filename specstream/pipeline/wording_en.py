@@ -14,6 +14,7 @@ from specstream.pipeline.wording_rules import (
     link,
     look_up,
     plain_digit,
+    power,
     roman,
     rule,
 )
@@ -68,13 +69,16 @@ _CODE = (
     r"|[A-Z]{2}(?= \d{5}(?!\d))):? #?(?P<digits>0\d+|\d{3,})"
 )
 _LETTERS = r"(?!(?:CO2|SO2|NO2|O2|O3|N2|H2|CH4|NH3)\b)(?P<letters>[A-Z]{1,4})(?P<digits>\d{1,5})"
+_ISOTOPES = r"(?:U-23\d|C-1[1-4]|I-131|K-40)\b"  # the library takes "F-16" for fluorine
 _YEAR = r"(?:1[1-9]\d\d|20\d\d)"
 _YEAR_END = r"(?![\w-]|[.,]\d)"
 _NO_AMOUNT = r"(?! ?[%°$€£]| (?:[a-z]+s|km|m|kg|g|mm|cm|mi|people|men|women|children)\b)"
 _RANGE_BEGINS = r"(?:(?<=\d)|(?<=\d[ap]m)|(?<=\d [ap]m)|(?<=\d%))"
-_RANGE_ENDS = r"(?=[$€£]?(?:[1-9]\d*|0[.,]\d+)(?![\d-]*-\d))"
+_RANGE_ENDS = r"(?=[$€£]?(?:[1-9]\d*|0[.,]\d+)(?![\d-]*-\d|\d* ?=))"
 _UNITS = "lbs?|oz|ft|mi|min|mins|sec|secs|hr|hrs|yr|yrs|tbsp|tsp|gal"
 _EACH = "month|mo|year|yr|week|day|hour|hr|night|person|user|minute|kg|lb"
+_LONG = {"mo": "month", "yr": "year", "hr": "hour", "kg": "kilogram", "lb": "pound"}
+_PER = {f"/{each}": f"per {_LONG.get(each, each)}" for each in _EACH.split("|")}
 _NUMERAL = r"(?=[IVXLC]{2})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})"
 _KINGS = (
     "Henry|Louis|Charles|George|Edward|Richard|William|James|Elizabeth|Mary|Catherine|Paul|Pius|Leo"
@@ -141,14 +145,16 @@ _SCREEN = re.compile(r" (?:ratio|aspect|screen|display|format|mix|split|odds|sca
 
 # fmt: off
 _TABLE: tuple[tuple[str, str | Speak], ...] = (
+    (r"(?![0-9])\d|[₀-₉]", plain_digit),
+    (r"(?<=\d)[⁻⁰¹²³⁴-⁹]+", power),
     # said sign by sign or digit by digit
-    (r"(?![0-9])\d", plain_digit),
     (_ADDRESS, link(_SIGNS)),
     (_PHONE + _ALONE, _digits),
     (_FREE + _LONG_NUMBER + _ALONE, _digits),
     (_CODE + _ALONE, _digits),
     (r"\b(?i:call|dial|text) (?P<digits>[2-9]11|999|112|988)" + _ALONE, _digits),
     (r"(?<![\w.-])" + _LETTERS + _ALONE, _each),
+    (rf"\b(?!{_ISOTOPES})([A-Z])-(?=\d+{_ALONE})", r"\1 "),
     # dates and times
     (rf"\b(?P<day>{_DAY})\b(?= ?[-–] ?(?:{_DAY})\b)", look_up(_DAYS, "day")),
     (rf"(?<=day) ?[-–] ?(?=(?:{_DAY})\b)", " to "),
@@ -172,7 +178,7 @@ _TABLE: tuple[tuple[str, str | Speak], ...] = (
     (r"(?<![\w.,])\d+(?:\.\d+)?(?P<scale>M)(?!\w)", look_up(_SCALES, "scale")),
     (r"\b(?:US\$|USD ?)(?=\d)", "$"),
     (r"\b(EUR|GBP) ?(\d[\d,]*(?:\.\d+)?)", r"\2 \1"),
-    (rf"(?<=\d)/(?=(?:{_EACH})\b)", " per "),
+    (rf"(?<=\d)(?P<each>/(?:{_EACH}))\b", look_up(_PER, "each")),
     (r"(?<![\w.])(\d{1,2})['′’](\d{1,2})(?:[\"″”]|'')", r"\1 foot \2"),
     (r"(?<=\d )in\.(?=\s[a-z])", "inches"),
     (rf"(?<=\d )({_UNITS})\.(?=\s[a-z\d])", r"\1"),
@@ -189,6 +195,8 @@ _TABLE: tuple[tuple[str, str | Speak], ...] = (
     # signs and names
     (r"(?<=[\w)\]²³%]) (?P<sign>[+=×÷])(?= [\w(\[$€£-])", look_up(_OPERATORS, "sign")),
     (r"(?<=[\d)\]]) (?P<sign>[-−*/])(?= [\d(\[$€£])", look_up(_OPERATORS, "sign")),
+    (r"(?<=\d)-(?=\d+ ?=)", " minus "),
+    (r"(?<=\d)\$(?![\w$])", " dollars"),
     (r"\bv(?=\d+\.\d)", "version "),
     (r"\bNo\. ?(?=\d)", "number "),
     (r"\bp\. ?(?=\d)", "page "),
@@ -199,7 +207,8 @@ _TABLE: tuple[tuple[str, str | Speak], ...] = (
     (r"(?<![\w#&])#(?=[A-Za-z])", "hashtag "),
     (r"(?<=[A-Z])&(?=[A-Z])", " and "),
     (r"\bSt\.(?=\s+[A-Z][a-z])", "Saint"),
-    (r"\bSt\.(?=\s+[a-z\d])", "Street"),
+    (r"\bSt\.(?=\s+[a-z\d]|,)", "Street"),
+    (r"(?<=[a-z] )St\.(?=\s*$)", "Street."),
     (rf"\b(?:{_KINGS}) (?P<roman>{_NUMERAL}|V)\b", roman("the {}th".format)),
     (rf"\b(?:King|Queen|Pope) (?:{_KINGS}) (?P<roman>I)\b", roman("the {}th".format)),
     (rf"\b(?i:{_PARTS}) (?P<roman>{_NUMERAL})\b", roman(str)),

@@ -7,6 +7,7 @@ said one by one, into words. Rules run in order, each on what the one before lef
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -103,8 +104,13 @@ def look_up(table: Mapping[str, str], group: str) -> Speak:
 
 
 def plain_digit(found: re.Match[str]) -> Iterator[Edit]:
-    """Digits of other scripts become those that the library knows."""
-    yield Edit(*found.span(), str(int(found[0])))
+    """Digits of other scripts, and lowered ones, become those that the library knows."""
+    yield Edit(*found.span(), str(unicodedata.digit(found[0])))
+
+
+def power(found: re.Match[str]) -> Iterator[Edit]:
+    """A raised number, as in "10⁻³", becomes a power that the library knows."""
+    yield Edit(*found.span(), "^" + unicodedata.normalize("NFKC", found[0]).replace("\u2212", "-"))
 
 
 _SIGN = re.compile(r"[^\w\s]|_|[a-zA-Z0-9]+")

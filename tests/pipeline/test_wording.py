@@ -84,6 +84,25 @@ def test_plain_prose_is_left_alone(text: str) -> None:
     assert ENGLISH.read(phrase(text)).phrase == phrase(text)
 
 
+@pytest.mark.parametrize(
+    ("written", "heard"),
+    [
+        (r"So $x = 5$ and $y^2$ is 4.", "So x equals five and y squared is four."),
+        ("It costs $5, not 6$.", "It costs five dollars, not six dollars."),
+        ("An F-16, not U-235.", "An F sixteen, not uranium two hundred thirty-five."),
+        ("CO₂ is 10⁻³.", "C O two is ten to the power of minus three."),
+        ("5-3=2, in 1-on-1 talks.", "five minus three equals two, in one-on-one talks."),
+        ("He lives at 12 Main St.", "He lives at twelve Main Street."),
+        ("A 3-year-old, 5G and x86_64.", "A three-year-old, five G and x86_64."),
+        ("１２ or ५ of them", "twelve or five of them"),
+        ("(-3, 4) and ages 3-5-7", "(minus three, four) and ages three-five-seven"),
+        ("Is it 10:30 or 10:3?", "Is it ten thirty or ten to three?"),
+    ],
+)
+def test_traps(written: str, heard: str) -> None:
+    assert said(written) == heard
+
+
 def test_a_date_in_figures_follows_the_region() -> None:
     assert "March fourth" in said("On 3/4/2025.", "en-us")
     assert "April third" in said("On 3/4/2025.", "en-GB")
