@@ -200,24 +200,28 @@ def read_all(phrases: list[Phrase], readout: Readout = ENGLISH) -> list[tuple[st
 
 def test_any_chunking_is_read_alike() -> None:
     rng = random.Random(5)
-    for _ in range(400):
+    for _ in range(200):
         text = "".join(rng.choices(BITS, k=rng.randrange(1, 6)))
-        wanted = read_all(phrases_in(text, []))
-        for _ in range(5):
+        whole = phrases_in(text, [])
+        wanted = read_all(whole)
+        for number in range(10):
             cuts = sorted(rng.choices(range(len(text) + 1), k=rng.randrange(1, 20)))
-            assert read_all(phrases_in(text, cuts)) == wanted, text
+            pieces = phrases_in(text, cuts)
+            assert pieces == whole, text
+            if number == 0:  # reading is a function of the phrases, whatever was read before
+                assert read_all(pieces) == wanted
 
 
 def test_the_hard_sentence_in_every_chunking() -> None:
     text = "Dr. Smith paid $1,234.56 on 3/4/2025 at 5:30 p.m."
-    wanted = (
+    whole = phrases_in(text, [])
+    assert " ".join(word for word, _ in read_all(whole)) == (
         "Doctor Smith paid one thousand two hundred thirty-four dollars and fifty-six cents on"
         " March fourth, twenty twenty-five at five thirty p m."
     )
     for size in range(1, len(text)):
         for first in range(1, size + 1):
-            heard = read_all(phrases_in(text, list(range(first, len(text), size))))
-            assert " ".join(word for word, _ in heard) == wanted
+            assert phrases_in(text, list(range(first, len(text), size))) == whole
 
 
 def test_forms_are_whole_in_one_phrase_and_among_others() -> None:
@@ -345,7 +349,7 @@ def test_no_character_breaks_the_reading(caplog: pytest.LogCaptureFixture) -> No
     rng = random.Random(9)
     alphabet = "0123456789.,:/-–$€%°'\"()[]{}@#&*_~^=+<> \n\u00a0½²IVXLC ap.m.kgDr\ud7ff\u200d१"
     with caplog.at_level(logging.WARNING):
-        for _ in range(1500):
+        for _ in range(600):
             text = "".join(rng.choices(alphabet, k=rng.randrange(1, 60)))
             read_all([phrase(text)])
     assert not caplog.records
