@@ -23,6 +23,7 @@ __all__ = ["Wording", "wording_for"]
 
 _log = logging.getLogger("specstream.pipeline")
 _WORD = re.compile(r"\S+")
+_DIGIT = re.compile(r"\d|[₀-₉]")
 _CANDIDATE = re.compile(r"[\d½¼¾²³⁰-₉]|[^\w\s,;:!?'\"()-]|[IVX]{2}|\b[A-Z]\b")
 """What a text must have at least one of to have a written form; full stops end abbreviations."""
 _MATH = re.compile(
@@ -72,7 +73,10 @@ class Wording:
         return self._read(text)  # also if the end of ``before`` would now be read otherwise
 
     def _read(self, text: Mapped) -> Mapped:
+        digits = _DIGIT.search(text.text) is not None
         for rule in self._rules:
+            if rule.digits and not digits:
+                continue
             edits = self._safely(rule.edits, text.text)
             if edits and ("$" in text.text or "\\" in text.text):
                 math = [Span(*found.span()) for found in _MATH.finditer(text.text)]

@@ -144,11 +144,10 @@ _SCREEN = re.compile(r" (?:ratio|aspect|screen|display|format|mix|split|odds|sca
 
 
 # fmt: off
-_TABLE: tuple[tuple[str, str | Speak], ...] = (
+_NUMBERS: tuple[tuple[str, str | Speak], ...] = (
     (r"(?![0-9])\d|[₀-₉]", plain_digit),
     (r"(?<=\d)[⁻⁰¹²³⁴-⁹]+", power),
     # said sign by sign or digit by digit
-    (_ADDRESS, link(_SIGNS)),
     (_PHONE + _ALONE, _digits),
     (_FREE + _LONG_NUMBER + _ALONE, _digits),
     (_CODE + _ALONE, _digits),
@@ -156,12 +155,7 @@ _TABLE: tuple[tuple[str, str | Speak], ...] = (
     (r"(?<![\w.-])" + _LETTERS + _ALONE, _each),
     (rf"\b(?!{_ISOTOPES})([A-Z])-(?=\d+{_ALONE})", r"\1 "),
     # dates and times
-    (rf"\b(?P<day>{_DAY})\b(?= ?[-–] ?(?:{_DAY})\b)", look_up(_DAYS, "day")),
-    (rf"(?<=day) ?[-–] ?(?=(?:{_DAY})\b)", " to "),
-    (rf"(?<=day to )(?P<day>{_DAY})\b", look_up(_DAYS, "day")),
-    (rf"\b(?P<day>(?:{_DAY})\b\.?)(?=,? (?:{_SHORT_MONTH}|{_MONTH})\b)", look_up(_DAYS, "day")),
     (rf"\b(?P<month>(?:{_SHORT_MONTH})\b\.?)(?=\s\d)", look_up(_SHORT_MONTHS, "month")),
-    (rf"\b(?P<month>(?:{_SHORT_MONTH})\.)(?=\s*$)", look_up(_SHORT_MONTHS, "month")),
     (rf"(?<=\d )(?P<month>(?:{_SHORT_MONTH})\b\.?)(?=\s[\da-z]|,)", look_up(_SHORT_MONTHS, "month")),
     (r"(?<![\w/.-])(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)(?![\w/-]|[.]\d)", _date),
     (rf"{_FREE}(?P<a>{_YEAR})(?= ?[-–—] ?{_YEAR}{_YEAR_END}|[-–]\d\d{_YEAR_END})", _years),
@@ -192,8 +186,6 @@ _TABLE: tuple[tuple[str, str | Speak], ...] = (
     (r"(?<![\d/])(\d+) (?=\d{1,2}/\d{1,2}(?![\d/]))", r"\1 and "),
     (rf"{_RANGE_BEGINS}(?:\s?[–—]\s?|(?<!\d-\d)-){_RANGE_ENDS}", " to "),
     (r"(?<![\w:.])(\d{1,3}):(\d{1,3})(?=[\s.,;!?)]|$)(?! [ap]\.?m)", _ratio),
-    # signs and names
-    (r"(?<=[\w)\]²³%]) (?P<sign>[+=×÷])(?= [\w(\[$€£-])", look_up(_OPERATORS, "sign")),
     (r"(?<=[\d)\]]) (?P<sign>[-−*/])(?= [\d(\[$€£])", look_up(_OPERATORS, "sign")),
     (r"(?<=\d)-(?=\d+ ?=)", " minus "),
     (r"(?<=\d)\$(?![\w$])", " dollars"),
@@ -202,6 +194,15 @@ _TABLE: tuple[tuple[str, str | Speak], ...] = (
     (r"\bp\. ?(?=\d)", "page "),
     (r"§ ?(?=\d)", "section "),
     (r"(?<=\bBoeing )7(?=\d7\b)", "7 "),
+)
+_NAMES: tuple[tuple[str, str | Speak], ...] = (
+    # days and months, signs and names
+    (rf"\b(?P<day>{_DAY})\b(?= ?[-–] ?(?:{_DAY})\b)", look_up(_DAYS, "day")),
+    (rf"(?<=day) ?[-–] ?(?=(?:{_DAY})\b)", " to "),
+    (rf"(?<=day to )(?P<day>{_DAY})\b", look_up(_DAYS, "day")),
+    (rf"\b(?P<day>(?:{_DAY})\b\.?)(?=,? (?:{_SHORT_MONTH}|{_MONTH})\b)", look_up(_DAYS, "day")),
+    (rf"\b(?P<month>(?:{_SHORT_MONTH})\.)(?=\s*$)", look_up(_SHORT_MONTHS, "month")),
+    (r"(?<=[\w)\]²³%]) (?P<sign>[+=×÷])(?= [\w(\[$€£-])", look_up(_OPERATORS, "sign")),
     (r"(?<![\w@.])@(?=\w)", "at "),
     (r"(?<= )@(?= )", "at"),
     (r"(?<![\w#&])#(?=[A-Za-z])", "hashtag "),
@@ -223,9 +224,14 @@ _TABLE: tuple[tuple[str, str | Speak], ...] = (
 def english(language: str) -> Vocabulary:
     """English; in a tag such as ``"en-gb"`` 3/4/2025 is the third of April."""
     day_first = language.partition("-")[2].startswith(_DAY_FIRST)
-    date = rule(_SLASHED, partial(_date, day_first=day_first))
+    date = rule(_SLASHED, partial(_date, day_first=day_first), digits=True)
     return Vocabulary(
-        (date, *(rule(*row) for row in _TABLE)),
+        (
+            rule(_ADDRESS, link(_SIGNS)),
+            date,
+            *(rule(*row, digits=True) for row in _NUMBERS),
+            *(rule(*row) for row in _NAMES),
+        ),
         abbreviations={
             "Ave.": "Avenue", "Blvd.": "Boulevard", "Rd.": "Road", "Mt.": "Mount", "Gov.": "Governor",
             "Sen.": "Senator", "Rep.": "Representative", "Gen.": "General", "Col.": "Colonel",

@@ -30,10 +30,14 @@ Speak = Callable[[re.Match[str]], Iterator[Edit]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Where ``pattern`` is found, what ``speak`` yields for the match is read."""
+    """Where ``pattern`` is found, what ``speak`` yields for the match is read.
+
+    ``digits``: whether it can be found only in a text with a digit; saves looking for it elsewhere.
+    """
 
     pattern: re.Pattern[str]
     speak: Speak
+    digits: bool = False
 
     def edits(self, text: str) -> Iterator[Edit]:
         """The changes to ``text``, in order."""
@@ -57,9 +61,10 @@ class Vocabulary:
     )
 
 
-def rule(pattern: str, speak: str | Speak, *, flags: int = 0) -> Rule:
+def rule(pattern: str, speak: str | Speak, *, digits: bool = False) -> Rule:
     """A rule; a text is a template for `re.Match.expand`."""
-    return Rule(re.compile(pattern, flags), put(speak) if isinstance(speak, str) else speak)
+    made = put(speak) if isinstance(speak, str) else speak
+    return Rule(re.compile(pattern), made, digits)
 
 
 def put(template: str) -> Speak:
