@@ -148,7 +148,8 @@ class Phrase:
 class Mark:
     """A word, an IPA phoneme or a tag, at known samples.
 
-    ``chars`` are absolute offsets in the reply (for a phoneme: those of its word). A tag's span is
+    ``chars`` are absolute offsets in the reply (for a phoneme: those of its word). Several spoken
+    words may stand for one written form, such as "$5", and have the same ``chars``. A tag's span is
     empty: it sits at the first sample of the word that follows it (or at the end of the phrase).
     """
 

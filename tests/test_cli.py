@@ -239,6 +239,7 @@ def test_doctor_says_what_is_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--json"]) == 0
     found = last_json(capsys)
     assert found["models"] == {"target": "found", "draft": "found"}
+    assert "normt2s" in found
     voices = found["voice"]
     assert isinstance(voices, dict)
     assert voices["reference"] == "ready"

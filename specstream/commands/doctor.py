@@ -33,6 +33,11 @@ def _tell(args: argparse.Namespace) -> None:
     advice: list[str] = []
     for package in ("torch", "transformers", "websockets", "anyio", "pydantic", "soundfile"):
         found[package] = importlib.metadata.version(package)
+    try:
+        found["normt2s"] = importlib.metadata.version("normt2s")
+    except importlib.metadata.PackageNotFoundError:
+        found["normt2s"] = "missing"
+        advice.append("numbers and dates are left to the voice: pip install normt2s")
     found |= _torch_facts()
     found["models"] = {
         name: "found" if (Path(path) / "model.safetensors").is_file() else "missing"

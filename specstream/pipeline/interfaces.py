@@ -52,6 +52,8 @@ class VoiceCapabilities:
 
     ``streaming``: audio arrives while the phrase is still being synthesized. ``deterministic``: the same
     phrase always gives the same samples. ``words`` and ``phonemes``: those marks are given.
+    ``language``: the tag of the language that it speaks, such as ``"en-us"``; numbers, dates and other
+    written forms are given to it in words of that language. Empty: it is given them as written.
     """
 
     name: str
@@ -60,6 +62,7 @@ class VoiceCapabilities:
     deterministic: bool = False
     words: bool = False
     phonemes: bool = False
+    language: str = ""
 
 
 class SpeechSynthesizer(Protocol):
@@ -73,8 +76,9 @@ class SpeechSynthesizer(Protocol):
     def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
         """Speak ``phrase.spoken`` in buffers of at most about 60 ms.
 
-        Read the text as it is: Markdown is taken out before a voice is asked (see
-        `specstream.pipeline.spoken`), and the phrase's offsets count the text that is left.
+        Read the text as it is: Markdown is taken out and written forms are put into words before a
+        voice is asked (see `specstream.pipeline.spoken` and `VoiceCapabilities.language`), and the
+        phrase's offsets count the text that results.
 
         Sample positions of marks count from the phrase's first sample. Where the voice gives
         phonemes, their spans tile the phrase's audio: no gap, no overlap, pauses included. A phrase
@@ -133,7 +137,7 @@ class _FunctionVoice:
 
 
 def voice_from_function(
-    function: _Synthesis, sample_rate: int, *, name: str = "function"
+    function: _Synthesis, sample_rate: int, *, name: str = "function", language: str = ""
 ) -> SpeechSynthesizer:
     """Make a voice of a function from text to PCM (signed 16-bit little-endian mono).
 
@@ -145,13 +149,15 @@ def voice_from_function(
             overlap. If it returns an awaitable, that is awaited on the event loop.
         sample_rate: Samples a second of the PCM.
         name: The voice's name in capabilities and errors.
+        language: The language that it speaks, such as ``"en"``: numbers, dates and the like are then
+            given to it in words.
 
     Raises:
         ConfigError: the sample rate is not one of speech.
     """
     if not isinstance(sample_rate, int) or sample_rate < 1000:
         raise ConfigError(f"sample_rate must be a whole number of at least 1000, not {sample_rate}")
-    return _FunctionVoice(function, VoiceCapabilities(name, sample_rate))
+    return _FunctionVoice(function, VoiceCapabilities(name, sample_rate, language=language))
 
 
 class AvatarTrack(Protocol):

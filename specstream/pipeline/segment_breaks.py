@@ -22,7 +22,7 @@ _BREAK = re.compile(rf"\s+|[{_WIDE_MARKS}]{_CLOSED}\s*")
 _SOFT_BREAK = re.compile(
     rf"[,;:،؛]{_CLOSED}\s+|[{_WIDE_MARKS}]{_CLOSED}\s*|\s[–—-]+\s+|—(?!\d)|\n\s*"
 )
-_NUMBER = re.compile(r"[(+$€£¥₹#]*\d[\d.,:/()+–-]*")
+_NUMBER = re.compile(r"[(+−$€£¥₹#-]*\d[\d.,:/()+–-]*")
 _FINISHED = re.compile(
     rf"[{re.escape(OPENERS)}]*[^\W\d_]{{2,}}(?:['’-][^\W\d_]+)*{_CLOSED}[.!?…,;]+{_CLOSED}"
 )

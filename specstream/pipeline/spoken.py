@@ -1,17 +1,20 @@
 """Written to spoken text: without Markdown's marks, code as one word, emoji silent or by name.
 
-Each change records the written characters that it stands for, so a voice's marks can be mapped back.
+Numbers, dates and other written forms become words in `specstream.pipeline.wording`. Each change
+records the written characters that it stands for, so a voice's marks can be mapped back.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from specstream.errors import ConfigError
+from specstream.pipeline.mapped import Edit, Mapped
+from specstream.pipeline.wording import wording_for
 from specstream.types import Phrase, Span, Tag
 
 __all__ = ["LINE_START", "Place", "Reading", "Readout"]
@@ -32,7 +35,7 @@ _INLINE = re.compile(
     | !?\[(?P<label>[^\[\]\n]*)\](?:\((?:[^()\s]|\([^()\s]*\))*(?:\s+"[^"\n]*")?\)|\[[^\[\]\n]*\])
     | \[\^[^\[\]\s]+\]:?
     | (?P<bar>\|)
-    | (?<![\w*_`~])[*_`~]++(?=\S) | (?<=\S)(?<![*_`~])[*_`~]++(?!\w)
+    | (?<![\w*_`~])(?!~[$€£]?\d)[*_`~]++(?=\S) | (?<=\S)(?<![*_`~])[*_`~]++(?!\w)
     | (?<=[^\W\d_])\*\*(?=[^\W\d_])
     """,
     re.VERBOSE,
@@ -43,37 +46,32 @@ _JOINED = f"(?<=\u200d){_PICTURE}{_PARTS}*"
 _EMOJI = re.compile(
     f"[\U0001f1e6-\U0001f1ff]{{2}}|{_PICTURE}{_PARTS}*(?:{_JOINED})*|[\u20e3\ufe0f]"
 )
+_TAIL = 40  # characters
 _FLAG_A = 0x1F1E6  # the regional indicator for the letter A
 
 
 class Place(NamedTuple):
-    """The Markdown state at some place of a reply.
+    """The state of reading at some place of a reply.
 
     Attributes:
         fence: The mark that opened the block of code around it; empty outside of code.
         row: Whether it is in a table's row.
         fresh: Whether only white space stands before it on its line.
+        before: The end of the text before it, without Markdown, if a sentence goes on here.
     """
 
     fence: str = ""
     row: bool = False
     fresh: bool = True
+    before: str = ""
 
 
 LINE_START = Place()
 
 
-class _Edit(NamedTuple):
-    """``text`` is spoken instead of the written characters from ``start`` to ``end``."""
-
-    start: int
-    end: int
-    text: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A phrase as a voice is given it, and the Markdown state after it.
+    """A phrase as a voice is given it, and the state after it.
 
     ``sources`` has the written characters for each spoken one; empty if nothing was changed.
     """
@@ -86,13 +84,10 @@ class Reading:
         """The characters of the reply that ``chars`` of the spoken phrase stand for."""
         if not self.sources:
             return chars
-        origin, last = self.phrase.chars.start, len(self.sources) - 1
-        start, end = chars.start - origin, chars.end - origin
-        first, final = (self.sources[min(max(0, at), last)] for at in (start, end - 1))
-        if start >= end:  # between two characters: behind the first of them
-            edge = final.end if start > 0 else 0
-            return Span(origin + edge, origin + edge)
-        return Span(origin + first.start, origin + final.end)
+        origin, last = self.phrase.chars.start, len(self.sources)
+        start, end = (min(max(0, char - origin), last) for char in chars)
+        there = Mapped(self.phrase.text, self.sources).written(start, max(start, end))
+        return Span(origin + there.start, origin + there.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +95,13 @@ class Readout:
     """How a reply is read out.
 
     A link is read as its text, a table as its cells, headings, bullets, quotes and emphasis without
-    their marks.
+    their marks. Numbers, dates and other written forms are read in the words of ``language``.
 
     Attributes:
         code: Whether a block of code is read as the word "code", or not at all.
         emoji: Whether an emoji is not read, or read by its Unicode name.
+        language: A language tag such as ``"en-us"``; None stands for the voice's own. Forms of a
+            language without a `specstream.pipeline.wording.Wording` are left to the voice.
 
     Raises:
         ConfigError: an option has no such value.
@@ -112,43 +109,58 @@ class Readout:
 
     code: Literal["word", "silent"] = "word"
     emoji: Literal["silent", "name"] = "silent"
+    language: str | None = None
 
     def __post_init__(self) -> None:
         if self.code not in ("word", "silent"):
             raise ConfigError(f"code must be 'word' or 'silent', not {self.code!r}")
         if self.emoji not in ("silent", "name"):
             raise ConfigError(f"emoji must be 'silent' or 'name', not {self.emoji!r}")
+        if self.language is not None and not isinstance(self.language, str):
+            raise ConfigError(f"language must be a tag such as 'en-us', not {self.language!r}")
+
+    def for_language(self, language: str) -> Readout:
+        """The same in ``language``, unless a language is set; loads what is needed to read it."""
+        readout = self if self.language is not None else replace(self, language=language)
+        wording_for(readout.language or "")
+        return readout
 
     def read(self, phrase: Phrase, place: Place = LINE_START) -> Reading:
-        """``phrase`` as it is read out; ``place`` is the Markdown state before it."""
-        text, edits = phrase.spoken, list[_Edit]()
+        """``phrase`` as it is read out; ``place`` is the state before it."""
+        text, edits, before = phrase.spoken, list[Edit](), place.before
         for line in _LINE.finditer(text):
             place = self._line(text, Span(*line.span()), place, edits)
-        return _edited(phrase, place, edits) if edits else Reading(phrase, place)
+        read = Mapped(text).edited(edits)
+        wording = wording_for(self.language or "")
+        if wording is not None:
+            goes_on = phrase.reason not in ("sentence", "end")
+            place = place._replace(before=_tail(before + read.text) if goes_on else "")
+            read = wording.read(read, before)
+        return _reading(phrase, place, read)
 
-    def _line(self, text: str, line: Span, place: Place, edits: list[_Edit]) -> Place:
+    def _line(self, text: str, line: Span, place: Place, edits: list[Edit]) -> Place:
         """Read a line, or a part of one; returns where that ends."""
         fresh = text[line.end - 1] == "\n" or (place.fresh and text[slice(*line)].isspace())
         fence = _FENCE.match(text, *line) if place.fresh else None
         if place.fence:
-            first = edits.pop() if edits and edits[-1].end == line.start else _Edit(*line, " ")
+            first = edits.pop() if edits and edits[-1].end == line.start else Edit(*line, " ")
             edits.append(first._replace(end=line.end))  # the word stands for all of the block
             closed = fence is not None and not fence[2].strip() and fence[1].startswith(place.fence)
             return Place("" if closed else place.fence, fresh=fresh)
         if fence is not None and "`" not in fence[2]:
             word = " code. " if self.code == "word" else " "
-            edits.append(_Edit(fence.start(1), line.end, word))
+            edits.append(Edit(fence.start(1), line.end, word))
             return Place(fence[1], fresh=fresh)
         at, row = line.start, place.row
         if place.fresh:
             row = text[slice(*line)].lstrip().startswith("|")
             if opening := _OPENING.match(text, *line):
                 at = opening.end()
-                edits.append(_Edit(line.start, at))
+                edits.append(Edit(line.start, at))
         edits += self._inline(text, at, line.end, row=row)
         return Place(row=row and not fresh, fresh=fresh)
 
-    def _inline(self, text: str, start: int, end: int, *, row: bool) -> Iterator[_Edit]:
+    def _inline(self, text: str, start: int, end: int, *, row: bool) -> Iterator[Edit]:
         first = end - len(text[start:end].lstrip(" \t|"))
         last = start + len(text[start:end].rstrip(" \t|\n"))
         at = start
@@ -157,20 +169,25 @@ class Readout:
             at = found.end()
             inner = found.span("code") if found["code"] else found.span("label")
             if inner[0] >= 0:
-                yield _Edit(found.start(), inner[0])
+                yield Edit(found.start(), inner[0])
                 if not found["code"]:
                     yield from self._inline(text, *inner, row=False)
-                yield _Edit(inner[1], at)
+                yield Edit(inner[1], at)
             elif found["bar"]:
                 between = row and first < found.start() and at < last  # two cells
-                yield _Edit(at - 1, at, ", " if between else " ")
+                yield Edit(at - 1, at, ", " if between else " ")
             else:
-                yield _Edit(found.start(), at)
+                yield Edit(found.start(), at)
         yield from self._pictures(text, at, end)
 
-    def _pictures(self, text: str, start: int, end: int) -> Iterator[_Edit]:
+    def _pictures(self, text: str, start: int, end: int) -> Iterator[Edit]:
         for found in _EMOJI.finditer(text, start, end):
-            yield _Edit(*found.span(), f" {_name(found[0])} " if self.emoji == "name" else " ")
+            yield Edit(*found.span(), f" {_name(found[0])} " if self.emoji == "name" else " ")
+
+
+def _tail(text: str) -> str:
+    """The last words of a text."""
+    return text if len(text) <= _TAIL else text[-_TAIL:].partition(" ")[2]
 
 
 def _name(emoji: str) -> str:
@@ -181,20 +198,17 @@ def _name(emoji: str) -> str:
     return " ".join(unicodedata.name(char, "").lower().removesuffix(" sign") for char in pictures)
 
 
-def _edited(phrase: Phrase, place: Place, edits: Sequence[_Edit]) -> Reading:
+def _reading(phrase: Phrase, place: Place, read: Mapped) -> Reading:
     """The phrase with other text; its offsets are those of that text, its tags move along."""
-    text, at, sources = "", 0, list[Span]()
-    for edit in [*edits, _Edit(len(phrase.text), len(phrase.text))]:
-        sources += [Span(i, i + 1) for i in range(at, edit.start)]
-        sources += [Span(edit.start, edit.end)] * len(edit.text)
-        text += phrase.text[at : edit.start] + edit.text
-        at = edit.end
-    origin, moved = phrase.chars.start, list[Tag]()
+    if not read.sources:
+        return Reading(phrase, place)
+    text, origin, moved = read.text, phrase.chars.start, list[Tag]()
     for tag in phrase.tags:
         start, end = tag.chars.start - origin, tag.chars.end - origin
-        if (start, start + 1) in sources and (end - 1, end) in sources:  # not inside code
-            now = origin + sources.index(Span(start, start + 1))
-            moved.append(replace(tag, chars=Span(now, now + end - start)))
+        if (start, start + 1) in read.sources and (end - 1, end) in read.sources:  # not inside code
+            now = read.sources.index(Span(start, start + 1))
+            text = text[:now] + phrase.text[start:end] + text[now + end - start :]
+            moved.append(replace(tag, chars=Span(origin + now, origin + now + end - start)))
     chars = Span(origin, origin + len(text))
     spoken = replace(phrase, text=text, chars=chars, tags=tuple(moved))
-    return Reading(spoken, place, tuple(sources))
+    return Reading(spoken, place, read.sources)

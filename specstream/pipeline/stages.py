@@ -95,15 +95,15 @@ class SegmentStage:
 class VoiceStage:
     """`Phrase` to `Speech`: puts a voice's buffers on the turn's sample clock, tags among them.
 
-    The voice is given each phrase as ``readout`` reads it; the marks are mapped back to the reply's
-    characters.
+    The voice is given each phrase as ``readout`` reads it, in the voice's own language unless
+    ``readout`` names one; the marks are mapped back to the reply's characters.
     """
 
     name = "voice"
 
     def __init__(self, voice: SpeechSynthesizer, readout: Readout = Readout()) -> None:  # noqa: B008
         self._voice = voice
-        self._readout = readout
+        self._readout = readout.for_language(voice.capabilities.language)
         self._rate = voice.capabilities.sample_rate
         check_rate(self._rate, f"voice {voice.capabilities.name!r}")
 

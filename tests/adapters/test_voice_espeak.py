@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from specstream.errors import AdapterFailed, AdapterUnavailable
-from specstream.types import PAUSE, Phrase, Span, SpeechBuffer
+from specstream.pipeline.stages import VoiceStage
+from specstream.types import PAUSE, Phrase, Span, Speech, SpeechBuffer
 from specstream_adapters.voice import EspeakVoice, espeak, espeak_library
 from specstream_adapters.voice.espeak_library import EspeakLibrary, LibraryEvent, Sink
+from tests.standins import feed
 
 LONG = "This sentence goes on for a while, so that there is something left to stop."
 
@@ -39,10 +41,35 @@ def library() -> EspeakLibrary:
 async def test_capabilities(library: EspeakLibrary) -> None:
     facts = EspeakVoice(voice="de").capabilities
     assert (facts.name, facts.sample_rate) == ("espeak:de", library.sample_rate)
+    assert facts.language == "de"
+    assert EspeakVoice(voice="en-gb+f3").capabilities.language == "en-gb"
     assert facts.streaming
     assert facts.words
     assert facts.phonemes
     assert not facts.deterministic
+
+
+async def test_words_of_written_forms_are_marked_where_they_are_written(
+    library: EspeakLibrary,
+) -> None:
+    pytest.importorskip("normt2s")
+    text = "It is $5.50, or call (555) 123-4567 now."
+    spoken = await feed(VoiceStage(EspeakVoice()), [phrase(text)])
+    marks = [mark for piece in spoken if isinstance(piece, Speech) for mark in piece.marks]
+    found = [(m.text, text[slice(*m.chars)]) for m in marks if m.kind == "word"]
+    money = [(word, "$5.50") for word in "five dollars and fifty cents".split()]
+    digits = zip(
+        "five five five one two three four five six seven".split(), "5551234567", strict=True
+    )
+    assert found == [
+        ("It", "It"),
+        ("is", "is"),
+        *money,
+        ("or", "or"),
+        ("call", "call"),
+        *digits,
+        ("now", "now"),
+    ]
 
 
 def test_unknown_voices_are_refused_with_advice(library: EspeakLibrary) -> None:

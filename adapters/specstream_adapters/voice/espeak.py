@@ -55,8 +55,14 @@ class EspeakVoice:
         self._settings = (voice, rate_wpm, pitch)
         self._worker = shared_worker()
         self._worker.call(lambda library: library.choose(*self._settings))
-        rate, marks = self._worker.library.sample_rate, {"words": True, "phonemes": True}
-        self.capabilities = VoiceCapabilities(f"espeak:{voice}", rate, streaming=True, **marks)
+        self.capabilities = VoiceCapabilities(
+            f"espeak:{voice}",
+            self._worker.library.sample_rate,
+            streaming=True,
+            words=True,
+            phonemes=True,
+            language=voice.partition("+")[0],
+        )
         self._speaking: weakref.WeakSet[_Piece] = weakref.WeakSet()
         self._closed = False
 

@@ -77,7 +77,13 @@ class ReferenceVoice:
         self._pitch, self._seed = pitch_hz, seed
         self._closed = False
         self.capabilities = VoiceCapabilities(
-            "reference", sample_rate, streaming=True, deterministic=True, words=True, phonemes=True
+            "reference",
+            sample_rate,
+            streaming=True,
+            deterministic=True,
+            words=True,
+            phonemes=True,
+            language="en",
         )
 
     async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Sequence
@@ -135,12 +136,15 @@ class SpokenTrack:
 
         It ends right behind the last word that was heard completely, with its punctuation.
         """
-        heard = [word.chars.end for word in self._words if word.samples.end <= samples]
+        unheard = [word.chars.start for word in self._words if word.samples.end > samples]
+        # Several spoken words may stand for one written form, as for "$5": all must be heard.
+        whole = min(unheard, default=math.inf)
+        ends = [word.chars.end for word in self._words if word.samples.end <= samples]
+        heard = [end for end in ends if end <= whole]
         if not heard:
             return 0
         end = min(max(heard), len(text))
         # Words that an earlier cut removed from the text are still in the list.
-        unheard = [word.chars.start for word in self._words if word.samples.end > samples]
         limit = min([len(text), *(start for start in unheard if start >= end)])
         while end < limit and not (text[end].isspace() or text[end] == "["):
             end += 1

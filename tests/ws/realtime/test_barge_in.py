@@ -83,6 +83,24 @@ def test_marks_beyond_the_text_cut_nothing_that_is_not_there() -> None:
     assert [track.cut("a b", at) for at in (0, 20, 60)] == [0, 1, 3]
 
 
+def test_a_form_that_is_several_words_is_heard_with_the_last_of_them() -> None:
+    text = "It is $5.50, (555) now."
+    spoken = [("It", 0, 2), ("is", 3, 5), *((word, 6, 11) for word in ("five", "dollars", "fifty"))]
+    spoken += [("five", at, at + 1) for at in (14, 15, 16)] + [("now", 19, 22)]
+    track = SpokenTrack()
+    marks = [
+        Word(text=word, samples=Span(10 * at, 10 * at + 10), chars=Span(start, end))
+        for at, (word, start, end) in enumerate(spoken)
+    ]
+    speech = Speech(b"", SAMPLE_RATE, Span(0, 90), (), Span(0, 23), Span(0, 1), 0, last=True)
+    track.add(marks, speech, Span(0, 90), text)
+    heard = [text[: track.cut(text, at)] for at in range(10, 100, 10)]
+    assert heard == [
+        "It", "It is", "It is", "It is", "It is $5.50,",
+        "It is $5.50, (5", "It is $5.50, (55", "It is $5.50, (555)", text,
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("seed", range(12))
 async def test_barge_ins_over_a_socket_leave_the_session_whole(seed: int) -> None:
     """Cancel, truncate, and truncate again inside the same gap between two words."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 
+from specstream.pipeline.interfaces import VoiceCapabilities
 from specstream.pipeline.link import Link
 from specstream.pipeline.stages import AvatarStage, PromptStage, VoiceStage
-from specstream.types import Flush
+from specstream.types import Flush, Phrase, Span
 from specstream.ws.stage.frames import Kind
 from specstream.ws.stage.protocol import WINDOW
 from specstream.ws.stage.remote import RemoteStage
@@ -57,6 +59,24 @@ async def test_wherever_the_adapters_run_the_items_are_the_same(
             assert found.pop("avatar") == await feed(AvatarStage(Face()), voiced)
             assert found.pop("prompt") == await feed(PromptStage(board), items)
             assert not found
+
+
+async def test_a_voice_elsewhere_is_given_words_as_one_here_is() -> None:
+    class Speaker(ToneVoice):
+        @property
+        def capabilities(self) -> VoiceCapabilities:
+            return replace(super().capabilities, language="en")
+
+    items = [Phrase("Pay $5.", Span(3, 10), Span(0, 4))]
+    local = await feed(VoiceStage(Speaker()), items)
+    marks = [mark for speech in local for mark in speech.marks if mark.kind == "word"]
+    assert [(mark.text, mark.chars) for mark in marks] in (
+        [("Pay", (3, 6)), ("five", (7, 9)), ("dollars.", (7, 10))],
+        [("Pay", (3, 6)), ("$5.", (7, 10))],  # without the library
+    )
+    async with adapter_server("voice", Speaker) as port:
+        async with RemoteStage(f"ws://127.0.0.1:{port}", "voice") as stage:
+            assert await feed(stage, items) == local
 
 
 async def test_one_connection_serves_turn_after_turn_and_turns_side_by_side() -> None:

@@ -1,0 +1,220 @@
+"""Written forms to words: numbers, money, dates, times, units, phone numbers, links, abbreviations.
+
+Rules of `specstream.pipeline.wording_rules` bring a form into a shape that the library normt2s
+reads; the library finds the words. Which spoken words stand for which written characters is found by
+comparing what the library makes of the whole with what it makes of its parts.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from specstream.pipeline.mapped import Edit, Mapped
+from specstream.pipeline.wording_de import german
+from specstream.pipeline.wording_en import english
+from specstream.pipeline.wording_rules import Rule, Vocabulary
+from specstream.types import Span
+
+__all__ = ["Wording", "wording_for"]
+
+_log = logging.getLogger("specstream.pipeline")
+_WORD = re.compile(r"\S+")
+_DIGIT = re.compile(r"\d|[₀-₉]")
+_CANDIDATE = re.compile(r"[\d½¼¾²³⁰-₉]|[^\w\s,;:!?'\"()-]|[IVX]{2}|\b[A-Z]\b")
+"""What a text must have at least one of to have a written form; full stops end abbreviations."""
+_MATH = re.compile(
+    r"\$\$.+?\$\$|\\\(.+?\\\)|\\\[.+?\\\]"
+    r"|(?<![\w$])\$(?![\s$])(?:(?!(?<![\\\w])[^\W\d_]{3})[^$\n])+?(?<!\s)\$(?!\d)",
+    re.DOTALL,
+)
+"""LaTeX, which the library reads; prices in a sentence have words between them."""
+_LONGEST_FORM = 8
+"""Most words of one written form, as in ``Monday, March 4th, 2025, 5 p.m.``"""
+_LANGUAGES: dict[str, Callable[[str], Vocabulary]] = {"en": english, "de": german}
+_MAX_PIECE = 600
+"""Characters that are read at once; a longer text is read in pieces."""
+
+
+class Wording:
+    """Reads written forms in the words of one language.
+
+    Args:
+        normalize: From a text to the text with all forms in words, from a library.
+        rules: What brings forms into a shape that ``normalize`` reads.
+    """
+
+    def __init__(self, normalize: Callable[[str], str], rules: Sequence[Rule] = ()) -> None:
+        self._normalize = normalize
+        self._rules = rules
+        self._part = lru_cache(maxsize=2048)(normalize)
+        self._broken = False
+
+    def read(self, text: Mapped, before: str = "") -> Mapped:
+        """``text`` with its forms in words; ``before`` is what was said before it, as it is written.
+
+        A piece that a rule or the library fails on is left as it is written; the first failure is
+        logged.
+        """
+        if not _CANDIDATE.search(text.text):
+            return text
+        if before:
+            size = len(before)
+            known = tuple(Span(at - size, at - size + 1) for at in range(size))
+            own = text.sources or tuple(Span(at, at + 1) for at in range(len(text.text)))
+            read = self._read(Mapped(before + text.text, known + own))
+            first = next((at for at, span in enumerate(read.sources) if span.end > 0), 0)
+            if all(span.start >= 0 for span in read.sources[first:]):
+                same = read.text[first:] == text.text
+                return text if same else Mapped(read.text[first:], read.sources[first:])
+        return self._read(text)  # also if the end of ``before`` would now be read otherwise
+
+    def _read(self, text: Mapped) -> Mapped:
+        digits = _DIGIT.search(text.text) is not None
+        for rule in self._rules:
+            if rule.digits and not digits:
+                continue
+            edits = self._safely(rule.edits, text.text)
+            if edits and ("$" in text.text or "\\" in text.text):
+                math = [Span(*found.span()) for found in _MATH.finditer(text.text)]
+                edits = [
+                    e for e in edits if not any(m.start < e.end and e.start < m.end for m in math)
+                ]
+            text = text.edited(edits)
+        edits = []
+        for start, end in _pieces(text.text):
+            found = self._safely(self._edits, text.text[start:end])
+            edits += [Edit(start + edit.start, start + edit.end, edit.text) for edit in found]
+        return text.edited(edits)
+
+    def _safely(self, step: Callable[[str], Iterator[Edit]], text: str) -> list[Edit]:
+        try:
+            return list(step(text))
+        except Exception as error:
+            if not self._broken:
+                _log.warning(
+                    "a phrase is spoken as it is written: reading its forms failed: %r", error
+                )
+            self._broken = True
+            return []
+
+    def _edits(self, text: str) -> Iterator[Edit]:
+        spoken = self._normalize(text)
+        if spoken == text:
+            return
+        if text.rstrip().endswith(".") and spoken.rstrip()[-1:].isalnum():
+            spoken = f"{spoken.rstrip()}."  # the stop of "p.m." ended the sentence, too
+        old, new = _words(text), _words(spoken)
+        parts = self._parts(text, old, [word.text for word in new])
+        for part in parts or [_Part(0, 0, len(old), len(new))]:
+            if edit := _trimmed(
+                text, spoken, old[part.old : part.old_end], new[part.new : part.new_end]
+            ):
+                yield edit
+
+    def _parts(self, text: str, old: Sequence[_Word], new: Sequence[str]) -> list[_Part] | None:
+        """Divide a text so that its parts, read alone, give what the whole gives; None: no way."""
+        found: list[_Part] = []
+        dead: set[tuple[int, int]] = set()
+        at, heard, count = 0, 0, 1
+        for _ in range(20 * len(old) + 20):
+            if at == len(old) and heard == len(new):
+                return found
+            end = at + count
+            if count > _LONGEST_FORM or end > len(old):
+                dead.add((at, heard))
+                if not found:
+                    return None
+                last = found.pop()
+                at, heard, count = last.old, last.new, last.old_end - last.old + 1
+                continue
+            if count == 1 and heard < len(new) and old[at].text == new[heard]:
+                size = 1
+            else:
+                words = self._part(text[old[at].start : old[end - 1].end]).split()
+                if end == len(old) and words and new and new[-1] == f"{words[-1]}.":
+                    words[-1] = new[-1]
+                size = len(words) if list(new[heard : heard + len(words)]) == words else -1
+            if size < 0 or (end, heard + size) in dead:
+                count += 1
+            else:
+                found.append(_Part(at, heard, end, heard + size))
+                at, heard, count = end, heard + size, 1
+        return None
+
+
+class _Word(NamedTuple):
+    text: str
+    start: int
+    end: int
+
+
+class _Part(NamedTuple):
+    """Words of a text, and the words that are spoken for them; numbers of the first and the end."""
+
+    old: int
+    new: int
+    old_end: int
+    new_end: int
+
+
+def _words(text: str) -> list[_Word]:
+    return [_Word(found[0], *found.span()) for found in _WORD.finditer(text)]
+
+
+def _trimmed(text: str, spoken: str, old: Sequence[_Word], new: Sequence[_Word]) -> Edit | None:
+    """The edit from ``old`` to ``new`` words, without what both begin and end with."""
+    while old and new and old[0].text == new[0].text:
+        old, new = old[1:], new[1:]
+    while old and new and old[-1].text == new[-1].text:
+        old, new = old[:-1], new[:-1]
+    if not old:
+        return None
+    start, end = old[0].start, old[-1].end
+    said = spoken[new[0].start : new[-1].end] if new else ""
+    while said and start < end and said[-1] == text[end - 1] and not said[-1].isalnum():
+        said, end = said[:-1], end - 1
+    while said and start < end and said[0] == text[start] and not said[0].isalnum():
+        said, start = said[1:], start + 1
+    return Edit(start, end, said)
+
+
+def _pieces(text: str) -> Iterator[Span]:
+    start = 0
+    while len(text) - start > _MAX_PIECE:
+        window = text[start : start + _MAX_PIECE]
+        cut = start + (max(window.rfind(mark) for mark in (". ", "\n", " ")) + 1 or _MAX_PIECE)
+        yield Span(start, cut)
+        start = cut
+    yield Span(start, len(text))
+
+
+@lru_cache(maxsize=32)
+def wording_for(language: str) -> Wording | None:
+    """The wording of a language tag such as ``"en-us"``; None if there is none for its language.
+
+    The first call for a language loads the library, which takes about a tenth of a second.
+    """
+    base = language.lower().replace("_", "-").split("-")[0]
+    make = _LANGUAGES.get(base)
+    if make is None:
+        return None
+    try:
+        from normt2s import Normalizer
+    except ImportError:
+        _log.warning("numbers and dates are left to the voice: install normt2s to have them read")
+        return None
+    vocabulary = make(language.lower().replace("_", "-"))
+    library = Normalizer(base)
+    library.lexicon.remove("punctuation", "—")  # voices know a dash
+    for short, long in vocabulary.abbreviations.items():
+        library.add_abbreviation(short, long)
+    for symbol, forms in vocabulary.units.items():
+        library.add_unit(symbol, *forms)
+    for symbol, (major, minor) in vocabulary.currencies.items():
+        library.add_currency(symbol, major, minor)
+    library.ensure_compiled()
+    return Wording(library.normalize, vocabulary.rules)

@@ -1,0 +1,165 @@
+"""Tables for `specstream.pipeline.wording`: written forms that the library doesn't read by itself.
+
+A rule rewrites a form into one that the library reads ("10-20" to "10 to 20"), or, where digits are
+said one by one, into words. Rules run in order, each on what the one before left.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from specstream.pipeline.mapped import Edit
+
+__all__ = [
+    "Rule",
+    "Vocabulary",
+    "each_digit",
+    "link",
+    "look_up",
+    "plain_digit",
+    "put",
+    "roman",
+    "rule",
+]
+
+Speak = Callable[[re.Match[str]], Iterator[Edit]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Where ``pattern`` is found, what ``speak`` yields for the match is read.
+
+    ``digits``: whether it can be found only in a text with a digit; saves looking for it elsewhere.
+    """
+
+    pattern: re.Pattern[str]
+    speak: Speak
+    digits: bool = False
+
+    def edits(self, text: str) -> Iterator[Edit]:
+        """The changes to ``text``, in order."""
+        for found in self.pattern.finditer(text):
+            yield from self.speak(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Our rules for a language, and the words that are added to the library's.
+
+    ``units``: symbol to singular, plural and, in German, gender. ``currencies``: symbol to the words
+    for one and several of the large and of the small coin.
+    """
+
+    rules: Sequence[Rule]
+    abbreviations: Mapping[str, str] = field(default_factory=dict)
+    units: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    currencies: Mapping[str, tuple[tuple[str, str], tuple[str, str] | None]] = field(
+        default_factory=dict
+    )
+
+
+def rule(pattern: str, speak: str | Speak, *, digits: bool = False) -> Rule:
+    """A rule; a text is a template for `re.Match.expand`."""
+    made = put(speak) if isinstance(speak, str) else speak
+    return Rule(re.compile(pattern), made, digits)
+
+
+def put(template: str) -> Speak:
+    """Read ``template`` (see `re.Match.expand`) for the whole match."""
+
+    def speak(found: re.Match[str]) -> Iterator[Edit]:
+        yield Edit(*found.span(), found.expand(template))
+
+    return speak
+
+
+def each_digit(words: str, plus: str) -> Speak:
+    """Read the digits of the group ``digits`` one by one, each for itself; ``words`` from 0 to 9."""
+    names = words.split()
+
+    def speak(found: re.Match[str]) -> Iterator[Edit]:
+        start, end = found.span("digits")
+        text, spoken = found.string, False
+        for part in re.finditer(r"\d|\+|[^\d+]+", text[start:end]):
+            at, to = start + part.start(), start + part.end()
+            if part[0].isdecimal():
+                again = to < end and text[to].isdecimal()
+                yield Edit(at, to, names[int(part[0])] + (" " if again else ""))
+                spoken = True
+            elif part[0] == "+":
+                yield Edit(at, to, f"{plus} ")
+            else:
+                yield Edit(at, to, ", " if spoken and to < end else "")
+
+    return speak
+
+
+def look_up(table: Mapping[str, str], group: str) -> Speak:
+    """Read the table's word for ``group``, apart from a digit before it."""
+
+    def speak(found: re.Match[str]) -> Iterator[Edit]:
+        start, end = found.span(group)
+        after_digit = found.string[start - 1 : start].isdigit()
+        yield Edit(start, end, " " * after_digit + table[found[group].strip(" .")])
+
+    return speak
+
+
+def plain_digit(found: re.Match[str]) -> Iterator[Edit]:
+    """Digits of other scripts, and lowered ones, become those that the library knows."""
+    yield Edit(*found.span(), str(unicodedata.digit(found[0])))
+
+
+def power(found: re.Match[str]) -> Iterator[Edit]:
+    """A raised number, as in "10⁻³", becomes a power that the library knows."""
+    yield Edit(*found.span(), "^" + unicodedata.normalize("NFKC", found[0]).replace("\u2212", "-"))
+
+
+_SIGN = re.compile(r"[^\w\s]|_|[a-zA-Z0-9]+")
+_WORDS_OF_TWO = frozenset("co go me my so to in on at is it be by do an or no we hi".split())
+
+
+def link(signs: Mapping[str, str]) -> Speak:
+    """Read an address: its words, names for its ``signs``, and what is no word letter by letter."""
+
+    def speak(found: re.Match[str]) -> Iterator[Edit]:
+        start, end = found.span()
+        silent = re.match(r"(?:https?://)?(?:www\.)?", found[0])
+        last = end - 1 if found[0].endswith("/") else end
+        if silent and silent.end():
+            yield Edit(start, start + silent.end())
+            start += silent.end()
+        for part in _SIGN.finditer(found.string, start, last):
+            if part[0] in signs:
+                yield Edit(*part.span(), f" {signs[part[0]]} ")
+            elif not part[0].isalnum():
+                yield Edit(*part.span(), " ")
+            elif part[0].isalpha() and not _speakable(part[0].lower()):
+                yield Edit(*part.span(), " ".join(part[0].upper()))
+        if last < end:
+            yield Edit(last, end)
+
+    return speak
+
+
+def _speakable(part: str) -> bool:
+    if len(part) <= 2:
+        return part in _WORDS_OF_TWO
+    return not set(part).isdisjoint("aeiouy") or len(part) > 5
+
+
+def roman(words: Callable[[int], str]) -> Speak:
+    """Read the numeral in the group ``roman`` as ``words`` of its value."""
+
+    def speak(found: re.Match[str]) -> Iterator[Edit]:
+        worth = [_ROMAN[letter] for letter in found["roman"]]
+        value = sum(-one if one < max(worth[at:]) else one for at, one in enumerate(worth))
+        yield Edit(*found.span("roman"), words(value))
+
+    return speak
+
+
+_ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
