@@ -66,8 +66,10 @@ class _Mapped(NamedTuple):
     sources: list[Span]
 
     def written(self, chars: Span) -> Span:
-        """Where ``chars`` (not empty) came from."""
-        spans = self.sources[chars.start : chars.end]
+        """Where ``chars`` came from; for a gap between words, where what is next to it came from."""
+        spans = [span for span in self.sources[slice(*chars)] if span.length]
+        beside = (*self.sources[chars.end :], *reversed(self.sources[: chars.start]))
+        spans = spans or [next(span for span in beside if span.length)]
         return Span(spans[0].start, max(span.end for span in spans))
 
 
@@ -138,8 +140,8 @@ class Reader:
     def _letter(self, char: str) -> str:
         if char in "[]":  # the package would read "[word](/sounds/)" as a pronunciation
             return " "
-        digit = unicodedata.decimal(char, None)
-        if digit is not None:
+        digit = unicodedata.digit(char, None)
+        if digit is not None and char not in "\u00b2\u00b3":  # those are read as powers
             return str(digit)
         if char.isascii() or not char.isalpha() or char in self.letters:
             return char
