@@ -74,7 +74,7 @@ def _load() -> HibariModel:
         from hibari import dsp, g2p, tts
     except ImportError as error:
         raise AdapterUnavailable(
-            "the hibari voice needs hibari-tts: pip install 'specstream-sdk[voice]', or choose the "
+            "the hibari voice needs hibari-tts: pip install 'hibari-tts[fast]', or choose the "
             f"voice 'espeak' ({error})"
         ) from error
     options = onnxruntime.SessionOptions()
@@ -93,8 +93,9 @@ def _load() -> HibariModel:
         model = HibariModel(session, dsp.synth, ids, reader)
         model.speak(reader.read("Hello.").symbols, 1.0)  # the first call is the slowest
     except Exception as error:
+        reason = " ".join(str(error).split())
         raise AdapterUnavailable(
-            f"this hibari-tts can't be used ({error}); 0.2.1 is known to work"
+            f"this hibari-tts can't be used; 0.2.1 is known to work ({reason})"
         ) from error
     return model
 
