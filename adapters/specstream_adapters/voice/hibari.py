@@ -30,7 +30,7 @@ _GAIN = 1.6
 class HibariVoice:
     """A `SpeechSynthesizer` on hibari-tts (extra ``voice``): understandable, 24 kHz, one speaker.
 
-    A sentence is synthesized as a whole, so its first buffer comes when all of it is done: on one
+    A sentence is synthesized as a whole, so its first buffer comes when all of it is done: on a free
     core in about a hundredth of its length. It is ``deterministic``. Text in another language is read
     as if it were English. All voices of a process share one model and one thread; each has it for
     one sentence at a time.
