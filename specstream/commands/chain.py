@@ -39,7 +39,10 @@ class Turn:
 
 
 def load_voice(name: str) -> SpeechSynthesizer:
-    """A voice by adapter name; ``auto`` is `default_voice`, and says so if that is the test voice."""
+    """A voice by adapter name; ``auto`` is `default_voice`.
+
+    A test voice is announced, and so is a voice that is installed but broken.
+    """
     if name != "auto":
         voice: SpeechSynthesizer = load_adapter("voice", name)
         return voice
@@ -47,6 +50,10 @@ def load_voice(name: str) -> SpeechSynthesizer:
     if chosen.name == "reference":
         reasons = "; ".join(map(str, chosen.missed))
         note(f"{reasons}; a test voice babbles instead (one sound a letter)")
+    else:
+        for error in chosen.missed:
+            if not isinstance(error.__cause__, ModuleNotFoundError | None):
+                note(f"{error}; {chosen.name} speaks instead")
     return chosen.voice
 
 

@@ -32,3 +32,19 @@ def test_only_the_test_voice_is_announced(
     assert load_voice("auto") is chosen.voice
     said = capsys.readouterr().err
     assert ("no hibari; no espeak; a test voice babbles" in said) == (name == "reference")
+
+
+@pytest.mark.parametrize(("cause", "told"), [(OSError("bad file"), True), (None, False)])
+def test_a_voice_that_is_installed_but_broken_is_announced(
+    cause: Exception | None,
+    told: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    broken, absent = AdapterUnavailable("can't be used"), AdapterUnavailable("not here")
+    broken.__cause__, absent.__cause__ = cause, ModuleNotFoundError("hibari")
+    chosen = DefaultVoice("espeak", ToneVoice(), (broken, absent))
+    monkeypatch.setattr(chain, "default_voice", lambda: chosen)
+    assert load_voice("auto") is chosen.voice
+    wanted = "can't be used; espeak speaks instead\n" if told else ""
+    assert capsys.readouterr().err == wanted
