@@ -243,6 +243,7 @@ def test_doctor_says_what_is_here(capsys: pytest.CaptureFixture[str]) -> None:
     voices = found["voice"]
     assert isinstance(voices, dict)
     assert voices["reference"] == "ready"
+    assert voices[found["default_voice"]] == "ready"
     assert main(["doctor"]) == 0
     assert "torch" in capsys.readouterr().out
 

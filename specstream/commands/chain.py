@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specstream.commands.output import note
-from specstream.errors import AdapterUnavailable, SpecstreamError
+from specstream.errors import SpecstreamError
 from specstream.metrics import Report
-from specstream.pipeline.adapters import AdapterKind, load_adapter, stage_of
+from specstream.pipeline.adapters import AdapterKind, default_voice, load_adapter, stage_of
 from specstream.pipeline.interfaces import SpeechSynthesizer
 from specstream.pipeline.stage import Event, Pipeline, Stage, StageFailed
 from specstream.pipeline.stages import SegmentStage
@@ -39,17 +39,22 @@ class Turn:
 
 
 def load_voice(name: str) -> SpeechSynthesizer:
-    """A voice by adapter name; ``auto`` is espeak where it can be had, else the test voice."""
-    voice: SpeechSynthesizer
+    """A voice by adapter name; ``auto`` is `default_voice`.
+
+    A test voice is announced, and so is a voice that is installed but broken.
+    """
     if name != "auto":
-        voice = load_adapter("voice", name)
+        voice: SpeechSynthesizer = load_adapter("voice", name)
         return voice
-    try:
-        voice = load_adapter("voice", "espeak")
-    except AdapterUnavailable as error:
-        note(f"{error}; a test voice babbles instead (one sound a letter)")
-        voice = load_adapter("voice", "reference")
-    return voice
+    chosen = default_voice()
+    if chosen.name == "reference":
+        reasons = "; ".join(map(str, chosen.missed))
+        note(f"{reasons}; a test voice babbles instead (one sound a letter)")
+    else:
+        for error in chosen.missed:
+            if not isinstance(error.__cause__, ModuleNotFoundError | None):
+                note(f"{error}; {chosen.name} speaks instead")
+    return chosen.voice
 
 
 def stage_or_adapter(kind: AdapterKind, name: str, engine: Engine | None = None) -> Any:

@@ -16,7 +16,7 @@ from specstream.commands.interrupts import ends_at_once
 from specstream.commands.output import print_json
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET
 from specstream.errors import SpecstreamError
-from specstream.pipeline.adapters import AdapterKind, adapter_names
+from specstream.pipeline.adapters import AdapterKind, adapter_names, default_voice
 from specstream.session import Engine
 
 __all__ = ["run"]
@@ -55,6 +55,7 @@ def _tell(args: argparse.Namespace) -> None:
             except SpecstreamError as error:
                 found[kind][name] = "not ready"
                 advice.append(f"{kind} {name}: {error}")
+    found["default_voice"] = default_voice().name
     if args.json:
         print_json(found | {"advice": advice})
         return

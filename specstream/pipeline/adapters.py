@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from specstream.errors import AdapterUnavailable, SpecstreamError
+from specstream.errors import AdapterUnavailable, ConfigError, SpecstreamError
+from specstream.pipeline.interfaces import SpeechSynthesizer
 from specstream.pipeline.stage import Stage
 from specstream.pipeline.stages import AvatarStage, PromptStage, VoiceStage
 
-__all__ = ["AdapterKind", "adapter_names", "load_adapter", "stage_of"]
+__all__ = [
+    "AdapterKind",
+    "DefaultVoice",
+    "adapter_names",
+    "default_voice",
+    "load_adapter",
+    "stage_of",
+]
 
 AdapterKind = Literal["voice", "avatar", "prompt"]
 _STAGES: dict[AdapterKind, Callable[[Any], Stage[Any, Any]]] = {
@@ -47,6 +55,34 @@ def load_adapter(kind: AdapterKind, name: str, **options: Any) -> Any:
         raise AdapterUnavailable(f"{kind} adapter {name!r} takes other options: {error}") from error
     except Exception as error:
         raise AdapterUnavailable(f"{kind} adapter {name!r} can't be loaded: {error}") from error
+
+
+class DefaultVoice(NamedTuple):
+    """A voice by its adapter's name, and why those that would have been chosen before it were not."""
+
+    name: str
+    voice: SpeechSynthesizer
+    missed: tuple[SpecstreamError, ...]
+
+
+def default_voice(language: str = "en-us") -> DefaultVoice:
+    """The best voice here for a language: hibari (English), else espeak, else the test voice.
+
+    Args:
+        language: A code as espeak-ng has it, such as ``"en-us"`` or ``"de"``.
+
+    Raises:
+        AdapterUnavailable: not even the test voice is installed.
+    """
+    missed: list[SpecstreamError] = []
+    for name, option in (("hibari", "language"), ("espeak", "voice")):
+        try:
+            voice = load_adapter("voice", name, **{option: language})
+        except (AdapterUnavailable, ConfigError) as error:
+            missed.append(error)
+        else:
+            return DefaultVoice(name, voice, tuple(missed))
+    return DefaultVoice("reference", load_adapter("voice", "reference"), tuple(missed))
 
 
 def stage_of(kind: AdapterKind, made: Any) -> Stage[Any, Any]:

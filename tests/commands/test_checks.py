@@ -54,7 +54,7 @@ CASES = {  # name: arguments, exit code, part of what is said
     "grammar": (["generate", "x", "--config", "{tmp}/grammar.toml"], 2, "grammar can't be used"),
     "out": (["say", "x", "--out", "/dev/null/out"], 1, "can't write /dev/null/out"),
     "out, read-only": (["say", "x", "--out", "/proc"], 1, "can't write /proc"),
-    "voice": (["say", "x", "--out", "{tmp}/out", "--voice", "nobody"], 1, "espeak, reference"),
+    "voice": (["say", "x", "--out", "{tmp}/out", "--voice", "nobody"], 1, "there are: espeak"),
     "avatar": (["serve", "--port", "0", "--avatar", "nobody"], 1, "there are: viseme"),
     "prompts": (["adapter", "prompt", "--name", "nobody"], 1, "there are: model, template"),
     "voice away": (["serve", "--port", "0", "--voice", "{nobody}"], 1, "can't reach the voice"),

@@ -9,7 +9,7 @@ import pytest
 
 from specstream.errors import AdapterUnavailable, ConfigError
 from specstream.pipeline import adapters
-from specstream.pipeline.adapters import adapter_names, load_adapter
+from specstream.pipeline.adapters import adapter_names, default_voice, load_adapter
 from specstream.pipeline.interfaces import SpeechSynthesizer, voice_from_function
 
 
@@ -18,7 +18,7 @@ def hum(*, rate: int = 8000) -> SpeechSynthesizer:
     return voice_from_function(lambda text: b"\0\0" * len(text), rate, name="hum")
 
 
-def needs_a_library() -> None:
+def needs_a_library(*, language: str = "en") -> None:
     raise OSError("libhum.so.1: not found")
 
 
@@ -65,3 +65,53 @@ def test_an_adapter_that_cannot_be_had_says_why(
 def test_an_adapter_s_own_errors_keep_their_type() -> None:
     with pytest.raises(ConfigError, match="sample_rate"):
         load_adapter("voice", "hum", rate=1)
+
+
+def english(*, language: str) -> SpeechSynthesizer:
+    """An entry point for a voice of one language."""
+    if not language.startswith("en"):
+        raise ConfigError("English only")
+    return voice_from_function(str.encode, 8000, name="english")
+
+
+def many(*, voice: str) -> SpeechSynthesizer:
+    """An entry point for a voice of many languages."""
+    if voice == "tlh":
+        raise AdapterUnavailable("no voice 'tlh'")
+    return voice_from_function(str.encode, 8000, name=f"many:{voice}")
+
+
+@pytest.mark.parametrize(
+    ("here", "language", "name", "speaks", "missed"),
+    [
+        ({"hibari": "english", "espeak": "many"}, "en-us", "hibari", "english", []),
+        ({"hibari": "english", "espeak": "many"}, "de", "espeak", "many:de", ["English only"]),
+        ({"espeak": "many"}, "en-us", "espeak", "many:en-us", ["'hibari'"]),
+        ({"hibari": "needs_a_library", "espeak": "many"}, "en", "espeak", "many:en", ["libhum"]),
+        ({"hibari": "english", "espeak": "many"}, "tlh", "reference", "hum", ["only", "tlh"]),
+        ({}, "en-us", "reference", "hum", ["'hibari'", "'espeak'"]),
+    ],
+)
+def test_the_default_voice_is_the_best_that_speaks_the_language(
+    monkeypatch: pytest.MonkeyPatch,
+    here: dict[str, str],
+    language: str,
+    name: str,
+    speaks: str,
+    missed: list[str],
+) -> None:
+    def entry_points(group: str) -> list[EntryPoint]:
+        made = here | {"reference": "hum"}
+        return [EntryPoint(name, f"{__name__}:{where}", group) for name, where in made.items()]
+
+    monkeypatch.setattr(adapters, "entry_points", entry_points)
+    chosen = default_voice(language)
+    assert (chosen.name, chosen.voice.capabilities.name) == (name, speaks)
+    assert len(chosen.missed) == len(missed)
+    for error, says in zip(chosen.missed, missed):
+        assert says in str(error)
+
+
+def test_without_any_voice_there_is_no_default() -> None:
+    with pytest.raises(AdapterUnavailable, match="'reference'"):
+        default_voice()

@@ -1,6 +1,7 @@
-"""Voices: `EspeakVoice` (espeak-ng, about 100 languages) and `ReferenceVoice` (a test voice)."""
+"""Voices: `EspeakVoice` (espeak-ng), `HibariVoice` (neural), `ReferenceVoice` (a test voice)."""
 
 from specstream_adapters.voice.espeak import EspeakVoice
+from specstream_adapters.voice.hibari import HibariVoice
 from specstream_adapters.voice.reference import ReferenceVoice
 
-__all__ = ["EspeakVoice", "ReferenceVoice"]
+__all__ = ["EspeakVoice", "HibariVoice", "ReferenceVoice"]

@@ -1,0 +1,188 @@
+"""From the model's durations and its wave to trimmed audio and marks that tile it. Pure computation.
+
+Durations tell where a phoneme is, to a frame, but not where silence begins: the last phoneme of a
+clause is given the silence after it, too. So pauses are found in the wave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specstream.types import PAUSE, Mark, Span
+from specstream_adapters.voice.hibari_text import PUNCTUATION, Script
+
+__all__ = ["FRAME", "SAMPLE_RATE", "Spoken", "Wave", "timed"]
+
+SAMPLE_RATE = 24_000
+FRAME = 600
+"""Samples of one frame of a duration: 25 ms."""
+
+Wave = NDArray[np.float32]
+
+_EARLY = 2 * FRAME
+"""The wave is this far ahead of the durations: there, vowels and sibilants fit their spectrum best."""
+_SURE = 2 * FRAME  # of a phoneme is sound, even if its duration has silence in it, too
+_STEP = SAMPLE_RATE // 200  # loudness is measured every 5 ms
+_AUDIBLE = 10 ** (-52 / 20)
+_SHORTEST_PAUSE, _SHORTEST_REST = 8, 24  # steps: at punctuation, and between other words
+_BEFORE, _AFTER = 2, 3  # steps kept around what is audible
+# After a phrase. Inside long ones the model itself pauses for 340, 420 and 430 ms (medians), but short
+# ones it says a little more slowly when they stand alone: so it lasts as long either way.
+_PAUSES_MS = {",": 300} | dict.fromkeys(";:\u2014", 360) | dict.fromkeys(".!?\u2026", 400)
+_BETWEEN_MS = 60  # without punctuation the sentence goes on in the next phrase
+
+_STRESS, _LENGTH = "\u02c8\u02cc", "\u02d0\u02b0\u02b2\u0303"
+_IPA = {
+    "A": "eɪ", "I": "aɪ", "O": "oʊ", "Q": "əʊ", "W": "aʊ", "Y": "ɔɪ", "T": "ɾ", "ᵊ": "ə",
+    "ʤ": "dʒ", "ʧ": "tʃ",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """Trimmed audio (float32 from -1 to 1) and its marks, in order of their ends.
+
+    Samples count from the first one of ``wave``, characters from that of the text.
+    """
+
+    wave: Wave
+    marks: tuple[Mark, ...]
+
+
+@dataclass(slots=True)
+class _Sound:
+    """A phoneme; ``after`` is what stands before it: nothing, a space, or punctuation."""
+
+    name: str
+    word: int
+    start: int
+    end: int
+    after: str
+
+    @property
+    def core(self) -> Span:
+        """From where silence may begin after it, to where silence may last before it."""
+        sure = min((self.end - self.start) // 2, _SURE)
+        return Span(self.start + sure, self.end - sure)
+
+
+def timed(
+    script: Script, wave: Wave, frames: Sequence[int], text: str, first_char: int = 0
+) -> Spoken:
+    """Trim the silence around ``wave`` and mark its words, phonemes and pauses.
+
+    Args:
+        script: What was synthesized.
+        wave: The model's audio.
+        frames: What each symbol takes, with one entry more on either side.
+        text: The text that ``script`` is part of.
+        first_char: Where in ``text`` the characters of ``script`` begin.
+    """
+    sounds = _sounds(script, frames)
+    if not sounds:
+        return Spoken(wave[:0], ())
+    loud = _loud(wave)
+    for left, right in pairwise(sounds):
+        _part(left, right, loud)
+    first, last = sounds[0], sounds[-1]
+    heard = np.flatnonzero(loud[: max(1, first.core.end // _STEP)])
+    if len(heard):
+        first.start = max(0, int(heard[0]) - _BEFORE) * _STEP
+    sure = -(-last.core.start // _STEP)
+    heard = np.flatnonzero(loud[sure:])
+    last.end = (sure + (int(heard[-1]) + 1 if len(heard) else 0) + _AFTER) * _STEP
+    end = last.end + _rest(script.symbols) * SAMPLE_RATE // 1000
+    words = [Span(word.start + first_char, word.end + first_char) for word in script.words]
+    return Spoken(_cut(wave, Span(first.start, end)), tuple(_marks(sounds, words, end, text)))
+
+
+def _sounds(script: Script, frames: Sequence[int]) -> list[_Sound]:
+    """The phonemes where the durations put them; a stress mark's time belongs to what it stresses."""
+    edges = [FRAME * edge for edge in accumulate(frames)]
+    early = min(_EARLY, edges[0])
+    sounds, after, stress = list[_Sound](), "", -1
+    for symbol, owner, (start, end) in zip(
+        script.symbols, script.owners, pairwise(edges), strict=False
+    ):
+        start, end = start - early, end - early
+        if symbol in PUNCTUATION or symbol == " ":
+            after, stress = max(after, symbol if symbol == " " else "."), -1
+        elif symbol in _STRESS:
+            stress = start if stress < 0 else stress
+        elif symbol in _LENGTH or not symbol.isalpha():
+            if sounds:
+                sounds[-1].end = end
+        else:
+            start = start if stress < 0 else stress
+            sounds.append(_Sound(_IPA.get(symbol, symbol), owner, start, end, after))
+            after, stress = "", -1
+    return sounds
+
+
+def _loud(wave: Wave) -> NDArray[np.bool_]:
+    """Whether each step of the wave is audible."""
+    steps = wave[: len(wave) // _STEP * _STEP].reshape(-1, _STEP)
+    loud: NDArray[np.bool_] = np.sqrt((steps * steps).mean(1)) > _AUDIBLE
+    return loud
+
+
+def _part(left: _Sound, right: _Sound, loud: NDArray[np.bool_]) -> None:
+    """Find the end of one phoneme and the start of the next, a pause between them if there is one."""
+    if right.after:
+        start, least = -(-left.core.start // _STEP), _SHORTEST_PAUSE
+        if right.after == " ":
+            least = _SHORTEST_REST
+        quiet = _longest_quiet(loud[start : right.core.end // _STEP])
+        if quiet.length >= least:
+            left.end = (start + quiet.start + _AFTER) * _STEP
+            right.start = (start + quiet.end - _BEFORE) * _STEP
+            return
+    left.end = right.start = (left.end + right.start) // 2
+
+
+def _longest_quiet(loud: NDArray[np.bool_]) -> Span:
+    edges = [-1, *np.flatnonzero(loud).tolist(), len(loud)]
+    start, end = max(pairwise(edges), key=lambda pair: pair[1] - pair[0])
+    return Span(start + 1, end)
+
+
+def _rest(symbols: str) -> int:
+    """Milliseconds of silence after the last sound."""
+    for symbol in reversed(symbols):
+        if symbol in _PAUSES_MS:
+            return _PAUSES_MS[symbol]
+        if symbol.isalpha():
+            break
+    return _BETWEEN_MS
+
+
+def _cut(wave: Wave, samples: Span) -> Wave:
+    """That stretch of the wave, with silence where it has no more, faded in and out over 5 ms."""
+    out = np.zeros(samples.length, np.float32)
+    kept = wave[samples.start : samples.end]
+    out[: len(kept)] = kept
+    ramp = np.linspace(0, 1, _STEP, endpoint=False, dtype=np.float32)
+    out[:_STEP] *= ramp
+    out[max(0, len(kept) - _STEP) : len(kept)] *= ramp[::-1][-len(kept) :]
+    return out
+
+
+def _marks(sounds: Sequence[_Sound], words: Sequence[Span], end: int, text: str) -> Iterator[Mark]:
+    origin, word_start = sounds[0].start, 0
+    following = [(sound.start, sound.word) for sound in sounds[1:]] + [(end, len(words))]
+    for number, (sound, (then, next_word)) in enumerate(zip(sounds, following, strict=True)):
+        chars = words[sound.word]
+        samples = Span(sound.start - origin, sound.end - origin)
+        if number == 0 or sounds[number - 1].word != sound.word:
+            word_start = samples.start
+        yield Mark("phoneme", sound.name, samples, chars)
+        if next_word != sound.word:
+            yield Mark("word", text[slice(*chars)], Span(word_start, samples.end), chars)
+        if then > sound.end:
+            pause = Span(samples.end, then - origin)
+            yield Mark("phoneme", PAUSE, pause, Span(chars.end, chars.end))
