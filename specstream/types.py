@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, NotRequired, TypedDict
 
 from specstream.params import Grammar, SamplingParams, template_kwargs
-from specstream.tools import CallMessage, Tool, ToolCall, ToolCallDelta, Tools
+from specstream.tools import CallMessage, CallProblem, Tool, ToolCall, ToolCallDelta, Tools
 
 __all__ = [
     "PAUSE",
     "AvatarCue",
+    "CallProblem",
     "Cancel",
     "Chunk",
     "Control",

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 import anyio
 
 from specstream.pipeline.stage import Pipeline
-from specstream.types import Message, SamplingParams
+from specstream.types import Message, SamplingParams, Tools
 from specstream.ws.clock import Clock, SystemClock
 from specstream.ws.counters import Counters
 from specstream.ws.realtime.adapter_pool import Factories
@@ -30,6 +30,7 @@ class Replies(Protocol):
         params: SamplingParams,
         *,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        tools: Tools | None = None,
     ) -> AbstractAsyncContextManager[Any]:
         """A reply to ``messages``: an async iterator of `Chunk`, with ``cancel`` and ``report``."""
         ...
@@ -41,6 +42,11 @@ class Replies(Protocol):
 
 class Engine(Protocol):
     """What the server needs of `specstream.Engine`."""
+
+    @property
+    def no_tools(self) -> str | None:
+        """Why the model can't call tools; None if it can."""
+        ...
 
     def session(self) -> Replies:
         """A conversation with a cache of its own."""
@@ -63,6 +69,7 @@ class ResponseRequest:
     voice: str | dict[str, str] = "default"
     metadata: dict[str, str] | None = None
     template_kwargs: dict[str, Any] = field(default_factory=dict)
+    tools: Tools | None = None
 
 
 @dataclass(frozen=True, slots=True)
