@@ -235,13 +235,8 @@ class Engine:
 
     @property
     def no_tools(self) -> str | None:
-        """Why the target can't call tools; None if it can.
-
-        Raises:
-            EngineClosed: the engine is not running.
-        """
-        worker, _ = self._running()
-        return worker.no_tools
+        """Why the target can't call tools; None if it can. Known once the engine is entered."""
+        return self._worker.no_tools if self._worker is not None else "the engine is not running"
 
     async def explain(self) -> Explanation | None:
         """Why the engine speculates as it does now, in words and figures; None if the proposer is fixed.
