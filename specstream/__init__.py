@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from specstream.metrics import Report
     from specstream.pipeline.stage import Pipeline
     from specstream.session import Engine
-    from specstream.types import Chunk, Message, SamplingParams
+    from specstream.types import Chunk, Message, SamplingParams, Tool, ToolCall, Tools
 
 _HOMES = {
     "Chunk": "specstream.types",
@@ -31,6 +31,9 @@ _HOMES = {
     "SamplingParams": "specstream.types",
     "Session": "specstream.conversation",
     "SpecstreamError": "specstream.errors",
+    "Tool": "specstream.types",
+    "ToolCall": "specstream.types",
+    "Tools": "specstream.types",
 }
 
 __all__ = [
@@ -44,6 +47,9 @@ __all__ = [
     "SamplingParams",
     "Session",
     "SpecstreamError",
+    "Tool",
+    "ToolCall",
+    "Tools",
     "__version__",
 ]
 

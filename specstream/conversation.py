@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Generic, Never, Protocol, Self, TypeVar
+from typing import Any, Generic, Never, Protocol, Self, TypeAlias, TypeVar
 
 from specstream.errors import PromptError, RequestError, SpecstreamError
 from specstream.generation import Generation
 from specstream.metrics import Report
-from specstream.types import Message, SamplingParams
+from specstream.types import Message, SamplingParams, Tool, ToolCall, Tools
 
 __all__ = ["Conversation", "Session"]
+
+
+ToolList: TypeAlias = Tools | Sequence[Tool | Callable[..., Any]]
 
 
 class _Reply(Protocol):
@@ -20,6 +23,9 @@ class _Reply(Protocol):
 
     @property
     def text_read(self) -> str: ...
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]: ...
 
     @property
     def error(self) -> SpecstreamError | None: ...
@@ -44,6 +50,7 @@ class _Engine(Protocol[R_co]):
         session: str | None = None,
         speculate: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        tools: ToolList | None = None,
         **wrong: Never,
     ) -> AbstractAsyncContextManager[R_co]: ...
 
@@ -71,6 +78,7 @@ class Conversation(Generic[R]):
         reference: str = "",
         speculate: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        tools: ToolList | None = None,
         **wrong: Never,
     ) -> AsyncGenerator[R, None]:
         """A reply to any messages; the history is left alone. Ends as `Engine.generate` does."""
@@ -81,6 +89,7 @@ class Conversation(Generic[R]):
             session=self._key,
             speculate=speculate,
             chat_template_kwargs=chat_template_kwargs,
+            tools=tools,
             **wrong,
         ) as generation:
             yield generation
@@ -88,15 +97,17 @@ class Conversation(Generic[R]):
     @asynccontextmanager
     async def generate(
         self,
-        text: str,
+        text: str | None = None,
         params: SamplingParams | None = None,
         *,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        tools: ToolList | None = None,
         **wrong: Never,
     ) -> AsyncGenerator[R, None]:
         """Say ``text`` as the user. Both turns enter the history, the reply as far as it was read.
 
-        Reasoning is not remembered. Ends as `Engine.generate` does.
+        None says nothing: the reply is to the history as it is, such as to results of tool calls, see
+        `add_result`. Reasoning is not remembered. Ends as `Engine.generate` does.
 
         A turn that was interrupted before its first chunk stays in the history: the next prompt has two
         user turns in a row (joined by a newline where the model's chat template refuses that). A turn
@@ -109,30 +120,49 @@ class Conversation(Generic[R]):
         if self._talking:
             raise RequestError("this conversation is in the middle of a turn; end it first")
         self._talking = True
-        said: Message = {"role": "user", "content": text}
-        self.messages.append(said)
-        self._unread.append(said)
+        said: Message | None = None
+        if text is not None:
+            said = {"role": "user", "content": text}
+            self.messages.append(said)
+            self._unread.append(said)
         generation: R | None = None
         try:
             async with self.reply(
-                self.messages, params, chat_template_kwargs=chat_template_kwargs, **wrong
+                self.messages,
+                params,
+                chat_template_kwargs=chat_template_kwargs,
+                tools=tools,
+                **wrong,
             ) as generation:
                 yield generation
         finally:
             self._talking = False
             self._remember(said, generation)
 
-    def _remember(self, said: Message, generation: R | None) -> None:
+    def add_result(self, call: ToolCall, result: str) -> None:
+        """Enter what a call came to in the history; the next reply reads it.
+
+        Raises:
+            RequestError: the history has no such call.
+        """
+        calls = [made["id"] for message in self.messages for made in message.get("tool_calls", ())]
+        if call.id not in calls:
+            raise RequestError(f"this conversation has no call {call.id!r}")
+        self.messages.append(
+            {"role": "tool", "content": result, "tool_call_id": call.id, "name": call.name}
+        )
+
+    def _remember(self, said: Message | None, generation: R | None) -> None:
         """Enter a finished turn in the history, or take it out of the history."""
         forgotten: list[Message] = []
         if generation is None:
-            forgotten = [said]
-        elif generation.text_read:
-            self.messages.append({"role": "assistant", "content": generation.text_read})
+            forgotten = [said] if said is not None else []
+        elif message := _said(generation):
+            self.messages.append(message)
         elif generation.error is not None:
             # An interrupted turn before this one may be what makes the prompt too long.
             refused = isinstance(generation.error, PromptError)
-            forgotten = self._unread if refused else [said]
+            forgotten = self._unread if refused else [said] if said is not None else []
         for messages in (self.messages, self._unread):
             messages[:] = [m for m in messages if not any(m is other for other in forgotten)]
         if generation is not None and generation.report.prompt_tokens > 0:
@@ -147,6 +177,17 @@ class Conversation(Generic[R]):
 
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
+
+
+def _said(generation: _Reply) -> Message | None:
+    """A reply in the history, without calls that were cut off or have no name."""
+    calls = [
+        call.message() for call in generation.tool_calls if call.name and call.problem != "cut_off"
+    ]
+    message: Message = {"role": "assistant", "content": generation.text_read}
+    if calls:
+        message["tool_calls"] = calls
+    return message if calls or generation.text_read else None
 
 
 class Session(Conversation[Generation]):

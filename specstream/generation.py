@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 from specstream.bridge import ThreadBridge
 from specstream.errors import EngineError, SpecstreamError
 from specstream.metrics import Report
-from specstream.types import Chunk
+from specstream.types import Chunk, ToolCall, ToolCallDelta
 
 if TYPE_CHECKING:
     from specstream.engine.request import Request
@@ -40,6 +40,7 @@ class Generation:
         self._delivery = Delivery(self._put, limit)
         self._request: Request | None = None
         self._read: list[str] = []
+        self._calls: list[ToolCallDelta] = []
 
     def _put(self, item: _Item) -> None:
         """Called on the engine thread."""
@@ -70,6 +71,7 @@ class Generation:
         if isinstance(item, Chunk):
             self._ended = item.finish_reason is not None
             self._read.append(item.text)
+            self._calls += item.tool_calls
             return item
         self._ended = True
         raise item
@@ -92,6 +94,11 @@ class Generation:
     def text_read(self) -> str:
         """The text of the chunks that the iteration has given."""
         return "".join(self._read)
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls that have ended in the chunks that the iteration has given."""
+        return ToolCall.collect(self._calls)
 
     @property
     def error(self) -> SpecstreamError | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from specstream.types import FinishReason
+from specstream.types import FinishReason, ToolCall
 
 __all__ = ["Report", "SpecStats"]
 
@@ -60,7 +60,7 @@ class Report:
     request's arrival at the engine to its first committed token. ``reused_tokens`` of the prompt
     were still cached from an earlier turn. ``token_ids`` are all that were written; ``text`` is the
     reply, ``reasoning`` what the model wrote for itself before it, in ``reasoning_tokens`` (tags
-    included).
+    included), ``tool_calls`` the calls that have ended.
     """
 
     text: str
@@ -86,6 +86,7 @@ class Report:
     explanation: str = ""
     reasoning: str = ""
     reasoning_tokens: int = 0
+    tool_calls: tuple[ToolCall, ...] = ()
 
     @property
     def acceptance_rate(self) -> float:
@@ -117,13 +118,15 @@ def _plain(value: Any, digits: int) -> object:
         return [_plain(part, digits) for part in value]
     if isinstance(value, dict):
         return dict(value)
+    if isinstance(value, ToolCall):
+        return asdict(value)
     return round(value, digits) if isinstance(value, float) else value
 
 
 # The keys of `Report.to_dict` in order, with the decimal places of those that are fractions.
 _DIGITS = {
-    "text": 0, "reasoning": 0, "reasoning_tokens": 0, "token_ids": 0, "finish_reason": 0,
-    "prompt_tokens": 0, "reused_tokens": 0, "completion_tokens": 0, "rounds": 0,
+    "text": 0, "reasoning": 0, "reasoning_tokens": 0, "tool_calls": 0, "token_ids": 0,
+    "finish_reason": 0, "prompt_tokens": 0, "reused_tokens": 0, "completion_tokens": 0, "rounds": 0,
     "target_forwards": 0, "drafted": 0, "accepted": 0, "acceptance_rate": 4,
     "mean_acceptance_length": 4, "acceptance_by_position": 4, "tokens_per_second": 2,
     "ttft_ms": 3, "total_ms": 3, "draft_ms": 3, "verify_ms": 3, "sample_ms": 3,

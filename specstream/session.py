@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, Self
@@ -18,7 +18,7 @@ from specstream.conversation import Session
 from specstream.errors import ConfigError, EngineClosed, EngineError, SpecstreamError
 from specstream.generation import Generation
 from specstream.params import checked_params, template_kwargs
-from specstream.types import Chunk, Message, SamplingParams
+from specstream.types import Chunk, Message, SamplingParams, Tool, Tools
 
 if TYPE_CHECKING:
     from specstream.engine.worker import EngineWorker
@@ -175,6 +175,7 @@ class Engine:
         session: str | None = None,
         speculate: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        tools: Tools | Sequence[Tool | Callable[..., Any]] | None = None,
         **wrong: Never,
     ) -> AsyncGenerator[Generation, None]:
         """Write one reply.
@@ -190,18 +191,23 @@ class Engine:
             speculate: False decodes this request without a proposer.
             chat_template_kwargs: Variables for the model's chat template, such as
                 ``{"enable_thinking": False}``; they win over the engine's own.
+            tools: What the model may call: `Tool` objects, functions with type hints and a docstring in
+                Google's style, or `Tools`, which says how many and which must be called. Calls are in
+                the chunks, in ``generation.tool_calls`` and never in the text; the caller makes them,
+                and asks again with the results among the messages (role ``"tool"``).
             wrong: Refused: sampling parameters belong into ``params``.
 
         Raises:
-            PromptError: the prompt is empty, or a template variable has a bad name or value.
+            PromptError: the prompt is empty, a template variable has a bad name or value, or a tool
+                can't be described.
             SamplingError: a sampling parameter was passed by itself, not in ``params``.
             EngineClosed: the engine is not running, was entered in the parent of this forked process,
                 or its event loop is closed.
             EngineError: another event loop has entered the engine.
 
         The iteration raises further errors: too long a prompt, a variable that the template doesn't
-        know, a full waiting line, and `ConsumerStalled` if nobody read the reply for ``max_parked_s``
-        while others waited.
+        know, tools for a model that takes none, a full waiting line, and `ConsumerStalled` if nobody
+        read the reply for ``max_parked_s`` while others waited.
         """
         from specstream.engine.prompt import check_messages
         from specstream.engine.request import Request
@@ -218,6 +224,7 @@ class Engine:
             reference=reference,
             proposer=self.config.proposer.kind if speculate else "off",
             template_kwargs=template_kwargs(chat_template_kwargs or {}),
+            tools=Tools.of(tools),
         )
         generation._request = request
         worker.submit(request)
@@ -225,6 +232,11 @@ class Engine:
             yield generation
         finally:
             generation.cancel()
+
+    @property
+    def no_tools(self) -> str | None:
+        """Why the target can't call tools; None if it can. Known once the engine is entered."""
+        return self._worker.no_tools if self._worker is not None else "the engine is not running"
 
     async def explain(self) -> Explanation | None:
         """Why the engine speculates as it does now, in words and figures; None if the proposer is fixed.

@@ -11,10 +11,20 @@ from typing import Any, Never
 import anyio
 
 from specstream.conversation import Conversation
-from specstream.errors import SpecstreamError
+from specstream.errors import PromptError, SpecstreamError
 from specstream.metrics import Report
 from specstream.params import checked_params
-from specstream.types import Chunk, FinishReason, Message, SamplingParams, Span
+from specstream.types import (
+    Chunk,
+    FinishReason,
+    Message,
+    SamplingParams,
+    Span,
+    Tool,
+    ToolCall,
+    ToolCallDelta,
+    Tools,
+)
 
 __all__ = ["ScriptedEngine", "ScriptedGeneration", "ScriptedSession", "chunks_of"]
 
@@ -22,12 +32,17 @@ _PIECE = re.compile(r"\s*\S{1,6}|\s+")
 
 
 def chunks_of(
-    text: str, sizes: Iterable[int] = (), *, finish_reason: FinishReason = "stop"
+    text: str,
+    sizes: Iterable[int] = (),
+    *,
+    calls: Sequence[ToolCall] = (),
+    finish_reason: FinishReason = "stop",
 ) -> list[Chunk]:
     """Cut ``text`` into tokens of at most six visible characters and lay them out as chunks.
 
     ``sizes`` gives the number of tokens of each chunk in turn; the rest come one by one. The chunks
-    carry exact spans, and the last one the ``finish_reason``.
+    carry exact spans, and the last one the ``finish_reason``. ``calls`` come behind the text, their
+    arguments in pieces; then the reason ``"stop"`` becomes ``"tool_calls"``.
     """
     pieces = _PIECE.findall(text)
     chunks: list[Chunk] = []
@@ -52,8 +67,23 @@ def chunks_of(
             )
         )
         at, start = at + len(taken), end
+    for index, call in enumerate(calls):
+        for delta in _deltas(index, call):
+            tokens = Span(at, at + 1)
+            at += 1
+            aside: dict[str, Any] = {"reasoning_end": at, "tool_calls": (delta,)}
+            same = Span(start, start)
+            chunks.append(Chunk("", (tokens.start,), tokens, same, round=len(chunks), **aside))
+    if calls and finish_reason == "stop":
+        finish_reason = "tool_calls"
     nothing = ("", (), Span(at, at), Span(start, start))
     return [*chunks, Chunk(*nothing, round=len(chunks), finish_reason=finish_reason)]
+
+
+def _deltas(index: int, call: ToolCall) -> list[ToolCallDelta]:
+    head = (index, call.id, call.name)
+    pieces = [ToolCallDelta(*head, piece) for piece in _PIECE.findall(call.arguments)]
+    return [ToolCallDelta(*head), *pieces, ToolCallDelta(*head, done=True, problem=call.problem)]
 
 
 class ScriptedGeneration:
@@ -94,6 +124,11 @@ class ScriptedGeneration:
         """The text so far."""
         return "".join(chunk.text for chunk in self._sent)
 
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls that have ended so far."""
+        return ToolCall.collect([delta for chunk in self._sent for delta in chunk.tool_calls])
+
     text_read = text  # nothing is written before it is read
 
     @property
@@ -118,6 +153,7 @@ class ScriptedGeneration:
             verify_ms=0.0,
             proposer="scripted",
             reasoning="".join(chunk.reasoning for chunk in self._sent),
+            tool_calls=self.tool_calls,
         )
 
 
@@ -127,7 +163,8 @@ class ScriptedEngine:
     The last reply repeats for ever. ``gate``, when given, returns an event that each chunk waits for
     (or None), so a test decides when the "model" writes. ``requests`` records the messages and
     parameters of each request, ``template_kwargs`` its variables for the chat template, ``speculated``
-    whether it asked for speculation.
+    whether it asked for speculation, ``tools`` its tools, which are refused unless the engine
+    ``calls_tools``.
     """
 
     def __init__(
@@ -135,7 +172,10 @@ class ScriptedEngine:
         replies: Sequence[str | Sequence[Chunk]],
         *,
         gate: Callable[[], anyio.Event | None] = lambda: None,
+        calls_tools: bool = False,
     ) -> None:
+        self.no_tools = None if calls_tools else "the scripted engine calls no tools"
+        self.tools: list[Tools | None] = []
         self._replies = list(replies)
         self._gate = gate
         self.requests: list[tuple[list[Message], SamplingParams]] = []
@@ -159,10 +199,15 @@ class ScriptedEngine:
         session: str | None = None,
         speculate: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        tools: Tools | Sequence[Tool | Callable[..., Any]] | None = None,
         **wrong: Never,
     ) -> AsyncGenerator[ScriptedGeneration, None]:
         """One scripted reply."""
         params = checked_params(params, wrong)
+        offered = Tools.of(tools)
+        if offered is not None and self.no_tools is not None:
+            raise PromptError(self.no_tools)
+        self.tools.append(offered)
         self.template_kwargs.append(dict(chat_template_kwargs or {}))
         self.speculated.append(speculate)
         asked: list[Message] = (

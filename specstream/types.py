@@ -9,13 +9,15 @@ visible can be followed back to the tokens that it came from.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypedDict
+from typing import Literal, NamedTuple, NotRequired, TypedDict
 
 from specstream.params import Grammar, SamplingParams, template_kwargs
+from specstream.tools import CallMessage, CallProblem, Tool, ToolCall, ToolCallDelta, Tools
 
 __all__ = [
     "PAUSE",
     "AvatarCue",
+    "CallProblem",
     "Cancel",
     "Chunk",
     "Control",
@@ -32,19 +34,30 @@ __all__ = [
     "Speech",
     "SpeechBuffer",
     "Tag",
+    "Tool",
+    "ToolCall",
+    "ToolCallDelta",
+    "Tools",
     "template_kwargs",
 ]
 
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length", "cancelled", "tool_calls"]
 PAUSE = "_"
 """The text of a phoneme mark that is silence."""
 
 
 class Message(TypedDict):
-    """One turn of the conversation, in the shape that chat templates take."""
+    """One turn of the conversation, in the shape that chat templates take.
+
+    An assistant's message may have ``tool_calls``; a tool's message is the result of the call
+    ``tool_call_id``, and ``name`` the tool.
+    """
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
+    tool_calls: NotRequired[list[CallMessage]]
+    tool_call_id: NotRequired[str]
+    name: NotRequired[str]
 
 
 class Span(NamedTuple):
@@ -63,11 +76,12 @@ class Span(NamedTuple):
 class Chunk:
     """What one round of the engine committed.
 
-    A model's reasoning (``<think>…</think>`` and similar tags) is not part of the reply's text.
+    A model's reasoning (``<think>…</think>`` and similar tags) and its tool calls are no part of the
+    reply's text.
 
     Attributes:
-        text: New text, whole characters only; may be empty (half a character, reasoning, or text
-            held back because it may turn out to be the beginning of a stop string).
+        text: New text, whole characters only; may be empty (half a character, reasoning, a call, or
+            text held back because it may turn out to be the beginning of a stop string or of a call).
         token_ids: The committed tokens; the first ``accepted`` of them were drafted.
         tokens: Where ``token_ids`` lie in the reply.
         chars: Where ``text`` lies in the reply's text.
@@ -78,10 +92,12 @@ class Chunk:
         t_ms: Milliseconds from the request's arrival to the end of the round.
         draft_ms: Time spent on proposing.
         verify_ms: Time spent on the target's pass and the verification.
-        finish_reason: Set on the last chunk only.
+        finish_reason: Set on the last chunk only. ``"tool_calls"``: the reply ended by itself and has
+            calls.
         reasoning: New text of the model's reasoning, its tags left out.
         reasoning_end: The number of the reply's token after the last one so far that was reasoning,
-            a tag, or white space behind a tag; 0 as long as there was none.
+            a tag, white space behind a tag, or part of a call; 0 as long as there was none.
+        tool_calls: What is new of tool calls, in order.
     """
 
     text: str
@@ -98,6 +114,7 @@ class Chunk:
     finish_reason: FinishReason | None = None
     reasoning: str = ""
     reasoning_end: int = 0
+    tool_calls: tuple[ToolCallDelta, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,9 @@ def test_the_public_names_are_these() -> None:
         "SamplingParams",
         "Session",
         "SpecstreamError",
+        "Tool",
+        "ToolCall",
+        "Tools",
         "__version__",
     ]
     for name in specstream.__all__:

@@ -18,7 +18,7 @@ PACKAGES = {
 # Lower layers first; a module may import from its own layer and from those below.
 LAYERS = [
     {"specstream.errors", "specstream", "specstream.wording"},
-    {"specstream.params"},
+    {"specstream.params", "specstream.tools"},
     {"specstream.types"},
     {"specstream.metrics", "specstream.config"},
     {"specstream.model"},
@@ -35,7 +35,10 @@ LAYERS = [
 # The Realtime protocol without sockets: all that the client needs of the server's side.
 WIRE = {
     f"specstream.ws.realtime.{name}"
-    for name in ("wire", "settings", "protocol", "resources", "events", "client_events")
+    for name in (
+        *("wire", "settings", "protocol", "resources", "events", "client_events"),
+        *("function_tools", "function_items"),
+    )
 } | {"specstream.ws.log"}
 
 
@@ -109,8 +112,8 @@ def test_nothing_imports_upwards() -> None:
             },
         ),
         (
-            {"specstream.errors", "specstream.params", "specstream.types"},
-            {"specstream.errors", "specstream.params"},
+            {"specstream.errors", "specstream.params", "specstream.tools", "specstream.types"},
+            {"specstream.errors", "specstream.params", "specstream.tools"},
         ),
     ],
     ids=["adapters", "pipeline", "client", "values"],

@@ -9,6 +9,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from specstream.config import AutoProposerConfig, EngineConfig
+from specstream.engine.call_messages import texts_of
 from specstream.engine.detokenizer import decoder_of
 from specstream.engine.output import Output
 from specstream.engine.phrase import FirstPhrase, PhraseLengths
@@ -17,11 +18,14 @@ from specstream.engine.reasoning import Reasoning, markers_of
 from specstream.engine.request import Request
 from specstream.engine.sequence import Noise, Sequence
 from specstream.engine.slots import Slots
+from specstream.engine.tools.calls import Calls
+from specstream.engine.tools.forced import with_choice
+from specstream.engine.tools.formats import CallFormat, format_of
 from specstream.errors import EngineBusy, PromptError, SamplingError
 from specstream.model.defaults import ModelDefaults
 from specstream.model.processors import LogitsPipeline
 from specstream.model.runner import ModelRunner
-from specstream.types import Message, SamplingParams
+from specstream.types import Message, SamplingParams, Tools
 
 __all__ = ["SHORT_CHARS", "Admission"]
 
@@ -48,6 +52,11 @@ class Admission:
         # A tokenizer belongs to one thread: long prompts are encoded on another one, by a copy.
         self._copy = PromptEncoder(copy.deepcopy(tokenizer), warns=False)
         self._template_kwargs = config.chat_template_kwargs
+        self._calls: CallFormat | PromptError
+        try:
+            self._calls = format_of(tokenizer)
+        except PromptError as error:
+            self._calls = error
         self._markers = markers_of(tokenizer) if config.reasoning == "apart" else None
         own = getattr(getattr(target, "model", None), "generation_config", None)
         self._defaults = ModelDefaults.of(own if config.model_defaults else None)
@@ -55,6 +64,11 @@ class Admission:
         wanted = config.proposer
         eager = isinstance(wanted, AutoProposerConfig) and wanted.objective == "first_phrase"
         self._phrases = PhraseLengths() if eager else None
+
+    @property
+    def no_tools(self) -> str | None:
+        """Why the model can't call tools; None if it can."""
+        return str(self._calls) if isinstance(self._calls, PromptError) else None
 
     def is_long(self, request: Request) -> bool:
         """Whether encoding the prompt takes long enough to delay the rounds of others."""
@@ -66,7 +80,7 @@ class Admission:
         ``aside``: on another thread than the engine's, one request at a time.
 
         Raises:
-            PromptError: the messages can't be encoded or leave no room.
+            PromptError: the messages can't be encoded or leave no room, or the model takes no tools.
         """
         context, chars = self._target.context_length, _chars(request)
         if chars > self._max_chars:
@@ -76,11 +90,20 @@ class Admission:
             )
         prompts = self._copy if aside else self._prompts
         options = {**self._template_kwargs, **request.template_kwargs}
-        prompt = prompts.encode(request.messages, context, options)
+        tools = self._told(request.tools)
+        prompt = prompts.encode(request.messages, context, options, tools)
         if request.reference:
             ids = prompts.encode_text(request.reference[: self._max_chars])
             request.reference_ids = [i for i in ids if i < self._target.vocab_size][:context]
         request.prompt = prompt
+
+    def _told(self, tools: Tools | None) -> Tools | None:
+        """The tools that the model is told of."""
+        if tools is None or tools.choice == "none":
+            return None
+        if isinstance(self._calls, PromptError):
+            raise PromptError(str(self._calls))
+        return tools
 
     def encode(
         self, messages: list[Message], template_kwargs: Mapping[str, Any] | None = None
@@ -105,7 +128,12 @@ class Admission:
             self.tokenize(request)
         assert request.prompt is not None
         (prompt, opened), target = request.prompt, self._target
-        params = self._checked(request.params, prompt)
+        params, calls = request.params, None
+        if request.tools is not None and isinstance(self._calls, CallFormat):
+            params = with_choice(params, request.tools, self._calls, opened)
+            if request.tools.choice != "none":
+                calls = Calls(self._calls, request.tools)
+        params = self._checked(params, prompt)
         limit = min(len(prompt) + params.max_tokens, target.context_length)
         if not self._has_room(request.session, len(prompt), limit):
             return False
@@ -136,7 +164,8 @@ class Admission:
             speculates=request.proposer != "off",
         )
         reasoning = Reasoning(self._markers, opened, params.stop)
-        request.admitted = sequence, Output(self._decoder, params.stop, reasoning, phrase)
+        output = Output(self._decoder, params.stop, reasoning, phrase, calls)
+        request.admitted = sequence, output
         return True
 
     def _checked(self, params: SamplingParams, prompt: list[int]) -> SamplingParams:
@@ -177,4 +206,7 @@ class Admission:
 
 
 def _chars(request: Request) -> int:
-    return sum(len(message["content"]) for message in request.messages)
+    tools = request.tools.tools if request.tools is not None else ()
+    return sum(len(str(tool.schema())) for tool in tools) + sum(
+        len(text) for message in request.messages for text in texts_of(message)
+    )

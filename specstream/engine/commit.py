@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from specstream.engine.request import Request
 from specstream.errors import RequestError, SpecstreamError
 from specstream.speculation.proposal import Proposal, Verdict
-from specstream.types import Chunk, FinishReason, Span
+from specstream.types import Chunk, FinishReason, Span, ToolCallDelta
 
 __all__ = ["closing_chunk", "commit"]
 
@@ -66,7 +66,8 @@ def commit(
         verify_ms=verify_ms,
         finish_reason=request.finish_reason,
         reasoning=output.reasoning.text[thought:],
-        reasoning_end=output.reasoning.end,
+        reasoning_end=output.aside_end,
+        tool_calls=output.calls.log.take() if output.calls is not None else (),
     )
     return chunk, error
 
@@ -99,7 +100,7 @@ def take_token(request: Request, token: int) -> str:
     """Commit one token; return the text that became certain with it.
 
     Sets ``finish_reason`` where the token ends the reply: an end-of-sequence or stop id, the end of a
-    stop string, a criterion, or the last token there is room for.
+    stop string, a criterion, the only call there may be, or the last token there is room for.
 
     Raises:
         RequestError: a ``stop_when`` criterion broke.
@@ -115,6 +116,8 @@ def take_token(request: Request, token: int) -> str:
         reason: FinishReason | None = None
         if ended or wanted or token in params.stop_token_ids:
             reason = "stop"
+        elif output.calls is not None and output.calls.over:
+            reason = "tool_calls"
         elif sequence.room <= 0:
             reason = "length"
         if reason is None:
@@ -123,6 +126,8 @@ def take_token(request: Request, token: int) -> str:
         text += output.finish()
     if output.stopped:
         request.finish_reason = "stop"
+    if request.finish_reason == "stop" and output.calls is not None and output.calls.log.calls:
+        request.finish_reason = "tool_calls"
     return text
 
 
@@ -142,12 +147,14 @@ def closing_chunk(request: Request, reason: FinishReason) -> Chunk:
     """End a request between two rounds: a chunk without tokens, with the text that was held back."""
     at = chars = thought = end = 0
     text = reasoning = ""
+    calls: tuple[ToolCallDelta, ...] = ()
     if request.admitted is not None:
         sequence, output = request.sequence, request.output
         at, chars, thought = sequence.generated, len(output.text), len(output.reasoning.text)
         text = output.finish()
         output.text += text
-        reasoning, end = output.reasoning.text[thought:], output.reasoning.end
+        reasoning, end = output.reasoning.text[thought:], output.aside_end
+        calls = output.calls.log.take() if output.calls is not None else ()
     request.finish_reason = reason
     return Chunk(
         text,
@@ -159,4 +166,5 @@ def closing_chunk(request: Request, reason: FinishReason) -> Chunk:
         finish_reason=reason,
         reasoning=reasoning,
         reasoning_end=end,
+        tool_calls=calls,
     )

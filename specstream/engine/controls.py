@@ -107,7 +107,8 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for part in value.values():
+        for key, part in value.items():
+            yield from _texts(key)
             yield from _texts(part)
     elif isinstance(value, list | tuple):
         for part in value:
@@ -118,7 +119,7 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
-        return {key: _mapped(part, change) for key, part in value.items()}
+        return {_mapped(key, change): _mapped(part, change) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [_mapped(part, change) for part in value]
     return value

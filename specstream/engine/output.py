@@ -1,4 +1,4 @@
-"""The text of one reply: decoded, without reasoning, cut off at a stop string."""
+"""The text of one reply: decoded, without reasoning and calls, cut off at a stop string."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from specstream.engine.detokenizer import Decoder, Detokenizer
 from specstream.engine.phrase import FirstPhrase
 from specstream.engine.reasoning import Reasoning
 from specstream.engine.stops import StopMatcher
+from specstream.engine.tools.calls import Calls
 
 __all__ = ["Output"]
 
@@ -20,6 +21,7 @@ class Output:
         decoded: Everything that was written, reasoning and its tags included.
         replied: The reply, including an end that is still held back.
         reasoning: What the model wrote for itself.
+        calls: Its tool calls; None if the request has no tools.
     """
 
     def __init__(
@@ -28,9 +30,11 @@ class Output:
         stops: Sequence[str],
         reasoning: Reasoning,
         phrase: FirstPhrase | None = None,
+        calls: Calls | None = None,
     ) -> None:
         self.text = self.decoded = self.replied = ""
         self.reasoning = reasoning
+        self.calls = calls
         self._detokenizer = Detokenizer(decoder)
         self._stops = StopMatcher(stops)
         self._phrase = phrase
@@ -40,6 +44,11 @@ class Output:
     def stopped(self) -> bool:
         """Whether a stop string has ended the reply."""
         return self._stops.stopped
+
+    @property
+    def aside_end(self) -> int:
+        """Index of the token after the last one that belongs to reasoning or to a call."""
+        return max(self.reasoning.end, self.calls.end if self.calls is not None else 0)
 
     def add(self, token: int, *, shown: bool = True, searching: bool = True) -> str:
         """The text that became certain with a token; the caller adds it to ``text``.
@@ -52,16 +61,22 @@ class Output:
         self._tokens += 1
         decoded = self._detokenizer.add(token) if shown else ""
         self.decoded += decoded
+        if self.calls is not None and shown:
+            decoded += self.calls.markers.get(token, "")
         reply = self.reasoning.add(decoded, token)
+        if self.calls is not None:
+            reply = self.calls.add(reply)
         self.replied += reply
         if self._phrase is not None:
-            self._phrase.read(self.replied, self._tokens - self.reasoning.end)
+            self._phrase.read(self.replied, self._tokens - self.aside_end)
         return self._stops.add(reply, searching=searching)
 
     def finish(self) -> str:
-        """The reply ends here: text held back as half a character, tag or stop string. Idempotent."""
+        """The reply ends here: text held back as half of something. Idempotent."""
         rest = self._detokenizer.finish()
         self.decoded += rest
         reply = self.reasoning.finish(rest)
+        if self.calls is not None:
+            reply = self.calls.finish(reply)
         self.replied += reply
         return self._stops.add(reply) + self._stops.finish()

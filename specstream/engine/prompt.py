@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from specstream.config import meant
+from specstream.engine.call_messages import checked_calls, for_template
 from specstream.engine.controls import ControlTokens
 from specstream.engine.reasoning import Tag, opened_by
 from specstream.errors import PromptError
+from specstream.tools import Tools
 from specstream.types import Message
 
-__all__ = ["Prompt", "PromptEncoder", "check_messages"]
+__all__ = ["Prompt", "PromptEncoder", "check_messages", "template_variables"]
 
 _log = logging.getLogger("specstream.engine")
 _ROLES = ("system", "user", "assistant", "tool")
@@ -27,7 +29,7 @@ def check_messages(messages: Sequence[Message] | str) -> list[Message]:
     """Copy and check messages; a plain string is one user turn.
 
     Raises:
-        PromptError: nothing is said, or a message has no known role or no text.
+        PromptError: nothing is said, or a message has no known role, no text, or malformed calls.
     """
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
@@ -37,6 +39,7 @@ def check_messages(messages: Sequence[Message] | str) -> list[Message]:
     for number, message in enumerate(messages):
         given = message if isinstance(message, Mapping) else {}
         role, content = given.get("role"), given.get("content")
+        content = "" if content is None and given.get("tool_calls") else content
         if role not in _ROLES or not isinstance(content, str):
             raise PromptError(
                 f"message {number} needs a role ({', '.join(_ROLES)}) and a text content"
@@ -45,7 +48,7 @@ def check_messages(messages: Sequence[Message] | str) -> list[Message]:
             content.encode()
         except UnicodeEncodeError:
             raise PromptError(f"message {number} is not valid Unicode: half a surrogate") from None
-        checked.append({"role": role, "content": content})
+        checked.append(checked_calls(given, number, checked))
     if not any(message["content"].strip() for message in checked if message["role"] != "system"):
         raise PromptError("the prompt is empty: say something")
     return checked
@@ -76,6 +79,7 @@ class PromptEncoder:
         messages: list[Message],
         context_length: int,
         options: Mapping[str, Any] | None = None,
+        tools: Tools | None = None,
     ) -> Prompt:
         """The prompt for a reply to ``messages``; ``options`` are the template's variables.
 
@@ -87,12 +91,14 @@ class PromptEncoder:
                 no room for a reply.
         """
         options = dict(options or {})
+        variables = _with_tools(options, tools)
         templated = bool(getattr(self._tokenizer, "chat_template", None))
         try:
             if templated:
-                self._check(options)
+                self._check(variables)
                 text, ids = _render_turns(
-                    lambda said: self._render({"messages": said, "options": options}), messages
+                    lambda said: self._render({"messages": said, "options": variables}),
+                    for_template(messages),
                 )
             else:
                 ids = self._join(messages, options)
@@ -118,7 +124,7 @@ class PromptEncoder:
 
     def _check(self, options: Mapping[str, Any]) -> None:
         """Refuse a misspelt variable, which Jinja would ignore."""
-        names = _variables(self._template(options))
+        names = template_variables(self._template(options))
         for name in options.keys() - names:
             raise PromptError(
                 f"the model's chat template has no variable {name!r}{meant(name, names)}"
@@ -166,6 +172,14 @@ class PromptEncoder:
         return self._controls
 
 
+def _with_tools(options: dict[str, Any], tools: Tools | None) -> dict[str, Any]:
+    if tools is None:
+        return options
+    if "tools" in options:
+        raise PromptError("tools are given twice: leave them out of chat_template_kwargs")
+    return {**options, "tools": [tool.schema() for tool in tools.tools]}
+
+
 def _render_turns(render: Callable[[list[Message]], T], messages: list[Message]) -> T:
     """``render(messages)``; if it refuses them, with consecutive turns of the user joined by a newline.
 
@@ -196,7 +210,7 @@ def _joined(messages: list[Message]) -> list[Message]:
     return out
 
 
-def _variables(template: str) -> set[str]:
+def template_variables(template: str) -> set[str]:
     """The names that a template takes from outside."""
     from jinja2 import Environment, TemplateSyntaxError, meta
 

@@ -15,7 +15,7 @@ from specstream.engine.sequence import Sequence
 from specstream.errors import SpecstreamError
 from specstream.metrics import Report, SpecStats
 from specstream.speculation.explanation import Explanation
-from specstream.types import Chunk, FinishReason, Message, SamplingParams
+from specstream.types import Chunk, FinishReason, Message, SamplingParams, Tools
 
 __all__ = ["Delivery", "Request"]
 
@@ -58,6 +58,7 @@ class Request:
     proposer: str = ""
     template_kwargs: dict[str, Any] = field(default_factory=dict)
     noise: int | None = None
+    tools: Tools | None = None
     id: int = field(default_factory=lambda: next(_ids))
     arrived: float = field(default_factory=time.perf_counter)
     # Set at admission or before.
@@ -119,6 +120,7 @@ class Request:
     def _report(self) -> Report:
         stats, why = self.stats, self.explanation
         reasoning = self.output.reasoning if self.admitted is not None else None
+        calls = self.output.calls if self.admitted is not None else None
         # A consumer that has left is told so before the engine's next step says it.
         left = self.delivery.cancelled and self.error is None
         kept = zip(stats.accepted_at, stats.drafted_at, strict=True)
@@ -146,4 +148,5 @@ class Request:
             explanation=why.words if why is not None else "",
             reasoning=reasoning.text if reasoning is not None else "",
             reasoning_tokens=reasoning.tokens if reasoning is not None else 0,
+            tool_calls=calls.log.calls if calls is not None else (),
         )

@@ -55,6 +55,7 @@ class EngineWorker:
         self._gate = threading.Lock()  # nothing may enter the mailbox behind the closing notice
         self._thread = threading.Thread(target=self._run, name="specstream-engine", daemon=True)
         self._process = os.getpid()
+        self.no_tools: str | None = "the engine is being loaded"
 
     def start(self) -> None:
         """Start the thread and, on it, the loading of the models."""
@@ -146,6 +147,7 @@ class EngineWorker:
             self._on_ready(failure)
             self._on_closed()
             return None
+        self.no_tools = core.admission.no_tools
         self._on_ready(None)
         return core
 

@@ -24,7 +24,7 @@ from websockets.exceptions import ConnectionClosed
 
 import specstream.ws.realtime.events as ev
 from specstream.errors import ConnectionFailed, ProtocolError, RequestError
-from specstream.types import SamplingParams, template_kwargs
+from specstream.types import SamplingParams, ToolCall, template_kwargs
 from specstream.ws.dial import dial
 from specstream.ws.realtime.client_events import (
     AudioDelta,
@@ -37,8 +37,11 @@ from specstream.ws.realtime.client_events import (
     Report,
     Revoked,
     TextDelta,
+    ToolCalled,
+    ToolDelta,
     translate,
 )
+from specstream.ws.realtime.function_tools import setting_of
 from specstream.ws.realtime.settings import OwnEvent, Sampling
 from specstream.ws.realtime.wire import new_id
 
@@ -55,6 +58,8 @@ __all__ = [
     "Report",
     "Revoked",
     "TextDelta",
+    "ToolCalled",
+    "ToolDelta",
 ]
 
 ALL_EVENTS: tuple[OwnEvent, ...] = get_args(OwnEvent)
@@ -122,11 +127,13 @@ class RealtimeClient:
     async def update(self, **session: Any) -> dict[str, Any]:
         """Change settings of the session, by their wire names; returns all settings.
 
-        Only between replies.
+        Only between replies. ``tools`` may be `specstream.Tool` objects.
 
         Raises:
             RequestError: the server refuses a value, or can't serve a setting; the others are set.
         """
+        if isinstance(session.get("tools"), list | tuple):
+            session["tools"] = [setting_of(tool) for tool in session["tools"]]
         event = await self._ask(
             "session.update", "session.updated", session={"type": "realtime", **session}
         )
@@ -138,7 +145,7 @@ class RealtimeClient:
 
     def respond(
         self,
-        text: str,
+        text: str | None,
         *,
         audio: bool = True,
         instructions: str | None = None,
@@ -147,6 +154,8 @@ class RealtimeClient:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> Reply:
         """Say ``text`` as the user; the reply is an async iterator of events, ending after `Done`.
+
+        None says nothing: the reply is to the conversation as it is, such as to the results of calls.
 
         ``text`` stays in the conversation if the reply is cancelled. If the reply was refused or
         failed before its first word, the next request begins by deleting it.
@@ -179,6 +188,15 @@ class RealtimeClient:
         """
         if self._reply is not None:
             await self._reply._cancel()
+
+    async def add_result(self, call: ToolCall, result: str) -> None:
+        """Tell the server what a tool call came to; the next reply reads it.
+
+        May be called while the reply with the call is read. Returns once it is sent: a refusal, such
+        as of a call that the conversation doesn't have, is a `Problem` of the reply read then or next.
+        """
+        item = {"type": "function_call_output", "call_id": call.id, "output": result}
+        await self._send("conversation.item.create", item=item)
 
     async def truncate(self, item_id: str, heard_ms: int) -> None:
         """Remove what was not heard of a spoken item from the conversation (see `Done.item_id`).
@@ -231,7 +249,7 @@ class Reply:
         ConnectionFailed: the connection broke.
     """
 
-    def __init__(self, client: RealtimeClient, text: str, asked: dict[str, Any]) -> None:
+    def __init__(self, client: RealtimeClient, text: str | None, asked: dict[str, Any]) -> None:
         self._client, self._text, self._asked = client, text, asked
         self._item_id = new_id("item")
         self._event_ids: tuple[str, ...] = ()
@@ -265,8 +283,12 @@ class Reply:
         if isinstance(event, Done):
             self._ended = True
             if event.status == "failed" and event.item_id is None:
-                self._client._unanswered.append(self._item_id)
+                self._unanswered()
         return event
+
+    def _unanswered(self) -> None:
+        if self._text is not None:
+            self._client._unanswered.append(self._item_id)
 
     async def _ask(self) -> None:
         client = self._client
@@ -274,12 +296,14 @@ class Reply:
         while client._unanswered:
             await client._send("conversation.item.delete", item_id=client._unanswered[-1])
             client._unanswered.pop()
-        content = [{"type": "input_text", "text": self._text}]
-        item = {"type": "message", "role": "user", "id": self._item_id, "content": content}
         client._reply = self
-        said = await client._send("conversation.item.create", item=item)
+        said: tuple[str, ...] = ()
+        if self._text is not None:
+            content = [{"type": "input_text", "text": self._text}]
+            item = {"type": "message", "role": "user", "id": self._item_id, "content": content}
+            said = (await client._send("conversation.item.create", item=item),)
         asked = await client._send("response.create", response=self._asked)
-        self._event_ids = (said, asked)
+        self._event_ids = (*said, asked)
         if self._cancelled:
             await self._cancel()  # called while the request was being sent
 
@@ -288,7 +312,7 @@ class Reply:
         if isinstance(event, ev.ErrorEvent) and self._event_ids:
             if event.error.event_id == self._event_ids[-1]:
                 self._ended = True  # the response was refused; without its item only, it goes on
-                self._client._unanswered.append(self._item_id)
+                self._unanswered()
             for event_id in self._event_ids:
                 _raise_if_about(event, event_id)
         return translate(event)

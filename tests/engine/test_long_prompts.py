@@ -37,10 +37,10 @@ class Watched:
         real = PromptEncoder.encode
 
         def encode(
-            own: PromptEncoder, messages: list[Message], context: int, options: Any = None
+            own: PromptEncoder, messages: list[Message], context: int, *options: Any
         ) -> Prompt:
             self._note(messages)
-            return real(own, messages, context, options)
+            return real(own, messages, context, *options)
 
         patch.setattr(PromptEncoder, "encode", encode)
 

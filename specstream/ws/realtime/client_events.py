@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import specstream.ws.realtime.events as ev
 from specstream.errors import ProtocolError
-from specstream.types import AvatarCue, ScenePrompt, Span
-from specstream.ws.realtime.resources import EndStatus, Response, Usage, Word
+from specstream.types import AvatarCue, CallProblem, ScenePrompt, Span, ToolCall
+from specstream.ws.realtime.function_items import FunctionCallItem
+from specstream.ws.realtime.resources import EndStatus, Item, Response, Usage, Word
 
 V = TypeVar("V", AvatarCue, ScenePrompt)
 
@@ -69,6 +70,28 @@ class PromptDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolDelta:
+    """New JSON text of the arguments of call ``call_id``."""
+
+    call_id: str
+    arguments: str
+    t_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCalled:
+    """A call is complete, or was cut off (``call.problem``).
+
+    Make it, give what it came to to `RealtimeClient.add_result`, and ask for the next reply with
+    ``respond(None)`` once this one is done.
+    """
+
+    call: ToolCall
+    item_id: str
+    t_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class Revoked:
     """What ``stage`` made from the reply's text at or past ``from_char`` is revoked."""
 
@@ -99,7 +122,8 @@ class Done:
     """The end of the reply.
 
     ``text`` is what the conversation keeps of it, ``reason`` is set when it was cancelled or cut
-    short, ``error`` (code and message) when it failed.
+    short, ``error`` (code and message) when it failed. ``item_id`` is that of the text, or of the first
+    call of a reply that is calls only.
     """
 
     status: EndStatus
@@ -113,8 +137,9 @@ class Done:
     @classmethod
     def of(cls, response: Response, t_ms: float) -> Done:
         """Read ``response.done``."""
-        item = response.output[0] if response.output else None
-        parts = item.content if item is not None else []
+        said = next((item for item in response.output if isinstance(item, Item)), None)
+        item = said or (response.output[0] if response.output else None)
+        parts = said.content if said is not None else []
         details = response.status_details
         failure = details.error if details is not None else None
         return cls(
@@ -134,6 +159,8 @@ RealtimeEvent = (
     | AudioDelta
     | AvatarDelta
     | PromptDelta
+    | ToolDelta
+    | ToolCalled
     | Revoked
     | Report
     | Problem
@@ -163,6 +190,13 @@ def translate(event: ev.ServerEvent) -> RealtimeEvent | None:
             return AvatarDelta(_value(AvatarCue, cue), at.t_ms)
         case ev.PromptDelta(shot=shot):
             return PromptDelta(_value(ScenePrompt, shot), at.t_ms)
+        case ev.ArgumentsDelta(call_id=call_id, delta=arguments):
+            return ToolDelta(call_id, arguments, at.t_ms)
+        case ev.OutputItemEvent(type="response.output_item.done", item=FunctionCallItem() as item):
+            problem: CallProblem | None = "cut_off" if item.status == "incomplete" else ""
+            problem = next((p for p in get_args(CallProblem) if p == at.problem), problem)
+            call = ToolCall(item.call_id, item.name, item.arguments, problem or "")
+            return ToolCalled(call, item.id, at.t_ms)
         case ev.RevokeEvent(stage=stage, from_char=from_char):
             return Revoked(stage, from_char, at.t_ms)
         case ev.ReportEvent(report=report):

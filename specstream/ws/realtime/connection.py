@@ -132,7 +132,7 @@ class RealtimeConnection:
         await self._rate.take(1 + cost(len(frame)))
         event: pr.ClientEvent | None = None
         try:
-            event = pr.parse_client_event(frame)
+            event = pr.parse_client_event(frame, tools=self._service.engine.no_tools is None)
             await self._handle(event)
         except SpecstreamError as error:
             refusal = error

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from specstream.types import Message
-from specstream.ws.realtime.protocol import ItemInput, ItemReference
-from specstream.ws.realtime.resources import Item, Part
+from specstream.ws.realtime.function_items import CallPart, check_call_id, history
+from specstream.ws.realtime.protocol import AnyItemInput, ItemReference
+from specstream.ws.realtime.resources import AnyItem, Item, Part
 from specstream.ws.realtime.spoken import SpokenTrack, spoken_text
 from specstream.ws.realtime.wire import SAMPLE_RATE, Refused, new_id
 
@@ -26,16 +27,22 @@ _MISSING: dict[Action, tuple[str, str]] = {  # clients match on these codes
 
 @dataclass(slots=True)
 class Entry:
-    """One item. ``text`` is what the model reads; clients see a spoken item's transcript."""
+    """One item. ``text`` is what the model reads; clients see a spoken item's transcript.
+
+    With ``call`` it is a function call, its text the arguments, or the output of one.
+    """
 
     id: str
     role: Literal["system", "user", "assistant"]
     text: str
     status: Literal["completed", "incomplete", "in_progress"] = "completed"
     spoken: SpokenTrack | None = None
+    call: CallPart | None = None
 
-    def wire(self) -> Item:
+    def wire(self) -> AnyItem:
         """The item as clients see it; without content while it is in progress and empty."""
+        if self.call is not None:
+            return self.call.wire(self.id, self.status, self.text)
         if self.status == "in_progress" and not self.text:
             part = None
         elif self.spoken is not None:
@@ -81,17 +88,19 @@ class Conversation:
             raise Refused(code, message, param="item_id")
         return self.entries[index]
 
-    def create(self, item: ItemInput, after: str | None) -> tuple[Entry, str | None]:
-        """Add a client's message behind item ``after`` (None: last; ``"root"``: first).
+    def create(self, item: AnyItemInput, after: str | None) -> tuple[Entry, str | None]:
+        """Add a client's item behind item ``after`` (None: last; ``"root"``: first).
 
         Returns the entry and the id of the item before it.
 
         Raises:
-            Refused: the id is taken, ``after`` is unknown, or the conversation is full.
+            Refused: the id is taken, ``after`` is unknown, the conversation is full, or the item is the
+                output of a call that isn't there.
         """
         if item.id is not None and self._find(item.id) is not None:
             message = f"Error adding item: an item with id '{item.id}' already exists."
             raise Refused("item_create_duplicate_item_id", message, param="item.id")
+        check_call_id(item.call, self.entries)
         if sum(len(entry.text) for entry in self.entries) + len(item.text) > MAX_CHARS:
             message = f"The conversation holds {MAX_CHARS} characters; delete some items first."
             raise Refused("conversation_full", message)
@@ -101,7 +110,7 @@ class Conversation:
         status: Literal["completed", "incomplete"] = (
             "incomplete" if item.status == "incomplete" else "completed"
         )
-        entry = Entry(item.id or new_id("item"), item.role, item.text, status)
+        entry = Entry(item.id or new_id("item"), item.role, item.text, status, call=item.call)
         return entry, self.insert(entry, at)
 
     def insert(self, entry: Entry, at: int | None = None) -> str | None:
@@ -152,9 +161,9 @@ class Conversation:
         entry.cut_to(samples)
 
     def messages(
-        self, instructions: str, items: Sequence[ItemInput | ItemReference] | None = None
+        self, instructions: str, items: Sequence[AnyItemInput | ItemReference] | None = None
     ) -> list[Message]:
-        """What the model reads: the instructions, then every item that has text.
+        """What the model reads: the instructions, then every item that has text, calls included.
 
         ``items`` stand in for the conversation; they may refer to items of it.
 
@@ -166,11 +175,10 @@ class Conversation:
             entries = [
                 self.entries[self._index(item.id, "response.input")]
                 if isinstance(item, ItemReference)
-                else Entry("", item.role, item.text)
+                else Entry("", item.role, item.text, call=item.call)
                 for item in items
             ]
         messages: list[Message] = []
         if instructions:
             messages.append({"role": "system", "content": instructions})
-        messages += [{"role": entry.role, "content": entry.text} for entry in entries if entry.text]
-        return messages
+        return messages + history(entries)

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, Field, ValidationError
 
 from specstream.errors import ProtocolError
-from specstream.ws.realtime.resources import Extra, Item, Part, Response
+from specstream.ws.realtime.resources import AnyItem, Extra, Part, Response
 
 
 class ServerEvent(BaseModel):
@@ -51,7 +51,7 @@ class ItemEvent(ServerEvent):
     """An item entered the conversation, or is final."""
 
     type: Literal["conversation.item.added", "conversation.item.done"]
-    item: Item
+    item: AnyItem
     previous_item_id: str | None = None
 
 
@@ -59,7 +59,7 @@ class ItemRetrieved(ServerEvent):
     """Answers ``conversation.item.retrieve``."""
 
     type: Literal["conversation.item.retrieved"] = "conversation.item.retrieved"
-    item: Item
+    item: AnyItem
 
 
 class ItemDeleted(ServerEvent):
@@ -94,7 +94,7 @@ class OutputItemEvent(_OutputEvent):
     """The response's item begins, or is final."""
 
     type: Literal["response.output_item.added", "response.output_item.done"]
-    item: Item
+    item: AnyItem
 
 
 class ReportEvent(_OutputEvent):
@@ -125,6 +125,27 @@ class TextDelta(_ContentEvent):
         "specstream.reasoning.delta",
     ]
     delta: str
+
+
+class ArgumentsDelta(_OutputEvent):
+    """New JSON text of a function call's arguments."""
+
+    type: Literal["response.function_call_arguments.delta"] = (
+        "response.function_call_arguments.delta"
+    )
+    item_id: str
+    call_id: str
+    delta: str
+
+
+class ArgumentsDone(_OutputEvent):
+    """A function call is written."""
+
+    type: Literal["response.function_call_arguments.done"] = "response.function_call_arguments.done"
+    item_id: str
+    call_id: str
+    name: str = ""
+    arguments: str
 
 
 class TextDone(_ContentEvent):

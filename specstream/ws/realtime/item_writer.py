@@ -11,10 +11,11 @@ from specstream.errors import SpecstreamError
 from specstream.types import AvatarCue, Chunk, Phrase, Revoke, ScenePrompt, Span, Speech
 from specstream.ws.realtime import events as ev
 from specstream.ws.realtime.audio import Piece
+from specstream.ws.realtime.call_writer import CallWriter
 from specstream.ws.realtime.conversation import Entry
 from specstream.ws.realtime.outbox import Outbox
 from specstream.ws.realtime.request import ResponseRequest
-from specstream.ws.realtime.resources import EndStatus, Extra, Part, Word
+from specstream.ws.realtime.resources import AnyItem, EndStatus, Extra, Part, Word
 from specstream.ws.realtime.spoken import SpokenText, SpokenTrack
 from specstream.ws.realtime.timings import Timings
 from specstream.ws.realtime.wire import new_id
@@ -29,6 +30,8 @@ class ItemWriter:
         id: The item's id.
         entry: The item; None until the first chunk.
         text: What was sent as text or transcript.
+        index: The item's place in the response's output.
+        calls: The function calls, which are items of their own.
     """
 
     def __init__(
@@ -37,6 +40,8 @@ class ItemWriter:
         self.id = new_id("item")
         self.entry: Entry | None = None
         self.text = ""
+        self.index = 0
+        self.calls = CallWriter(response_id, request.conversation, outbox)
         self._response_id = response_id
         self._request = request
         self._outbox = outbox
@@ -53,11 +58,13 @@ class ItemWriter:
     async def _put(
         self, event: Callable[..., ev.ServerEvent], extra: Extra | None = None, **fields: Any
     ) -> None:
-        ids = {"response_id": self._response_id, "item_id": self.id}
+        ids: dict[str, Any] = {"response_id": self._response_id, "item_id": self.id}
+        ids["output_index"] = self.index
         await self._outbox.put(event(**ids, **fields, specstream=extra or Extra()))
 
     async def _open(self) -> Entry:
-        """The item and its one content part begin with the first chunk."""
+        """The item and its one content part begin; see `_due`."""
+        self.index = self.calls.next_index()
         self.entry = entry = Entry(self.id, "assistant", "", "in_progress", self._track)
         await self._put(ev.OutputItemEvent, type="response.output_item.added", item=entry.wire())
         if self._request.conversation is not None:
@@ -76,8 +83,10 @@ class ItemWriter:
     async def chunk(self, chunk: Chunk) -> None:
         """Send a chunk's text (of an audio response: what is certain to be spoken)."""
         self._timings.chunk(chunk)
-        entry = self.entry or await self._open()
-        entry.text += chunk.text
+        if self.entry is None and self._due(chunk):
+            await self._open()
+        if self.entry is not None:
+            self.entry.text += chunk.text
         if chunk.reasoning and "reasoning" in self._request.wants:
             extra = Extra(tokens=chunk.tokens, round=chunk.round)
             delta: dict[str, Any] = {"type": "specstream.reasoning.delta", "delta": chunk.reasoning}
@@ -97,6 +106,20 @@ class ItemWriter:
             await self._say([(chunk.text, chunk.chars, extra)])
         else:
             await self._say(self._spoken.add(chunk.text, extra))
+
+    def _due(self, chunk: Chunk) -> bool:
+        """Whether the item begins: where there are tools, a reply may be calls and nothing else."""
+        if self._request.tools is None or chunk.text:
+            return True
+        called = bool(self.calls.entries or chunk.tool_calls)
+        return chunk.finish_reason is not None and not called
+
+    def output(self) -> list[AnyItem]:
+        """All items of the response so far, in order."""
+        entries = dict(self.calls.entries)
+        if self.entry is not None:
+            entries[self.index] = self.entry
+        return [entries[index].wire() for index in sorted(entries)]
 
     async def phrase(self, phrase: Phrase) -> None:
         """Send the text that waited for the phrase's tags."""

@@ -10,9 +10,26 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import ConfigDict, Field, PrivateAttr, StringConstraints, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    StringConstraints,
+    WrapValidator,
+    model_validator,
+)
 
-from specstream.ws.realtime.settings import ResponseSettings, SessionSettings, leave_out
+from specstream.ws.realtime.function_items import (
+    CallPart,
+    FunctionCallInput,
+    FunctionOutputInput,
+)
+from specstream.ws.realtime.settings import (
+    NO_TOOLS,
+    ResponseSettings,
+    SessionSettings,
+    leave_out,
+)
 from specstream.ws.realtime.wire import Ignored, Refused, Strict, validate
 
 _Id = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
@@ -58,6 +75,24 @@ class ItemInput(Strict):
         """The text of all parts."""
         return "".join(part.text or "" for part in self.content)
 
+    @property
+    def call(self) -> CallPart | None:
+        """A message is no function call."""
+        return None
+
+
+AnyItemInput = ItemInput | FunctionCallInput | FunctionOutputInput
+_ITEMS: dict[Any, type[AnyItemInput]] = {
+    "function_call": FunctionCallInput,
+    "function_call_output": FunctionOutputInput,
+}
+
+
+def _item(data: Any) -> Any:
+    """Read as the kind that its type names, so that a refusal names the key and not the kinds."""
+    kind = data.get("type") if isinstance(data, dict) else None
+    return _ITEMS.get(kind if isinstance(kind, str) else None, ItemInput).model_validate(data)
+
 
 class ItemReference(Strict):
     """An item of the conversation, by its id."""
@@ -99,10 +134,10 @@ class InputAudio(ClientEvent):
 
 
 class ItemCreate(ClientEvent):
-    """Add a message after ``previous_item_id``: null appends, ``"root"`` puts it first."""
+    """Add an item after ``previous_item_id``: null appends, ``"root"`` puts it first."""
 
     type: Literal["conversation.item.create"]
-    item: ItemInput
+    item: Annotated[AnyItemInput, WrapValidator(lambda data, handler: _item(data))]
     previous_item_id: str | None = None
 
 
@@ -158,8 +193,8 @@ MAX_STRUCTURE = 64 << 10
 """Characters of a frame outside of its strings: the cost of parsing grows with these."""
 
 
-def parse_client_event(frame: str) -> ClientEvent:
-    """Read one text frame.
+def parse_client_event(frame: str, *, tools: bool = False) -> ClientEvent:
+    """Read one text frame; ``tools``: whether the model can call tools.
 
     Raises:
         Refused: malformed JSON, an unknown type or field, a wrong value, or something that this
@@ -182,13 +217,16 @@ def parse_client_event(frame: str) -> ClientEvent:
     try:
         model = _model_of(data.get("type"))
         if model is SessionUpdate and isinstance(data.get("session"), dict):
-            data["session"], ignored = leave_out(data["session"])
+            data["session"], ignored = leave_out(data["session"], tools=tools)
         event = validate(model, data)
     except Refused as refusal:
         refusal.event_id = event_id
         raise
     if isinstance(event, SessionUpdate):
         event._ignored = ignored
+    if isinstance(event, ResponseCreate) and event.response and event.response.tools and not tools:
+        message = f"Invalid for 'response.tools': {NO_TOOLS}; leave the list empty."
+        raise Refused("invalid_value", message, param="response.tools", event_id=event_id)
     return event
 
 
@@ -219,15 +257,17 @@ def _model_of(kind: Any) -> type[ClientEvent]:
     return _KNOWN[name]
 
 
-def parse_input(items: list[dict[str, Any]]) -> list[ItemInput | ItemReference]:
-    """Read ``response.input``: messages, and references to items of the conversation.
+def parse_input(items: list[dict[str, Any]]) -> list[AnyItemInput | ItemReference]:
+    """Read ``response.input``: items, and references to items of the conversation.
 
     Raises:
         Refused: an entry is neither.
     """
-    parsed: list[ItemInput | ItemReference] = []
+    parsed: list[AnyItemInput | ItemReference] = []
     for index, item in enumerate(items):
-        reference = item.get("type") == "item_reference"
-        model: type[ItemInput | ItemReference] = ItemReference if reference else ItemInput
+        kind = item.get("type")
+        model: type[AnyItemInput | ItemReference] = ItemReference
+        if kind != "item_reference":
+            model = _ITEMS.get(kind if isinstance(kind, str) else None, ItemInput)
         parsed.append(validate(model, item, at=f"response.input[{index}]"))
     return parsed

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 import anyio
 
 from specstream.pipeline.stage import Pipeline
-from specstream.types import Message, SamplingParams
+from specstream.types import Message, SamplingParams, Tools
 from specstream.ws.clock import Clock, SystemClock
 from specstream.ws.counters import Counters
 from specstream.ws.realtime.adapter_pool import Factories
@@ -31,6 +31,7 @@ class Replies(Protocol):
         *,
         speculate: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        tools: Tools | None = None,
     ) -> AbstractAsyncContextManager[Any]:
         """A reply to ``messages``: an async iterator of `Chunk`, with ``cancel`` and ``report``."""
         ...
@@ -42,6 +43,11 @@ class Replies(Protocol):
 
 class Engine(Protocol):
     """What the server needs of `specstream.Engine`."""
+
+    @property
+    def no_tools(self) -> str | None:
+        """Why the model can't call tools; None if it can."""
+        ...
 
     def session(self) -> Replies:
         """A conversation with a cache of its own."""
@@ -65,6 +71,7 @@ class ResponseRequest:
     metadata: dict[str, str] | None = None
     template_kwargs: dict[str, Any] = field(default_factory=dict)
     speculate: bool = True
+    tools: Tools | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from specstream.errors import SpecstreamError
 from specstream.metrics import Report
 from specstream.types import Span
+from specstream.ws.realtime.function_items import FunctionCallItem, FunctionOutputItem
 from specstream.ws.realtime.wire import Ignored, Sparse
 
 EndStatus = Literal["completed", "cancelled", "incomplete", "failed"]
@@ -33,7 +34,7 @@ class Extra(Sparse):
 
     ``tokens`` and ``chars`` are ranges in the reply as the model wrote it, ``samples`` a range in
     the response's audio at 24 kHz; all are half-open. ``ignored``: what was ignored of a client's
-    frame.
+    frame. ``problem``: what is wrong with a function call (`specstream.types.ToolCall`).
     """
 
     seq: int = 0
@@ -46,6 +47,7 @@ class Extra(Sparse):
     samples: Span | None = None
     words: list[Word] | None = None
     ignored: list[Ignored] | None = None
+    problem: str | None = None
 
 
 class Part(Sparse):
@@ -65,6 +67,9 @@ class Item(Sparse):
     status: Literal["completed", "incomplete", "in_progress"]
     role: Literal["system", "user", "assistant"]
     content: list[Part]
+
+
+AnyItem = Item | FunctionCallItem | FunctionOutputItem
 
 
 class Failure(Sparse):
@@ -162,7 +167,7 @@ class Response(BaseModel):
     object: Literal["realtime.response"] = "realtime.response"
     status: Status
     status_details: StatusDetails | None = None
-    output: list[Item] = []
+    output: list[AnyItem] = []
     conversation_id: str | None = None
     output_modalities: list[Literal["text", "audio"]]
     max_output_tokens: int | Literal["inf"] = "inf"

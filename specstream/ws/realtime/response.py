@@ -105,6 +105,7 @@ class ResponseTurn:
                 request.params,
                 speculate=request.speculate,
                 chat_template_kwargs=request.template_kwargs,
+                tools=request.tools,
             ) as generation,
         ):
             self._generation = generation
@@ -130,6 +131,7 @@ class ResponseTurn:
             return
         elif isinstance(item, Chunk):
             await self._item.chunk(item)
+            await self._item.calls.take(item)
         elif isinstance(item, Phrase):
             await self._item.phrase(item)
         elif isinstance(item, Speech):
@@ -163,6 +165,7 @@ class ResponseTurn:
     async def _close(self) -> None:
         status = self._status()
         await self._item.close(status, self._pacer.unsent())
+        await self._item.calls.close()
         if "report" in self._request.wants and self._generation is not None:
             await self._put(ev.ReportEvent(response_id=self.id, report=self._report()))
         self._context.service.counters.responses[status] += 1
@@ -187,7 +190,7 @@ class ResponseTurn:
             id=self.id,
             status=status,
             status_details=details,
-            output=[] if self._item.entry is None else [self._item.entry.wire()],
+            output=self._item.output(),
             conversation_id=request.conversation.id if request.conversation is not None else None,
             output_modalities=["audio" if request.audio else "text"],
             max_output_tokens=request.max_output_tokens,

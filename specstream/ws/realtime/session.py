@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from specstream.types import SamplingParams
+from specstream.types import SamplingParams, Tools
 from specstream.ws.realtime import events as ev
 from specstream.ws.realtime import protocol as pr
 from specstream.ws.realtime.conversation import Conversation
+from specstream.ws.realtime.function_tools import tools_of
 from specstream.ws.realtime.request import ResponseRequest
 from specstream.ws.realtime.resources import Extra
 from specstream.ws.realtime.settings import (
@@ -91,8 +92,21 @@ class RealtimeSession:
             max_output_tokens=limit,
             voice=voice or session.audio.output.voice,
             metadata=asked.metadata,
+            tools=self._tools(asked),
             template_kwargs=own.chat_template_kwargs | asked.specstream.chat_template_kwargs,
             speculate=asked.specstream.speculate,
+        )
+
+    def _tools(self, asked: ResponseSettings) -> Tools | None:
+        """The tools of a response: its own, else the session's; so with the choice."""
+        session = self._settings
+        return tools_of(
+            session.tools if asked.tools is None else asked.tools,
+            asked.tool_choice or session.tool_choice,
+            session.parallel_tool_calls
+            if asked.parallel_tool_calls is None
+            else asked.parallel_tool_calls,
+            at="response",
         )
 
     def _as_dict(self) -> dict[str, Any]:
@@ -107,6 +121,7 @@ class RealtimeSession:
 
     def _update(self, event: pr.SessionUpdate) -> ev.SessionEvent:
         settings = self._settings.merged(event.session)
+        tools_of(settings.tools, settings.tool_choice, settings.parallel_tool_calls, at="session")
         self._speaks(settings.output_modalities)
         sampling_params(self._params, settings.specstream.sampling, Sampling(), "inf")
         self._settings = settings

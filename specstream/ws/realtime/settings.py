@@ -9,10 +9,12 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from specstream.errors import PromptError, SamplingError
 from specstream.types import SamplingParams, template_kwargs
+from specstream.ws.realtime.function_tools import ToolChoice, ToolList, hosted_left_out
 from specstream.ws.realtime.wire import Ignored, Refused, Strict, unused
 
 __all__ = [
     "MAX_SETTINGS",
+    "NO_TOOLS",
     "OwnEvent",
     "ResponseSettings",
     "Sampling",
@@ -24,11 +26,10 @@ __all__ = [
 MAX_SETTINGS = 128 << 10
 """Characters of a session's settings as JSON: every update echoes all of them."""
 
-_NO_TOOLS = "this server calls no tools"
+NO_TOOLS = "this model calls no tools"
 _NO_PROMPTS = "this server stores no prompt templates"
 _NO_AUDIO = "this server hears no audio; send text with 'conversation.item.create'"
 _UNSERVED: dict[str, Any] = {
-    **dict.fromkeys(("tools", "tool_choice", "parallel_tool_calls"), _NO_TOOLS),
     "prompt": _NO_PROMPTS,
     "reasoning": "the model's reasoning can't be set",
     "tracing": "this server sends no traces anywhere",
@@ -41,6 +42,7 @@ _UNSERVED: dict[str, Any] = {
         "output": {"speed": "this server speaks at speed 1.0 only"},
     },
 }
+_TOOLS = dict.fromkeys(("tools", "tool_choice", "parallel_tool_calls"), NO_TOOLS)
 _NOTHING: tuple[Any, ...] = (None, "", [], {}, "auto", "none", 1)
 
 OwnEvent = Literal["avatar", "prompt", "reasoning", "revoke", "report"]
@@ -75,7 +77,6 @@ def _small(value: dict[str, str]) -> dict[str, str]:
 
 TokenLimit = Annotated[Any, BeforeValidator(_token_limit)]
 Modalities = Annotated[list[Literal["text", "audio"]], AfterValidator(_one_modality)]
-NoTools = Annotated[Any, BeforeValidator(unused(f"{_NO_TOOLS}; leave the list empty"))]
 NoPrompt = Annotated[Any, BeforeValidator(unused(_NO_PROMPTS))]
 Texts = Annotated[tuple[str, ...], Field(max_length=64)]
 TemplateKwargs = Annotated[dict[str, Any], BeforeValidator(_variables)]
@@ -176,9 +177,9 @@ class SessionSettings(Group):
     output_modalities: Modalities = ["audio"]
     max_output_tokens: TokenLimit = "inf"
     audio: Audio = Audio()
-    tools: list[Any] = []
-    tool_choice: Literal["auto"] = "auto"
-    parallel_tool_calls: None = None
+    tools: ToolList = []
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool | None = None
     prompt: None = None
     reasoning: None = None
     tracing: None = None
@@ -199,12 +200,15 @@ class SessionSettings(Group):
         return merged
 
 
-def leave_out(update: dict[str, Any]) -> tuple[dict[str, Any], list[Ignored]]:
+def leave_out(
+    update: dict[str, Any], *, tools: bool = False
+) -> tuple[dict[str, Any], list[Ignored]]:
     """A ``session`` without the standard settings that this server can't serve, and what those were.
 
-    Clients send such settings routinely (tools, turn detection), and some end the session at the
-    first ``error``; so the rest of the update is taken, and the answer lists what was ignored. A
-    value that asks for nothing is not listed.
+    ``tools``: whether the model can call tools; hosted ones are left out even then. Clients send such
+    settings routinely (tools, turn detection), and some end the session at the first ``error``; so
+    the rest of the update is taken, and the answer lists what was ignored. A value that asks for
+    nothing is not listed.
     """
     ignored: list[Ignored] = []
 
@@ -222,7 +226,11 @@ def leave_out(update: dict[str, Any]) -> tuple[dict[str, Any], list[Ignored]]:
                 ignored.append(Ignored(param=f"{at}.{key}", message=f"Ignored: {why}."))
         return kept
 
-    return served(update, _UNSERVED, "session"), ignored
+    kept = served(update, _UNSERVED if tools else _TOOLS | _UNSERVED, "session")
+    if "tools" in kept:
+        kept["tools"], hosted = hosted_left_out(kept["tools"], "session.tools")
+        ignored += hosted
+    return kept, ignored
 
 
 class ResponseAudioOutput(Strict):
@@ -257,8 +265,8 @@ class ResponseSettings(Strict):
     audio: ResponseAudio | None = None
     input: list[dict[str, Any]] | None = None
     conversation: Literal["auto", "none"] | None = None
-    tools: NoTools = []
-    tool_choice: Any = None
+    tools: ToolList | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     max_output_tokens: TokenLimit | None = None
     metadata: Metadata | None = None

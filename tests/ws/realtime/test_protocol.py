@@ -75,7 +75,11 @@ BAD_FRAMES = [
     (frame("response.create", response={"max_output_tokens": 0}), "invalid_value", None),
     (frame("response.create", response={"max_output_tokens": 4097}), "invalid_value", None),
     (frame("response.create", response={"max_output_tokens": True}), "invalid_value", None),
-    (frame("response.create", response={"tools": [{"type": "function"}]}), "invalid_value", None),
+    (
+        frame("response.create", response={"tools": [{"type": "function", "name": "f"}]}),
+        "invalid_value",
+        "response.tools",
+    ),
     (frame("response.create", response={"prompt": {"id": "p"}}), "invalid_value", None),
     (
         frame("conversation.item.create", item={**USER, "content": [{**PART, "x": 1}]}),
@@ -94,9 +98,19 @@ BAD_FRAMES = [
     ),
     (frame("conversation.item.create", item={**USER, "id": "a b"}), "invalid_value", "item.id"),
     (
-        frame("conversation.item.create", item={"type": "function_call"}),
+        frame("conversation.item.create", item={"type": "mcp_call"}),
         "invalid_value",
         "item.type",
+    ),
+    (
+        frame("conversation.item.create", item={"type": "function_call", "call_id": "a"}),
+        "missing_required_parameter",
+        "item.name",
+    ),
+    (
+        frame("conversation.item.create", item={"type": "function_call_output", "output": "a"}),
+        "missing_required_parameter",
+        "item.call_id",
     ),
     (
         frame("conversation.item.truncate", item_id="a", content_index=0, audio_end_ms=-1),

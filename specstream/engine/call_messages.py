@@ -1,0 +1,110 @@
+"""Calls and their results among the messages: checked, and in the shape that chat templates take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from specstream.errors import PromptError
+from specstream.tools import CallMessage
+from specstream.types import Message
+
+__all__ = ["checked_calls", "for_template", "texts_of"]
+
+
+def checked_calls(given: Mapping[str, Any], number: int, before: Sequence[Message]) -> Message:
+    """The parts of message ``number`` that concern calls; ``content`` and ``role`` are checked already.
+
+    Args:
+        given: The message as a caller wrote it.
+        number: Its place, for errors.
+        before: The messages before it: they have the name of the tool that a result came from.
+
+    Raises:
+        PromptError: a call or a result is not as in the OpenAI API.
+    """
+    message: Message = {"role": given["role"], "content": given.get("content") or ""}
+    if given.get("tool_calls"):
+        if given["role"] != "assistant" or not isinstance(given["tool_calls"], Sequence):
+            raise PromptError(f"message {number}: tool_calls are a list in an assistant's message")
+        message["tool_calls"] = [_call(call, number) for call in given["tool_calls"]]
+    if given["role"] == "tool":
+        if (call_id := given.get("tool_call_id")) is not None:
+            message["tool_call_id"] = _text(call_id, f"message {number}: tool_call_id")
+        name = given.get("name") or _name_of(call_id, before)
+        if name:
+            message["name"] = _text(name, f"message {number}: name")
+    return message
+
+
+def _call(given: Any, number: int) -> CallMessage:
+    function = given.get("function") if isinstance(given, Mapping) else None
+    if not isinstance(function, Mapping) or given.get("type", "function") != "function":
+        raise PromptError(
+            f"message {number}: a tool call needs an id and a function with name and arguments"
+        )
+    arguments = function.get("arguments", {})
+    if isinstance(arguments, Mapping):
+        try:
+            arguments = json.loads(json.dumps(dict(arguments), allow_nan=False))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise PromptError(f"message {number}: arguments must be JSON: {error}") from None
+    else:
+        arguments = _text(arguments, f"message {number}: arguments")
+    return {
+        "id": _text(given.get("id"), f"message {number}: the id of a call"),
+        "type": "function",
+        "function": {
+            "name": _text(function.get("name"), f"message {number}: the name of a call"),
+            "arguments": arguments,
+        },
+    }
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise PromptError(f"{what} must be a text, not {value!r:.80}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise PromptError(f"{what} is not valid Unicode: half a surrogate") from None
+    return value
+
+
+def _name_of(call_id: Any, messages: Sequence[Message]) -> str:
+    calls = [call for message in messages for call in message.get("tool_calls", ())]
+    return next((call["function"]["name"] for call in calls if call["id"] == call_id), "")
+
+
+def for_template(messages: Sequence[Message]) -> list[Message]:
+    """The messages with the arguments of calls as objects, which templates turn into text themselves.
+
+    Arguments that are no object stay the text that the model wrote.
+    """
+    out: list[Message] = []
+    for message in messages:
+        calls = [_parsed(call) for call in message.get("tool_calls", ())]
+        out.append({**message, "tool_calls": calls} if calls else message)
+    return out
+
+
+def _parsed(call: CallMessage) -> CallMessage:
+    function = call["function"]
+    arguments = function["arguments"]
+    if isinstance(arguments, str):
+        try:
+            parsed = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return call
+        if isinstance(parsed, dict):
+            arguments = parsed
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def texts_of(message: Message) -> Iterator[str]:
+    """The texts of a message that are as long as their author likes."""
+    yield message["content"]
+    for call in message.get("tool_calls", ()):
+        arguments = call["function"]["arguments"]
+        yield arguments if isinstance(arguments, str) else json.dumps(arguments)

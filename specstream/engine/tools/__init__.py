@@ -1,0 +1,1 @@
+"""Tool calls, told apart from the reply while both are generated."""

@@ -1,0 +1,203 @@
+"""Separates tool calls from the reply while both are generated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from specstream.engine.tools.formats import CallFormat
+from specstream.engine.tools.inlet import Inlet, Step, first_of
+from specstream.engine.tools.json_calls import CutOff, Malformed, read_calls, read_value
+from specstream.engine.tools.log import CallLog, new_call_id
+from specstream.engine.tools.xml_calls import read_function, read_pairs
+from specstream.tools import Tools
+
+__all__ = ["Calls"]
+
+
+class Calls:
+    """Follows one reply, token by token; how the text is split into tokens changes nothing.
+
+    Nothing that a model writes is lost: what begins as a call and can't be read as one is given as a
+    call with a problem, its text as the arguments. White space at the beginning and behind a call is
+    part of the reply only if text follows.
+
+    Attributes:
+        log: The calls.
+        end: Index of the token after the last one that belongs to a call.
+    """
+
+    def __init__(
+        self, form: CallFormat, tools: Tools, new_id: Callable[[], str] = new_call_id
+    ) -> None:
+        self.log = CallLog(tools, new_id)
+        self.end = 0
+        self._form = form
+        self._inlet = Inlet()
+        self._said: list[str] = []
+        self._speaking = False  # if not, white space waits for text
+        self._space = ""
+        self._count = 0
+        self._inside = False
+        self._reading = self._read()
+        self._resume()
+
+    @property
+    def markers(self) -> dict[int, str]:
+        """Tokens without a text of their own that `add` must be given as text, by id."""
+        return self._form.markers
+
+    @property
+    def over(self) -> bool:
+        """Whether the reply ends here: it may have one call, and has it."""
+        return self.log.full
+
+    def add(self, text: str) -> str:
+        """Add the text that became certain with a token; return the part of it that is the reply."""
+        self._count += 1
+        was_inside = self._inside
+        reply = self._take(text)
+        if (was_inside or self._inside) and not reply:
+            self.end = self._count
+        return reply
+
+    def finish(self, text: str = "") -> str:
+        """The reply ends with this text: return it, and text that was held back. Idempotent."""
+        reply = self._take(text)
+        self._inlet.ended = True
+        reply += self._take("")
+        space, self._space = self._space, ""
+        return reply if self.log.calls else reply + space
+
+    def _take(self, text: str) -> str:
+        self._inlet.feed(text)
+        self._resume()
+        said = "".join(self._said)
+        self._said.clear()
+        return said
+
+    def _resume(self) -> None:
+        next(self._reading, None)
+
+    def _read(self) -> Step[None]:
+        if self._form.bare:
+            yield from self._bare()
+        while opener := (yield from self._text()):
+            self._inside, self._speaking, self._space = True, False, ""
+            yield from self._guarded(opener)
+            self._inside = False
+
+    def _say(self, text: str) -> None:
+        if self.log.full:
+            return
+        self._space += text
+        if self._speaking or self._space.strip():
+            self._said.append(self._space)
+            self._space, self._speaking = "", True
+
+    def _text(self) -> Step[str]:
+        """The reply up to an opener, which is returned; empty at the end."""
+        openers = tuple(self._form.openers)
+        while True:
+            pending = self._inlet.pending
+            at, opener = first_of(openers, pending)
+            if not opener and self._inlet.ended:
+                at = len(pending)
+            self._inlet.skip(at + len(opener))
+            if at:
+                self._say(pending[:at])
+            if opener or self._inlet.ended:
+                return opener
+            yield
+
+    def _bare(self) -> Step[None]:
+        """A reply that is a call from its first brace on; anything else stays text."""
+        inlet, log = self._inlet, self.log
+        while (char := (yield from inlet.peek())).isspace():
+            inlet.skip(1)
+            self._say(char)
+        if char != "{":
+            return
+        self._inside = True
+        try:
+            yield from read_calls(inlet, log, expected=False)
+        except (Malformed, CutOff) as error:
+            if log.writing or log.calls:
+                yield from self._mend(error, "")
+            else:
+                inlet.rewind()
+        inlet.release()
+        self._inside = False
+        if log.calls:
+            self._space = ""
+
+    def _guarded(self, opener: str) -> Step[None]:
+        closer = self._form.openers[opener]
+        self._inlet.mark()
+        try:
+            yield from self._section(opener, closer)
+        except (Malformed, CutOff) as error:
+            yield from self._mend(error, closer)
+        self._inlet.release()
+
+    def _section(self, opener: str, closer: str) -> Step[None]:
+        inlet, log = self._inlet, self.log
+        char = yield from inlet.space()
+        if opener == "<function=":
+            yield from read_function(inlet, log)
+        elif char and char in "[{":
+            yield from read_calls(inlet, log)
+        elif opener == "[TOOL_CALLS]":
+            yield from self._named()
+        elif opener == "<tool_call>" and char == "<":
+            if not (yield from inlet.takes("<function=")):
+                raise Malformed
+            yield from read_function(inlet, log)
+        elif opener == "<tool_call>" and "<arg_key>" in self._form.template:
+            yield from read_pairs(inlet, log, closer)
+        else:
+            raise Malformed if char else CutOff
+        if closer:
+            yield from self._close(closer)
+
+    def _named(self) -> Step[None]:
+        """``name[ARGS]{…}`` or ``name{…}``, with or without ``[CALL_ID]``: Mistral."""
+        inlet = self._inlet
+        name, mark = yield from inlet.until("[CALL_ID]", "[ARGS]", "{")
+        if mark == "[CALL_ID]":
+            _, mark = yield from inlet.until("[ARGS]", "{")
+        if not mark:
+            raise CutOff
+        if mark == "{":
+            inlet.skip(-1)
+        self.log.open(name.strip())
+        yield from inlet.space()
+        yield from read_value(inlet, self.log.write)
+        self.log.close()
+
+    def _close(self, closer: str) -> Step[None]:
+        """Read the closing tag. A brace too many before it is dropped; anything else is kept."""
+        self._inlet.mark()
+        rest, _ = yield from self._inlet.until(closer)
+        if rest.strip(" \n\t}]"):
+            self.log.open("")
+            self.log.write(rest)
+            self.log.close()
+
+    def _mend(self, error: Malformed | CutOff, closer: str) -> Step[None]:
+        """What can't be read as a call becomes one as it is, up to its closing tag."""
+        inlet, log = self._inlet, self.log
+        if not log.writing:
+            before = inlet.since_mark()
+            log.open("")
+            log.write(before)
+        if isinstance(error, CutOff):
+            log.close(cut=True)
+            return
+        while True:
+            at, mark = first_of((closer,) if closer else (), inlet.pending)
+            log.write(inlet.pending[:at] if not inlet.ended or mark else inlet.pending)
+            inlet.skip(at + len(mark) if not inlet.ended or mark else len(inlet.pending))
+            if mark or inlet.ended:
+                break
+            yield
+        log.close()

@@ -1,0 +1,74 @@
+"""How a model writes calls: told from its chat template, never from its name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from specstream.engine.prompt import template_variables
+from specstream.errors import PromptError
+
+__all__ = ["CallFormat", "format_of"]
+
+# What begins a call, and the tag that ends it. Hermes, Qwen and SmolLM write JSON between
+# <tool_call> tags, Qwen3-Coder and GLM other tags; Granite and Phi-4 write <|tool_call|>.
+_TAGS = {
+    "<tool_call>": "</tool_call>",
+    "<|tool_call|>": "<|/tool_call|>",
+    "<function=": "",
+    "[TOOL_CALLS]": "",
+    "<|python_tag|>": "",
+}
+_OTHER_MARKS = ("</tool_call>", "<|/tool_call|>", "[CALL_ID]", "[ARGS]")
+_EXAMPLE = [{"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}]
+
+
+@dataclass(frozen=True, slots=True)
+class CallFormat:
+    """The format of one model.
+
+    Attributes:
+        openers: What begins a call, with the tag that ends it; "" where none does.
+        bare: Whether a reply may be a call from its first brace on (Llama 3).
+        markers: Special tokens among the marks, which have no text of their own, by id.
+        template: The chat template that it was told from.
+    """
+
+    openers: dict[str, str]
+    bare: bool = False
+    markers: dict[int, str] = field(default_factory=dict)
+    template: str = ""
+
+
+def format_of(tokenizer: Any) -> CallFormat:
+    """The format of the tokenizer's model.
+
+    Raises:
+        PromptError: the chat template takes no tools, or writes calls in a way that isn't known here.
+    """
+    name = getattr(tokenizer, "name_or_path", "") or "the target"
+    if not getattr(tokenizer, "chat_template", None):
+        raise PromptError(f"{name} has no chat template, so it can't be told of tools")
+    try:
+        template = str(tokenizer.get_chat_template(tools=_EXAMPLE))
+    except ValueError as error:
+        raise PromptError(f"{name} has no chat template for tools: {error}") from error
+    if "tools" not in template_variables(template):
+        raise PromptError(
+            f"the chat template of {name} takes no tools: take a model that was trained to call them"
+        )
+    openers = {mark: end for mark, end in _TAGS.items() if mark in template}
+    # Llama 3.1 has the tag and the bare form; 3.2 only describes and repeats the bare form.
+    described = '{"name": ' in template and '"parameters": ' in template
+    bare = "<|python_tag|>" in openers or (described and not openers)
+    if not openers and not bare:
+        raise PromptError(
+            f"the chat template of {name} takes tools, but how the model writes calls isn't known: "
+            f"it has none of {', '.join(_TAGS)}"
+        )
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    marks = {*_TAGS, *_OTHER_MARKS}
+    markers = {i: t.content for i, t in added.items() if t.special and t.content in marks}
+    if bare and "<|python_tag|>" in markers.values():
+        openers["<|python_tag|>"] = ""
+    return CallFormat(openers, bare, markers, template)

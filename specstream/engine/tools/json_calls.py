@@ -1,0 +1,190 @@
+"""Calls as JSON objects, ``{"name": …, "arguments": {…}}``, given out while they are written.
+
+The reader looks at strings and brackets only, so arguments that are no JSON come out as they are, and
+the log says so when the call ends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from specstream.engine.tools.inlet import Inlet, Step
+from specstream.engine.tools.log import CallLog
+
+__all__ = ["CutOff", "Malformed", "read_calls", "read_value"]
+
+_NAMES = ("name", "function")
+_ARGUMENTS = ("arguments", "parameters")
+
+
+class Malformed(Exception):
+    """The text can't be read as a call from here on."""
+
+
+class CutOff(Exception):
+    """The reply has ended."""
+
+
+def read_calls(inlet: Inlet, log: CallLog, *, expected: bool = True) -> Step[None]:
+    """One object, several with or without a separator, or a list of them. Leaves a mark.
+
+    Args:
+        inlet: Stands before the first of them.
+        log: What is read.
+        expected: If not, an object is no call unless its first key (but for a type or id) names a tool.
+
+    Raises:
+        Malformed: it isn't a call, or can't be read any further.
+        CutOff: the reply ended inside a call.
+    """
+    listed = (yield from inlet.space()) == "["
+    if listed:
+        inlet.skip(1)
+    first = True
+    while True:
+        char = yield from _next(inlet, first or listed)
+        if char == "{":
+            inlet.mark()
+            inlet.skip(1)
+            yield from _object(inlet, log, expected or not first)
+            _finish(inlet, log)
+            first = False
+        elif char and char in ",;" and not first:
+            inlet.skip(1)
+        elif listed and char == "]":
+            inlet.skip(1)
+            return
+        elif first or listed:
+            raise Malformed if char else CutOff
+        else:
+            return
+
+
+def _next(inlet: Inlet, skipping: bool) -> Step[str]:
+    """The next character that is no white space; between calls, the space is left to the reply."""
+    if skipping:
+        return (yield from inlet.space())
+    count = 0
+    while True:
+        pending = inlet.pending[count:]
+        if pending and not pending[0].isspace():
+            break
+        if pending:
+            count += 1
+        elif inlet.ended:
+            return ""
+        else:
+            yield
+    if pending[0] in "{,;":
+        inlet.skip(count)
+    return pending[0]
+
+
+def _finish(inlet: Inlet, log: CallLog) -> None:
+    if not log.writing and not log.full:
+        raise Malformed  # an object without a name
+    log.close()
+    inlet.mark()
+
+
+def _object(inlet: Inlet, log: CallLog, expected: bool) -> Step[None]:
+    """The rest of an object, behind its brace."""
+    early: str | None = None  # arguments that came before the name
+    given = False
+    while (char := (yield from inlet.space())) != "}":
+        if char == ",":
+            inlet.skip(1)
+            continue
+        key = yield from _string(inlet)
+        yield from inlet.space()
+        if not (yield from inlet.takes(":")):
+            raise Malformed if inlet.pending else CutOff
+        char = yield from inlet.space()
+        if key in _NAMES and char == "{":
+            inlet.skip(1)
+            yield from _object(inlet, log, expected)
+            given = True
+        elif key in _NAMES and not log.writing:
+            name = yield from _string(inlet)
+            if not expected and log.tools.find(name) is None:
+                raise Malformed
+            log.open(name)
+            log.write(early or "")
+        elif key in _ARGUMENTS and not given:
+            given = True
+            if log.writing:
+                yield from _arguments(inlet, log.write)
+            else:
+                parts: list[str] = []
+                yield from _arguments(inlet, parts.append)
+                early = "".join(parts)
+        elif not expected and not log.writing and key not in ("type", "id"):
+            raise Malformed
+        else:
+            yield from read_value(inlet, lambda text: None)
+    inlet.skip(1)
+
+
+def _arguments(inlet: Inlet, write: Callable[[str], None]) -> Step[None]:
+    """An object; some models write it as a string, or null for an empty one."""
+    char = yield from inlet.peek()
+    if char == '"':
+        write((yield from _string(inlet)))
+    elif char == "n" and (yield from inlet.takes("null")):
+        write("{}")
+    else:
+        yield from read_value(inlet, write)
+
+
+def read_value(inlet: Inlet, write: Callable[[str], None]) -> Step[None]:
+    """Any value, given to ``write`` as it is read.
+
+    Raises:
+        Malformed: ``<`` outside of a string, which begins a closing tag.
+        CutOff: the reply ended inside it.
+    """
+    depth, begun = 0, False
+    while True:
+        char = yield from inlet.peek()
+        if char == "":
+            raise CutOff
+        if char == "<":
+            raise Malformed
+        if depth == 0 and (char in ",}]" or (begun and char.isspace())):
+            return
+        if char == '"':
+            yield from _raw_string(inlet, write)
+        else:
+            inlet.skip(1)
+            write(char)
+        begun = True
+        depth += (char in "{[") - (char in "}]")
+        if depth == 0 and char in '}]"':
+            return
+
+
+def _raw_string(inlet: Inlet, write: Callable[[str], None]) -> Step[None]:
+    """A string with its quotes, as it is written."""
+    inside = escaped = False
+    while True:
+        char = yield from inlet.take()
+        if char == "":
+            raise CutOff
+        write(char)
+        if char == '"' and inside and not escaped:
+            return
+        inside, escaped = True, char == "\\" and not escaped
+
+
+def _string(inlet: Inlet) -> Step[str]:
+    """A string's text."""
+    char = yield from inlet.peek()
+    if char != '"':
+        raise Malformed if char else CutOff
+    parts: list[str] = []
+    yield from _raw_string(inlet, parts.append)
+    try:
+        return str(json.loads("".join(parts), strict=False))
+    except ValueError:
+        raise Malformed from None

@@ -1,0 +1,83 @@
+"""Tools as a client sets them, for a session or for one response."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from specstream.errors import PromptError
+from specstream.types import Tool, Tools
+from specstream.ws.realtime.wire import Ignored, Refused, Strict
+
+__all__ = ["FunctionTool", "ToolChoice", "hosted_left_out", "setting_of", "tools_of"]
+
+MAX_TOOLS = 128
+
+
+class FunctionTool(Strict):
+    """A function that the client makes calls of. ``strict`` is kept and echoed only."""
+
+    type: Literal["function"]
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = {"type": "object", "properties": {}}
+    strict: bool | None = None
+
+
+def _choice(value: Any) -> Any:
+    named = isinstance(value, dict) and value.keys() == {"type", "name"}
+    if value in ("auto", "none", "required"):
+        return value
+    if named and value["type"] == "function" and isinstance(value["name"], str):
+        return value
+    raise ValueError('"auto", "none", "required" or {"type": "function", "name": …}')
+
+
+ToolChoice = Annotated[Any, BeforeValidator(_choice)]
+ToolList = Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)]
+
+
+def hosted_left_out(tools: Any, at: str) -> tuple[Any, list[Ignored]]:
+    """A list of tools without those that a server would have to call itself (MCP)."""
+    if not isinstance(tools, list):
+        return tools, []
+    kept, ignored = [], []
+    for index, tool in enumerate(tools):
+        if isinstance(tool, dict) and isinstance(tool.get("type"), str) and tool["type"] == "mcp":
+            message = "Ignored: this server calls no tools itself; offer functions."
+            ignored.append(Ignored(param=f"{at}[{index}]", message=message))
+        else:
+            kept.append(tool)
+    return kept, ignored
+
+
+def tools_of(
+    tools: Sequence[FunctionTool], choice: Any, parallel: bool | None, *, at: str
+) -> Tools | None:
+    """The tools of a response; None if there are none. ``at`` is where in the frame they lie.
+
+    Raises:
+        Refused: a bad name or schema, two tools of one name, or a choice that isn't among them.
+    """
+    if not tools:
+        return None
+    name = choice["name"] if isinstance(choice, dict) else choice
+    try:
+        made = tuple(Tool(tool.name, tool.description, tool.parameters) for tool in tools)
+        return Tools(made, name or "auto", parallel is not False)
+    except PromptError as error:
+        raise Refused("invalid_value", f"{error}.", param=f"{at}.tools") from None
+
+
+def setting_of(tool: Any) -> Any:
+    """A tool as a client sends it; what is no `Tool` stays as it is."""
+    if not isinstance(tool, Tool):
+        return tool
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": dict(tool.parameters),
+    }
