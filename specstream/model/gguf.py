@@ -7,7 +7,8 @@ can state, see `_set_split`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -96,6 +97,7 @@ def read_gguf_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     architecture, described, settings = get_gguf_tokenizer(str(path))
     backend, more = convert_gguf_tokenizer(architecture, described)
     _set_split(path, backend, described)
+    backend = _without_others(backend, described["tokens"])
     made: PreTrainedTokenizerFast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=backend, clean_up_tokenization_spaces=False, **settings, **more
     )
@@ -119,6 +121,13 @@ def _set_split(path: Path, backend: Tokenizer, described: Mapping[str, Any]) -> 
             f"{path}: its tokenizer splits text by the rules {stated!r}, which are not known here; "
             "take the model's safetensors folder"
         )
+
+
+def _without_others(backend: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
+    """Drop the special tokens that transformers' tokenizer class adds and the file doesn't have."""
+    known, values = set(tokens), json.loads(backend.to_str())
+    values["added_tokens"] = [e for e in values["added_tokens"] if e["content"] in known]
+    return Tokenizer.from_str(json.dumps(values))
 
 
 def read_gguf_model(

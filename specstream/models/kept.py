@@ -122,6 +122,6 @@ def parameters_of(folder: Path) -> int | None:
                 (length,) = struct.unpack("<Q", file.read(8))
                 header = json.loads(file.read(min(length, 100_000_000)))
             total += sum(math.prod(e["shape"]) for n, e in header.items() if n != "__metadata__")
-    except (OSError, ValueError, KeyError, TypeError, struct.error):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
         return None
     return total or None

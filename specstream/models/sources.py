@@ -51,7 +51,10 @@ async def from_hub(wanted: HubFiles, folder: Path) -> None:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
             raise
-        raise SourceUnavailable(_line(str(error)) or type(error).__name__) from error
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # the client's own message doesn't say what happened
+            cause = cause.__cause__
+        raise SourceUnavailable(_line(str(cause)) or type(cause).__name__) from error
 
 
 def _reach_hub() -> None:
