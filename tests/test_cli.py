@@ -244,7 +244,7 @@ def test_doctor_says_what_is_here(
     assert found["models"] == {
         "target": "found",
         "draft": "found",
-        "smollm2": "not pulled (specstream pull smollm2)",
+        "smollm2": "not here; specstream pull smollm2",
     }
     voices = found["voice"]
     assert isinstance(voices, dict)

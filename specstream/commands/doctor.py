@@ -41,7 +41,7 @@ def _tell(args: argparse.Namespace) -> None:
     }
     bundled = set(found["models"].values())
     found["models"] |= {
-        entry.name: "found" if entry.here else f"not pulled (specstream pull {entry.name})"
+        entry.name: "found" if entry.here else f"not here; specstream pull {entry.name}"
         for entry in pulled_models()
     }
     if "missing" in bundled:

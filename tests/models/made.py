@@ -45,10 +45,11 @@ class World:
     hub_files: dict[str, bytes] = field(
         default_factory=lambda: {"config.json": b"{}", "model.safetensors": b"weights" * 100}
     )
-    hub_error: Exception | None = None
-    index_error: Exception | None = None
-    convert_error: Exception | None = None
+    hub_error: BaseException | None = None
+    index_error: BaseException | None = None
+    convert_error: BaseException | None = None
     free: int = 10**9
+    on_index: Callable[[], None] = lambda: None
     asked: list[str] = field(default_factory=list)
     told: list[tuple[str, int, int]] = field(default_factory=list)
 
@@ -85,6 +86,7 @@ class World:
 
     async def _index(self, requirement: str, folder: Path) -> None:
         assert requirement == REQUIREMENT
+        self.on_index()
         self.asked.append("index")
         content = self.wheel.read_bytes()
         if self.index_error is not None:

