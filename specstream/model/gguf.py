@@ -41,7 +41,7 @@ from transformers.modeling_gguf_pytorch_utils import (
     get_gguf_hf_weights_map,
 )
 
-from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.errors import ModelBroken, ModelUnsupported, SpecstreamError
 from specstream.model.places import first_line
 
 __all__ = ["convert", "read_gguf_config", "read_gguf_model", "read_gguf_tokenizer"]
@@ -215,10 +215,14 @@ def convert(path: Path, folder: Path, tell: Callable[[int, int], None]) -> None:
         ModelBroken, ModelUnsupported: the file can't be converted.
         OSError: the folder can't be written.
     """
-    model = read_gguf_model(path, read_gguf_config(path), torch.bfloat16, tell)
-    tokenizer = read_gguf_tokenizer(path)
     try:
+        model = read_gguf_model(path, read_gguf_config(path), torch.bfloat16, tell)
+        tokenizer = read_gguf_tokenizer(path)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     except SafetensorError as error:
         raise OSError(None, first_line(error)) from error
+    except (SpecstreamError, OSError):
+        raise
+    except Exception as error:
+        raise ModelBroken(f"{path.name} can't be converted: {first_line(error)}") from error

@@ -13,6 +13,7 @@ pytest.importorskip("gguf", reason="the optional package gguf is not installed")
 
 from gguf import GGMLQuantizationType as Kind
 from gguf import quants
+from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from specstream.config import DEFAULT_TARGET, EngineConfig, OffProposerConfig
@@ -153,6 +154,21 @@ def test_converting_writes_a_folder_that_loads(file: Path, tmp_path: Path) -> No
     text = "he said:\n\n12  times <|stop|>"
     assert ours.encode(text) == read_gguf_tokenizer(file).encode(text)
     assert ours.chat_template == TEMPLATE
+
+
+def test_converting_fails_with_one_clear_error(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object, **options: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PreTrainedModel, "save_pretrained", full)
+        with pytest.raises(OSError, match="No space left"):
+            convert(file, tmp_path / "folder", lambda done, total: None)
+    file.write_bytes(file.read_bytes()[:3000])
+    with pytest.raises(ModelBroken, match=r"^tiny\.gguf can't be converted: "):
+        convert(file, tmp_path / "folder", lambda done, total: None)
 
 
 def refused(path: Path, kind: type[ModelError]) -> str:
