@@ -29,6 +29,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         add_prompt_options,
         add_sampling_options,
     )
+    from specstream.commands.pull import add_pull_options
     from specstream.commands.serving import add_server_options
     from specstream.commands.usage import Parser, read_arguments
 
@@ -86,6 +87,14 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         add_model_options(command)
         if command not in (adapter, verify):
             add_sampling_options(command)
+
+    pull = commands.add_parser("pull", help="bring a known model into the cache folder")
+    add_pull_options(pull)
+    pull.set_defaults(run="pull:run")
+
+    models = commands.add_parser("models", help="the models that are here, and that can be pulled")
+    models.add_argument("--json", action="store_true", help="one JSON object")
+    models.set_defaults(run="models:run")
 
     doctor = commands.add_parser("doctor", help="what was found, what is missing, how to fix it")
     doctor.add_argument("--json", action="store_true", help="one JSON object")

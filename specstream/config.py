@@ -113,6 +113,9 @@ _PROPOSERS = (AutoProposerConfig, DraftProposerConfig, NgramProposerConfig, OffP
 class EngineConfig(_Strict):
     """Which models an engine loads and how it runs them.
 
+    ``target`` and ``draft``: a model folder, a GGUF file, a Hub id, or the name of a model that
+    ``specstream pull`` has brought, such as ``"smollm2"``.
+
     ``dtype="auto"`` is float32 on a CPU (there, the width of a pass doesn't change the greedy
     choice) and bfloat16 on a GPU that has it. ``draft_dtype="auto"`` is the target's.
     ``device="auto"`` takes the GPU if there is one.

@@ -60,7 +60,7 @@ class Engine:
         """Describe an engine; the weights are read when its ``async with`` block is entered.
 
         Args:
-            target: Folder or Hub id; the bundled target by default.
+            target: Folder, GGUF file, Hub id or a pulled model's name; the bundled target by default.
             draft: The same for the draft model.
             proposer: A kind (``"auto"``, the default; ``"draft"``, ``"ngram"``, ``"off"``) or a kind
                 with its options (``{"kind": "ngram", "num_tokens": 12}``).

@@ -235,10 +235,17 @@ def test_a_config_file_and_options_on_top(
         assert says in capsys.readouterr().err
 
 
-def test_doctor_says_what_is_here(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_says_what_is_here(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECSTREAM_CACHE", str(tmp_path))
     assert main(["doctor", "--json"]) == 0
     found = last_json(capsys)
-    assert found["models"] == {"target": "found", "draft": "found"}
+    assert found["models"] == {
+        "target": "found",
+        "draft": "found",
+        "smollm2": "not here; specstream pull smollm2",
+    }
     assert "normt2s" in found
     voices = found["voice"]
     assert isinstance(voices, dict)

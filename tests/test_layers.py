@@ -17,10 +17,10 @@ PACKAGES = {
 
 # Lower layers first; a module may import from its own layer and from those below.
 LAYERS = [
-    {"specstream.errors", "specstream", "specstream.wording"},
+    {"specstream.errors", "specstream", "specstream.wording", "specstream.cache"},
     {"specstream.params", "specstream.tools"},
     {"specstream.types"},
-    {"specstream.metrics", "specstream.config"},
+    {"specstream.metrics", "specstream.config", "specstream.models"},
     {"specstream.model"},
     {"specstream.speculation"},
     {"specstream.engine"},

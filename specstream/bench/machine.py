@@ -125,11 +125,13 @@ def provenance_of(
 def _model(folder: str, name: str, bundled: str) -> dict[str, Any]:
     """A model's name and size, from its description; no weight is read."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
+
+    from specstream.model.load import load_config
 
     factory: Any = AutoModelForCausalLM
+    config: Any = load_config(folder)
     with torch.device("meta"):
-        config: Any = AutoConfig.from_pretrained(folder)
         model: Any = factory.from_config(config)
     return {
         "name": "bundled" if name == bundled else name,

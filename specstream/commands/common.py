@@ -33,8 +33,13 @@ __all__ = [
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """The options of every command that runs a model pair."""
     add = parser.add_argument_group("model pair").add_argument
-    add("--target", metavar="ID_OR_PATH", help="target model (default: the bundled one)")
-    add("--draft", metavar="ID_OR_PATH", help="draft model (default: the bundled one, if it fits)")
+    where = "a pulled model's name, a folder, a GGUF file or a Hub id"
+    add("--target", metavar="MODEL", help=f"target model: {where} (default: the bundled one)")
+    add(
+        "--draft",
+        metavar="MODEL",
+        help="draft model, likewise (default: the bundled one, if it fits)",
+    )
     add("--proposer", choices=sorted(KINDS), help="who drafts (default: auto, chosen each round)")
     add(
         "--chat-template-kwargs",

@@ -13,6 +13,7 @@ from typing import Any
 from specstream import __version__
 from specstream.commands.chain import stage_or_adapter
 from specstream.commands.interrupts import ends_at_once
+from specstream.commands.models import pulled_models
 from specstream.commands.output import print_json
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET
 from specstream.errors import SpecstreamError
@@ -43,7 +44,12 @@ def _tell(args: argparse.Namespace) -> None:
         name: "found" if (Path(path) / "model.safetensors").is_file() else "missing"
         for name, path in (("target", DEFAULT_TARGET), ("draft", DEFAULT_DRAFT))
     }
-    if "missing" in found["models"].values():
+    bundled = set(found["models"].values())
+    found["models"] |= {
+        entry.name: "found" if entry.here else f"not here; specstream pull {entry.name}"
+        for entry in pulled_models()
+    }
+    if "missing" in bundled:
         advice.append("the bundled models are missing: install specstream again from a full wheel")
     kinds: tuple[AdapterKind, ...] = ("voice", "avatar", "prompt")
     for kind in kinds:

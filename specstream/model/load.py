@@ -1,4 +1,4 @@
-"""Loads models and tokenizers from folders or the Hub, with one typed error per kind of failure."""
+"""Loads models and tokenizers: from folders, the Hub, GGUF files. A typed error for each failure."""
 
 from __future__ import annotations
 
@@ -30,9 +30,23 @@ from specstream.errors import (
     SpecstreamError,
 )
 from specstream.model.kv.transformers import check_supported
-from specstream.model.places import check_folder, first_line, hub_options, not_found
+from specstream.model.places import (
+    check_folder,
+    first_line,
+    gguf_file,
+    hub_options,
+    located,
+    not_found,
+)
 
-__all__ = ["choose_device", "choose_dtype", "load_model", "load_tokenizer", "prepare_device"]
+__all__ = [
+    "choose_device",
+    "choose_dtype",
+    "load_config",
+    "load_model",
+    "load_tokenizer",
+    "prepare_device",
+]
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -70,23 +84,43 @@ def prepare_device(device: torch.device) -> None:
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a folder or Hub id.
+    """The tokenizer of a folder, a Hub id, a pulled model or a GGUF file.
 
     Raises:
         ModelNotFound: nothing there, or the Hub can't be reached.
         ModelBroken: the files can't be read.
+        ModelUnsupported: a GGUF file whose tokenizer can't be converted.
     """
+    name = located(name)
     check_folder(name)
     with _translated(name, "tokenizer"):
+        if path := gguf_file(name):
+            from specstream.model.gguf import read_gguf_tokenizer
+
+            return read_gguf_tokenizer(path)
         loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, **hub_options(name))
     return loaded
 
 
+def load_config(name: str) -> PreTrainedConfig:
+    """The config of a folder, a Hub id, a pulled model or a GGUF file; no weight is read.
+
+    Raises:
+        ModelNotFound: nothing there, or the Hub can't be reached.
+        ModelBroken: it can't be read, or is of a type that transformers doesn't know.
+        ModelUnsupported: a GGUF file that can't be converted.
+    """
+    name = located(name)
+    check_folder(name)
+    with _translated(name, "config"):
+        return _read_config(name, hub_options(name))
+
+
 def load_model(name: str, config: EngineConfig, dtype: str = "auto") -> PreTrainedModel:
-    """The model of a folder or Hub id, on the configured device.
+    """The model of a folder, a Hub id, a pulled model or a GGUF file, on the configured device.
 
     Args:
-        name: Folder or Hub id.
+        name: Folder, Hub id, name of a pulled model, or GGUF file; the last is unpacked.
         config: Device and dtype.
         dtype: Overrides the configured dtype unless ``"auto"``.
 
@@ -96,28 +130,44 @@ def load_model(name: str, config: EngineConfig, dtype: str = "auto") -> PreTrain
         ModelUnsupported: no decoder, or one whose state can't be rolled back.
         ConfigError: the device is not there.
     """
+    name = located(name)
     check_folder(name)
     device = choose_device(config.device)
     wanted = choose_dtype(config.dtype if dtype == "auto" else dtype, device)
     with _translated(name, "model"):
         options = hub_options(name)
-        _check_kind(name, options)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            name,
-            dtype=wanted,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported below, with their shapes
-            **options,
-        )
-        model, info = loaded
-        _check_weights(name, info)
+        described = _read_config(name, options)
+        _check_kind(name, described)
+        model = _read_model(name, described, wanted, options)
         prepare_device(device)
         ready: PreTrainedModel = model.to(device).eval()
     return ready
 
 
-def _check_kind(name: str, options: Mapping[str, bool]) -> None:
-    """Refuse by the config, before any weight is read, a model that can't be served."""
+def _read_model(
+    name: str, described: PreTrainedConfig, dtype: torch.dtype, options: Mapping[str, Any]
+) -> Any:
+    if path := gguf_file(name):
+        from specstream.model.gguf import read_gguf_model
+
+        return read_gguf_model(path, described, dtype)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        name,
+        dtype=dtype,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # reported below, with their shapes
+        **options,
+    )
+    model, info = loaded
+    _check_weights(name, info)
+    return model
+
+
+def _read_config(name: str, options: Mapping[str, Any]) -> PreTrainedConfig:
+    if path := gguf_file(name):
+        from specstream.model.gguf import read_gguf_config
+
+        return read_gguf_config(path)
     values, _ = PreTrainedConfig.get_config_dict(name, **options)
     kind = values.get("model_type")
     if kind not in CONFIG_MAPPING:
@@ -126,15 +176,20 @@ def _check_kind(name: str, options: Mapping[str, bool]) -> None:
             f"{name}: transformers {transformers.__version__} knows no model type {kind!r} "
             f"({own or 'a newer transformers may; or its config.json is wrong'})"
         )
-    config = AutoConfig.from_pretrained(name, **options)
+    config: PreTrainedConfig = AutoConfig.from_pretrained(name, **options)
+    return config
+
+
+def _check_kind(name: str, config: PreTrainedConfig) -> None:
+    """Refuse by the config, before any weight is read, a model that can't be served."""
     try:
         check_supported(config)
     except ModelUnsupported as error:
         raise ModelUnsupported(f"{name}: {error}") from None
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelUnsupported(
-            f"{name}: transformers has no causal language model of type {kind!r}; choose a "
-            "decoder-only model"
+            f"{name}: transformers has no causal language model of type {config.model_type!r}; "
+            "choose a decoder-only model"
         )
 
 
@@ -169,7 +224,7 @@ def _translated(name: str, what: str) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         raise ModelError(f"{name} doesn't fit into the device's memory") from error
     except Exception as error:
-        if Path(name).is_dir():
+        if Path(name).exists():
             raise ModelBroken(f"{name}: the {what} can't be read: {first_line(error)}") from error
         raise not_found(name, error) from error
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import socket
@@ -11,9 +12,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from specstream.config import EngineConfig
-from specstream.errors import ModelBroken, ModelNotFound
+from specstream.errors import ConfigError, ModelBroken, ModelNotFound
+from specstream.models.kept import located
 
-__all__ = ["check_folder", "check_models", "first_line", "hub_options", "not_found"]
+__all__ = [
+    "check_folder",
+    "check_models",
+    "first_line",
+    "gguf_file",
+    "hub_options",
+    "located",
+    "not_found",
+]
 
 
 def check_models(config: EngineConfig) -> None:
@@ -24,9 +34,11 @@ def check_models(config: EngineConfig) -> None:
         ModelBroken: a folder whose config can't be read, or that has no weights.
     """
     draft = config.draft if config.wants_draft else None
-    for name in [config.target, *([draft] if draft is not None else [])]:
+    for name in map(located, [config.target, *([draft] if draft is not None else [])]):
         check_folder(name)
         folder = Path(name)
+        if gguf_file(name):
+            continue
         if not folder.is_dir():
             _check_hub(name)
         elif not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
@@ -44,12 +56,16 @@ def _check_hub(name: str) -> None:
 
 
 def check_folder(name: str) -> None:
-    """Refuse a name that is neither a model folder nor the form of a Hub id.
+    """Refuse a name that is neither a model folder, nor a GGUF file, nor the form of a Hub id.
 
     Raises:
-        ModelNotFound: no such folder, or not a model's.
-        ModelBroken: the config can't be read.
+        ModelNotFound: no such folder or file, or not a model's.
+        ModelBroken: the config can't be read, or a file isn't GGUF inside.
+        ConfigError: GGUF files can't be read here.
     """
+    if (file := gguf_file(name)) is not None:
+        _check_gguf(file)
+        return
     path = Path(name)
     if path.is_dir():
         config = path / "config.json"
@@ -65,12 +81,32 @@ def check_folder(name: str) -> None:
         raise ModelNotFound(f"{name!r} is neither a model folder nor a Hub id")
 
 
+def gguf_file(name: str) -> Path | None:
+    """The path, if ``name`` is that of a GGUF file, whether it is there or not."""
+    path = Path(name)
+    return path if path.suffix.lower() == ".gguf" and not path.is_dir() else None
+
+
+def _check_gguf(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except FileNotFoundError:
+        raise ModelNotFound(f"no such model file: {path}") from None
+    except OSError as error:
+        raise ModelBroken(f"{path} can't be read: {error.strerror}") from None
+    if magic != b"GGUF":
+        raise ModelBroken(f"{path} is not a GGUF file (it doesn't begin with GGUF)")
+    if importlib.util.find_spec("gguf") is None:
+        raise ConfigError('GGUF files need the package gguf: pip install "specstream-sdk[gguf]"')
+
+
 def hub_options(name: str) -> dict[str, Any]:
     """Download options: local files only, without a minute of retries, if the Hub is unreachable.
 
     Not decided where a proxy is set, which only the real request tests.
     """
-    if Path(name).is_dir() or any(key.lower().endswith("_proxy") for key in os.environ):
+    if Path(name).exists() or any(key.lower().endswith("_proxy") for key in os.environ):
         return {}
     import huggingface_hub
 

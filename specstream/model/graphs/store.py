@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from specstream.cache import cache_folder
+
 __all__ = ["PackageStore"]
 
 _KEPT = 128  # packages of two or three megabytes
@@ -29,7 +31,7 @@ class PackageStore:
     """
 
     def __init__(self, folder: Path | None = None, kept: int = _KEPT) -> None:
-        self.folder = folder or _default_folder()
+        self.folder = folder or cache_folder("compiled")
         self._kept = kept
 
     def path(self, recipe: Mapping[str, object], make: Callable[[Path], None]) -> Path:
@@ -79,11 +81,3 @@ def _check_ours(folder: Path) -> None:
         found.st_uid not in (os.getuid(), 0) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     ):
         raise PermissionError(errno.EPERM, "others can write to it, and code is loaded from there")
-
-
-def _default_folder() -> Path:
-    chosen = os.environ.get("SPECSTREAM_CACHE")
-    if chosen:
-        return Path(chosen) / "compiled"
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "specstream" / "compiled"

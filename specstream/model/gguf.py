@@ -1,0 +1,228 @@
+"""Reads GGUF files: config, tokenizer and weights, unpacked into a plain transformers model.
+
+transformers' own loading of GGUF weights needs accelerate; its table of names and its per-architecture
+changes are used here without it. Its tokenizers don't follow every way of splitting text that a file
+can state, see `_set_split`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from tokenizers import Tokenizer, pre_tokenizers
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+from transformers.integrations.gguf.gguf_tokenizer_mapping import (
+    GGUF_PRE_TOKENIZER_SPLITS,
+    convert_gguf_tokenizer,
+    get_gguf_tokenizer,
+)
+from transformers.integrations.gguf.reader import (
+    GgufHeader,
+    load_gguf_state_dict,
+    read_gguf_metadata,
+)
+from transformers.modeling_gguf_pytorch_utils import (
+    GGUF_SUPPORTED_ARCHITECTURES,
+    TENSOR_PROCESSORS,
+    TensorProcessor,
+    get_gguf_hf_weights_map,
+)
+
+from specstream.errors import ModelBroken, ModelUnsupported, SpecstreamError
+from specstream.model.places import first_line
+
+__all__ = ["convert", "read_gguf_config", "read_gguf_model", "read_gguf_tokenizer"]
+
+# Ways of splitting text before the merges, as llama.cpp names and defines them.
+_AS_GPT2 = {"gpt-2", "phi-2", "mpt", "olmo", "jais", "exaone4", "trillion", "granite-docling"}
+_DIGITS_APART = {
+    "smollm",
+    "starcoder",
+    "refact",
+    "command-r",
+    "codeshell",
+    "exaone",
+    "minerva-7b",
+    "mellum2",
+}
+_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+_PLAIN = {0, 1, 30}  # F32, F16, BF16: values, not blocks
+_COMPUTED = ("rope_freqs.weight",)  # llama.cpp's form of rotary scaling, which the config lacks
+
+
+def read_gguf_config(path: Path) -> PreTrainedConfig:
+    """The config that the file's metadata describe.
+
+    Raises:
+        ModelUnsupported: an architecture or a rotary scaling that can't be converted.
+        Exception: whatever transformers raises for a file that can't be read.
+    """
+    metadata, names = read_gguf_metadata(str(path))
+    kind = metadata["general.architecture"]
+    if kind not in GGUF_SUPPORTED_ARCHITECTURES:
+        raise ModelUnsupported(
+            f"{path}: GGUF files of the architecture {kind!r} can't be converted; "
+            "take the model's safetensors folder"
+        )
+    scaling = metadata.get(f"{kind}.rope.scaling.type", "none")
+    if scaling != "none" or any(name in names for name in _COMPUTED):
+        raise ModelUnsupported(
+            f"{path}: its rotary scaling can't be converted from GGUF; "
+            "take the model's safetensors folder"
+        )
+    config: PreTrainedConfig = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    return config
+
+
+def read_gguf_tokenizer(path: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer in the file, with its chat template. Files beside it are not looked at.
+
+    Raises:
+        ModelUnsupported: a way of splitting text that is not known here.
+        Exception: whatever transformers raises for a file that can't be read.
+    """
+    architecture, described, settings = get_gguf_tokenizer(str(path))
+    backend, more = convert_gguf_tokenizer(architecture, described)
+    _set_split(path, backend, described)
+    backend = _without_others(backend, described["tokens"])
+    made: PreTrainedTokenizerFast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend, clean_up_tokenization_spaces=False, **settings, **more
+    )
+    return made
+
+
+def _set_split(path: Path, backend: Tokenizer, described: Mapping[str, Any]) -> None:
+    """Split text as the file states: transformers takes GPT-2's way for all that it doesn't know."""
+    stated = described.get("pre_tokenizer_type", "(unstated)")
+    if described.get("tokenizer_type") != "gpt2" or stated in GGUF_PRE_TOKENIZER_SPLITS:
+        return
+    if stated in _DIGITS_APART:
+        backend.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Digits(individual_digits=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+            ]
+        )
+    elif stated not in _AS_GPT2:
+        raise ModelUnsupported(
+            f"{path}: its tokenizer splits text by the rules {stated!r}, which are not known here; "
+            "take the model's safetensors folder"
+        )
+
+
+def _without_others(backend: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
+    """Drop the special tokens that transformers' tokenizer class adds and the file doesn't have."""
+    known, values = set(tokens), json.loads(backend.to_str())
+    values["added_tokens"] = [e for e in values["added_tokens"] if e["content"] in known]
+    return Tokenizer.from_str(json.dumps(values))
+
+
+def read_gguf_model(
+    path: Path,
+    config: PreTrainedConfig,
+    dtype: torch.dtype,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+) -> PreTrainedModel:
+    """The model with its weights in ``dtype``, on the CPU.
+
+    Args:
+        path: The file.
+        config: What `read_gguf_config` read from it, which takes seconds.
+        dtype: Of the weights.
+        tell: Called with the number of tensors done and of all.
+
+    Raises:
+        ModelBroken: weights are missing, or of the wrong shape, or there are others.
+        Exception: whatever transformers raises for a file that can't be read.
+    """
+    factory: Any = AutoModelForCausalLM
+    model: Any = factory.from_config(config, dtype=dtype)
+    weights = _weights(path, model, dtype, tell)
+    own = model.state_dict()
+    for name, weight in weights.items():
+        if weight.shape != own[name].shape:
+            raise ModelBroken(
+                f"{path}: {name} has shape {list(weight.shape)} and should have "
+                f"{list(own[name].shape)}"
+            )
+    model.load_state_dict(weights, strict=False)
+    model.tie_weights()
+    tied = {parameter.data_ptr() for n, parameter in model.named_parameters() if n in weights}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if name not in weights and parameter.data_ptr() not in tied:
+            raise ModelBroken(f"{path}: the weight {name} is missing")
+    metadata, _ = read_gguf_metadata(str(path))
+    ends = {metadata.get(f"tokenizer.ggml.{key}") for key in _END_KEYS} - {None}
+    if len(ends) > 1 and model.generation_config is not None:
+        model.generation_config.eos_token_id = sorted(ends)
+    ready: PreTrainedModel = model.eval()
+    return ready
+
+
+def _weights(
+    path: Path, model: PreTrainedModel, dtype: torch.dtype, tell: Callable[[int, int], None]
+) -> dict[str, torch.Tensor]:
+    import gguf
+
+    header = GgufHeader.from_file(str(path))
+    settings = model.config.to_dict()
+    factory: Any = TENSOR_PROCESSORS.get(header.architecture, TensorProcessor)
+    processor = factory(config=settings)
+    # Without children: names would be looked up for each module again, half a minute in all.
+    own = model.state_dict()
+    flat = SimpleNamespace(config=model.config, state_dict=lambda: own, named_children=lambda: ())
+    mapped: Any = get_gguf_hf_weights_map
+    names = mapped(flat, processor)
+    found: dict[str, torch.Tensor] = {}
+    parsed = {"config": settings, "tensors": found}
+    tensors = load_gguf_state_dict(header)
+    for done, (name, stored) in enumerate(tensors.items()):
+        tell(done, len(tensors))
+        kind = gguf.GGMLQuantizationType(stored.ggml_type)
+        packed = stored.data if kind in _PLAIN else stored.data.reshape(stored.shape)
+        values = gguf.quants.dequantize(packed, kind)
+        if kind in _PLAIN:
+            values = values.reshape(stored.shape)
+        result = processor.process(
+            weights=values, name=name, tensor_key_mapping=names, parsed_parameters=parsed
+        )
+        if result.name is None:  # merged into others by the processor
+            continue
+        if result.name not in names:
+            raise ModelBroken(f"{path}: the model has no place for the weight {name}")
+        found[names[result.name]] = torch.from_numpy(result.weights.copy()).to(dtype)
+    tell(len(tensors), len(tensors))
+    return found
+
+
+def convert(path: Path, folder: Path, tell: Callable[[int, int], None]) -> None:
+    """Write the model in a GGUF file as a folder: bfloat16 weights, config, tokenizer.
+
+    Raises:
+        ModelBroken, ModelUnsupported: the file can't be converted.
+        OSError: the folder can't be written.
+    """
+    try:
+        model = read_gguf_model(path, read_gguf_config(path), torch.bfloat16, tell)
+        tokenizer = read_gguf_tokenizer(path)
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    except SafetensorError as error:
+        raise OSError(None, first_line(error)) from error
+    except (SpecstreamError, OSError):
+        raise
+    except Exception as error:
+        raise ModelBroken(f"{path.name} can't be converted: {first_line(error)}") from error

