@@ -26,6 +26,7 @@ LAYERS = [
     {"specstream.engine"},
     {"specstream.generation", "specstream.conversation"},
     {"specstream.session"},
+    {"specstream.listening"},
     {"specstream.testing"},
     {"specstream.ws.server"},
     {"specstream.train", "specstream.bench"},
@@ -93,6 +94,7 @@ def test_nothing_imports_upwards() -> None:
             {
                 "specstream_adapters",
                 "specstream.pipeline.interfaces",
+                "specstream.pipeline.listening_interfaces",
                 "specstream.types",
                 "specstream.errors",
             },
@@ -160,6 +162,9 @@ def test_no_import_cycles() -> None:
         "specstream_adapters.voice.reference",
         "specstream_adapters.avatar.script",
         "specstream_adapters.prompt.template",
+        "specstream.listening.listener",
+        "specstream_adapters.ears.whisper",
+        "specstream_adapters.ears.silero",
     ],
 )
 def test_importing_it_loads_no_torch(module: str) -> None:
