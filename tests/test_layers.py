@@ -36,7 +36,15 @@ LAYERS = [
 # The Realtime protocol without sockets: all that the client needs of the server's side.
 WIRE = {
     f"specstream.ws.realtime.{name}"
-    for name in ("wire", "settings", "protocol", "resources", "events", "client_events")
+    for name in (
+        "wire",
+        "input_settings",
+        "settings",
+        "protocol",
+        "resources",
+        "events",
+        "client_events",
+    )
 } | {"specstream.ws.log"}
 
 

@@ -65,7 +65,7 @@ class Listener:
         self._resampler = Resampler(sample_rate, self._rate)
         self._slice = 2 * int(sample_rate * _SLICE_S)
         self._turns = Turns(self._track(), self._rate, self.settings)
-        self._opened = self._pauses = 0  # turns and pauses so far
+        self._opened = self._pauses = self._ended = 0  # turns and pauses so far
         self._current: Recognition | None = None
         self._waiting: deque[Recognition] = deque()  # ended, without a transcript yet
         self._events: deque[ListenerEvent] = deque()
@@ -115,6 +115,11 @@ class Listener:
     def waiting(self) -> int:
         """Turns that have ended and have no transcript yet."""
         return len(self._waiting)
+
+    @property
+    def ended(self) -> int:
+        """Turns that have ended so far; each has, or will have, a transcript or an error."""
+        return self._ended
 
     async def add(self, pcm: bytes) -> None:
         """Take the next audio: whole samples, any number.
@@ -192,6 +197,7 @@ class Listener:
                     self._current.pause = self._pauses
                 case Closed(start_ms, end_ms) if self._current is not None:
                     self._events.append(TurnEnded(self._current.turn, start_ms, end_ms))
+                    self._ended += 1
                     self._waiting.append(self._current)
                     self._current = None
         self._notify()

@@ -101,7 +101,7 @@ class SileroTrack:
         self._left = data[whole:]
         return found
 
-    def _probability(self, samples: npt.NDArray[np.float32]) -> float:
+    def _probability(self, samples: npt.NDArray[Any]) -> float:
         window = np.concatenate([self._before, samples])
         self._before = samples[-len(self._before) :]
         inputs = {"input": window[None], "state": self._state, "sr": self._rate}

