@@ -12,6 +12,7 @@ import anyio
 
 from specstream.conversation import Conversation
 from specstream.errors import PromptError, SpecstreamError
+from specstream.listening.doubles import ScriptedRecognizer, ScriptedTurnDetector
 from specstream.metrics import Report
 from specstream.params import checked_params
 from specstream.types import (
@@ -26,7 +27,14 @@ from specstream.types import (
     Tools,
 )
 
-__all__ = ["ScriptedEngine", "ScriptedGeneration", "ScriptedSession", "chunks_of"]
+__all__ = [
+    "ScriptedEngine",
+    "ScriptedGeneration",
+    "ScriptedRecognizer",
+    "ScriptedSession",
+    "ScriptedTurnDetector",
+    "chunks_of",
+]
 
 _PIECE = re.compile(r"\s*\S{1,6}|\s+")
 

@@ -26,6 +26,7 @@ LAYERS = [
     {"specstream.engine"},
     {"specstream.generation", "specstream.conversation"},
     {"specstream.session"},
+    {"specstream.listening"},
     {"specstream.testing"},
     {"specstream.ws.server"},
     {"specstream.train", "specstream.bench"},
@@ -36,8 +37,8 @@ LAYERS = [
 WIRE = {
     f"specstream.ws.realtime.{name}"
     for name in (
-        *("wire", "settings", "protocol", "resources", "events", "client_events"),
-        *("function_tools", "function_items"),
+        *("wire", "input_settings", "settings", "protocol", "resources", "events"),
+        *("client_events", "function_tools", "function_items"),
     )
 } | {"specstream.ws.log"}
 
@@ -96,6 +97,7 @@ def test_nothing_imports_upwards() -> None:
             {
                 "specstream_adapters",
                 "specstream.pipeline.interfaces",
+                "specstream.pipeline.listening_interfaces",
                 "specstream.types",
                 "specstream.errors",
             },
@@ -163,6 +165,9 @@ def test_no_import_cycles() -> None:
         "specstream_adapters.voice.reference",
         "specstream_adapters.avatar.script",
         "specstream_adapters.prompt.template",
+        "specstream.listening.listener",
+        "specstream_adapters.ears.whisper",
+        "specstream_adapters.ears.silero",
     ],
 )
 def test_importing_it_loads_no_torch(module: str) -> None:

@@ -30,6 +30,7 @@ class Entry:
     """One item. ``text`` is what the model reads; clients see a spoken item's transcript.
 
     With ``call`` it is a function call, its text the arguments, or the output of one.
+    ``heard``: a user said it; its text may come later than the item.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Entry:
     status: Literal["completed", "incomplete", "in_progress"] = "completed"
     spoken: SpokenTrack | None = None
     call: CallPart | None = None
+    heard: bool = False
 
     def wire(self) -> AnyItem:
         """The item as clients see it; without content while it is in progress and empty."""
@@ -47,6 +49,8 @@ class Entry:
             part = None
         elif self.spoken is not None:
             part = Part(type="output_audio", transcript=spoken_text(self.text, self.spoken.tags))
+        elif self.heard:
+            part = Part(type="input_audio", transcript=self.text or None)
         elif self.role == "assistant":
             part = Part(type="output_text", text=self.text)
         else:
