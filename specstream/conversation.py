@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Generic, Never, Protocol, Self, TypeVar
 
 from specstream.errors import PromptError, RequestError, SpecstreamError
 from specstream.generation import Generation
 from specstream.metrics import Report
-from specstream.types import Message, SamplingParams
+from specstream.pipeline.playout import Playout
+from specstream.pipeline.stage import Pipeline
+from specstream.turn import Interruption, Turn, speaking
+from specstream.types import Chunk, Message, SamplingParams
 
 __all__ = ["Conversation", "Session"]
 
@@ -26,6 +29,10 @@ class _Reply(Protocol):
 
     @property
     def report(self) -> Report: ...
+
+    def __aiter__(self) -> AsyncIterator[Chunk]: ...
+
+    def cancel(self) -> None: ...
 
 
 R = TypeVar("R", bound=_Reply)
@@ -47,6 +54,8 @@ class _Engine(Protocol[R_co]):
     ) -> AbstractAsyncContextManager[R_co]: ...
 
     def forget(self, session: str) -> None: ...
+
+    def trim(self, session: str, tokens: int) -> None: ...
 
 
 class Conversation(Generic[R]):
@@ -118,6 +127,47 @@ class Conversation(Generic[R]):
         finally:
             self._talking = False
             self._remember(said, generation)
+
+    @asynccontextmanager
+    async def turn(
+        self,
+        text: str,
+        pipeline: Pipeline,
+        playout: Playout | None = None,
+        params: SamplingParams | None = None,
+        **options: Any,
+    ) -> AsyncGenerator[Turn, None]:
+        """Say ``text`` as the user; the reply goes through ``pipeline``, its speech to ``playout``.
+
+        The reply enters the history as far as it was heard: all of it, or up to the last word that was
+        heard when `Turn.interrupt` was called or the block was left early (by cancellation, too). The
+        cache ends there as well. Without a play-out, everything that was read counts as heard. Ends as
+        `generate` does and takes its other arguments.
+
+        Raises:
+            RequestError: another turn of this conversation is under way.
+            ConfigError: the play-out plays another turn.
+        """
+        reply: R | None = None
+        turn: Turn | None = None
+        try:
+            async with self.generate(text, params, **options) as reply:
+                async with speaking(reply, pipeline, playout) as turn:
+                    yield turn
+        finally:
+            if reply is not None and turn is not None and turn.outcome is not None:
+                self._shorten(reply, turn.outcome)
+
+    def _shorten(self, reply: R, outcome: Interruption) -> None:
+        """Take what was not heard out of the history, and out of the cache."""
+        if outcome.complete or not reply.text_read:
+            return
+        last = self.messages[-1]
+        if last["role"] == "assistant" and last["content"] == reply.text_read:
+            last["content"] = outcome.heard
+            if not outcome.heard and not last.get("tool_calls"):
+                self.messages.pop()
+        self._engine.trim(self._key, reply.report.prompt_tokens + outcome.tokens_kept)
 
     def _remember(self, said: Message, generation: R | None) -> None:
         """Enter a finished turn in the history, or take it out of the history."""

@@ -140,6 +140,7 @@ class ScriptedEngine:
         self.requests: list[tuple[list[Message], SamplingParams]] = []
         self.template_kwargs: list[dict[str, Any]] = []
         self.generations: list[ScriptedGeneration] = []
+        self.trimmed: list[int] = []
 
     async def __aenter__(self) -> ScriptedEngine:
         return self
@@ -189,6 +190,10 @@ class ScriptedEngine:
 
     def forget(self, session: str) -> None:
         """Nothing is kept."""
+
+    def trim(self, session: str, tokens: int) -> None:
+        """Nothing is kept; ``trimmed`` records the number of tokens."""
+        self.trimmed.append(tokens)
 
 
 class ScriptedSession(Conversation[ScriptedGeneration]):

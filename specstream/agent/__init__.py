@@ -1,0 +1,1 @@
+"""A talking agent: engine, voice, avatar, prompts, ears and play-out, joined."""
