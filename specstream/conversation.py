@@ -136,7 +136,7 @@ class Conversation(Generic[R]):
         playout: Playout | None = None,
         params: SamplingParams | None = None,
         **options: Any,
-    ) -> AsyncGenerator[Turn, None]:
+    ) -> AsyncGenerator[Turn[R], None]:
         """Say ``text`` as the user; the reply goes through ``pipeline``, its speech to ``playout``.
 
         The reply enters the history as far as it was heard: all of it, or up to the last word that was
@@ -149,7 +149,7 @@ class Conversation(Generic[R]):
             ConfigError: the play-out plays another turn.
         """
         reply: R | None = None
-        turn: Turn | None = None
+        turn: Turn[R] | None = None
         try:
             async with self.generate(text, params, **options) as reply:
                 async with speaking(reply, pipeline, playout) as turn:

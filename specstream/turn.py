@@ -6,22 +6,19 @@ import math
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Generic, Protocol, Self, TypeVar
 
 import anyio
 
 from specstream.errors import RequestError, SpecstreamError
 from specstream.pipeline.heard import HeardTrack
 from specstream.pipeline.playout import Playback, Playout
+from specstream.pipeline.rest import Rest
 from specstream.pipeline.stage import Event, Pipeline, Run, StageFailed
 from specstream.types import (
-    AvatarCue,
-    Cancel,
     Chunk,
     Phrase,
-    Revoke,
-    ScenePrompt,
     Span,
     Speech,
 )
@@ -40,6 +37,9 @@ class Reply(Protocol):
 
     @property
     def text_read(self) -> str: ...
+
+
+R = TypeVar("R", bound=Reply)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +64,20 @@ class Interruption:
     complete: bool = False
 
 
-class Turn:
+class Turn(Generic[R]):
     """One turn: an async iterator of the pipeline's events, in order.
 
     Text and cues come as they are made, ahead of the play-out. The iteration ends when everything was
     made and heard. It feeds the play-out: a consumer that stops reading stops the voice once the
     speech that was read is played, and then the decoding. Cancelling an iteration that waits loses
     nothing.
+
+    Attributes:
+        reply: The reply under way (a `Generation`), with its report.
     """
 
-    def __init__(self, reply: Reply, run: Run, playback: Playback | None) -> None:
-        self._reply = reply
+    def __init__(self, reply: R, run: Run, playback: Playback | None) -> None:
+        self.reply = reply
         self._run = run
         self._playback = playback
         self._text = ""
@@ -86,6 +89,7 @@ class Turn:
         self._pending: Event | None = None
         self._last = Event(-1, 0.0, "", None)
         self._told_failure = False
+        self._rest = Rest()
         self._made = False  # every event was read
         self._waiting: anyio.CancelScope | None = None
         self._deadline = math.inf
@@ -150,6 +154,8 @@ class Turn:
         if played_ms is not None:
             self._hear(int(played_ms * self._rate / 1e3 + 1e-6))
         self._result = self._heard()
+        at = self._end if self._samples is None else self._samples
+        self._rest.stopped(self._made_before, at, at * 1e3 / self._rate if self._rate else 0.0)
         return self._result
 
     def _hear(self, samples: int) -> None:
@@ -166,7 +172,7 @@ class Turn:
         if self._playback is not None:
             self._playback.stop()
         self._made_before = self._run.count
-        self._reply.cancel()
+        self.reply.cancel()
         self._run.cancel("interrupted")
         self._deadline = anyio.current_time() + _GRACE_S
         if self._waiting is not None:
@@ -174,6 +180,8 @@ class Turn:
 
     def _heard(self) -> Interruption:
         text, samples = self._text, self._samples
+        if self._everything and self._playback is not None and self._playback.failure is not None:
+            samples = None  # nobody could hear the rest, so the text was read
         complete = self._everything and (samples is None or samples >= self._end)
         cut = len(text)
         if samples is not None and not complete:
@@ -184,10 +192,10 @@ class Turn:
         if complete:
             kept = len(self._ends)
         ms = (samples or 0) * 1e3 / self._rate if self._rate else 0.0
-        unheard = self._reply.text_read[cut:]
+        unheard = self.reply.text_read[cut:]
         return Interruption(text[:cut], unheard, kept, len(self._ends) - kept, ms, complete)
 
-    def __aiter__(self) -> Turn:
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Event:
@@ -199,9 +207,11 @@ class Turn:
             self._pending = None
             self._last = event
             if self._result is None:
-                self._take(event.item)
+                self._take(event)
                 return event
-            if (late := self._afterwards(event)) is not None:
+            if isinstance(event.item, StageFailed):
+                self._take(event)
+            if (late := self._rest.late(event)) is not None:
                 return late
 
     async def _following(self) -> Event:
@@ -230,12 +240,16 @@ class Turn:
                 failed = StageFailed(playback.failure)
                 self._told_failure = True
                 return Event(self._last.seq + 1, self._last.t_ms, "playout", failed)
+        if self._result is not None and not self._result.complete:
+            if (rest := self._rest.last(self._last.seq + 1)) is not None:
+                return rest
         if self._error is not None:
             raise self._error
         raise StopAsyncIteration
 
-    def _take(self, item: object) -> None:
-        playback = self._playback
+    def _take(self, event: Event) -> None:
+        item, playback = event.item, self._playback
+        self._rest.saw(event)
         if isinstance(item, Chunk):
             self._text += item.text
             self._ends += item.ends or [item.chars.end] * item.tokens.length
@@ -258,28 +272,11 @@ class Turn:
         if playback.failure is not None:
             self._run.stop("voice", playback.failure)
 
-    def _afterwards(self, event: Event) -> Event | None:
-        """Of what was made before the turn was stopped, nothing; then cues, moved to that moment."""
-        item = event.item
-        if isinstance(item, StageFailed):
-            self._take(item)
-        elif not isinstance(item, Cancel | Revoke) and event.seq < self._made_before:
-            return None
-        if isinstance(item, AvatarCue):
-            at = self._samples if self._samples is not None else self._end
-            if item.samples.start > at:
-                t_ms = at * 1e3 / self._rate
-                item = replace(item, t_ms=t_ms, samples=Span(at, at))
-                return replace(event, item=item)
-        elif isinstance(item, Chunk | Phrase | Speech | ScenePrompt):
-            return None
-        return event
-
 
 @asynccontextmanager
 async def speaking(
-    reply: Reply, pipeline: Pipeline, playout: Playout | None
-) -> AsyncGenerator[Turn, None]:
+    reply: R, pipeline: Pipeline, playout: Playout | None
+) -> AsyncGenerator[Turn[R], None]:
     """A turn of ``reply`` through ``pipeline``. Leaving the block early interrupts it."""
     async with AsyncExitStack() as stack:
         playback = None

@@ -77,6 +77,9 @@ class WaveSink:
             OutputError: the file can't be written.
             AdapterFailed: the sample rate differs from that of the audio before.
         """
+        self._append(pcm, sample_rate)
+
+    def _append(self, pcm: bytes, sample_rate: int) -> None:
         if self._file is not None and self._file.getframerate() != sample_rate:
             raise AdapterFailed(f"{self._path} can't change to {sample_rate} Hz half-way")
         try:
