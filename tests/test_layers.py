@@ -26,6 +26,7 @@ LAYERS = [
     {"specstream.engine"},
     {"specstream.generation", "specstream.turn", "specstream.conversation"},
     {"specstream.session"},
+    {"specstream.listening"},
     {"specstream.testing"},
     {"specstream.agent"},
     {"specstream.ws.server"},
@@ -36,7 +37,15 @@ LAYERS = [
 # The Realtime protocol without sockets: all that the client needs of the server's side.
 WIRE = {
     f"specstream.ws.realtime.{name}"
-    for name in ("wire", "settings", "protocol", "resources", "events", "client_events")
+    for name in (
+        "wire",
+        "input_settings",
+        "settings",
+        "protocol",
+        "resources",
+        "events",
+        "client_events",
+    )
 } | {"specstream.ws.log"}
 
 
@@ -94,6 +103,7 @@ def test_nothing_imports_upwards() -> None:
             {
                 "specstream_adapters",
                 "specstream.pipeline.interfaces",
+                "specstream.pipeline.listening_interfaces",
                 "specstream.types",
                 "specstream.errors",
             },
@@ -162,6 +172,9 @@ def test_no_import_cycles() -> None:
         "specstream_adapters.voice.reference",
         "specstream_adapters.avatar.script",
         "specstream_adapters.prompt.template",
+        "specstream.listening.listener",
+        "specstream_adapters.ears.whisper",
+        "specstream_adapters.ears.silero",
     ],
 )
 def test_importing_it_loads_no_torch(module: str) -> None:

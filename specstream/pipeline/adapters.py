@@ -10,9 +10,10 @@ from specstream.errors import AdapterUnavailable, SpecstreamError
 from specstream.pipeline.stage import Stage
 from specstream.pipeline.stages import AvatarStage, PromptStage, VoiceStage
 
-__all__ = ["AdapterKind", "adapter_names", "load_adapter", "stage_of"]
+__all__ = ["AdapterKind", "EarsKind", "adapter_names", "load_adapter", "stage_of"]
 
 AdapterKind = Literal["voice", "avatar", "prompt"]
+EarsKind = Literal["recognizer", "turns"]
 _STAGES: dict[AdapterKind, Callable[[Any], Stage[Any, Any]]] = {
     "voice": VoiceStage,
     "avatar": AvatarStage,
@@ -20,17 +21,19 @@ _STAGES: dict[AdapterKind, Callable[[Any], Stage[Any, Any]]] = {
 }
 
 
-def _found(kind: AdapterKind) -> dict[str, EntryPoint]:
+def _found(kind: AdapterKind | EarsKind) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=f"specstream.{kind}")}
 
 
-def adapter_names(kind: AdapterKind) -> list[str]:
+def adapter_names(kind: AdapterKind | EarsKind) -> list[str]:
     """The names of the installed adapters of a kind, sorted."""
     return sorted(_found(kind))
 
 
-def load_adapter(kind: AdapterKind, name: str, **options: Any) -> Any:
-    """Make the adapter ``name`` of ``kind`` (see `specstream.pipeline.interfaces`).
+def load_adapter(kind: AdapterKind | EarsKind, name: str, **options: Any) -> Any:
+    """Make the adapter ``name`` of ``kind`` ; its interface is in `specstream.pipeline.interfaces`.
+
+    Those of recognisers and turn detectors are in `specstream.pipeline.listening_interfaces`.
 
     Raises:
         AdapterUnavailable: no such adapter, or a library that it needs is missing.

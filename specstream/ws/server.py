@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import anyio
+from anyio import to_thread
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from specstream.errors import ConfigError
+from specstream.listening.ears import Ears
 from specstream.types import SamplingParams
 from specstream.ws.auth import Authentication, check_key, is_loopback
 from specstream.ws.clock import Clock, SystemClock
@@ -22,8 +25,9 @@ from specstream.ws.limits import SEND_BUFFER, ConnectionLimit
 from specstream.ws.listen import listen
 from specstream.ws.realtime.adapter_pool import AdapterPool, Factories, Factory
 from specstream.ws.realtime.connection import RealtimeConnection
+from specstream.ws.realtime.input_settings import AudioFormat, AudioInput, TurnDetection
 from specstream.ws.realtime.request import Engine, Service
-from specstream.ws.realtime.settings import SessionSettings
+from specstream.ws.realtime.settings import Audio, SessionSettings
 
 __all__ = ["RealtimeServer"]
 
@@ -43,6 +47,8 @@ class RealtimeServer:
             connection; without it the server answers in text only.
         avatar: The same for an `AvatarScripter`.
         prompt: The same for a `PromptRewriter`.
+        ears: Makes the `Ears` that hear all clients, once, when the server starts; without it the
+            server hears nothing.
         params: Default sampling parameters; ``max_tokens`` is what ``"inf"`` means.
         system: Default instructions.
         model: The model name that sessions show.
@@ -77,6 +83,7 @@ class RealtimeServer:
         voice: Factory | None = None,
         avatar: Factory | None = None,
         prompt: Factory | None = None,
+        ears: Callable[[], Ears] | None = None,
         params: SamplingParams | None = None,
         system: str | None = None,
         model: str = "specstream",
@@ -96,7 +103,9 @@ class RealtimeServer:
         tls: ssl.SSLContext | None = None,
         bundled: bool = False,
     ) -> None:
-        for name, factory in (("voice", voice), ("avatar", avatar), ("prompt", prompt)):
+        for name, factory in (
+            *(("voice", voice), ("avatar", avatar), ("prompt", prompt), ("ears", ears)),
+        ):
             if factory is not None and not callable(factory):
                 raise ConfigError(f"{name} must be a function that makes one for each connection")
         check_key(host, api_key)
@@ -107,9 +116,13 @@ class RealtimeServer:
         if idle_s <= 0:
             raise ConfigError("idle_s must be more than 0 seconds")
         modality: dict[str, Any] = {"output_modalities": ["audio" if voice else "text"]}
+        if ears is not None:
+            heard = AudioInput(format=AudioFormat(), turn_detection=TurnDetection())
+            modality["audio"] = Audio(input=heard)
         settings = SessionSettings(
             type="realtime", model=model, instructions=system or "", **modality
         )
+        self._ears = ears
         self.counters = Counters()
         self._service = Service(
             engine=engine,
@@ -156,8 +169,15 @@ class RealtimeServer:
             await trial.pipeline(audio=factories.voice is not None, avatar=True, prompt=True)
         finally:
             await trial.aclose()
-        async with listen(self._handle, *self._address, **self._options) as port:
-            yield port
+        ears = await to_thread.run_sync(self._ears) if self._ears is not None else None
+        self._service = replace(self._service, ears=ears)
+        try:
+            async with listen(self._handle, *self._address, **self._options) as port:
+                yield port
+        finally:
+            if ears is not None:
+                with anyio.CancelScope(shield=True):
+                    await ears.aclose()
 
     async def serve_forever(self) -> None:
         """Wait until cancelled; `start` serves the connections."""

@@ -9,9 +9,9 @@ import anyio
 import anyio.lowlevel
 
 from specstream.errors import AdapterFailed
+from specstream.listening.resampler import Resampler
 from specstream.types import Span, Speech
 from specstream.ws.clock import Clock
-from specstream.ws.realtime.resampler import Resampler
 from specstream.ws.realtime.resources import Word
 from specstream.ws.realtime.wire import SAMPLE_RATE
 
@@ -69,7 +69,7 @@ class AudioPacer:
         """
         if self._resampler is None:
             self._rate = speech.sample_rate
-            self._resampler = Resampler(self._rate)
+            self._resampler = Resampler(self._rate, SAMPLE_RATE)
         if (speech.samples.start, speech.sample_rate) != (self._taken, self._rate):
             raise AdapterFailed(
                 f"the voice gave sample {speech.samples.start} at {speech.sample_rate} Hz"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import TaskGroup
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
@@ -13,6 +14,7 @@ from specstream.ws.listen import CLOSE_TIMEOUT
 from specstream.ws.realtime import events as ev
 from specstream.ws.realtime import protocol as pr
 from specstream.ws.realtime.adapter_pool import AdapterPool
+from specstream.ws.realtime.microphone import Microphone
 from specstream.ws.realtime.outbox import Outbox
 from specstream.ws.realtime.request import ResponseContext, Service
 from specstream.ws.realtime.response import CANCEL_GRACE_S, ResponseTurn
@@ -45,6 +47,7 @@ class RealtimeConnection:
             service.settings.model_copy(update={"model": model} if model else {}),
             service.params,
             has_voice=service.factories.voice is not None,
+            languages=service.ears.recognizer.capabilities.languages if service.ears else (),
         )
         self._outbox = Outbox(service.clock.now)
         self._out_of_band = anyio.Semaphore(OUT_OF_BAND_AT_ONCE)
@@ -53,6 +56,8 @@ class RealtimeConnection:
         self._replies = service.engine.session()
         self._adapters = AdapterPool(service.factories)
         self._responses: dict[str, ResponseTurn] = {}
+        self._starting = anyio.Lock()
+        self._microphone: Microphone | None = None
         self._group: TaskGroup | None = None
         self._quiet_since = 0.0  # when the last frame came or the last response ended
         self._stopping = False
@@ -63,6 +68,10 @@ class RealtimeConnection:
         try:
             async with anyio.create_task_group() as group:
                 self._group = group
+                if self._service.ears is not None:
+                    self._microphone = Microphone(
+                        self._service.ears, self._session, self._outbox.put, self, group
+                    )
                 group.start_soon(self._write)
                 group.start_soon(
                     drop_slow_reader, self._socket, lambda: self._written, self._service.timer
@@ -132,27 +141,39 @@ class RealtimeConnection:
         await self._rate.take(1 + cost(len(frame)))
         event: pr.ClientEvent | None = None
         try:
-            event = pr.parse_client_event(frame)
+            event = pr.parse_client_event(frame, hears=self._microphone is not None)
             await self._handle(event)
         except SpecstreamError as error:
-            refusal = error
-            if not isinstance(refusal, Refused):
-                refusal = Refused(error.code, str(error), type="server_error")
-            detail = ev.ErrorDetail(
-                type=refusal.type,
-                code=refusal.code,
-                message=refusal.message,
-                param=refusal.param,
-                event_id=refusal.event_id if event is None else event.event_id,
-            )
-            await self._outbox.put(ev.ErrorEvent(error=detail))
+            await self.report(error, None if event is None else event.event_id)
+
+    async def report(self, error: SpecstreamError, event_id: str | None = None) -> None:
+        """Send an ``error`` event; ``event_id`` is of the client's frame that caused it."""
+        refusal = error
+        if not isinstance(refusal, Refused):
+            refusal = Refused(error.code, str(error), type="server_error")
+        detail = ev.ErrorDetail(
+            type=refusal.type,
+            code=refusal.code,
+            message=refusal.message,
+            param=refusal.param,
+            event_id=event_id or refusal.event_id,
+        )
+        await self._outbox.put(ev.ErrorEvent(error=detail))
 
     async def _handle(self, event: pr.ClientEvent) -> None:
         match event:
+            case pr.AudioAppend() | pr.AudioCommit() | pr.AudioClear():
+                await self._hear(event)
+                return
             case pr.ResponseCreate():
-                await self._start(event.response or ResponseSettings())
+                asked = event.response or ResponseSettings()
+                microphone = self._microphone
+                if microphone is None or not microphone.defer(asked, event.event_id):
+                    await self._start(asked)
                 return
             case pr.ResponseCancel(response_id=None):
+                if self._microphone is not None:
+                    self._microphone.forget_deferred()
                 await self._cancel(self._speaking())
                 return
             case pr.ResponseCancel(response_id=str(response_id)):
@@ -168,6 +189,34 @@ class RealtimeConnection:
             size = await self._outbox.put(answer)
             if isinstance(answer, (ev.SessionEvent, ev.ItemRetrieved)):
                 await self._rate.take(cost(size))  # a small frame may ask for a large answer
+        if isinstance(event, pr.SessionUpdate) and self._microphone is not None:
+            self._microphone.reconfigure()
+
+    async def _hear(self, event: pr.ClientEvent) -> None:
+        assert self._microphone is not None
+        match event:
+            case pr.AudioAppend():
+                await self._microphone.append(event)
+            case pr.AudioCommit():
+                await self._microphone.commit()
+            case pr.AudioClear():
+                await self._microphone.clear()
+
+    async def respond(self, asked: ResponseSettings, event_id: str | None = None) -> None:
+        """Start a response; what can't be done becomes an ``error`` event."""
+        try:
+            await self._start(asked)
+        except SpecstreamError as error:
+            await self.report(error, event_id)
+
+    async def interrupt(self) -> None:
+        """Stop the response that is being spoken, if there is one: somebody speaks."""
+        async with self._starting:
+            speaking = self._speaking()
+        if speaking is not None:
+            speaking.cancel(reason="turn_detected")
+            await speaking.finished.wait()
+            await anyio.lowlevel.checkpoint()  # `_run` removes it
 
     def _speaking(self) -> ResponseTurn | None:
         """The response that writes to the conversation."""
@@ -179,6 +228,10 @@ class RealtimeConnection:
         await response.finished.wait()
 
     async def _start(self, asked: ResponseSettings) -> None:
+        async with self._starting:  # both the client and the end of a turn start responses
+            await self._start_alone(asked)
+
+    async def _start_alone(self, asked: ResponseSettings) -> None:
         if self._stopping:
             raise _stopping()
         request = self._session.request(asked)

@@ -26,13 +26,17 @@ _MISSING: dict[Action, tuple[str, str]] = {  # clients match on these codes
 
 @dataclass(slots=True)
 class Entry:
-    """One item. ``text`` is what the model reads; clients see a spoken item's transcript."""
+    """One item. ``text`` is what the model reads; clients see a spoken item's transcript.
+
+    ``heard``: a user said it; its text may come later than the item.
+    """
 
     id: str
     role: Literal["system", "user", "assistant"]
     text: str
     status: Literal["completed", "incomplete", "in_progress"] = "completed"
     spoken: SpokenTrack | None = None
+    heard: bool = False
 
     def wire(self) -> Item:
         """The item as clients see it; without content while it is in progress and empty."""
@@ -40,6 +44,8 @@ class Entry:
             part = None
         elif self.spoken is not None:
             part = Part(type="output_audio", transcript=spoken_text(self.text, self.spoken.tags))
+        elif self.heard:
+            part = Part(type="input_audio", transcript=self.text or None)
         elif self.role == "assistant":
             part = Part(type="output_text", text=self.text)
         else:

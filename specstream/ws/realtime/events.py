@@ -78,6 +78,76 @@ class ItemTruncated(ServerEvent):
     audio_end_ms: int
 
 
+class InputSpeechStarted(ServerEvent):
+    """A voice is heard; item ``item_id`` will be made of it. Times count the audio appended."""
+
+    type: Literal["input_audio_buffer.speech_started"] = "input_audio_buffer.speech_started"
+    audio_start_ms: int
+    item_id: str
+
+
+class InputSpeechStopped(ServerEvent):
+    """The turn is over; the item follows."""
+
+    type: Literal["input_audio_buffer.speech_stopped"] = "input_audio_buffer.speech_stopped"
+    audio_end_ms: int
+    item_id: str
+
+
+class InputCommitted(ServerEvent):
+    """The turn's audio became an item."""
+
+    type: Literal["input_audio_buffer.committed"] = "input_audio_buffer.committed"
+    item_id: str
+    previous_item_id: str | None = None
+
+
+class InputCleared(ServerEvent):
+    """Answers ``input_audio_buffer.clear``."""
+
+    type: Literal["input_audio_buffer.cleared"] = "input_audio_buffer.cleared"
+
+
+class _TranscriptionEvent(ServerEvent):
+    item_id: str
+    content_index: int = 0
+
+
+class TranscriptionDelta(_TranscriptionEvent):
+    """More of what was said, perhaps while it is being said: words that are unlikely to change."""
+
+    type: Literal["conversation.item.input_audio_transcription.delta"] = (
+        "conversation.item.input_audio_transcription.delta"
+    )
+    delta: str
+
+
+class TranscriptionCompleted(_TranscriptionEvent):
+    """All that was said; the deltas were a first guess at it."""
+
+    type: Literal["conversation.item.input_audio_transcription.completed"] = (
+        "conversation.item.input_audio_transcription.completed"
+    )
+    transcript: str
+    usage: dict[str, Any]
+
+
+class TranscriptionFailed(_TranscriptionEvent):
+    """The recogniser broke or took too long; the item stays without text."""
+
+    type: Literal["conversation.item.input_audio_transcription.failed"] = (
+        "conversation.item.input_audio_transcription.failed"
+    )
+    error: ErrorDetail
+
+
+class TranscriptionGuess(_TranscriptionEvent):
+    """All that was said so far; any of it may change."""
+
+    type: Literal["specstream.hearing"] = "specstream.hearing"
+    transcript: str
+
+
 class ResponseEvent(ServerEvent):
     """A response begins, or has ended, however it ended; nothing of it follows."""
 

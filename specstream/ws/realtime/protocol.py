@@ -89,13 +89,32 @@ class SessionUpdate(ClientEvent):
 
 
 class InputAudio(ClientEvent):
-    """Microphone audio, or what to do with it; this server hears none and ignores it."""
+    """Microphone audio, or what to do with it, on a server that hears none and ignores it."""
 
     model_config = ConfigDict(extra="ignore")
 
     type: Literal[
         "input_audio_buffer.append", "input_audio_buffer.commit", "input_audio_buffer.clear"
     ]
+
+
+class AudioAppend(ClientEvent):
+    """Microphone audio, base64, in the session's input format."""
+
+    type: Literal["input_audio_buffer.append"]
+    audio: str
+
+
+class AudioCommit(ClientEvent):
+    """End the turn: what was appended becomes a user's item."""
+
+    type: Literal["input_audio_buffer.commit"]
+
+
+class AudioClear(ClientEvent):
+    """Forget what was appended."""
+
+    type: Literal["input_audio_buffer.clear"]
 
 
 class ItemCreate(ClientEvent):
@@ -143,14 +162,17 @@ class ResponseCancel(ClientEvent):
     response_id: str | None = None
 
 
-_KNOWN: dict[str, type[ClientEvent]] = {
-    name: model
-    for model in (
-        *(SessionUpdate, ItemCreate, ItemDelete, ItemRetrieve, ItemTruncate),
-        *(ResponseCreate, ResponseCancel, InputAudio),
-    )
-    for name in get_args(model.model_fields["type"].annotation)
-}
+def _by_name(*models: type[ClientEvent]) -> dict[str, type[ClientEvent]]:
+    return {
+        name: model for model in models for name in get_args(model.model_fields["type"].annotation)
+    }
+
+
+_KNOWN = _by_name(
+    *(SessionUpdate, ItemCreate, ItemDelete, ItemRetrieve, ItemTruncate),
+    *(ResponseCreate, ResponseCancel, InputAudio),
+)
+_HEARD = _by_name(AudioAppend, AudioCommit, AudioClear)
 _WEBRTC_ONLY = "output_audio_buffer.clear"
 
 _MAX_DEPTH = 64
@@ -158,8 +180,8 @@ MAX_STRUCTURE = 64 << 10
 """Characters of a frame outside of its strings: the cost of parsing grows with these."""
 
 
-def parse_client_event(frame: str) -> ClientEvent:
-    """Read one text frame.
+def parse_client_event(frame: str, *, hears: bool = False) -> ClientEvent:
+    """Read one text frame. ``hears``: the server takes audio input.
 
     Raises:
         Refused: malformed JSON, an unknown type or field, a wrong value, or something that this
@@ -180,9 +202,9 @@ def parse_client_event(frame: str) -> ClientEvent:
     event_id = data.get("event_id") if isinstance(data.get("event_id"), str) else None
     ignored: list[Ignored] = []
     try:
-        model = _model_of(data.get("type"))
+        model = _model_of(data.get("type"), hears)
         if model is SessionUpdate and isinstance(data.get("session"), dict):
-            data["session"], ignored = leave_out(data["session"])
+            data["session"], ignored = leave_out(data["session"], hears=hears)
         event = validate(model, data)
     except Refused as refusal:
         refusal.event_id = event_id
@@ -205,7 +227,7 @@ def _check_depth(value: Any, left: int) -> None:
             _check_depth(inner, left - 1)
 
 
-def _model_of(kind: Any) -> type[ClientEvent]:
+def _model_of(kind: Any, hears: bool) -> type[ClientEvent]:
     if kind is None:
         message = "Missing required parameter: 'type'."
         raise Refused("missing_required_parameter", message, param="type")
@@ -216,7 +238,7 @@ def _model_of(kind: Any) -> type[ClientEvent]:
     if name not in _KNOWN:
         message = f"Unknown event type '{name[:80]}'; known: {', '.join(_KNOWN)}."
         raise Refused("invalid_value", message, param="type")
-    return _KNOWN[name]
+    return _HEARD[name] if hears and name in _HEARD else _KNOWN[name]
 
 
 def parse_input(items: list[dict[str, Any]]) -> list[ItemInput | ItemReference]:

@@ -9,12 +9,14 @@ from typing import Any, Literal, Protocol
 
 import anyio
 
+from specstream.listening.ears import Ears
 from specstream.pipeline.stage import Pipeline
 from specstream.types import Message, SamplingParams
 from specstream.ws.clock import Clock, SystemClock
 from specstream.ws.counters import Counters
 from specstream.ws.realtime.adapter_pool import Factories
 from specstream.ws.realtime.conversation import Conversation
+from specstream.ws.realtime.input_settings import AudioFormat
 from specstream.ws.realtime.outbox import Outbox
 from specstream.ws.realtime.settings import OwnEvent, SessionSettings
 
@@ -61,6 +63,7 @@ class ResponseRequest:
     conversation: Conversation | None
     max_output_tokens: int | Literal["inf"] = "inf"
     voice: str | dict[str, str] = "default"
+    format: AudioFormat = field(default_factory=AudioFormat)
     metadata: dict[str, str] | None = None
     template_kwargs: dict[str, Any] = field(default_factory=dict)
 
@@ -69,8 +72,8 @@ class ResponseRequest:
 class Service:
     """What all sessions of a server share.
 
-    ``clock`` paces audio, ``timer`` is for rate limits and slow readers; for ``lead_s``,
-    ``buffer_s`` and ``idle_s`` see `RealtimeServer`.
+    ``ears`` hears all of them. ``clock`` paces audio, ``timer`` is for rate limits and slow
+    readers; for ``lead_s``, ``buffer_s`` and ``idle_s`` see `RealtimeServer`.
     """
 
     engine: Engine
@@ -83,6 +86,7 @@ class Service:
     lead_s: float = 2.0
     buffer_s: float = 30.0
     idle_s: float = 600.0
+    ears: Ears | None = None
 
 
 @dataclass(frozen=True, slots=True)

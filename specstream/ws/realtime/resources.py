@@ -13,7 +13,7 @@ from specstream.ws.realtime.wire import Ignored, Sparse
 
 EndStatus = Literal["completed", "cancelled", "incomplete", "failed"]
 Status = Literal["in_progress"] | EndStatus
-Reason = Literal["client_cancelled", "max_output_tokens"]
+Reason = Literal["client_cancelled", "turn_detected", "max_output_tokens"]
 _REASONS: dict[EndStatus, Reason] = {
     "cancelled": "client_cancelled",
     "incomplete": "max_output_tokens",
@@ -51,7 +51,7 @@ class Extra(Sparse):
 class Part(Sparse):
     """A piece of an item's content; in content-part events ``type`` lacks its prefix."""
 
-    type: Literal["input_text", "output_text", "output_audio", "text", "audio"]
+    type: Literal["input_text", "input_audio", "output_text", "output_audio", "text", "audio"]
     text: str | None = None
     transcript: str | None = None
 
@@ -83,14 +83,17 @@ class StatusDetails(Sparse):
     error: Failure | None = None
 
     @classmethod
-    def of(cls, status: EndStatus, error: BaseException | None) -> StatusDetails:
+    def of(
+        cls, status: EndStatus, error: BaseException | None, reason: Reason | None = None
+    ) -> StatusDetails:
         """The client is told the text of typed errors only; others are for the log.
 
-        A cancelled response has an error only if the server cancelled it.
+        A cancelled response has an error only if the server cancelled it; ``reason`` is why it was
+        cancelled otherwise.
         """
         cancelled_here = status == "cancelled" and error is not None
         if status != "failed" and not cancelled_here:
-            return cls(type=status, reason=_REASONS.get(status))
+            return cls(type=status, reason=reason or _REASONS.get(status))
         code, message = "server_error", "The response broke; see the server's log."
         if isinstance(error, SpecstreamError):
             code, message = error.code, str(error)

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import logging
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import anyio
 
 from specstream.errors import AdapterFailed, SpecstreamError
 from specstream.pipeline.stage import Run, StageFailed
-from specstream.types import AvatarCue, Chunk, Phrase, Revoke, ScenePrompt, Speech
+from specstream.types import AvatarCue, Chunk, Phrase, Revoke, ScenePrompt, Span, Speech
 from specstream.ws.realtime import events as ev
-from specstream.ws.realtime.audio import AudioPacer
+from specstream.ws.realtime.audio import AudioPacer, Piece
+from specstream.ws.realtime.g711 import Encoder
 from specstream.ws.realtime.item_writer import ItemWriter
 from specstream.ws.realtime.request import ResponseContext, ResponseRequest
-from specstream.ws.realtime.resources import EndStatus, Response, Status, StatusDetails, Usage
+from specstream.ws.realtime.resources import (
+    EndStatus,
+    Reason,
+    Response,
+    Status,
+    StatusDetails,
+    Usage,
+)
 from specstream.ws.realtime.timings import Timings
 from specstream.ws.realtime.wire import SAMPLE_RATE, new_id
 
@@ -46,6 +55,7 @@ class ResponseTurn:
         self._playing = anyio.CancelScope()
         self._cancelled = False
         self._cancelled_by: SpecstreamError | None = None
+        self._reason: Reason | None = None
         self._closing = False
         self._muted = False
         self._error: BaseException | None = None
@@ -60,22 +70,23 @@ class ResponseTurn:
         """Whether the response stays out of the conversation."""
         return self._request.conversation is None
 
-    def cancel(self, why: SpecstreamError | None = None) -> bool:
+    def cancel(self, why: SpecstreamError | None = None, reason: Reason | None = None) -> bool:
         """Stop the reply and its audio; returns whether there was something left to stop.
 
-        ``why`` is reported in ``response.done`` if the server cancels. Returns at once; `finished`
+        ``why`` is reported in ``response.done`` if the server cancels, ``reason`` if somebody who
+        speaks does. Returns at once; `finished`
         is set after ``response.done``, and nothing is sent after that.
         """
         if self._cancelled or self._closing:
             return False
-        self._cancelled, self._cancelled_by = True, why
+        self._cancelled, self._cancelled_by, self._reason = True, why, reason
         self._pacer.drop()
         self._playing.cancel()
         if self._run is None:
             self._scope.cancel()
         else:
             self._generation.cancel()
-            self._run.cancel(why.code if why else "client_cancelled")
+            self._run.cancel(why.code if why else reason or "client_cancelled")
             self._scope.deadline = anyio.current_time() + CANCEL_GRACE_S
         return True
 
@@ -153,9 +164,14 @@ class ResponseTurn:
         self._item.speech(words, speech, self._pacer.at_24k(speech.samples))
 
     async def _play(self) -> None:
+        sound = Encoder(self._request.format.type)
+        end = 0
         with self._playing:
             while (piece := await self._pacer.take()) is not None:
-                await self._item.audio(piece)
+                end = piece.samples.end
+                await self._item.audio(replace(piece, pcm=sound.push(piece.pcm)))
+            if not self._cancelled and (rest := sound.flush()):
+                await self._item.audio(Piece(rest, Span(end, end), Span(0, 0), Span(0, 0)))
 
     async def _close(self) -> None:
         status = self._status()
@@ -177,9 +193,9 @@ class ResponseTurn:
         request, details, usage = self._request, None, None
         if status != "in_progress":
             error = self._cancelled_by if self._cancelled else self._error
-            details = StatusDetails.of(status, error)
+            details = StatusDetails.of(status, error, self._reason)
             usage = Usage.of(self._generation and self._generation.report)
-        output = {"format": {"type": "audio/pcm", "rate": SAMPLE_RATE}, "voice": request.voice}
+        output = {"format": request.format.model_dump(), "voice": request.voice}
         response = Response(
             id=self.id,
             status=status,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from specstream.types import SamplingParams
 from specstream.ws.realtime import events as ev
 from specstream.ws.realtime import protocol as pr
 from specstream.ws.realtime.conversation import Conversation
+from specstream.ws.realtime.input_settings import AudioInput
 from specstream.ws.realtime.request import ResponseRequest
 from specstream.ws.realtime.resources import Extra
 from specstream.ws.realtime.settings import (
+    OwnEvent,
     ResponseSettings,
     Sampling,
     SessionSettings,
@@ -31,14 +34,30 @@ class RealtimeSession:
     """
 
     def __init__(
-        self, settings: SessionSettings, params: SamplingParams, *, has_voice: bool
+        self,
+        settings: SessionSettings,
+        params: SamplingParams,
+        *,
+        has_voice: bool,
+        languages: Sequence[str] = (),
     ) -> None:
         self.id = new_id("sess")
         self.conversation = Conversation()
         self._settings = settings
         self._params = params
         self._has_voice = has_voice
+        self._languages = languages  # those that the recogniser knows; empty: any
         self._audio_reported = False
+
+    @property
+    def hearing(self) -> AudioInput:
+        """What to hear, and how."""
+        return self._settings.audio.input
+
+    @property
+    def wants(self) -> Sequence[OwnEvent]:
+        """Our own event types that the client asked for."""
+        return self._settings.specstream.events
 
     def created(self) -> ev.SessionEvent:
         """The session's first event."""
@@ -81,7 +100,8 @@ class RealtimeSession:
         instructions = session.instructions if asked.instructions is None else asked.instructions
         limit = asked.max_output_tokens or session.max_output_tokens
         items = None if asked.input is None else pr.parse_input(asked.input)
-        voice = asked.audio.output.voice if asked.audio is not None else None
+        output = asked.audio.output if asked.audio is not None else None
+        spoken = session.audio.output
         return ResponseRequest(
             messages=self.conversation.messages(instructions, items),
             params=sampling_params(self._params, own.sampling, asked.specstream.sampling, limit),
@@ -89,7 +109,8 @@ class RealtimeSession:
             wants=frozenset(own.events),
             conversation=None if asked.conversation == "none" else self.conversation,
             max_output_tokens=limit,
-            voice=voice or session.audio.output.voice,
+            voice=(output and output.voice) or spoken.voice,
+            format=(output and output.format) or spoken.format,
             metadata=asked.metadata,
             template_kwargs=own.chat_template_kwargs | asked.specstream.chat_template_kwargs,
         )
@@ -108,8 +129,15 @@ class RealtimeSession:
         settings = self._settings.merged(event.session)
         self._speaks(settings.output_modalities)
         sampling_params(self._params, settings.specstream.sampling, Sampling(), "inf")
+        heard, ignored = settings.audio.input.transcription, event.ignored
+        known = self._languages
+        if heard is not None and heard.language and known and heard.language not in known:
+            message = f"Ignored: the recogniser knows only: {', '.join(known)}."
+            param = "session.audio.input.transcription.language"
+            ignored = [*ignored, Ignored(param=param, message=message)]
+            heard.language = None
         self._settings = settings
-        return self._updated(event.ignored)
+        return self._updated(ignored)
 
     def _input_audio(self) -> list[ev.ServerEvent]:
         """Reported once: a microphone sends fifty frames a second."""

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from specstream.errors import PromptError, SamplingError
 from specstream.types import SamplingParams, template_kwargs
+from specstream.ws.realtime.input_settings import AudioFormat, AudioInput, Group
 from specstream.ws.realtime.wire import Ignored, Refused, Strict, unused
 
 __all__ = [
@@ -41,9 +42,18 @@ _UNSERVED: dict[str, Any] = {
         "output": {"speed": "this server speaks at speed 1.0 only"},
     },
 }
+_UNHEARD: dict[str, Any] = {
+    "noise_reduction": "this server does not reduce noise",
+    "turn_detection": {"idle_timeout_ms": "this server does not speak when nobody does"},
+    "transcription": {
+        "prompt": "the recogniser takes no prompt",
+        "delay": "transcripts come as soon as they are there",
+    },
+}
+"""What a server that hears can't serve of ``audio.input``."""
 _NOTHING: tuple[Any, ...] = (None, "", [], {}, "auto", "none", 1)
 
-OwnEvent = Literal["avatar", "prompt", "reasoning", "revoke", "report"]
+OwnEvent = Literal["avatar", "prompt", "reasoning", "revoke", "report", "hearing"]
 
 
 def _token_limit(value: Any) -> Any:
@@ -83,40 +93,12 @@ Metadata = Annotated[dict[str, str], AfterValidator(_small)]
 Voice = str | dict[str, str]
 
 
-class Group(Strict):
-    """Settings that an update merges one by one; any other value is replaced whole."""
-
-    def merged(self, update: Self) -> Self:
-        """These settings with every field that ``update`` names replaced."""
-        changes: dict[str, Any] = {}
-        for name in update.model_fields_set:
-            old, new = getattr(self, name), getattr(update, name)
-            changes[name] = old.merged(new) if isinstance(old, Group) else new
-        return self.model_copy(update=changes)
-
-
-class AudioFormat(Strict):
-    """PCM, signed 16-bit little-endian mono; the only rate is 24 kHz."""
-
-    type: Literal["audio/pcm"] = "audio/pcm"
-    rate: Literal[24000] = 24000
-
-
 class AudioOutput(Group):
     """``voice`` is kept and echoed; the server speaks with the voice that it was started with."""
 
     format: AudioFormat = AudioFormat()
     voice: Voice = "default"
     speed: float = 1.0
-
-
-class AudioInput(Group):
-    """Not served: this server hears no audio."""
-
-    format: None = None
-    noise_reduction: None = None
-    transcription: None = None
-    turn_detection: None = None
 
 
 class Audio(Group):
@@ -199,14 +181,19 @@ class SessionSettings(Group):
         return merged
 
 
-def leave_out(update: dict[str, Any]) -> tuple[dict[str, Any], list[Ignored]]:
+def leave_out(
+    update: dict[str, Any], *, hears: bool = False
+) -> tuple[dict[str, Any], list[Ignored]]:
     """A ``session`` without the standard settings that this server can't serve, and what those were.
 
     Clients send such settings routinely (tools, turn detection), and some end the session at the
     first ``error``; so the rest of the update is taken, and the answer lists what was ignored. A
-    value that asks for nothing is not listed.
+    value that asks for nothing is not listed. ``hears``: the server serves audio input.
     """
     ignored: list[Ignored] = []
+    unserved_here = _UNSERVED
+    if hears:
+        unserved_here = _UNSERVED | {"audio": _UNSERVED["audio"] | {"input": _UNHEARD}}
 
     def served(settings: Any, unserved: dict[str, Any], at: str) -> Any:
         if not isinstance(settings, dict):
@@ -222,13 +209,13 @@ def leave_out(update: dict[str, Any]) -> tuple[dict[str, Any], list[Ignored]]:
                 ignored.append(Ignored(param=f"{at}.{key}", message=f"Ignored: {why}."))
         return kept
 
-    return served(update, _UNSERVED, "session"), ignored
+    return served(update, unserved_here, "session"), ignored
 
 
 class ResponseAudioOutput(Strict):
     """See `AudioOutput`."""
 
-    format: AudioFormat = AudioFormat()
+    format: AudioFormat | None = None
     voice: Voice | None = None
 
 

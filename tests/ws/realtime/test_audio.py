@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pytest
 
 from specstream.errors import AdapterFailed
+from specstream.listening.resampler import Resampler
 from specstream.types import Mark, Span, Speech
 from specstream.ws.clock import SystemClock
 from specstream.ws.realtime.audio import AudioPacer, Piece
-from specstream.ws.realtime.resampler import Resampler
 from specstream.ws.realtime.timings import FirstAudible
 from tests.ws.doubles import FreeClock, HandClock
 
@@ -31,14 +31,14 @@ def pcm(samples: npt.NDArray[np.float64]) -> bytes:
 @pytest.mark.parametrize("rate", RATES)
 def test_a_tone_keeps_its_pitch_phase_and_length_however_it_is_cut(rate: int) -> None:
     source = pcm(sine(rate, 1000, 0.5))
-    whole = Resampler(rate)
+    whole = Resampler(rate, 24_000)
     out = whole.push(source) + whole.flush()
     assert len(out) // 2 == -(-(len(source) // 2) * 24000 // rate)
     made = np.frombuffer(out, "<i2")[200:-200].astype(float)
     wanted = sine(24000, 1000, 0.6)[200 : 200 + len(made)]
     error = made - wanted
     assert 10 * np.log10((wanted**2).mean() / (error**2).mean()) > 80
-    random, cut, at, pieces = Random(rate), Resampler(rate), 0, b""
+    random, cut, at, pieces = Random(rate), Resampler(rate, 24_000), 0, b""
     while at < len(source):
         size = 2 * random.choice([0, 1, 2, 7, 100, 1323, 5000])
         pieces += cut.push(source[at : at + size])
@@ -50,7 +50,7 @@ def test_a_tone_keeps_its_pitch_phase_and_length_however_it_is_cut(rate: int) ->
 def test_nothing_is_added_to_the_sound(rate: int) -> None:
     """Images (upsampling) and aliases (downsampling) stay below -80 dB."""
     loud = rate / 2 * 0.8 if rate < 24000 else 20000
-    resampler = Resampler(rate)
+    resampler = Resampler(rate, 24_000)
     out = np.frombuffer(resampler.push(pcm(sine(rate, loud, 1.0))) + resampler.flush(), "<i2")
     spectrum = np.abs(np.fft.rfft(out * np.kaiser(len(out), 14)))
     peak = int(loud * len(out) / 24000)
@@ -63,7 +63,7 @@ def test_nothing_is_added_to_the_sound(rate: int) -> None:
 def test_short_and_empty_inputs() -> None:
     for rate in RATES:
         for count in (0, 1, 2, 50):
-            resampler = Resampler(rate)
+            resampler = Resampler(rate, 24_000)
             out = resampler.push(b"\x01\x00" * count) + resampler.flush()
             assert len(out) // 2 == -(-count * 24000 // rate)
 

@@ -12,13 +12,14 @@ import pytest
 from websockets.asyncio.server import ServerConnection
 
 from specstream.errors import AdapterFailed
+from specstream.listening import resampler
+from specstream.listening.resampler import Resampler
 from specstream.pipeline.limits import MAX_MARKS
 from specstream.pipeline.stage import Pipeline, StageFailed
 from specstream.testing import ScriptedEngine
 from specstream.types import Span, Speech
-from specstream.ws.realtime import audio, resampler
+from specstream.ws.realtime import audio
 from specstream.ws.realtime.audio import AudioPacer
-from specstream.ws.realtime.resampler import Resampler
 from specstream.ws.stage.codec import AudioFrame, encode
 from specstream.ws.stage.remote import RemoteStage
 from tests.standins import Relay, events_by_source, stream
@@ -117,14 +118,14 @@ async def test_a_remote_adapter_that_hangs_is_stopped(kind: Any) -> None:
 @pytest.mark.parametrize("rate", [22_051, 22_254, 191_999, 4001])
 def test_a_rate_that_takes_too_long_a_kernel_is_refused(rate: int) -> None:
     with pytest.raises(AdapterFailed, match=f"{rate} Hz can't be converted"):
-        Resampler(rate)
+        Resampler(rate, 24_000)
 
 
 @pytest.mark.parametrize(
     "rate", [8000, 11_025, 12_000, 16_000, 22_050, 32_000, 44_100, 48_000, 96_000, 176_400, 192_000]
 )
 def test_usual_rates_have_small_kernels(rate: int) -> None:
-    assert Resampler(rate)._kernel.size <= resampler._MAX_TAPS // 4
+    assert Resampler(rate, 24_000)._kernel.size <= resampler._MAX_TAPS // 4
 
 
 async def test_a_long_piece_is_converted_in_parts() -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from specstream.errors import AdapterFailed
-from specstream.ws.realtime.wire import SAMPLE_RATE
 
 __all__ = ["Resampler"]
 
@@ -42,7 +41,7 @@ class Resampler:
         AdapterFailed: ``source / target`` is no simple ratio, so that too many taps were needed.
     """
 
-    def __init__(self, source: int, target: int = SAMPLE_RATE) -> None:
+    def __init__(self, source: int, target: int) -> None:
         common = gcd(source, target)
         self._up, self._down = target // common, source // common
         self._same = source == target

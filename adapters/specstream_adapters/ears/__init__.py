@@ -1,0 +1,1 @@
+"""Ears: `WhisperRecognizer` (speech to text) and `SileroDetector` (voice activity). Extra ``ears``."""

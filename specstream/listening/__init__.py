@@ -1,0 +1,1 @@
+"""Listening: audio to turns and transcripts, without sockets."""

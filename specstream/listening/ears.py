@@ -1,0 +1,42 @@
+"""What hears: a recogniser and a turn detector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import anyio
+
+from specstream.errors import ConfigError
+from specstream.pipeline.listening_interfaces import Recognizer, TurnDetector
+
+__all__ = ["Ears"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ears:
+    """A recogniser and a turn detector, shared by any number of listeners of one event loop.
+
+    A recognition holds ``lock``; partial transcripts are made only while nobody else holds it.
+    """
+
+    recognizer: Recognizer
+    detector: TurnDetector
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+
+    @property
+    def sample_rate(self) -> int:
+        """The best rate of the recogniser that the detector takes, too.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        both = self.detector.capabilities.sample_rates
+        for rate in self.recognizer.capabilities.sample_rates:
+            if rate in both:
+                return rate
+        names = self.recognizer.capabilities.name, self.detector.capabilities.name
+        raise ConfigError(f"recogniser {names[0]!r} and turn detector {names[1]!r} share no rate")
+
+    async def aclose(self) -> None:
+        """Release both; idempotent."""
+        await self.recognizer.aclose()

@@ -1,0 +1,68 @@
+"""Is the speaker done? A small rule over the last words of a transcript.
+
+Silence alone is a poor sign: people pause to think after "I would like to, um", and don't pause longer
+after a question. The rule sorts what was said so far into four kinds:
+
+==============  =====================================================  ==============
+kind            what was said so far                                   silence, × base
+==============  =====================================================  ==============
+``question``    ends with a question mark                              0.6
+``sentence``    ends with a full stop or an exclamation mark           1.0
+``open``        ends without a mark, or nothing was understood         1.6
+``unfinished``  ends with "and", "the", "um", a comma, a dash or "…"    5.0
+==============  =====================================================  ==============
+
+A recogniser ends every text with a mark, so words weigh more than marks: "I'd like a." is unfinished. A
+preposition or auxiliary before a question mark is not ("What are you looking for?"). The words are
+English; text of other languages is judged by its marks.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+__all__ = ["Ending", "ending", "silence_factor"]
+
+Ending = Literal["question", "sentence", "open", "unfinished"]
+_FACTORS: dict[Ending, float] = {"question": 0.6, "sentence": 1.0, "open": 1.6, "unfinished": 5.0}
+
+_NEVER_LAST = frozenset(
+    """a an the and or but nor because if unless although though while whereas my your our their its
+    every um uh uhm umm erm er hmm mm""".split()
+)
+_SELDOM_LAST = frozenset(
+    """to of for with from into onto at as than between during without toward towards like very which
+    whose i'm you're we're they're i'd you'd we'd i'll you'll we'll i've we've""".split()
+)
+_AUXILIARIES = frozenset(
+    """is are was were am be been has have had do does did will would shall should can could may might
+    must""".split()
+)
+_SUBJECTS = frozenset("i you he she it we they that this there".split())
+_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
+_BREAKS = ("...", "…", ",", "-", "–", "—", ":", ";")
+
+
+def ending(text: str) -> Ending:
+    """The kind of ending of what was said so far; see the module."""
+    said = text.rstrip().rstrip("\"'”’)»")
+    words = [word.lower().replace("’", "'") for word in _WORD.findall(said)]
+    if not words:
+        return "open"
+    last, asks = words[-1], said.endswith(("?", "？"))
+    if said.endswith(_BREAKS) or last in _NEVER_LAST:
+        return "unfinished"
+    if asks:
+        return "question"
+    if last in _SELDOM_LAST:
+        return "unfinished"
+    closed = said.endswith((".", "!", "。", "！"))
+    if last in _AUXILIARIES and not (closed and words[-2:-1] and words[-2] in _SUBJECTS):
+        return "unfinished"  # but "Yes, I do." is an answer
+    return "sentence" if closed else "open"
+
+
+def silence_factor(text: str) -> float:
+    """By how much the silence that ends a turn is multiplied after ``text``."""
+    return _FACTORS[ending(text)]

@@ -1,0 +1,73 @@
+"""What a listener tells: turns begin, are heard in part, end, and are heard or lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specstream.errors import AdapterFailed
+from specstream.pipeline.listening_interfaces import Transcript
+
+__all__ = [
+    "ListenerEvent",
+    "ListeningFailed",
+    "TurnEnded",
+    "TurnHeard",
+    "TurnLost",
+    "TurnPartial",
+    "TurnStarted",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStarted:
+    """A voice is heard since ``at_ms``; the turn's audio begins at ``start_ms``.
+
+    Turns count from 0; times are milliseconds from the listener's first sample.
+    """
+
+    turn: int
+    at_ms: float
+    start_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPartial:
+    """What was said so far; any of it may change."""
+
+    turn: int
+    transcript: Transcript
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded:
+    """The turn is over. `TurnHeard` or `TurnLost` follows."""
+
+    turn: int
+    start_ms: float
+    end_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class TurnHeard:
+    """What was said in the turn; empty if it was no speech."""
+
+    turn: int
+    transcript: Transcript
+
+
+@dataclass(frozen=True, slots=True)
+class TurnLost:
+    """The recogniser raised, or passed its deadline; the listener goes on."""
+
+    turn: int
+    error: AdapterFailed
+
+
+@dataclass(frozen=True, slots=True)
+class ListeningFailed:
+    """The turn detector broke: the listener hears no more."""
+
+    error: AdapterFailed
+
+
+ListenerEvent = TurnStarted | TurnPartial | TurnEnded | TurnHeard | TurnLost | ListeningFailed

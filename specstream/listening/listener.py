@@ -1,0 +1,258 @@
+"""Audio in, turns and transcripts out: joins a turn detector and a recogniser."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Self
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+
+from specstream.errors import AdapterFailed, RequestError
+from specstream.listening.ears import Ears
+from specstream.listening.events import (
+    ListenerEvent,
+    ListeningFailed,
+    TurnEnded,
+    TurnHeard,
+    TurnLost,
+    TurnPartial,
+    TurnStarted,
+)
+from specstream.listening.recognition import Recognition
+from specstream.listening.resampler import Resampler
+from specstream.listening.settings import ListenerSettings
+from specstream.listening.turns import Audio, Closed, Opened, Paused, Step, Turns
+from specstream.pipeline.listening_interfaces import TurnTrack
+
+__all__ = ["Ears", "Listener", "ListenerSettings"]
+
+MAX_WAITING = 4
+"""Turns that may wait for their transcript; then `Listener.add` waits."""
+MAX_EVENTS = 256
+"""Events that may wait for the consumer; then `Listener.add` waits."""
+_SLICE_S = 0.5  # audio that is looked at before other tasks run
+
+_log = logging.getLogger("specstream.ears")
+
+
+class Listener:
+    """Hears one stream of s16 mono audio. Enter it; iterate over it in one task, `add` in another.
+
+    Every turn gives `TurnStarted`, any number of `TurnPartial`, `TurnEnded`, and then `TurnHeard` or
+    `TurnLost`. The next turn may begin before the last one's transcript is there.
+
+    Args:
+        ears: What hears.
+        sample_rate: Of the audio; any usual rate.
+        settings: How turns are cut and how often they are recognised.
+
+    Raises:
+        ConfigError: the recogniser and the detector share no sample rate.
+        AdapterFailed: audio of this rate can't be converted.
+    """
+
+    def __init__(
+        self, ears: Ears, *, sample_rate: int, settings: ListenerSettings | None = None
+    ) -> None:
+        self.settings = settings or ListenerSettings()
+        self._ears = ears
+        self._rate = ears.sample_rate
+        self._resampler = Resampler(sample_rate, self._rate)
+        self._slice = 2 * int(sample_rate * _SLICE_S)
+        self._turns = Turns(self._track(), self._rate, self.settings)
+        self._opened = self._pauses = self._ended = 0  # turns and pauses so far
+        self._current: Recognition | None = None
+        self._waiting: deque[Recognition] = deque()  # ended, without a transcript yet
+        self._events: deque[ListenerEvent] = deque()
+        self._changed = anyio.Event()
+        self._finished = self._deaf = False
+        self._group: TaskGroup | None = None
+
+    def _track(self) -> TurnTrack | None:
+        if self.settings.manual:
+            return None
+        return self._ears.detector.open(self._rate, threshold=self.settings.threshold)
+
+    async def __aenter__(self) -> Self:
+        """Begin to recognise what is added."""
+        self._group = await anyio.create_task_group().__aenter__()
+        self._group.start_soon(self._recognize)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        """Stop at once; what is not recognised yet is forgotten."""
+        assert self._group is not None
+        self.finish()
+        self._group.cancel_scope.cancel()
+        try:
+            return await self._group.__aexit__(kind, error, trace)
+        finally:
+            with anyio.CancelScope(shield=True):
+                for recognition in (*self._waiting, *filter(None, [self._current])):
+                    await recognition.aclose()
+
+    @property
+    def now_ms(self) -> float:
+        """The end of the audio so far."""
+        return self._turns.now_ms
+
+    @property
+    def held_ms(self) -> float:
+        """Length of the open turn's audio; 0 if there is none."""
+        return self._turns.held_ms
+
+    @property
+    def waiting(self) -> int:
+        """Turns that have ended and have no transcript yet."""
+        return len(self._waiting)
+
+    @property
+    def ended(self) -> int:
+        """Turns that have ended so far; each has, or will have, a transcript or an error."""
+        return self._ended
+
+    async def add(self, pcm: bytes) -> None:
+        """Take the next audio: whole samples, any number.
+
+        Waits while `MAX_WAITING` turns wait for their transcripts, or `MAX_EVENTS` events are
+        unread. Cancelling the call loses what was not taken yet.
+
+        Raises:
+            RequestError: half a sample; or in manual mode, more audio than ``max_turn_s``.
+        """
+        if len(pcm) % 2:
+            raise RequestError("audio is whole 16-bit samples: an even number of bytes")
+        most = self.settings.max_turn_s
+        if self.settings.manual and self.held_ms >= most * 1e3:
+            raise RequestError(f"{most:g} s of audio are waiting; commit or clear them first")
+        for at in range(0, len(pcm), self._slice):
+            if at:
+                await anyio.lowlevel.checkpoint()
+            while len(self._waiting) >= MAX_WAITING or len(self._events) >= MAX_EVENTS:
+                await self._changed.wait()
+            if self._deaf or self._finished:
+                return
+            part = self._resampler.push(pcm[at : at + self._slice])
+            try:
+                self._follow(self._turns.add(part))
+            except Exception as error:
+                self._go_deaf(error)
+
+    def commit(self) -> bool:
+        """End the open turn now; returns whether there was one."""
+        steps = self._turns.commit()
+        self._follow(steps)
+        return bool(steps)
+
+    def clear(self) -> None:
+        """Forget the open turn; it gets no more events."""
+        self._turns.clear()
+        current, self._current = self._current, None
+        if current is not None:
+            current.dropped = True
+            self._waiting.append(current)  # closed by the worker
+        self._notify()
+
+    def finish(self) -> None:
+        """No more audio comes: the open turn ends, and so does the iteration after its transcript."""
+        if not self._finished:
+            self.commit()
+            self._finished = True
+            self._notify()
+
+    def __aiter__(self) -> AsyncIterator[ListenerEvent]:
+        return self
+
+    async def __anext__(self) -> ListenerEvent:
+        while not self._events:
+            if self._finished and not self._waiting and self._current is None:
+                raise StopAsyncIteration
+            await self._changed.wait()
+        event = self._events.popleft()
+        self._notify()
+        return event
+
+    def _follow(self, steps: list[Step]) -> None:
+        for step in steps:
+            match step:
+                case Opened(at_ms, start_ms):
+                    number, self._opened = self._opened, self._opened + 1
+                    self._current = Recognition(number, self._ears, self._rate, self.settings)
+                    self._events.append(TurnStarted(number, at_ms, start_ms))
+                case Audio(pcm) if self._current is not None:
+                    self._current.pause = None
+                    self._current.add(pcm)
+                case Paused() if self._current is not None:
+                    self._pauses += 1
+                    self._current.pause = self._pauses
+                case Closed(start_ms, end_ms) if self._current is not None:
+                    self._events.append(TurnEnded(self._current.turn, start_ms, end_ms))
+                    self._ended += 1
+                    self._waiting.append(self._current)
+                    self._current = None
+        self._notify()
+
+    def _go_deaf(self, error: Exception) -> None:
+        """The detector broke. Once is enough to know: it would break at every frame."""
+        _log.error("the turn detector broke", exc_info=error)
+        self.commit()
+        self._deaf = True
+        self._events.append(ListeningFailed(_failure("the turn detector", error)))
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def _recognize(self) -> None:
+        """The only task that asks the recogniser, for one turn at a time."""
+        while True:
+            if self._waiting:
+                await self._complete(self._waiting[0])
+            elif self._current is not None and self._current.due():
+                await self._look(self._current)
+            else:
+                await self._changed.wait()
+
+    async def _complete(self, recognition: Recognition) -> None:
+        event: ListenerEvent | None = None
+        if not recognition.dropped:
+            try:
+                event = TurnHeard(recognition.turn, await recognition.finish())
+            except AdapterFailed as error:
+                event = TurnLost(recognition.turn, error)
+        await recognition.aclose()
+        self._waiting.popleft()
+        if event is not None:
+            self._events.append(event)
+        self._notify()
+
+    async def _look(self, recognition: Recognition) -> None:
+        """A partial transcript, perhaps the one that decides whether a pause is the end."""
+        pause = recognition.pause
+        changed = await recognition.look()
+        if recognition is not self._current:
+            return  # it has ended meanwhile; its transcript comes next
+        if changed:
+            self._events.append(TurnPartial(recognition.turn, recognition.transcript))
+        if pause is not None and recognition.pause == pause:
+            self._follow(self._turns.said(recognition.transcript.text))
+        self._notify()
+
+
+def _failure(who: str, error: Exception) -> AdapterFailed:
+    if isinstance(error, AdapterFailed):
+        return error
+    failure = AdapterFailed(f"{who} broke: {error}")
+    failure.__cause__ = error
+    return failure

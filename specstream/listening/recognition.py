@@ -1,0 +1,121 @@
+"""The recognition of one turn: when it looks, how long it may take, and what breaks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import anyio
+
+from specstream.errors import AdapterFailed
+from specstream.listening.ears import Ears
+from specstream.listening.settings import ListenerSettings
+from specstream.pipeline.listening_interfaces import RecognizerStream, Transcript
+
+__all__ = ["Recognition"]
+
+_CLOSE_S = 1.0  # seconds that a stream may take to close
+
+_log = logging.getLogger("specstream.ears")
+
+
+class Recognition:
+    """One turn at the recogniser. Whatever breaks there is kept in ``error`` and raised by `finish`."""
+
+    def __init__(self, turn: int, ears: Ears, rate: int, settings: ListenerSettings) -> None:
+        self.turn = turn
+        self.transcript = Transcript("")
+        self.error: AdapterFailed | None = None
+        self.dropped = False
+        """The turn was cleared: nobody wants its transcript."""
+        self.pause: int | None = None
+        """The number of the pause that the speaker makes now."""
+        self._lock = ears.lock
+        self._settings = settings
+        self._per_ms = 2 * rate / 1000
+        self._fresh = 0  # bytes that no transcript includes
+        self._looked: int | None = None  # the last pause whose words are known
+        self._rest_until = 0.0
+        self._stream: RecognizerStream | None = None
+        try:
+            self._stream = ears.recognizer.open(rate, language=settings.language)
+        except Exception as error:
+            self._fail(error)
+
+    def add(self, pcm: bytes) -> None:
+        """Take the turn's next audio."""
+        self._fresh += len(pcm)
+        if self._stream is not None and self.error is None:
+            try:
+                self._stream.add(pcm)
+            except Exception as error:
+                self._fail(error)
+
+    def due(self) -> bool:
+        """Whether `look` should be called now: in a new pause, or after enough new audio."""
+        if self.pause is not None and self.pause != self._looked:
+            return True
+        partial_ms = self._settings.partial_ms
+        return (
+            partial_ms is not None
+            and self.error is None
+            and self._fresh >= partial_ms * self._per_ms
+            and anyio.current_time() >= self._rest_until
+            and not self._lock.locked()
+        )
+
+    async def look(self) -> bool:
+        """Update ``transcript``; returns whether its text changed. Raises nothing."""
+        self._looked, self._fresh, before = self.pause, 0, self.transcript.text
+        if self._stream is not None and self.error is None:
+            began = anyio.current_time()
+            with suppress(AdapterFailed):
+                self.transcript = await self._ask(self._stream.partial)
+            now = anyio.current_time()
+            self._rest_until = now + (now - began)  # at most half of the time is spent on these
+        return self.transcript.text != before
+
+    async def finish(self) -> Transcript:
+        """The turn's transcript.
+
+        Raises:
+            AdapterFailed: the recogniser broke, here or before, or passed the deadline.
+        """
+        if self.error is None and self._stream is not None:
+            self.transcript = await self._ask(self._stream.finish)
+        if self.error is not None:
+            raise self.error
+        return self.transcript
+
+    async def aclose(self) -> None:
+        """Release the stream; idempotent. A stream that can't be closed is logged."""
+        stream, self._stream = self._stream, None
+        if stream is None:
+            return
+        try:
+            with anyio.fail_after(_CLOSE_S):
+                await stream.aclose()
+        except Exception:
+            _log.warning("a recogniser's stream could not be closed", exc_info=True)
+
+    async def _ask(self, question: Callable[[], Awaitable[Transcript]]) -> Transcript:
+        try:
+            with anyio.fail_after(self._settings.deadline_s):
+                async with self._lock:
+                    answer = await question()
+            if not isinstance(answer, Transcript):
+                raise AdapterFailed(f"the recogniser gave a {type(answer).__name__}, no Transcript")
+            return answer
+        except TimeoutError:
+            late = f"the recogniser took longer than {self._settings.deadline_s:g} s"
+            raise self._fail(AdapterFailed(late)) from None
+        except Exception as error:
+            raise self._fail(error) from error
+
+    def _fail(self, error: Exception) -> AdapterFailed:
+        if not isinstance(error, AdapterFailed):
+            _log.error("the recogniser broke", exc_info=error)
+            error = AdapterFailed(f"the recogniser broke: {error}")
+        self.error = error
+        return error

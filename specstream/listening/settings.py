@@ -1,0 +1,56 @@
+"""How a listener cuts turns and how often it recognises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specstream.errors import ConfigError
+
+__all__ = ["ListenerSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSettings:
+    """How a listener cuts turns and how often it recognises.
+
+    Args:
+        manual: A turn begins with the first audio and ends with ``commit``; nothing is detected.
+        threshold: See `TurnDetector.open`.
+        prefix_ms: Audio from before the detected start that belongs to the turn.
+        silence_ms: Silence that ends a turn; with ``by_words`` after a complete sentence.
+        by_words: What was said shortens or lengthens that silence (see
+            `specstream.listening.endings`).
+        patience: Scales the silences that depend on words.
+        max_turn_s: A longer turn is cut in two; in manual mode, audio beyond it is refused.
+        partial_ms: New audio that a partial transcript needs. None: no partial transcripts.
+        deadline_s: Seconds that a recognition may take.
+        language: The speaker's language, an ISO 639-1 code. None: any.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    manual: bool = False
+    threshold: float = 0.5
+    prefix_ms: float = 300.0
+    silence_ms: float = 500.0
+    by_words: bool = True
+    patience: float = 1.0
+    max_turn_s: float = 120.0
+    partial_ms: float | None = 500.0
+    deadline_s: float = 10.0
+    language: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, least, most in (
+            ("threshold", 0.0, 1.0),
+            ("prefix_ms", 0.0, 5_000.0),
+            ("silence_ms", 0.0, 10_000.0),
+            ("patience", 0.1, 10.0),
+            ("max_turn_s", 1.0, 600.0),
+            ("deadline_s", 0.1, 600.0),
+        ):
+            if not least <= getattr(self, name) <= most:
+                raise ConfigError(f"{name} must be from {least:g} to {most:g}")
+        if self.partial_ms is not None and self.partial_ms < 100:
+            raise ConfigError("partial_ms must be at least 100")

@@ -1,0 +1,146 @@
+"""What one listener hears, as events and items of a Realtime session."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from specstream.errors import AdapterFailed
+from specstream.listening.events import (
+    ListeningFailed,
+    TurnEnded,
+    TurnHeard,
+    TurnLost,
+    TurnPartial,
+    TurnStarted,
+)
+from specstream.listening.listener import Listener
+from specstream.ws.realtime import events as ev
+from specstream.ws.realtime.conversation import Entry
+from specstream.ws.realtime.session import RealtimeSession
+from specstream.ws.realtime.wire import new_id
+
+__all__ = ["Hearing"]
+
+
+@dataclass(slots=True)
+class _Turn:
+    entry: Entry
+    seconds: float = 0.0
+    guess: str = ""
+    sent: str = ""  # the deltas so far
+
+
+class Hearing:
+    """A listener of a session, and the items that become of its turns.
+
+    Args:
+        listener: What hears.
+        session: The session that the items belong to.
+        put: Sends an event.
+        since_ms: Audio of the session before the listener's first sample.
+    """
+
+    def __init__(
+        self,
+        listener: Listener,
+        session: RealtimeSession,
+        put: Callable[[ev.ServerEvent], Awaitable[object]],
+        since_ms: float,
+    ) -> None:
+        self.listener = listener
+        self.owed = False
+        """Something was said that no response was made for."""
+        self.speaking = False
+        """The user speaks now."""
+        self._session, self._put, self._since_ms = session, put, since_ms
+        self._turns: dict[int, _Turn] = {}
+        self._settled = 0
+
+    @property
+    def unsettled(self) -> bool:
+        """A turn has ended, and the conversation doesn't have its text yet."""
+        return self.listener.ended > self._settled
+
+    async def take(self, event: object) -> bool:
+        """Send what an event of the listener means; returns whether somebody began to speak.
+
+        Raises:
+            Refused: the conversation is full.
+            AdapterFailed: the turn detector broke.
+        """
+        match event:
+            case TurnStarted(turn, _, start_ms):
+                made = self._turns[turn] = _Turn(Entry(new_id("item"), "user", "", heard=True))
+                self.speaking = True
+                if not self.listener.settings.manual:
+                    start = round(self._since_ms + start_ms)
+                    await self._put(
+                        ev.InputSpeechStarted(audio_start_ms=start, item_id=made.entry.id)
+                    )
+                    return True
+            case TurnPartial(turn, transcript):
+                await self._guess(self._turns[turn], transcript.text)
+            case TurnEnded(turn, start_ms, end_ms):
+                self.speaking = False
+                await self._end(self._turns[turn], start_ms, end_ms)
+            case TurnHeard(turn, transcript):
+                await self._heard(self._turns.pop(turn), transcript.text)
+            case TurnLost(turn, error):
+                await self._lost(self._turns.pop(turn), error)
+            case ListeningFailed(error):
+                raise error
+        return False
+
+    async def _end(self, turn: _Turn, start_ms: float, end_ms: float) -> None:
+        entry = turn.entry
+        turn.seconds = (end_ms - start_ms) / 1000
+        if not self.listener.settings.manual:
+            end = round(self._since_ms + end_ms)
+            await self._put(ev.InputSpeechStopped(audio_end_ms=end, item_id=entry.id))
+        previous = self._session.conversation.insert(entry)
+        await self._put(ev.InputCommitted(item_id=entry.id, previous_item_id=previous))
+        fields: dict[str, Any] = {"item": entry.wire(), "previous_item_id": previous}
+        await self._put(ev.ItemEvent(type="conversation.item.added", **fields))
+        await self._put(ev.ItemEvent(type="conversation.item.done", **fields))
+
+    async def _guess(self, turn: _Turn, text: str) -> None:
+        """Words that two guesses in a row agree on are sent (Macháček et al. 2023)."""
+        before, turn.guess = turn.guess, text
+        if self._session.hearing.transcription is None:
+            return
+        if "hearing" in self._session.wants:
+            await self._put(ev.TranscriptionGuess(item_id=turn.entry.id, transcript=text))
+        await self._delta(turn, _agreed(before, text))
+
+    async def _delta(self, turn: _Turn, text: str) -> None:
+        if len(text) > len(turn.sent) and text.startswith(turn.sent):
+            delta, turn.sent = text[len(turn.sent) :], text
+            await self._put(ev.TranscriptionDelta(item_id=turn.entry.id, delta=delta))
+
+    async def _heard(self, turn: _Turn, text: str) -> None:
+        turn.entry.text = text
+        self._settled += 1
+        self.owed = self.owed or bool(text)
+        if self._session.hearing.transcription is not None:
+            await self._delta(turn, text)
+            usage = {"type": "duration", "seconds": round(turn.seconds, 3)}
+            await self._put(
+                ev.TranscriptionCompleted(item_id=turn.entry.id, transcript=text, usage=usage)
+            )
+
+    async def _lost(self, turn: _Turn, error: AdapterFailed) -> None:
+        self._settled += 1
+        detail = ev.ErrorDetail(type="server_error", code=error.code, message=str(error))
+        await self._put(ev.TranscriptionFailed(item_id=turn.entry.id, error=detail))
+
+
+def _agreed(one: str, other: str) -> str:
+    """The beginning of ``other`` in whole words that ``one`` begins with, too."""
+    words, agreed = one.split(), 0
+    for at, word in enumerate(other.split()):
+        if at >= len(words) or words[at] != word:
+            break
+        agreed = other.index(word, agreed) + len(word)
+    return other[:agreed]

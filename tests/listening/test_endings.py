@@ -1,0 +1,53 @@
+"""The rule that says whether a speaker is done, on what recognisers write."""
+
+from __future__ import annotations
+
+import pytest
+
+from specstream.listening.endings import Ending, ending, silence_factor
+
+SAID: dict[Ending, list[str]] = {
+    "question": [
+        "What is the capital of France?",
+        "What are you looking for?",
+        "Who is he?",
+        '"Is it?"',
+        "东京在哪里？",
+    ],
+    "sentence": [
+        "Turn off the lights.",
+        "Stop!",
+        "Yes, I do.",
+        "Come in.",
+        "Yes, please.",
+        "I think so.",
+        "Ich komme morgen.",
+    ],
+    "open": ["", "turn off the lights", "  ", "?!"],
+    "unfinished": [
+        "I would like to, um...",
+        "I would like to um",
+        "Turn off the lights in the kitchen and",
+        "Turn off the lights in the kitchen and.",
+        "I'd like a.",
+        "What is the?",
+        "Well,",
+        "I was thinking –",
+        "I want to.",
+        "What I have",
+        "Because",
+        "I don’t know what you’re.",
+        "Could you please tell me which train is.",
+    ],
+}
+
+
+@pytest.mark.parametrize(("kind", "text"), [(k, t) for k, texts in SAID.items() for t in texts])
+def test_each_kind(kind: Ending, text: str) -> None:
+    assert ending(text) == kind
+
+
+def test_a_question_is_answered_sooner_and_a_clause_waited_for() -> None:
+    factors = [silence_factor(t) for t in ("Is it?", "It is.", "it does it", "it does and")]
+    assert factors == sorted(set(factors))
+    assert factors[1] == 1.0

@@ -1,0 +1,242 @@
+"""The listener on virtual time: order of events, partial transcripts, deadlines, bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import anyio
+import pytest
+
+from specstream.errors import AdapterFailed, ConfigError, RequestError
+from specstream.listening import listener as module
+from specstream.listening.ears import Ears
+from specstream.listening.events import (
+    ListenerEvent,
+    ListeningFailed,
+    TurnEnded,
+    TurnHeard,
+    TurnLost,
+    TurnPartial,
+    TurnStarted,
+)
+from specstream.listening.listener import Listener
+from specstream.listening.settings import ListenerSettings
+from specstream.pipeline.listening_interfaces import TurnCapabilities
+from specstream.testing import ScriptedRecognizer, ScriptedTurnDetector
+
+pytestmark = pytest.mark.virtual_time
+
+RATE = 24_000
+QUESTION = "What is the capital of France?"
+
+
+def voice(seconds: float) -> bytes:
+    return b"\x01\x02" * int(RATE * seconds)
+
+
+def silence(seconds: float) -> bytes:
+    return bytes(2 * int(RATE * seconds))
+
+
+def ears(*texts: str | Exception, takes_s: float = 0.0) -> tuple[Ears, ScriptedRecognizer]:
+    recognizer = ScriptedRecognizer(texts or [QUESTION], takes_s=takes_s)
+    return Ears(recognizer, ScriptedTurnDetector()), recognizer
+
+
+class Heard:
+    """Speaks to a listener at the pace of real time and keeps (time, event)."""
+
+    def __init__(self, made: Ears, settings: ListenerSettings | None = None) -> None:
+        self.listener = Listener(made, sample_rate=RATE, settings=settings)
+        self.events: list[tuple[float, ListenerEvent]] = []
+
+    async def speak(self, *sounds: bytes, then: Sequence[str] = ()) -> list[ListenerEvent]:
+        async with self.listener, anyio.create_task_group() as group:
+
+            async def read() -> None:
+                async for event in self.listener:
+                    self.events.append((anyio.current_time(), event))
+
+            group.start_soon(read)
+            size = 2 * RATE // 50
+            for sound in sounds:
+                for at in range(0, len(sound), size):
+                    await self.listener.add(sound[at : at + size])
+                    await anyio.sleep(0.02)
+            for call in then:
+                getattr(self.listener, call)()
+            self.listener.finish()
+        return [event for _, event in self.events]
+
+    def kinds(self) -> list[str]:
+        return [type(event).__name__ for _, event in self.events]
+
+
+async def test_one_turn() -> None:
+    made, recognizer = ears()
+    heard = Heard(made)
+    events = await heard.speak(silence(0.5), voice(2.0), silence(1.0))
+    assert heard.kinds()[0] == "TurnStarted"
+    assert set(heard.kinds()[1:-2]) == {"TurnPartial"}
+    started, ended, last = events[0], events[-2], events[-1]
+    assert isinstance(started, TurnStarted)
+    assert [started.at_ms, started.start_ms] == pytest.approx([500, 200], abs=40)
+    assert isinstance(ended, TurnEnded)
+    assert ended.end_ms == pytest.approx(2500 + 0.6 * 500, abs=70)  # a question
+    assert isinstance(last, TurnHeard)
+    assert last.transcript.text == QUESTION
+    assert last.transcript.words[1].start_ms == 250
+    assert recognizer.open_streams == 0
+
+
+async def test_partial_transcripts_grow_while_the_person_speaks() -> None:
+    made, _ = ears(takes_s=0.05)
+    heard = Heard(made)
+    await heard.speak(voice(2.0), silence(1.0))
+    partial = [(t, e.transcript.text) for t, e in heard.events if isinstance(e, TurnPartial)]
+    while_speaking = [text for t, text in partial if t < 2.0]
+    assert while_speaking[:2] == ["What is", "What is the capital"]
+    assert len(while_speaking) >= 3
+
+
+async def test_the_transcript_of_the_pause_is_the_final_one() -> None:
+    """Recognised while the silence lasts: nothing is left to do when the turn ends."""
+    made, recognizer = ears(takes_s=0.1)
+    heard = Heard(made, ListenerSettings(partial_ms=None))
+    await heard.speak(voice(2.0), silence(1.0))
+    times = {type(event).__name__: time for time, event in heard.events}
+    assert times["TurnHeard"] - times["TurnEnded"] < 0.001
+    assert recognizer.asked == [1]
+
+
+async def test_an_unfinished_clause_is_waited_for() -> None:
+    made, _ = ears("I would like to, um", QUESTION)
+    heard = Heard(made)
+    await heard.speak(voice(2.0), silence(1.5), voice(1.0), silence(4.0))
+    assert heard.kinds().count("TurnStarted") == 1
+    hasty = Heard(ears("I would like to, um", QUESTION)[0], ListenerSettings(by_words=False))
+    await hasty.speak(voice(2.0), silence(1.5), voice(1.0), silence(4.0))
+    assert hasty.kinds().count("TurnStarted") == 2
+
+
+async def test_a_recogniser_that_hangs_costs_one_turn_each_within_the_deadline() -> None:
+    made, recognizer = ears(QUESTION, takes_s=math.inf)
+    heard = Heard(made, ListenerSettings(deadline_s=2.0, by_words=False))
+    await heard.speak(voice(1.0), silence(4.0), voice(1.0), silence(1.0))
+    ended = [t for t, e in heard.events if isinstance(e, TurnEnded)]
+    lost = [(t, e.error) for t, e in heard.events if isinstance(e, TurnLost)]
+    assert len(ended) == len(lost) == 2
+    assert all(failed - end <= 2.0 for end, (failed, _) in zip(ended, lost))
+    assert "longer than 2 s" in str(lost[0][1])
+    assert recognizer.open_streams == 0
+
+
+@pytest.mark.parametrize("error", [AdapterFailed("it is tired"), ValueError("it is tired")])
+async def test_a_recogniser_that_raises_costs_its_turn_only(error: Exception) -> None:
+    made, recognizer = ears(error, QUESTION)
+    heard = Heard(made)
+    events = await heard.speak(voice(1.0), silence(3.0), voice(1.0), silence(3.0))
+    (lost,) = [e for e in events if isinstance(e, TurnLost)]
+    assert isinstance(lost.error, AdapterFailed)
+    assert "tired" in str(lost.error)
+    (good,) = [e for e in events if isinstance(e, TurnHeard)]
+    assert (lost.turn, good.turn) == (0, 1)
+    assert recognizer.open_streams == 0
+
+
+async def test_a_detector_that_breaks_is_reported_once() -> None:
+    made, _ = ears()
+    assert isinstance(made.detector, ScriptedTurnDetector)
+    made.detector.error = ValueError("no ears")
+    heard = Heard(made)
+    events = await heard.speak(voice(1.0), silence(1.0))
+    (failed,) = events
+    assert isinstance(failed, ListeningFailed)
+    assert "no ears" in str(failed.error)
+
+
+async def test_commit_and_clear_by_hand() -> None:
+    made, recognizer = ears()
+    heard = Heard(made, ListenerSettings(manual=True, partial_ms=None))
+    await heard.speak(silence(1.0), then=["commit", "commit"])
+    assert heard.kinds() == ["TurnStarted", "TurnEnded", "TurnHeard"]
+    made, recognizer = ears()
+    heard = Heard(made)
+    await heard.speak(voice(1.0), then=["clear"])
+    assert heard.kinds()[-1] in ("TurnStarted", "TurnPartial")
+    assert recognizer.open_streams == 0
+
+
+async def test_manual_audio_is_bounded() -> None:
+    made, _ = ears()
+    settings = ListenerSettings(manual=True, max_turn_s=1.0, partial_ms=None)
+    async with Listener(made, sample_rate=RATE, settings=settings) as listener:
+        await listener.add(voice(1.1))
+        with pytest.raises(RequestError, match="commit or clear"):
+            await listener.add(voice(0.1))
+        listener.clear()
+        await listener.add(voice(0.1))
+        with pytest.raises(RequestError, match="even"):
+            await listener.add(b"\0")
+
+
+async def test_audio_faster_than_it_is_recognised_waits() -> None:
+    made, recognizer = ears(takes_s=10.0)
+    settings = ListenerSettings(by_words=False, partial_ms=None, deadline_s=100.0)
+    async with (
+        Listener(made, sample_rate=RATE, settings=settings) as listener,
+        anyio.create_task_group() as group,
+    ):
+        most = 0
+
+        async def read() -> None:
+            nonlocal most
+            async for _ in listener:
+                most = max(most, listener.waiting)
+
+        group.start_soon(read)
+        for _ in range(12):
+            await listener.add(voice(0.5) + silence(0.7))
+        assert anyio.current_time() > 60  # it was made to wait
+        listener.finish()
+    assert most <= module.MAX_WAITING + 1
+    assert len(recognizer.audio) == 12
+
+
+async def test_events_that_nobody_reads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_EVENTS", 8)
+    made, _ = ears()
+    async with Listener(made, sample_rate=RATE) as listener:
+        with anyio.move_on_after(100) as scope:
+            for _ in range(100):
+                await listener.add(voice(0.5) + silence(3))
+                await anyio.sleep(0.1)
+        assert scope.cancelled_caught
+        assert len(listener._events) <= 8 + 4
+
+
+async def test_two_sessions_share_the_ears() -> None:
+    made, _ = ears(takes_s=0.3)
+    first, second = Heard(made), Heard(made)
+    async with anyio.create_task_group() as group:
+        group.start_soon(first.speak, voice(2.0), silence(2.0))
+        group.start_soon(second.speak, voice(2.0), silence(2.0))
+    for heard in (first, second):
+        assert heard.kinds()[-1] == "TurnHeard"
+
+
+async def test_leaving_early_closes_everything() -> None:
+    made, recognizer = ears(takes_s=math.inf)
+    async with Listener(made, sample_rate=RATE) as listener:
+        await listener.add(voice(1.0))
+        await anyio.sleep(1)
+    assert recognizer.open_streams == 0
+
+
+def test_ears_that_share_no_rate_are_refused() -> None:
+    class Whistles(ScriptedTurnDetector):
+        capabilities = TurnCapabilities("whistles", (44_100,))
+
+    with pytest.raises(ConfigError, match="'whistles' share no rate"):
+        Listener(Ears(ScriptedRecognizer([""]), Whistles()), sample_rate=RATE)

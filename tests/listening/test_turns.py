@@ -1,0 +1,156 @@
+"""Cutting turns: pure, on the audio's own clock, with a detector that hears any sample but 0."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from specstream.errors import ConfigError
+from specstream.listening.settings import ListenerSettings
+from specstream.listening.turns import Audio, Closed, Opened, Paused, Step, Turns
+from specstream.testing import ScriptedTurnDetector
+
+RATE = 16_000
+BY_SILENCE = ListenerSettings(by_words=False)
+
+
+def voice(ms: int) -> bytes:
+    return b"\x01\x02" * (RATE * ms // 1000)
+
+
+def silence(ms: int) -> bytes:
+    return bytes(2 * (RATE * ms // 1000))
+
+
+def turns(settings: ListenerSettings = BY_SILENCE) -> Turns:
+    return Turns(ScriptedTurnDetector().open(RATE), RATE, settings)
+
+
+def marks(steps: list[Step]) -> list[Step]:
+    return [step for step in steps if not isinstance(step, Audio)]
+
+
+def audio(steps: list[Step]) -> bytes:
+    return b"".join(step.pcm for step in steps if isinstance(step, Audio))
+
+
+def test_a_turn_has_its_prefix_and_ends_after_the_silence() -> None:
+    steps = turns().add(silence(960) + voice(640) + silence(960))
+    assert marks(steps) == [Opened(960.0, 660.0), Paused(), Closed(660.0, 2112.0)]
+    # Prefix and voice, and of the silence what came before the pause was noticed.
+    assert audio(steps) == silence(300) + voice(640) + silence(96)
+
+
+def test_the_prefix_never_reaches_into_the_turn_before() -> None:
+    both = ListenerSettings(by_words=False, prefix_ms=2000, silence_ms=100)
+    steps = turns(both).add(voice(320) + silence(192) + voice(320) + silence(192))
+    first, second = (step for step in steps if isinstance(step, Closed))
+    assert second.start_ms == first.end_ms
+
+
+def test_a_pause_within_a_turn_loses_no_audio() -> None:
+    sound = voice(320) + silence(320) + voice(320) + silence(640)
+    steps = turns().add(sound)
+    assert [type(step) for step in marks(steps)] == [Opened, Paused, Paused, Closed]
+    assert audio(steps) == sound[: 2 * RATE * (960 + 96) // 1000]
+
+
+@pytest.mark.parametrize(
+    ("text", "wait"),
+    [("Is it?", 300), ("It is.", 500), ("it does it", 800), ("it does and", 2500), (None, 2500)],
+)
+def test_words_decide_how_long_silence_lasts(text: str | None, wait: int) -> None:
+    cut = turns(ListenerSettings())
+    steps = cut.add(voice(320) + silence(96))
+    assert isinstance(steps[-1], Paused)
+    steps = [] if text is None else cut.said(text)
+    steps += cut.add(silence(4000))
+    (closed,) = marks(steps)
+    assert isinstance(closed, Closed)
+    assert 0 <= closed.end_ms - 320 - wait < 32  # whole blocks
+
+
+def test_words_that_come_late_end_the_turn_at_once() -> None:
+    cut = turns(ListenerSettings())
+    cut.add(voice(320) + silence(1600))
+    assert cut.said("Is it?") == [Closed(0.0, 1920.0)]
+    assert cut.said("Is it?") == []
+
+
+def test_words_of_an_earlier_pause_end_nothing() -> None:
+    cut = turns(ListenerSettings())
+    cut.add(voice(320) + silence(96) + voice(320))
+    assert cut.said("Is it?") == []
+
+
+def test_patience_scales_only_the_silences_by_words() -> None:
+    slow = ListenerSettings(patience=2.0)
+    cut = turns(slow)
+    cut.add(voice(320) + silence(96))
+    steps = cut.said("It is.") + cut.add(silence(2000))
+    assert [s.end_ms for s in steps if isinstance(s, Closed)] == [pytest.approx(1320, abs=32)]
+    steps = turns(ListenerSettings(by_words=False, patience=2.0)).add(voice(320) + silence(2000))
+    assert [s.end_ms for s in steps if isinstance(s, Closed)] == [pytest.approx(820, abs=32)]
+
+
+def test_a_turn_that_is_too_long_is_cut_and_goes_on() -> None:
+    steps = turns(ListenerSettings(max_turn_s=1.0)).add(voice(2560))
+    assert [type(step) for step in marks(steps)] == [Opened, Closed, Opened, Closed, Opened]
+    assert audio(steps) == voice(2560)
+
+
+def test_commit_ends_and_clear_forgets() -> None:
+    cut = turns()
+    assert cut.commit() == []
+    cut.add(voice(320))
+    assert cut.held_ms == 320
+    assert cut.commit() == [Closed(0.0, 320.0)]
+    cut.add(silence(640) + voice(320))
+    assert cut.clear()
+    assert cut.held_ms == 0
+    assert cut.commit() == []
+    assert not cut.clear()
+
+
+def test_manual_turns_hold_everything() -> None:
+    cut = Turns(None, RATE, ListenerSettings(manual=True))
+    steps = cut.add(silence(640))
+    assert steps[0] == Opened(0.0, 0.0)
+    assert audio(steps) == silence(640)
+    assert cut.commit() == [Closed(0.0, 640.0)]
+    assert cut.add(voice(32))[0] == Opened(640.0, 640.0)
+
+
+def test_memory_is_bounded_where_nobody_speaks() -> None:
+    cut = turns()
+    assert cut.add(silence(60_000)) == []
+    assert len(cut._ring) <= 2 * RATE * 0.8
+
+
+def test_how_audio_is_cut_changes_nothing() -> None:
+    sound = silence(500) + voice(700) + silence(300) + voice(500) + silence(900) + voice(300)
+    random, whole = Random(1), turns(BY_SILENCE)
+    for _ in range(20):
+        cut, at, steps = turns(), 0, []
+        while at < len(sound):
+            size = 2 * random.choice([1, 160, 512, 1000, 5000])
+            steps += cut.add(sound[at : at + size])
+            at += size
+        kinds = [type(step) for step in marks(steps)]
+        assert kinds == [Opened, Paused, Paused, Closed, Opened]
+        opened = [step for step in steps if isinstance(step, Opened)]
+        assert [o.at_ms for o in opened] == [
+            pytest.approx(500, abs=32),
+            pytest.approx(2900, abs=32),
+        ]
+    assert marks(whole.add(sound))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"threshold": 1.1}, {"silence_ms": -1}, {"partial_ms": 5}, {"max_turn_s": 0}, {"patience": 0}],
+)
+def test_settings_are_checked(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        ListenerSettings(**wrong)  # type: ignore[arg-type]
