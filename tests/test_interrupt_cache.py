@@ -13,7 +13,7 @@ from specstream.pipeline.stage import Pipeline
 from specstream.pipeline.stages import SegmentStage, VoiceStage
 from specstream.turn import Interruption
 from specstream.types import Speech
-from tests.ws.doubles import WordVoice
+from tests.ws.doubles import WordVoice, wait_for
 
 PARAMS = SamplingParams(max_tokens=40)
 SYSTEM = "You are a storyteller. Mark feelings and gestures in brackets."
@@ -54,15 +54,14 @@ async def settled(engine: Engine, session: Session) -> tuple[int, int]:
 
 
 async def interrupted(session: Session, words: int, *, whole: bool) -> tuple[Interruption, int]:
-    """A turn of which ``words`` words are heard, while or after the model writes; its prompt's length."""
+    """A turn of which ``words`` words are heard, and its prompt's length in tokens."""
     async with session.turn(ASKED, pipeline(), Playout(paced=False), PARAMS) as turn:
         spoken = 0
         async for event in turn:
             if isinstance(event.item, Speech):
                 spoken += sum(mark.kind == "word" for mark in event.item.marks)
             if not whole and turn.text and spoken >= words:
-                while turn.played_ms < words * 200:
-                    await asyncio.sleep(0)
+                await wait_for(lambda: turn.played_ms >= words * 200)
                 break
         return turn.interrupt(words * 200 + 10), turn.reply.report.prompt_tokens
 
