@@ -58,6 +58,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     serve = commands.add_parser("serve", help="the WebSocket server and the demo page")
     add_server_options(serve, port=8765, clients=True)
     _add_adapter_options(serve)
+    serve.add_argument(
+        "--ears",
+        default="auto",
+        metavar="auto|off|NAME[=MODEL]",
+        help="speech recogniser, and its model's folder or name (default: whisper if it is installed)",
+    )
     serve.set_defaults(run="serve:run_server")
 
     adapter = commands.add_parser("adapter", help="one adapter behind its own WebSocket")

@@ -7,8 +7,11 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
+from anyio import to_thread
+
 from specstream.commands.chain import open_pipeline, stage_or_adapter
 from specstream.commands.common import engine_of, params_of
+from specstream.commands.hearing import load_ears
 from specstream.commands.output import note
 from specstream.commands.progress import loaded
 from specstream.commands.serving import api_key_of, server_config, until_stopped
@@ -32,12 +35,14 @@ async def run_server(args: argparse.Namespace) -> int:
     described, params = engine_of(args), params_of(args)
     async with open_pipeline(described, args.voice, args.avatar, args.prompts):
         pass  # opened once, so that a mistake is reported before the models are loaded
+    ears = await to_thread.run_sync(load_ears, args.ears)
     async with loaded(described) as engine:
         server = RealtimeServer(
             engine,
             voice=partial(stage_or_adapter, "voice", args.voice),
             avatar=partial(stage_or_adapter, "avatar", args.avatar),
             prompt=partial(stage_or_adapter, "prompt", args.prompts, engine),
+            ears=(lambda: ears) if ears is not None else None,
             params=params,
             system=args.system,
             host=config.host,

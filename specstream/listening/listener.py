@@ -117,6 +117,11 @@ class Listener:
         return len(self._waiting)
 
     @property
+    def deciding(self) -> bool:
+        """The speaker pauses, and what was said up to the pause isn't known yet."""
+        return self._current is not None and self._current.deciding
+
+    @property
     def ended(self) -> int:
         """Turns that have ended so far; each has, or will have, a transcript or an error."""
         return self._ended

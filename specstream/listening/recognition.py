@@ -35,7 +35,8 @@ class Recognition:
         self._settings = settings
         self._per_ms = 2 * rate / 1000
         self._fresh = 0  # bytes that no transcript includes
-        self._looked: int | None = None  # the last pause whose words are known
+        self._looked: int | None = None  # the last pause that was looked at
+        self._known: int | None = None  # the last one whose words are known
         self._rest_until = 0.0
         self._stream: RecognizerStream | None = None
         try:
@@ -51,6 +52,11 @@ class Recognition:
                 self._stream.add(pcm)
             except Exception as error:
                 self._fail(error)
+
+    @property
+    def deciding(self) -> bool:
+        """In a pause whose words are not known yet."""
+        return self.pause is not None and self.pause != self._known
 
     def due(self) -> bool:
         """Whether `look` should be called now: in a new pause, or after enough new audio."""
@@ -68,12 +74,14 @@ class Recognition:
     async def look(self) -> bool:
         """Update ``transcript``; returns whether its text changed. Raises nothing."""
         self._looked, self._fresh, before = self.pause, 0, self.transcript.text
+        pause = self.pause
         if self._stream is not None and self.error is None:
             began = anyio.current_time()
             with suppress(AdapterFailed):
                 self.transcript = await self._ask(self._stream.partial)
             now = anyio.current_time()
             self._rest_until = now + (now - began)  # at most half of the time is spent on these
+        self._known = pause
         return self.transcript.text != before
 
     async def finish(self) -> Transcript:

@@ -39,7 +39,7 @@ def test_it_says_that_it_is_ready_and_where(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("specstream.commands.common.Engine", Loaded)
     monkeypatch.setattr("specstream.commands.serve.note", note)
-    assert main(["serve", "--port", "0", "--voice", "reference"]) == 130
+    assert main(["serve", "--port", "0", "--voice", "reference", "--ears", "off"]) == 130
     ready, connected = said
     page, _, realtime = ready.removeprefix("ready – page: ").partition("   realtime: ")
     assert page.removeprefix("http") + "v1/realtime" == realtime.removeprefix("ws")

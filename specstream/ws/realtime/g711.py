@@ -12,7 +12,7 @@ import numpy.typing as npt
 from specstream.listening.resampler import Resampler
 from specstream.ws.realtime.wire import SAMPLE_RATE
 
-__all__ = ["Encoder", "Format", "decoded", "sample_rate"]
+__all__ = ["Encoder", "Format", "coded", "decoded", "sample_rate"]
 
 Format = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
 _SUBTYPES = {"audio/pcmu": "ULAW", "audio/pcma": "ALAW"}  # libsndfile's names
@@ -45,23 +45,25 @@ def decoded(data: bytes, format: Format) -> bytes:
     return pcm
 
 
+def coded(pcm: bytes, format: Format) -> bytes:
+    """s16 little-endian PCM as ``format`` of the same rate."""
+    if format == "audio/pcm":
+        return pcm
+    codes: bytes = _tables(format)[0][np.frombuffer(pcm, "<u2")].tobytes()
+    return codes
+
+
 class Encoder:
     """From s16 PCM at 24 kHz to a format of the wire, piece by piece."""
 
     def __init__(self, format: Format) -> None:
-        self._codes = None if format == "audio/pcm" else _tables(format)[0]
+        self._format = format
         self._resampler = Resampler(SAMPLE_RATE, sample_rate(format))
 
     def push(self, pcm: bytes) -> bytes:
         """Take the next audio; return what it completes."""
-        return self._encode(self._resampler.push(pcm))
+        return coded(self._resampler.push(pcm), self._format)
 
     def flush(self) -> bytes:
         """The audio has ended: return the rest (a few milliseconds, nothing for PCM)."""
-        return self._encode(self._resampler.flush())
-
-    def _encode(self, pcm: bytes) -> bytes:
-        if self._codes is None:
-            return pcm
-        coded: bytes = self._codes[np.frombuffer(pcm, "<u2")].tobytes()
-        return coded
+        return coded(self._resampler.flush(), self._format)

@@ -115,11 +115,11 @@ class ItemWriter:
         if self._track is not None and self.entry is not None:
             self._track.add(words, speech, samples, self.entry.text)
 
-    async def audio(self, piece: Piece) -> None:
-        """Send audio."""
+    async def audio(self, piece: Piece, coded: bytes) -> None:
+        """Send audio; ``coded`` is what of it leaves now, in the response's format."""
         words = list(piece.words) or None
         extra = Extra(samples=piece.samples, chars=piece.chars, tokens=piece.tokens, words=words)
-        await self._put(ev.AudioDelta, extra, delta=base64.b64encode(piece.pcm).decode())
+        await self._put(ev.AudioDelta, extra, delta=base64.b64encode(coded).decode())
         assert self._track is not None
         self._track.sent = piece.samples.end
         self._timings.audio(piece.samples.start, piece.pcm)

@@ -25,8 +25,8 @@ from specstream.ws.realtime.wire import Refused
 
 __all__ = ["Microphone", "Responder", "listener_settings"]
 
-LEAST_MS = 100.0
-"""Milliseconds of audio that a commit needs."""
+LEAST_MS = 95.0
+"""Milliseconds of audio that a commit needs: 100, less what the rate conversion holds back."""
 _EAGERNESS = {"low": 2.0, "medium": 1.0, "auto": 1.0, "high": 0.5}
 _EMPTY = (
     "Error committing input audio buffer: buffer too small. Expected at least 100ms of audio,"

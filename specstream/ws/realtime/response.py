@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -165,13 +164,15 @@ class ResponseTurn:
 
     async def _play(self) -> None:
         sound = Encoder(self._request.format.type)
-        end = 0
+        end: Piece | None = None
         with self._playing:
             while (piece := await self._pacer.take()) is not None:
-                end = piece.samples.end
-                await self._item.audio(replace(piece, pcm=sound.push(piece.pcm)))
-            if not self._cancelled and (rest := sound.flush()):
-                await self._item.audio(Piece(rest, Span(end, end), Span(0, 0), Span(0, 0)))
+                end = piece
+                await self._item.audio(piece, sound.push(piece.pcm))
+            if end is not None and not self._cancelled and (rest := sound.flush()):
+                at, chars, tokens = end.samples.end, end.chars.end, end.tokens.end
+                nothing = Piece(b"", Span(at, at), Span(chars, chars), Span(tokens, tokens))
+                await self._item.audio(nothing, rest)
 
     async def _close(self) -> None:
         status = self._status()

