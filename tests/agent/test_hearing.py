@@ -13,11 +13,12 @@ import pytest
 from specstream import Agent
 from specstream.agent import ReplyEnded, ReplyPaused, ReplyResumed, ReplyStarted
 from specstream.errors import AdapterFailed
+from specstream.listening.doubles import ScriptedRecognizer, ScriptedTurnDetector
 from specstream.listening.ears import Ears
 from specstream.listening.events import ListeningFailed, TurnHeard, TurnLost
 from specstream.listening.settings import ListenerSettings
 from specstream.pipeline.stage import Event
-from specstream.testing import ScriptedEngine, ScriptedRecognizer, ScriptedTurnDetector
+from specstream.testing import ScriptedEngine
 from tests.turns import TEXT, Sound, first
 from tests.ws.doubles import WordVoice
 

@@ -167,8 +167,8 @@ async def test_a_client_that_disconnects_leaves_nothing_running(phase: str) -> N
             await reach(wire, on, when)
         await wait_for(lambda: all(voice.speaking == 0 for voice in on.stand.voices))
         on.gate.open()
-        for generation in on.stand.engine.generations:
-            await wait_for(lambda made=generation: made.report.finish_reason is not None)
+        made = on.stand.engine.generations
+        await wait_for(lambda: all(reply.report.finish_reason is not None for reply in made))
         async with on.stand.client() as wire:
             await wire.ask("Hello again")
             await wire.until("response.created")
