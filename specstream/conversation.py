@@ -128,6 +128,22 @@ class Conversation(Generic[R]):
             self._talking = False
             self._remember(said, generation)
 
+    def _remember(self, said: Message, generation: R | None) -> None:
+        """Enter a finished turn in the history, or take it out of the history."""
+        forgotten: list[Message] = []
+        if generation is None:
+            forgotten = [said]
+        elif generation.text_read:
+            self.messages.append({"role": "assistant", "content": generation.text_read})
+        elif generation.error is not None:
+            # An interrupted turn before this one may be what makes the prompt too long.
+            refused = isinstance(generation.error, PromptError)
+            forgotten = self._unread if refused else [said]
+        for messages in (self.messages, self._unread):
+            messages[:] = [m for m in messages if not any(m is other for other in forgotten)]
+        if generation is not None and generation.report.prompt_tokens > 0:
+            self._unread.clear()
+
     @asynccontextmanager
     async def turn(
         self,
@@ -168,22 +184,6 @@ class Conversation(Generic[R]):
             if not outcome.heard and not last.get("tool_calls"):
                 self.messages.pop()
         self._engine.trim(self._key, reply.report.prompt_tokens + outcome.tokens_kept)
-
-    def _remember(self, said: Message, generation: R | None) -> None:
-        """Enter a finished turn in the history, or take it out of the history."""
-        forgotten: list[Message] = []
-        if generation is None:
-            forgotten = [said]
-        elif generation.text_read:
-            self.messages.append({"role": "assistant", "content": generation.text_read})
-        elif generation.error is not None:
-            # An interrupted turn before this one may be what makes the prompt too long.
-            refused = isinstance(generation.error, PromptError)
-            forgotten = self._unread if refused else [said]
-        for messages in (self.messages, self._unread):
-            messages[:] = [m for m in messages if not any(m is other for other in forgotten)]
-        if generation is not None and generation.report.prompt_tokens > 0:
-            self._unread.clear()
 
     async def aclose(self) -> None:
         """Forget the conversation's cache. Idempotent."""
