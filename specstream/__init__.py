@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from specstream.agent import Agent
     from specstream.config import EngineConfig
     from specstream.conversation import Session
     from specstream.errors import SpecstreamError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from specstream.types import Chunk, Message, SamplingParams, Tool, ToolCall, Tools
 
 _HOMES = {
+    "Agent": "specstream.agent",
     "Chunk": "specstream.types",
     "Engine": "specstream.session",
     "EngineConfig": "specstream.config",
@@ -37,6 +39,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Agent",
     "Chunk",
     "Engine",
     "EngineConfig",

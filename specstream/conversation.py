@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Generic, Never, Protocol, Self, TypeAlias, TypeVar
 
 from specstream.errors import PromptError, RequestError, SpecstreamError
 from specstream.generation import Generation
 from specstream.metrics import Report
-from specstream.types import Message, SamplingParams, Tool, ToolCall, Tools
+from specstream.pipeline.playout import Playout
+from specstream.pipeline.stage import Pipeline
+from specstream.turn import Interruption, Turn, speaking
+from specstream.types import Chunk, Message, SamplingParams, Tool, ToolCall, Tools
 
 __all__ = ["Conversation", "Session"]
 
@@ -32,6 +35,10 @@ class _Reply(Protocol):
 
     @property
     def report(self) -> Report: ...
+
+    def __aiter__(self) -> AsyncIterator[Chunk]: ...
+
+    def cancel(self) -> None: ...
 
 
 R = TypeVar("R", bound=_Reply)
@@ -55,6 +62,8 @@ class _Engine(Protocol[R_co]):
     ) -> AbstractAsyncContextManager[R_co]: ...
 
     def forget(self, session: str) -> None: ...
+
+    def trim(self, session: str, tokens: int) -> None: ...
 
 
 class Conversation(Generic[R]):
@@ -167,6 +176,47 @@ class Conversation(Generic[R]):
             messages[:] = [m for m in messages if not any(m is other for other in forgotten)]
         if generation is not None and generation.report.prompt_tokens > 0:
             self._unread.clear()
+
+    @asynccontextmanager
+    async def turn(
+        self,
+        text: str,
+        pipeline: Pipeline,
+        playout: Playout | None = None,
+        params: SamplingParams | None = None,
+        **options: Any,
+    ) -> AsyncGenerator[Turn[R], None]:
+        """Say ``text`` as the user; the reply goes through ``pipeline``, its speech to ``playout``.
+
+        The reply enters the history as far as it was heard: all of it, or up to the last word that was
+        heard when `Turn.interrupt` was called or the block was left early (by cancellation, too). The
+        cache ends there as well. Without a play-out, everything that was read counts as heard. Ends as
+        `generate` does and takes its other arguments.
+
+        Raises:
+            RequestError: another turn of this conversation is under way.
+            ConfigError: the play-out plays another turn.
+        """
+        reply: R | None = None
+        turn: Turn[R] | None = None
+        try:
+            async with self.generate(text, params, **options) as reply:
+                async with speaking(reply, pipeline, playout) as turn:
+                    yield turn
+        finally:
+            if reply is not None and turn is not None and turn.outcome is not None:
+                self._shorten(reply, turn.outcome)
+
+    def _shorten(self, reply: R, outcome: Interruption) -> None:
+        """Take what was not heard out of the history, and out of the cache."""
+        if outcome.complete or not reply.text_read:
+            return
+        last = self.messages[-1]
+        if last["role"] == "assistant" and last["content"] == reply.text_read:
+            last["content"] = outcome.heard
+            if not outcome.heard and not last.get("tool_calls"):
+                self.messages.pop()
+        self._engine.trim(self._key, reply.report.prompt_tokens + outcome.tokens_kept)
 
     async def aclose(self) -> None:
         """Forget the conversation's cache. Idempotent."""

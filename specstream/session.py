@@ -282,6 +282,14 @@ class Engine:
         if self._worker is not None:
             self._worker.post(lambda core: core.slots.forget(session))
 
+    def trim(self, session: str, tokens: int) -> None:
+        """Roll the cache that is kept for ``session`` back to its first ``tokens`` tokens.
+
+        Returns at once; if a request of the session is under way, the cache is cut when that ends.
+        """
+        if self._worker is not None:
+            self._worker.post(lambda core: core.slots.trim(session, tokens))
+
 
 def _call_in(loop: asyncio.AbstractEventLoop, call: Any, *args: Any) -> None:
     try:

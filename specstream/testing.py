@@ -190,6 +190,7 @@ class ScriptedEngine:
         self.template_kwargs: list[dict[str, Any]] = []
         self.speculated: list[bool] = []
         self.generations: list[ScriptedGeneration] = []
+        self.trimmed: list[int] = []
 
     async def __aenter__(self) -> ScriptedEngine:
         return self
@@ -245,6 +246,10 @@ class ScriptedEngine:
 
     def forget(self, session: str) -> None:
         """Nothing is kept."""
+
+    def trim(self, session: str, tokens: int) -> None:
+        """Nothing is kept; ``trimmed`` records the number of tokens."""
+        self.trimmed.append(tokens)
 
 
 class ScriptedSession(Conversation[ScriptedGeneration]):

@@ -22,6 +22,7 @@ def modules() -> list[str]:
 
 def test_the_public_names_are_these() -> None:
     assert specstream.__all__ == [
+        "Agent",
         "Chunk",
         "Engine",
         "EngineConfig",

@@ -26,6 +26,14 @@ class Slot:
     rows: list[int] = field(default_factory=list)
     session: str | None = None  # the conversation that keeps the cache from turn to turn
     reserved: int = 0  # bytes that the cache may grow to
+    most: int | None = None  # tokens that are kept when the request ends
+
+    def cut(self) -> None:
+        """Drop the tokens that are not to be kept."""
+        if self.most is not None and self.most < len(self.rows):
+            self.cache.rollback_to(self.most)
+            del self.rows[self.most :]
+        self.most = None
 
 
 class Slots:
@@ -95,9 +103,20 @@ class Slots:
             self._on_drop(slot.id)
             return
         slot.rows = list(token_ids[: slot.cache.length])
+        slot.cut()
         self._kept[slot.session] = slot
         if len(self._kept) > self._max_kept:
             self.forget(next(iter(self._kept)))
+
+    def trim(self, session: str, tokens: int) -> None:
+        """Keep at most the first ``tokens`` tokens of a conversation, now or when its request ends."""
+        kept = self._kept.get(session)
+        if kept is not None:
+            kept.most = tokens
+            kept.cut()
+        for slot in self._used.values():
+            if slot.session == session:
+                slot.most = tokens
 
     def forget(self, session: str) -> None:
         """Drop a conversation's cache, now or when its request ends. Idempotent."""

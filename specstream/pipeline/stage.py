@@ -99,6 +99,11 @@ class Run:
             for link in self._links:
                 link.cancel(self.cancelled)
 
+    @property
+    def count(self) -> int:
+        """How many events were made so far."""
+        return self._seq
+
     def stop(self, name: str, failure: SpecstreamError) -> None:
         """Stop the stages of that name because of what they made; they end as if they had failed."""
         for watch in self._watches:

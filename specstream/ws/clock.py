@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
 
 import anyio
 
+from specstream.pipeline.clock import Clock
+
 __all__ = ["Clock", "SystemClock"]
-
-
-class Clock(Protocol):
-    """A monotonic clock that can be waited on."""
-
-    def now(self) -> float:
-        """Seconds, monotonic."""
-        ...
-
-    async def sleep_until(self, moment: float) -> None:
-        """Return once ``now() >= moment``."""
-        ...
 
 
 class SystemClock:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections import deque
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from specstream.types import Phrase, Span, Speech
-from specstream.ws.realtime.resources import Word
+from specstream.pipeline.heard import HeardTrack
+from specstream.types import Phrase, Span
 
 __all__ = ["SpokenText", "SpokenTrack", "spoken_text"]
 
 O = TypeVar("O")  # noqa: E741 - the origin of a piece of text
-_WORD = re.compile(r"\S+")
 
 
 class _TagRemover:
@@ -94,58 +91,7 @@ def spoken_text(text: str, tags: Sequence[Span]) -> str:
     return _TagRemover().remove(text, 0, tags)
 
 
-class SpokenTrack:
-    """When each word of a reply was spoken (samples at 24 kHz), and how much audio was ``sent``.
+class SpokenTrack(HeardTrack):
+    """When each word of a reply was spoken (samples at 24 kHz), and how much audio was ``sent``."""
 
-    ``tags`` are the parts of the text that are not spoken.
-    """
-
-    def __init__(self, tags: Sequence[Span] = ()) -> None:
-        self.tags = tags
-        self.sent = 0
-        self._words: list[Word] = []
-        self._phrase_from: int | None = None
-        self._words_before = 0
-
-    def add(self, words: Sequence[Word], speech: Speech, samples: Span, text: str) -> None:
-        """Add the words of the next piece of speech, which covers ``samples``.
-
-        If the voice gave no words for a phrase, its words are spread over its audio by length.
-        """
-        if self._phrase_from is None:
-            self._phrase_from, self._words_before = samples.start, len(self._words)
-        self._words.extend(words)
-        if speech.last:
-            if len(self._words) == self._words_before:
-                self._spread(text, speech.chars, Span(self._phrase_from, samples.end))
-            self._phrase_from = None
-
-    def _spread(self, text: str, chars: Span, samples: Span) -> None:
-        for found in _WORD.finditer(text, chars.start, chars.end):
-            word = Span(*found.span())
-            if any(tag.start < word.end and tag.end > word.start for tag in self.tags):
-                continue
-            edges = (
-                samples.start + samples.length * (edge - chars.start) // chars.length
-                for edge in word
-            )
-            self._words.append(Word(text=found[0], samples=Span(*edges), chars=word))
-
-    def cut(self, text: str, samples: int) -> int:
-        """Length of the part of ``text`` that was heard once ``samples`` were played.
-
-        It ends right behind the last word that was heard completely, with its punctuation.
-        """
-        unheard = [word.chars.start for word in self._words if word.samples.end > samples]
-        # Several spoken words may stand for one written form, as for "$5": all must be heard.
-        whole = min(unheard, default=math.inf)
-        ends = [word.chars.end for word in self._words if word.samples.end <= samples]
-        heard = [end for end in ends if end <= whole]
-        if not heard:
-            return 0
-        end = min(max(heard), len(text))
-        # Words that an earlier cut removed from the text are still in the list.
-        limit = min([len(text), *(start for start in unheard if start >= end)])
-        while end < limit and not (text[end].isspace() or text[end] == "["):
-            end += 1
-        return end
+    sent = 0

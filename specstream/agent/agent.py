@@ -1,0 +1,284 @@
+"""`Agent`: a conversation that listens, speaks, and can be interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import anyio
+
+from specstream.agent.events import ReplyEnded, ReplyFailed, ReplyStarted
+from specstream.agent.hearing import Hearing
+from specstream.agent.parts import make_parts, playout_of
+from specstream.conversation import Conversation
+from specstream.errors import ConfigError, EngineClosed, RequestError, SpecstreamError
+from specstream.pipeline.link import Link
+from specstream.pipeline.playout import Playout
+from specstream.pipeline.sinks import AudioSink, AudioWriter
+from specstream.pipeline.stage import Event
+from specstream.session import Engine
+from specstream.turn import Interruption, Turn
+from specstream.types import Message, SamplingParams
+
+if TYPE_CHECKING:
+    from specstream.listening.settings import ListenerSettings
+
+__all__ = ["Agent"]
+
+_MAX_ASKED = 8
+_MAX_EVENTS = 64
+
+
+class _Engine(Protocol):
+    """What an agent needs of a running `Engine`."""
+
+    def session(self, system: str | None = None) -> Conversation[Any]: ...
+
+
+class Agent:
+    """A talking agent, and an async iterator of its events.
+
+    ::
+
+        async with Agent(voice="espeak", play="reply.wav") as agent:
+            await agent.say("Tell me a story.")
+            agent.finish()
+            async for event in agent:
+                print(event.item)
+
+    Events are those of the pipeline (`Chunk`, `Phrase`, `Speech`, `AvatarCue`, `ScenePrompt`,
+    `StageFailed`), of the ears (`specstream.listening.events`) and of `specstream.agent.events`, in one
+    numbered order; ``t_ms`` counts from the agent's start. The iteration ends after `finish` and the
+    last reply. If nobody reads the events, the agent stops talking once 64 of them wait.
+
+    With ears, a voice pauses the play-out, a recognised word interrupts the reply (the history ends at
+    the last word that was heard), a noise without words resumes it, and the end of a turn asks the
+    agent what was said.
+
+    Args:
+        target: Model folder or Hub id; the bundled one by default. ``draft`` likewise.
+        draft: See ``target``.
+        engine: A running engine instead; it is left open.
+        voice: A voice's name or object, or a stage; ``"auto"`` is espeak where it can be had, else the
+            test voice; None: text only.
+        avatar: An avatar's name, object or stage; None: none.
+        prompts: A prompt adapter's name, object or stage; None: none.
+        recognizer: A recogniser's name or object, or `Ears`; None: the agent is typed to.
+        turns: A turn detector's name or object.
+        listening: How turns are cut.
+        sample_rate: Of the audio that `hear` is given.
+        play: Where speech goes: a `Playout`, a sink, a function ``writer(pcm, sample_rate)``, or the
+            path of a WAV file; None plays silently, at its pace.
+        system: The system message.
+        params: How to sample.
+        options: Further keys of `EngineConfig`.
+
+    Parts that are given as objects are closed with the agent; an engine is not.
+    """
+
+    def __init__(
+        self,
+        target: str | Path | None = None,
+        draft: str | Path | None = None,
+        *,
+        engine: _Engine | None = None,
+        voice: Any = "auto",
+        avatar: Any = None,
+        prompts: Any = None,
+        recognizer: Any = None,
+        turns: Any = "silero",
+        listening: ListenerSettings | None = None,
+        sample_rate: int = 24_000,
+        play: Playout | AudioSink | AudioWriter | str | Path | None = None,
+        system: str | None = None,
+        params: SamplingParams | None = None,
+        **options: Any,
+    ) -> None:
+        if engine is not None and (target is not None or draft is not None or options):
+            raise ConfigError("give the agent a running engine, or what to load, not both")
+        self._own = Engine.load(target, draft, **options) if engine is None else None
+        self._given = engine
+        self._made_of = (voice, avatar, prompts, recognizer, turns)
+        self._listening = listening
+        self._sample_rate = sample_rate
+        self._playout = playout_of(play)
+        self._system, self._params = system, params
+        self._stack = AsyncExitStack()
+        self._asked: Link[str] = Link(_MAX_ASKED)
+        self._events: Link[Event] = Link(_MAX_EVENTS)
+        self._in_order = anyio.Lock()
+        self._seq = self._replies = 0
+        self._began = 0.0
+        self._turn: Turn[Any] | None = None
+        self._hearing: Hearing | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._error: BaseException | None = None
+        self._entered = self._finished = False
+
+    async def __aenter__(self) -> Self:
+        """Load the models and make the parts, off the event loop.
+
+        Cancelling it releases what was made.
+
+        Raises:
+            ModelError: any of its kinds.
+            AdapterUnavailable: a part's name is unknown, or what it needs is missing.
+            ConfigError: parts that don't go together, or the agent was entered before.
+        """
+        if self._entered:
+            raise ConfigError("this agent was entered before; make a new one")
+        self._entered = True
+        try:
+            await self._open()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._stack.aclose()
+            raise
+        return self
+
+    async def _open(self) -> None:
+        self._began = anyio.current_time()
+        self._stack.push_async_callback(self._playout.aclose)
+        parts = await make_parts(*self._made_of, generator=self._own or self._given)
+        for part in parts.closed:
+            self._stack.push_async_callback(part.aclose)
+        engine = self._given
+        if self._own is not None:
+            engine = await self._stack.enter_async_context(self._own)
+        assert engine is not None
+        self._session = await self._stack.enter_async_context(engine.session(self._system))
+        self._pipeline, self._speaks = parts.pipeline, parts.speaks
+        if parts.ears is not None:
+            self._hearing = Hearing(parts.ears, self._sample_rate, self._listening)
+            listen = partial(self._hearing.follow, lambda: self._turn, self._tell, self._ask)
+            self._begin(listen)
+        self._begin(self._talk)
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Interrupt the reply under way and close every part; cancelling waits for that."""
+        with anyio.CancelScope(shield=True):
+            self._finished = True
+            self._events.abandon()
+            for task in self._tasks:
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            await self._stack.aclose()
+
+    @property
+    def messages(self) -> list[Message]:
+        """The history: replies as far as they were heard."""
+        return self._session.messages
+
+    async def say(self, text: str) -> None:
+        """Ask the agent something, in writing; replies come in the order of questions.
+
+        Waits while 8 questions wait. Cancelling asks nothing.
+
+        Raises:
+            RequestError: the agent is not running, or `finish` was called.
+        """
+        self._check()
+        await self._asked.send(text)
+
+    async def hear(self, pcm: bytes) -> None:
+        """Take audio of the microphone: whole samples, signed 16-bit little-endian mono.
+
+        Waits while too many turns wait to be recognised. Cancelling loses what was not taken yet.
+
+        Raises:
+            RequestError: the agent has no ears, is not running, or `finish` was called.
+        """
+        self._check()
+        if self._hearing is None:
+            raise RequestError("this agent has no ears: give it a recognizer")
+        await self._hearing.listener.add(pcm)
+
+    def interrupt(self, played_ms: float | None = None) -> Interruption | None:
+        """Stop the reply under way (see `Turn.interrupt`); None if there is none."""
+        return self._turn.interrupt(played_ms) if self._turn is not None else None
+
+    def finish(self) -> None:
+        """Nothing more is asked: the iteration ends after the replies that are due. Idempotent."""
+        self._finished = True
+        if self._hearing is not None:
+            self._hearing.listener.finish()  # what was said last is still answered
+        else:
+            self._asked.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        try:
+            event = await self._events.inlet.__anext__()
+        except StopAsyncIteration:
+            if self._error is not None:
+                raise self._error from self._error.__cause__
+            raise
+        assert isinstance(event, Event)
+        return event
+
+    def _check(self) -> None:
+        if not self._tasks or self._finished or self._error is not None:
+            raise RequestError("the agent takes no more: use it in its block, before `finish`")
+
+    def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run a part of the agent; if it breaks, the iteration raises the error and ends."""
+
+        async def run() -> None:
+            try:
+                await work()
+            except Exception as error:
+                self._error = self._error or error
+                self._asked.close()
+                self._events.close()
+
+        self._tasks.append(asyncio.create_task(run()))
+
+    async def _ask(self, text: str | None) -> None:
+        """The ears' next question; None: there are no more."""
+        if text is None:
+            self._asked.close()
+        else:
+            await self._asked.send(text)
+
+    async def _tell(self, source: str, item: object) -> None:
+        async with self._in_order:
+            t_ms = (anyio.current_time() - self._began) * 1e3
+            await self._events.send(Event(self._seq, t_ms, source, item))
+            self._seq += 1
+
+    async def _talk(self) -> None:
+        async for text in self._asked.inlet:
+            assert isinstance(text, str)
+            number, self._replies = self._replies, self._replies + 1
+            await self._tell("agent", ReplyStarted(number, text))
+            try:
+                ended = await self._reply(number, text)
+            except EngineClosed:
+                raise
+            except SpecstreamError as error:
+                await self._tell("agent", ReplyFailed(number, error))
+            else:
+                await self._tell("agent", ended)
+        self._events.close()
+
+    async def _reply(self, number: int, text: str) -> ReplyEnded:
+        playout = self._playout if self._speaks else None
+        try:
+            talk = self._session.turn(text, self._pipeline, playout, self._params)
+            async with talk as turn:
+                self._turn = turn
+                if self._hearing is not None and self._hearing.open:
+                    turn.pause()
+                async for event in turn:
+                    await self._tell(event.source, event.item)
+        finally:
+            self._turn = None
+        assert turn.outcome is not None
+        return ReplyEnded(number, turn.outcome, turn.reply.report)

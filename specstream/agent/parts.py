@@ -1,0 +1,97 @@
+"""The parts of an agent, by name or as objects."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio import to_thread
+
+from specstream.errors import AdapterUnavailable, ConfigError
+from specstream.listening.ears import Ears
+from specstream.pipeline.adapters import AdapterKind, load_adapter, stage_of
+from specstream.pipeline.playout import Playout
+from specstream.pipeline.sinks import AudioSink, AudioWriter, WaveSink
+from specstream.pipeline.stage import Pipeline, Stage
+from specstream.pipeline.stages import SegmentStage
+
+__all__ = ["Parts", "make_parts", "playout_of"]
+
+_log = logging.getLogger("specstream.agent")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What an agent speaks and hears with; ``closed`` are closed with it, in order."""
+
+    pipeline: Pipeline
+    speaks: bool
+    ears: Ears | None
+    closed: tuple[Any, ...]
+
+
+async def make_parts(
+    voice: Any, avatar: Any, prompts: Any, recognizer: Any, turns: Any, generator: Any
+) -> Parts:
+    """Make those that are names, off the event loop: adapters may read large files.
+
+    Raises:
+        AdapterUnavailable: an adapter's name is unknown, or what it needs is missing.
+        ConfigError: an avatar without a voice, or ears of which one half is missing.
+    """
+    if voice is None and avatar is not None:
+        raise ConfigError("an avatar follows a voice: give the agent a voice, or avatar=None")
+    if recognizer is not None and turns is None:
+        raise ConfigError("a recogniser needs a turn detector; give the agent one as turns=")
+    branches: list[list[Stage[Any, Any]]] = []
+    if voice is not None:
+        branches.append([await _stage("voice", voice, _default_voice)])
+        if avatar is not None:
+            branches[0].append(await _stage("avatar", avatar))
+    if prompts is not None:
+        options = {"generator": generator} if prompts == "model" else {}
+        branches.append([await _stage("prompt", prompts, **options)])
+    ears = None
+    if isinstance(recognizer, Ears):
+        ears = recognizer
+    elif recognizer is not None:
+        ears = Ears(await _made("recognizer", recognizer), await _made("turns", turns))
+    stages = [stage for branch in branches for stage in branch]
+    closed = tuple(part for part in [*stages, ears] if hasattr(part, "aclose"))
+    segment = SegmentStage(clock=anyio.current_time)
+    return Parts(Pipeline(branches, head=segment), voice is not None, ears, closed)
+
+
+async def _stage(
+    kind: AdapterKind, given: Any, auto: Callable[[], Any] | None = None, **options: Any
+) -> Stage[Any, Any]:
+    if given == "auto" and auto is not None:
+        return stage_of(kind, await to_thread.run_sync(auto))
+    return stage_of(kind, await _made(kind, given, **options))
+
+
+async def _made(kind: Any, given: Any, **options: Any) -> Any:
+    if not isinstance(given, str):
+        return given
+    return await to_thread.run_sync(lambda: load_adapter(kind, given, **options))
+
+
+def _default_voice() -> Any:
+    try:
+        return load_adapter("voice", "espeak")
+    except AdapterUnavailable as error:
+        _log.warning("%s; a test voice babbles instead (one sound a letter)", error)
+        return load_adapter("voice", "reference")
+
+
+def playout_of(given: Playout | AudioSink | AudioWriter | str | Path | None) -> Playout:
+    """The play-out itself, or one to a sink, a function or a WAV file."""
+    if isinstance(given, Playout):
+        return given
+    if isinstance(given, str | Path):
+        return Playout(WaveSink(given), paced=False)
+    return Playout(given)

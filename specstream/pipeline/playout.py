@@ -1,0 +1,251 @@
+"""Play-out: speech leaves for a sink at the pace of a clock; what was heard is known to the sample."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.lowlevel
+
+from specstream.errors import AdapterFailed, ConfigError, SpecstreamError
+from specstream.pipeline.clock import Clock, LoopClock
+from specstream.pipeline.sinks import AudioSink, AudioWriter, sink_of
+from specstream.types import Speech
+
+__all__ = ["Playback", "Playout"]
+
+_PIECE_S = 0.04  # the longest audio of one write: a stop takes effect within it
+_ROUNDING = 1e-6  # samples
+
+
+class Playout:
+    """Plays one turn after another through one sink.
+
+    Args:
+        sink: An `AudioSink`, or a function ``writer(pcm, sample_rate)`` that may return an awaitable;
+            None plays silently, which still paces the turn.
+        lead_s: How far audio is written ahead of the moment when it is heard: the sink's own buffer.
+        ahead_s: How much speech waits to be written; then the voice waits, and with it the decoding.
+        paced: False writes speech as soon as it is made (a file); all that was written counts as played.
+        clock: What it is paced by; the event loop's clock unless a test brings another.
+
+    Raises:
+        ConfigError: a duration is out of range.
+    """
+
+    def __init__(
+        self,
+        sink: AudioSink | AudioWriter | None = None,
+        *,
+        lead_s: float = 0.08,
+        ahead_s: float = 30.0,
+        paced: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        for name, value in {"lead_s": lead_s, "ahead_s": ahead_s}.items():
+            if not (0 <= value < math.inf):
+                raise ConfigError(f"{name} must be a number of seconds from 0 on, not {value!r}")
+        self.sink = sink_of(sink)
+        self.lead_s, self.ahead_s, self.paced = lead_s, ahead_s, paced
+        self.clock = clock or LoopClock()
+        self._busy = False
+
+    @asynccontextmanager
+    async def play(self) -> AsyncGenerator[Playback, None]:
+        """Begin a turn, on a sample clock that starts at 0. Leaving the block stops it at once.
+
+        Raises:
+            ConfigError: another turn is being played.
+        """
+        if self._busy:
+            raise ConfigError("this play-out plays another turn; end that, or make one more")
+        self._busy = True
+        playback = Playback(self)
+        task = asyncio.create_task(playback._run())
+        try:
+            yield playback
+        finally:
+            playback.stop()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([task])
+            self._busy = False
+
+    async def aclose(self) -> None:
+        """Close the sink; idempotent."""
+        await self.sink.aclose()
+
+
+class Playback:
+    """The play-out of one turn.
+
+    Attributes:
+        rate: Samples a second; None before the first speech.
+        end: Samples of speech that were put in.
+        written: Samples that the sink has taken.
+        paused: Whether nothing is written at present.
+        stopped: Whether nothing will be written any more.
+        failure: What broke the sink; play-out stops there.
+    """
+
+    def __init__(self, playout: Playout) -> None:
+        self.rate: int | None = None
+        self.end = self.written = 0
+        self.paused = self.stopped = False
+        self.failure: SpecstreamError | None = None
+        self._playout = playout
+        self._clock = playout.clock
+        self._pieces: deque[bytes] = deque()
+        self._taken = 0  # samples that the sink has, or is taking
+        self._since = 0.0  # when sample `_from` was, or will be, heard
+        self._from = 0
+        self._played = 0  # set when it stops
+        self._finished = False
+        self._drained = anyio.Event()
+        self._changed = anyio.Event()
+        self._scope = anyio.CancelScope()
+
+    @property
+    def played(self) -> int:
+        """Samples that were heard."""
+        if self.stopped:
+            return self._played
+        if not self._playout.paced or self.rate is None:
+            return self.written
+        heard = self._from + int((self._clock.now() - self._since) * self.rate + _ROUNDING)
+        return max(0, min(self.written, heard))
+
+    @property
+    def played_ms(self) -> float:
+        """Milliseconds that were heard."""
+        return self.played * 1e3 / self.rate if self.rate else 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether everything that was put in was heard and nothing will follow, or it has stopped."""
+        return self.stopped or self._drained.is_set()
+
+    async def room(self) -> None:
+        """Wait until speech may be put in, or is no longer wanted. Cancelling it changes nothing."""
+        while not self.stopped and self.rate is not None:
+            if self.end - self.written <= self._playout.ahead_s * self.rate:
+                return
+            await self._changed.wait()
+
+    def put(self, speech: Speech) -> None:
+        """Take the next speech; ignored once play-out has stopped.
+
+        Speech that begins before the end of the last one replaces what was not written yet.
+
+        Raises:
+            AdapterFailed: it leaves a gap, replaces audio that has left, or has another sample rate.
+        """
+        if self.stopped:
+            return
+        self.rate = self.rate or speech.sample_rate
+        start = speech.samples.start
+        if speech.sample_rate != self.rate or not self._taken <= start <= self.end:
+            raise AdapterFailed(
+                f"the voice gave sample {start} at {speech.sample_rate} Hz where {self.end} at "
+                f"{self.rate} Hz was due and {self._taken} have left"
+            )
+        if start < self.end:
+            kept = b"".join(self._pieces)[: 2 * (start - self._taken)]
+            self._pieces = deque([kept] if kept else [])
+        if speech.pcm:
+            self._pieces.append(speech.pcm)
+        self.end = start + len(speech.pcm) // 2
+        self._notify()
+
+    def finish(self) -> None:
+        """No more speech will be put in. Idempotent."""
+        self._finished = True
+        self._notify()
+
+    async def drained(self) -> None:
+        """Wait until all of it was heard (after `finish`), or play-out has stopped."""
+        await self._drained.wait()
+
+    def pause(self) -> None:
+        """Write no more for now; what the sink has (``lead_s``) is still heard. Idempotent."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Go on with the next sample. Idempotent."""
+        self.paused = False
+        self._notify()
+
+    def stop(self) -> int:
+        """Write nothing any more and clear the sink; returns the samples that were heard. Idempotent."""
+        if not self.stopped:
+            self._played = self.played
+            self.stopped = True
+            self._pieces.clear()
+            self._scope.cancel()
+            if self.written > self._played:
+                self._playout.sink.clear()
+            self._drained.set()
+            self._notify()
+        return self._played
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def _run(self) -> None:
+        with self._scope:
+            try:
+                await self._write_all()
+                if self._playout.paced and self.rate is not None:
+                    left = (self.written - self._from) / self.rate
+                    await self._clock.sleep_until(self._since + left)
+                self._drained.set()
+            except Exception as error:
+                self.failure = error if isinstance(error, SpecstreamError) else _broke(error)
+                self.stop()
+
+    async def _write_all(self) -> None:
+        while True:
+            await anyio.lowlevel.checkpoint()  # a sink need not wait
+            if self.paused or not self._pieces:
+                if self._finished and not self._pieces:
+                    return
+                await self._changed.wait()
+                continue
+            assert self.rate is not None
+            if self._playout.paced and self.played < self.written:
+                size = min(len(self._pieces[0]) // 2, self._largest)
+                due = self._since + (self.written + size - self._from) / self.rate
+                leaves = due - max(self._playout.lead_s, size / self.rate)
+                if leaves > self._clock.now():
+                    await self._clock.sleep_until(leaves)
+                    continue  # it may have been paused, or the piece replaced
+            await self._write()
+
+    @property
+    def _largest(self) -> int:
+        assert self.rate is not None
+        return max(1, int(_PIECE_S * self.rate))
+
+    async def _write(self) -> None:
+        assert self.rate is not None
+        piece = self._pieces.popleft()
+        size = 2 * self._largest
+        if len(piece) > size:
+            self._pieces.appendleft(piece[size:])
+            piece = piece[:size]
+        self._taken += len(piece) // 2
+        await self._playout.sink.write(piece, self.rate)
+        if self.played >= self.written:  # it ran dry, or this is the beginning
+            self._since, self._from = self._clock.now(), self.written
+        self.written += len(piece) // 2
+        self._notify()
+
+
+def _broke(error: Exception) -> SpecstreamError:
+    failure = AdapterFailed(f"the audio sink broke: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,290 @@
+"""A spoken turn under way, and what becomes of it when the listener interrupts."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Generic, Protocol, Self, TypeVar
+
+import anyio
+
+from specstream.errors import RequestError, SpecstreamError
+from specstream.pipeline.heard import HeardTrack
+from specstream.pipeline.playout import Playback, Playout
+from specstream.pipeline.rest import Rest
+from specstream.pipeline.stage import Event, Pipeline, Run, StageFailed
+from specstream.types import (
+    Chunk,
+    Phrase,
+    Span,
+    Speech,
+)
+
+__all__ = ["Interruption", "Turn", "speaking"]
+
+_GRACE_S = 0.25  # that stages of an interrupted turn may take to come to rest
+
+
+class Reply(Protocol):
+    """What a turn needs of `Generation`."""
+
+    def __aiter__(self) -> AsyncIterator[Chunk]: ...
+
+    def cancel(self) -> None: ...
+
+    @property
+    def text_read(self) -> str: ...
+
+
+R = TypeVar("R", bound=Reply)
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """What was heard of a turn, and what was not.
+
+    Attributes:
+        heard: The reply's text up to the last word that was heard completely, as the model wrote it:
+            this is the assistant's message in the history; empty if there is none.
+        unheard: What the model had written after that.
+        tokens_kept: Tokens of the reply that wrote ``heard``; the cache is rolled back to these.
+        tokens_dropped: Tokens of the reply after them.
+        played_ms: How much of the turn's audio was heard.
+        complete: Whether nothing was left to interrupt.
+    """
+
+    heard: str
+    unheard: str
+    tokens_kept: int
+    tokens_dropped: int
+    played_ms: float
+    complete: bool = False
+
+
+class Turn(Generic[R]):
+    """One turn: an async iterator of the pipeline's events, in order.
+
+    Text and cues come as they are made, ahead of the play-out. The iteration ends when everything was
+    made and heard. It feeds the play-out: a consumer that stops reading stops the voice once the
+    speech that was read is played, and then the decoding. Cancelling an iteration that waits loses
+    nothing.
+
+    Attributes:
+        reply: The reply under way (a `Generation`), with its report.
+    """
+
+    def __init__(self, reply: R, run: Run, playback: Playback | None) -> None:
+        self.reply = reply
+        self._run = run
+        self._playback = playback
+        self._text = ""
+        self._ends: list[int] = []  # for each token, the length of the text once it is in
+        self._tags: list[Span] = []
+        self._track = HeardTrack(self._tags)
+        self._rate = 0
+        self._end = 0  # of the speech, in samples
+        self._pending: Event | None = None
+        self._last = Event(-1, 0.0, "", None)
+        self._told_failure = False
+        self._rest = Rest()
+        self._made = False  # every event was read
+        self._waiting: anyio.CancelScope | None = None
+        self._deadline = math.inf
+        self._made_before = 0  # events that were made when the turn was stopped
+        self._everything = False  # the turn was over when it was stopped
+        self._samples: int | None = None  # heard; None: whatever was read
+        self._error: SpecstreamError | None = None
+        self._result: Interruption | None = None
+        self._closed = False
+
+    @property
+    def text(self) -> str:
+        """The reply's text in the events that were read."""
+        return self._text
+
+    @property
+    def played_ms(self) -> float:
+        """Milliseconds of the turn's audio that were heard; 0 without a play-out."""
+        return self._playback.played_ms if self._playback is not None else 0.0
+
+    @property
+    def outcome(self) -> Interruption | None:
+        """What was heard, once the turn was interrupted or its block was left."""
+        return self._result
+
+    def pause(self) -> None:
+        """Stop the play-out until `resume`: somebody may be about to interrupt.
+
+        Decoding and voice go on until the play-out's ``ahead_s`` are full. Idempotent.
+        """
+        if self._playback is not None:
+            self._playback.pause()
+
+    def resume(self) -> None:
+        """A false alarm: go on with the next sample. Idempotent."""
+        if self._playback is not None:
+            self._playback.resume()
+
+    def interrupt(self, played_ms: float | None = None) -> Interruption:
+        """Stop the turn: no sample leaves after this call, the decoding stops within one round.
+
+        Returns at once; the iteration then ends with the cues that bring an avatar to rest. The history
+        ends at the last word that was heard. Further calls shorten what was heard or leave it. After
+        the turn's block they change nothing.
+
+        Args:
+            played_ms: How much of the turn's audio was heard, by a better count than the play-out's
+                own. Without a play-out and without this, all text that was read counts as heard.
+
+        Raises:
+            RequestError: ``played_ms`` is negative or no number.
+        """
+        if played_ms is not None and not (0 <= played_ms < math.inf):
+            raise RequestError(f"played_ms must be milliseconds from 0 on, not {played_ms!r}")
+        if self._closed:
+            assert self._result is not None
+            return self._result
+        if self._result is None:
+            self._stop()
+        if self._playback is not None:
+            self._hear(self._playback.played)
+        if played_ms is not None:
+            self._hear(int(played_ms * self._rate / 1e3 + 1e-6))
+        self._result = self._heard()
+        at = self._end if self._samples is None else self._samples
+        self._rest.stopped(self._made_before, at, at * 1e3 / self._rate if self._rate else 0.0)
+        return self._result
+
+    def _hear(self, samples: int) -> None:
+        self._samples = samples if self._samples is None else min(self._samples, samples)
+
+    def close(self) -> None:
+        """The turn's block is left: what was not heard by now is not heard. Idempotent."""
+        self.interrupt()
+        self._closed = True
+
+    def _stop(self) -> None:
+        played_all = self._playback is None or self._playback.over
+        self._everything = self._made and played_all
+        if self._playback is not None:
+            self._playback.stop()
+        self._made_before = self._run.count
+        self.reply.cancel()
+        self._run.cancel("interrupted")
+        self._deadline = anyio.current_time() + _GRACE_S
+        if self._waiting is not None:
+            self._waiting.deadline = self._deadline
+
+    def _heard(self) -> Interruption:
+        text, samples = self._text, self._samples
+        if self._everything and self._playback is not None and self._playback.failure is not None:
+            samples = None  # nobody could hear the rest, so the text was read
+        complete = self._everything and (samples is None or samples >= self._end)
+        cut = len(text)
+        if samples is not None and not complete:
+            cut = self._track.cut(text, samples)
+        kept = bisect_left(self._ends, cut) if cut else 0
+        if cut and self._ends[kept : kept + 1] == [cut]:
+            kept += 1
+        if complete:
+            kept = len(self._ends)
+        ms = (samples or 0) * 1e3 / self._rate if self._rate else 0.0
+        unheard = self.reply.text_read[cut:]
+        return Interruption(text[:cut], unheard, kept, len(self._ends) - kept, ms, complete)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        while True:
+            event = await self._following()
+            if isinstance(event.item, Speech) and self._playback is not None:
+                self._pending = event
+                await self._playback.room()
+            self._pending = None
+            self._last = event
+            if self._result is None:
+                self._take(event)
+                return event
+            if isinstance(event.item, StageFailed):
+                self._take(event)
+            if (late := self._rest.late(event)) is not None:
+                return late
+
+    async def _following(self) -> Event:
+        if self._pending is not None:
+            return self._pending
+        if not self._made:
+            try:
+                with anyio.CancelScope(deadline=self._deadline) as self._waiting:
+                    return await anext(self._run)
+            except StopAsyncIteration:
+                pass
+            except SpecstreamError as error:
+                self._error = error
+            finally:
+                self._waiting = None
+            self._made = True
+        return await self._finish()
+
+    async def _finish(self) -> Event:
+        """Wait for the end of the play-out; an error of the reply is raised behind what was heard."""
+        playback = self._playback
+        if playback is not None:
+            playback.finish()
+            await playback.drained()
+            if playback.failure is not None and not self._told_failure:
+                failed = StageFailed(playback.failure)
+                self._told_failure = True
+                return Event(self._last.seq + 1, self._last.t_ms, "playout", failed)
+        if self._result is not None and not self._result.complete:
+            if (rest := self._rest.last(self._last.seq + 1)) is not None:
+                return rest
+        if self._error is not None:
+            raise self._error
+        raise StopAsyncIteration
+
+    def _take(self, event: Event) -> None:
+        item, playback = event.item, self._playback
+        self._rest.saw(event)
+        if isinstance(item, Chunk):
+            self._text += item.text
+            self._ends += item.ends or [item.chars.end] * item.tokens.length
+        elif isinstance(item, Phrase):
+            self._tags += [tag.chars for tag in item.tags]
+        elif isinstance(item, Speech):
+            self._rate, self._end = item.sample_rate, item.samples.end
+            words = [mark for mark in item.marks if mark.kind == "word"]
+            self._track.add(words, item, item.samples, self._text)
+            if playback is not None:
+                self._play(playback, item)
+        elif isinstance(item, StageFailed) and playback is not None:
+            self._told_failure |= item.error is playback.failure
+
+    def _play(self, playback: Playback, speech: Speech) -> None:
+        try:
+            playback.put(speech)
+        except SpecstreamError as error:
+            self._run.stop("voice", error)
+        if playback.failure is not None:
+            self._run.stop("voice", playback.failure)
+
+
+@asynccontextmanager
+async def speaking(
+    reply: R, pipeline: Pipeline, playout: Playout | None
+) -> AsyncGenerator[Turn[R], None]:
+    """A turn of ``reply`` through ``pipeline``. Leaving the block early interrupts it."""
+    async with AsyncExitStack() as stack:
+        playback = None
+        if playout is not None:
+            playback = await stack.enter_async_context(playout.play())
+        run = await stack.enter_async_context(pipeline.run(reply))
+        turn = Turn(reply, run, playback)
+        try:
+            yield turn
+        finally:
+            turn.close()

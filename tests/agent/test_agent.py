@@ -1,0 +1,179 @@
+"""An agent that is typed to: its events, its parts, and how it closes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from specstream import Agent
+from specstream.agent import ReplyEnded, ReplyFailed, ReplyStarted
+from specstream.errors import ConfigError, PromptError, RequestError
+from specstream.pipeline.playout import Playout
+from specstream.pipeline.stage import Event
+from specstream.testing import ScriptedEngine
+from specstream.types import AvatarCue, Chunk, Phrase, ScenePrompt, Speech
+from tests.turns import TEXT, Sound, first
+from tests.ws.doubles import OneCueFace, OneShotBoard, WordVoice
+
+pytestmark = pytest.mark.virtual_time
+
+
+async def read(agent: Agent) -> list[Event]:
+    return [event async for event in agent]
+
+
+def made(events: list[Event], kind: type) -> list[Any]:
+    return [event.item for event in events if isinstance(event.item, kind)]
+
+
+async def test_it_answers_what_it_is_asked_in_order_with_every_part() -> None:
+    sound, engine = Sound(), ScriptedEngine([TEXT, "Fine."])
+    parts: dict[str, Any] = {
+        "voice": WordVoice(),
+        "avatar": OneCueFace(),
+        "prompts": OneShotBoard(),
+    }
+    async with Agent(engine=engine, play=sound, system="Be brief.", **parts) as agent:
+        await agent.say("Hi")
+        await agent.say("And you?")
+        agent.finish()
+        events = await read(agent)
+        assert [m["content"] for m in agent.messages] == [
+            "Be brief.",
+            "Hi",
+            TEXT,
+            "And you?",
+            "Fine.",
+        ]
+    assert [event.seq for event in events] == list(range(len(events)))
+    assert [item.asked for item in made(events, ReplyStarted)] == ["Hi", "And you?"]
+    ended = made(events, ReplyEnded)
+    assert [(e.reply, e.outcome.heard, e.outcome.complete) for e in ended] == [
+        (0, TEXT, True),
+        (1, "Fine.", True),
+    ]
+    assert all(made(events, kind) for kind in (Chunk, Phrase, Speech, AvatarCue, ScenePrompt))
+    assert sound.ms == 2200
+    assert parts["voice"].closed, "a part that was given is closed with the agent"
+
+
+async def test_without_a_voice_it_writes() -> None:
+    async with Agent(engine=ScriptedEngine(["Yes."]), voice=None) as agent:
+        await agent.say("Well?")
+        agent.finish()
+        events = await read(agent)
+    assert "".join(chunk.text for chunk in made(events, Chunk)) == "Yes."
+    assert not made(events, Speech)
+    assert made(events, ReplyEnded)[0].outcome.heard == "Yes."
+
+
+async def test_it_can_be_interrupted_by_hand() -> None:
+    engine = ScriptedEngine([TEXT, "Fine."])
+    async with Agent(engine=engine, voice=WordVoice()) as agent:
+        assert agent.interrupt() is None
+        await agent.say("Hi")
+        reading = asyncio.create_task(read(agent))
+        await anyio.sleep(0.5)
+        outcome = agent.interrupt()
+        assert outcome is not None and outcome.heard == first(2)
+        await agent.say("Stop.")
+        agent.finish()
+        await reading
+        assert [m["content"] for m in agent.messages] == ["Hi", first(2), "Stop.", "Fine."]
+
+
+async def test_leaving_in_the_middle_closes_everything() -> None:
+    voice, sound = WordVoice(), Sound()
+    async with Agent(engine=ScriptedEngine([TEXT]), voice=voice, play=sound) as agent:
+        await agent.say("Hi")
+        async for event in agent:
+            if isinstance(event.item, Speech):
+                break
+        session = agent._session
+    assert session.closed and voice.closed and voice.speaking == 0  # type: ignore[attr-defined]
+    with pytest.raises(RequestError):
+        await agent.say("more")
+    with pytest.raises(ConfigError, match="entered before"):
+        await agent.__aenter__()
+
+
+async def test_questions_and_events_are_bounded() -> None:
+    engine = ScriptedEngine([TEXT])
+    async with Agent(engine=engine, voice=None) as agent:
+        asked = 0
+        with anyio.move_on_after(3600):
+            while True:
+                await agent.say("again")
+                asked += 1
+        assert asked < 20, "nobody reads the events"
+        agent.finish()
+        events = await read(agent)
+        assert len(made(events, ReplyEnded)) == asked
+
+
+async def test_a_refused_reply_is_an_event_and_the_agent_goes_on() -> None:
+    class Refusing(ScriptedEngine):
+        def generate(self, messages: Any, *args: Any, **options: Any) -> Any:
+            if messages[-1]["content"] == "too long":
+                raise PromptError("shorten it")
+            return super().generate(messages, *args, **options)
+
+    async with Agent(engine=Refusing(["Yes."]), voice=None) as agent:
+        await agent.say("too long")
+        await agent.say("fine")
+        agent.finish()
+        events = await read(agent)
+    [failed] = made(events, ReplyFailed)
+    assert isinstance(failed.error, PromptError) and failed.reply == 0
+    assert [end.reply for end in made(events, ReplyEnded)] == [1]
+
+
+async def test_something_that_breaks_ends_the_iteration_with_its_error() -> None:
+    class Broken(ScriptedEngine):
+        def generate(self, *args: Any, **options: Any) -> Any:
+            raise ZeroDivisionError
+
+    async with Agent(engine=Broken(["x"]), voice=None) as agent:
+        await agent.say("Hi")
+        with pytest.raises(ZeroDivisionError):
+            await read(agent)
+        with pytest.raises(RequestError):
+            await agent.say("Hi")
+
+
+def test_an_engine_and_what_to_load_are_one_too_many() -> None:
+    with pytest.raises(ConfigError, match="not both"):
+        Agent("some/model", engine=ScriptedEngine(["x"]))
+    with pytest.raises(ConfigError, match="no_such_key"):
+        Agent(no_such_key=1)
+
+
+async def test_an_agent_without_ears_hears_nothing() -> None:
+    async with Agent(engine=ScriptedEngine(["x"]), voice=None) as agent:
+        with pytest.raises(RequestError, match="no ears"):
+            await agent.hear(b"")
+
+
+async def test_it_speaks_into_a_file_faster_than_it_would_be_heard(tmp_path: Path) -> None:
+    began = anyio.current_time()
+    path = tmp_path / "reply.wav"
+    async with Agent(engine=ScriptedEngine([TEXT]), voice=WordVoice(), play=path) as agent:
+        await agent.say("Hi")
+        agent.finish()
+        await read(agent)
+    assert anyio.current_time() == began
+    assert path.stat().st_size == 44 + 2 * 24000 * 2
+
+
+async def test_a_playout_of_the_callers_is_used_as_it_is() -> None:
+    playout = Playout(Sound(), ahead_s=1.0)
+    async with Agent(engine=ScriptedEngine([TEXT]), voice=WordVoice(), play=playout) as agent:
+        await agent.say("Hi")
+        agent.finish()
+        began = anyio.current_time()
+        await read(agent)
+        assert anyio.current_time() == pytest.approx(began + 2.0)

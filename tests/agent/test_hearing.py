@@ -1,0 +1,197 @@
+"""An agent with ears: a voice pauses it, a word interrupts it, a cough does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from specstream import Agent
+from specstream.agent import ReplyEnded, ReplyPaused, ReplyResumed, ReplyStarted
+from specstream.errors import AdapterFailed
+from specstream.listening.doubles import ScriptedRecognizer, ScriptedTurnDetector
+from specstream.listening.ears import Ears
+from specstream.listening.events import ListeningFailed, TurnHeard, TurnLost
+from specstream.listening.settings import ListenerSettings
+from specstream.pipeline.stage import Event
+from specstream.testing import ScriptedEngine
+from tests.turns import TEXT, Sound, first
+from tests.ws.doubles import WordVoice
+
+pytestmark = pytest.mark.virtual_time
+RATE = 16_000
+
+
+class Room:
+    """An agent with scripted ears, and a microphone in real (virtual) time."""
+
+    def __init__(self, heard: Sequence[str | Exception], **settings: Any) -> None:
+        self.engine = ScriptedEngine([TEXT, "Fine."])
+        self.recognizer = ScriptedRecognizer(heard, word_ms=100)
+        self.detector = ScriptedTurnDetector()
+        self.sound = Sound()
+        self.events: list[Event] = []
+        self.agent = Agent(
+            engine=self.engine,
+            voice=WordVoice(),
+            play=self.sound,
+            recognizer=Ears(self.recognizer, self.detector),
+            sample_rate=RATE,
+            listening=ListenerSettings(partial_ms=100, silence_ms=300, by_words=False, **settings),
+        )
+
+    @asynccontextmanager
+    async def talking(self) -> AsyncGenerator[Agent, None]:
+        async with self.agent as agent:
+            reading = asyncio.create_task(self._read())
+            yield agent
+            agent.finish()
+            await reading
+        assert self.recognizer.open_streams == 0
+
+    async def _read(self) -> None:
+        async for event in self.agent:
+            self.events.append(event)
+
+    async def speak(self, ms: int, *, silence: bool = False) -> None:
+        """Twenty milliseconds at a time, as a microphone gives them."""
+        piece = (b"\0\0" if silence else b"\1\1") * (RATE // 50)
+        for _ in range(ms // 20):
+            await self.agent.hear(piece)
+            await anyio.sleep(0.02)
+
+    def made(self, kind: type) -> list[Any]:
+        return [event.item for event in self.events if isinstance(event.item, kind)]
+
+    def told(self) -> list[str]:
+        return [m["content"] for m in self.agent.messages]
+
+
+async def test_what_is_said_is_answered() -> None:
+    room = Room(["Hello there."])
+    async with room.talking():
+        await room.speak(400)
+        await room.speak(600, silence=True)
+        await anyio.sleep(5)
+        assert room.told() == ["Hello there.", TEXT]
+    assert room.made(ReplyEnded)[0].outcome.complete
+    assert not room.made(ReplyPaused)
+
+
+async def test_a_word_interrupts_and_the_next_prompt_has_what_was_heard() -> None:
+    room = Room(["Wait a moment please."])
+    async with room.talking() as agent:
+        await agent.say("Tell me")
+        await anyio.sleep(0.5)
+        await room.speak(400)
+        assert room.made(ReplyPaused)[0].played_ms == pytest.approx(500, abs=1)
+        heard = room.made(ReplyEnded)[0].outcome
+        assert not heard.complete and heard.heard == first(2)
+        assert 500 <= heard.played_ms <= 580, "nothing was played after the voice but the lead"
+        await room.speak(600, silence=True)
+        await anyio.sleep(5)
+        assert room.told() == ["Tell me", first(2), "Wait a moment please.", "Fine."]
+    assert room.engine.requests[-1][0][1]["content"] == first(2)
+    assert not room.made(ReplyResumed)
+
+
+async def test_a_cough_pauses_and_the_reply_goes_on_without_losing_a_sample() -> None:
+    room, alone = Room([""]), Room([""])
+    async with alone.talking() as agent:
+        await agent.say("Tell me")
+    async with room.talking() as agent:
+        await agent.say("Tell me")
+        await anyio.sleep(0.5)
+        await room.speak(200)
+        await room.speak(600, silence=True)
+        await anyio.sleep(5)
+        assert room.told() == ["Tell me", TEXT]
+    assert len(room.made(ReplyPaused)) == len(room.made(ReplyResumed)) == 1
+    assert room.made(ReplyEnded)[0].outcome.complete
+    assert room.sound.pcm == alone.sound.pcm
+    assert not [m for m in room.made(TurnHeard) if m.transcript.text]
+
+
+@pytest.mark.parametrize("noise", ["...", "?!", " "])
+async def test_marks_without_a_letter_are_no_words(noise: str) -> None:
+    room = Room([noise])
+    async with room.talking() as agent:
+        await agent.say("Tell me")
+        await anyio.sleep(0.5)
+        await room.speak(300)
+        await room.speak(600, silence=True)
+    assert room.told() == ["Tell me", TEXT]
+
+
+async def test_a_turn_that_is_lost_resumes_the_reply() -> None:
+    room = Room([AdapterFailed("no model")])
+    async with room.talking() as agent:
+        await agent.say("Tell me")
+        await anyio.sleep(0.5)
+        await room.speak(300)
+        await room.speak(600, silence=True)
+    assert room.made(TurnLost) and room.made(ReplyResumed)
+    assert room.told() == ["Tell me", TEXT]
+
+
+async def test_a_detector_that_breaks_resumes_the_reply_and_typing_still_works() -> None:
+    room = Room([""])
+    async with room.talking() as agent:
+        await agent.say("Tell me")
+        await anyio.sleep(0.5)
+        await room.speak(100)
+        room.detector.error = RuntimeError("detector on fire")
+        await room.speak(40)
+        await agent.say("And?")
+        await anyio.sleep(5)
+        assert room.told() == ["Tell me", TEXT, "And?", "Fine."]
+    assert len(room.made(ListeningFailed)) == 1
+
+
+async def test_a_reply_that_begins_while_somebody_speaks_waits_for_them() -> None:
+    room = Room([""])
+    async with room.talking() as agent:
+        await room.speak(100)
+        await agent.say("Tell me")
+        await anyio.sleep(3)
+        assert room.sound.ms == 0
+        await room.speak(600, silence=True)
+        await anyio.sleep(5)
+        assert room.sound.ms == 2000
+    assert [e.asked for e in room.made(ReplyStarted)] == ["Tell me"]
+
+
+async def test_what_was_said_last_is_answered_before_the_end() -> None:
+    room = Room(["Bye now."])
+    async with room.talking():
+        await room.speak(300)  # the microphone is switched off in mid-turn
+    assert room.told() == ["Bye now.", TEXT]
+    assert room.made(ReplyEnded)[0].outcome.complete
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_any_mix_of_coughs_words_and_typing_leaves_a_history_of_what_was_heard(
+    seed: int,
+) -> None:
+    from random import Random
+
+    random = Random(seed)
+    texts = [random.choice(["", "Hm yes.", "Wait.", "..."]) for _ in range(12)]
+    room = Room(texts)
+    room.engine._replies = [TEXT]
+    async with room.talking() as agent:
+        for _ in range(8):
+            if random.random() < 0.4:
+                await agent.say("typed")
+            await room.speak(random.randrange(0, 500))
+            await room.speak(random.randrange(0, 1500), silence=True)
+    said = [m["content"] for m in agent.messages if m["role"] == "assistant"]
+    outcomes = [e.outcome for e in room.made(ReplyEnded)]
+    assert said == [o.heard for o in outcomes if o.heard]
+    assert all(TEXT.startswith(text) for text in said)
+    asked = [m["content"] for m in agent.messages if m["role"] == "user"]
+    assert asked == [e.asked for e in room.made(ReplyStarted)]

@@ -1,0 +1,42 @@
+"""The parts of an agent by name; names are loaded on a thread, so in real time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from specstream import Agent
+from specstream.agent import ReplyEnded
+from specstream.errors import AdapterUnavailable, ConfigError
+from specstream.testing import ScriptedEngine
+from specstream.types import AvatarCue, ScenePrompt, Speech
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"voice": "no-such-voice"}, AdapterUnavailable, "no-such-voice"),
+        ({"voice": None, "avatar": "viseme"}, ConfigError, "follows a voice"),
+        ({"voice": None, "recognizer": object(), "turns": None}, ConfigError, "turn detector"),
+    ],
+)
+async def test_parts_that_do_not_fit_are_named(
+    options: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        async with Agent(engine=ScriptedEngine(["x"]), **options):
+            pass
+
+
+async def test_parts_by_name_work_together(tmp_path: Any) -> None:
+    engine = ScriptedEngine(["A fox runs. It sleeps."])
+    names: dict[str, Any] = {"voice": "reference", "avatar": "viseme", "prompts": "template"}
+    async with Agent(engine=engine, play=tmp_path / "a.wav", **names) as agent:
+        await agent.say("Hi")
+        agent.finish()
+        items = [event.item async for event in agent]
+    for kind in (Speech, AvatarCue, ScenePrompt):
+        assert any(isinstance(item, kind) for item in items)
+    [ended] = [item for item in items if isinstance(item, ReplyEnded)]
+    assert ended.outcome.heard == "A fox runs. It sleeps."
