@@ -54,9 +54,9 @@ class Calls:
     def add(self, text: str) -> str:
         """Add the text that became certain with a token; return the part of it that is the reply."""
         self._count += 1
-        was_inside = self._inside
+        was_inside = self._inside or self.log.writing
         reply = self._take(text)
-        if (was_inside or self._inside) and not reply:
+        if (was_inside or self._inside or self.log.writing) and not reply:
             self.end = self._count
         return reply
 
@@ -117,7 +117,6 @@ class Calls:
             self._say(char)
         if char != "{":
             return
-        self._inside = True
         try:
             yield from read_calls(inlet, log, expected=False)
         except (Malformed, CutOff) as error:
@@ -126,7 +125,6 @@ class Calls:
             else:
                 inlet.rewind()
         inlet.release()
-        self._inside = False
         if log.calls:
             self._space = ""
 

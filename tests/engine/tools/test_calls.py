@@ -182,6 +182,20 @@ def test_tokens_of_a_call_are_told_from_those_of_the_reply() -> None:
     assert ends == [0, 0, 0, 4, 5, 6, 7, 7, 7]
 
 
+def test_tokens_that_only_might_have_been_a_call_belong_to_the_reply() -> None:
+    calls = reading(LLAMA)
+    assert [calls.add(piece) for piece in ('{"name"', ': "Bob', '"}', " is it")] == [
+        "", "", '{"name": "Bob"}', " is it",
+    ]  # fmt: skip
+    assert calls.end == 0
+    calls = reading(LLAMA)
+    ends = []
+    for piece in ('{"name"', ': "now"', ', "parameters": {', "}}", " So"):
+        calls.add(piece)
+        ends.append(calls.end)
+    assert ends == [0, 2, 3, 4, 4]
+
+
 def test_a_reply_that_may_have_one_call_ends_with_it() -> None:
     calls = reading(HERMES, Tools((WEATHER, NOW), parallel=False))
     assert calls.add(f"<tool_call>{ONE}</tool_") == "" and calls.over
