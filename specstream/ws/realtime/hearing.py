@@ -18,6 +18,7 @@ from specstream.listening.events import (
 from specstream.listening.listener import Listener
 from specstream.ws.realtime import events as ev
 from specstream.ws.realtime.conversation import Entry
+from specstream.ws.realtime.resources import Failure
 from specstream.ws.realtime.session import RealtimeSession
 from specstream.ws.realtime.wire import new_id
 
@@ -137,8 +138,8 @@ class Hearing:
 
     async def _lost(self, turn: _Turn, error: AdapterFailed) -> None:
         self._settled += 1
-        detail = ev.ErrorDetail(type="server_error", code=error.code, message=str(error))
-        await self._put(ev.TranscriptionFailed(item_id=turn.entry.id, error=detail))
+        failure = Failure(type="server_error", code=error.code, message=str(error))
+        await self._put(ev.TranscriptionFailed(item_id=turn.entry.id, error=failure))
 
 
 def _agreed(one: str, other: str) -> str:

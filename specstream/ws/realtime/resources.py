@@ -73,7 +73,7 @@ AnyItem = Item | FunctionCallItem | FunctionOutputItem
 
 
 class Failure(Sparse):
-    """Why a response failed."""
+    """Why a response or a transcription failed."""
 
     type: str
     code: str
