@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, Field, ValidationError
 
 from specstream.errors import ProtocolError
-from specstream.ws.realtime.resources import Extra, Item, Part, Response
+from specstream.ws.realtime.resources import Extra, Failure, Item, Part, Response
 
 
 class ServerEvent(BaseModel):
@@ -138,7 +138,7 @@ class TranscriptionFailed(_TranscriptionEvent):
     type: Literal["conversation.item.input_audio_transcription.failed"] = (
         "conversation.item.input_audio_transcription.failed"
     )
-    error: ErrorDetail
+    error: Failure
 
 
 class TranscriptionGuess(_TranscriptionEvent):

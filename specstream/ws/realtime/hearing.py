@@ -18,6 +18,7 @@ from specstream.listening.events import (
 from specstream.listening.listener import Listener
 from specstream.ws.realtime import events as ev
 from specstream.ws.realtime.conversation import Entry
+from specstream.ws.realtime.resources import Failure
 from specstream.ws.realtime.session import RealtimeSession
 from specstream.ws.realtime.wire import new_id
 
@@ -27,6 +28,7 @@ __all__ = ["Hearing"]
 @dataclass(slots=True)
 class _Turn:
     entry: Entry
+    committed: bool = False
     seconds: float = 0.0
     guess: str = ""
     sent: str = ""  # the deltas so far
@@ -52,8 +54,6 @@ class Hearing:
         self.listener = listener
         self.owed = False
         """Something was said that no response was made for."""
-        self.speaking = False
-        """The user speaks now."""
         self._session, self._put, self._since_ms = session, put, since_ms
         self._turns: dict[int, _Turn] = {}
         self._settled = 0
@@ -62,6 +62,11 @@ class Hearing:
     def unsettled(self) -> bool:
         """A turn has ended, and the conversation doesn't have its text yet."""
         return self.listener.ended > self._settled
+
+    @property
+    def speaking(self) -> bool:
+        """A turn is open."""
+        return self.listener.held_ms > 0
 
     async def take(self, event: object) -> bool:
         """Send what an event of the listener means; returns whether somebody began to speak.
@@ -72,8 +77,9 @@ class Hearing:
         """
         match event:
             case TurnStarted(turn, _, start_ms):
+                # Turns that were cleared get no more events.
+                self._turns = {n: old for n, old in self._turns.items() if old.committed}
                 made = self._turns[turn] = _Turn(Entry(new_id("item"), "user", "", heard=True))
-                self.speaking = True
                 if not self.listener.settings.manual:
                     start = round(self._since_ms + start_ms)
                     await self._put(
@@ -83,7 +89,6 @@ class Hearing:
             case TurnPartial(turn, transcript):
                 await self._guess(self._turns[turn], transcript.text)
             case TurnEnded(turn, start_ms, end_ms):
-                self.speaking = False
                 await self._end(self._turns[turn], start_ms, end_ms)
             case TurnHeard(turn, transcript):
                 await self._heard(self._turns.pop(turn), transcript.text)
@@ -99,6 +104,7 @@ class Hearing:
         if not self.listener.settings.manual:
             end = round(self._since_ms + end_ms)
             await self._put(ev.InputSpeechStopped(audio_end_ms=end, item_id=entry.id))
+        turn.committed = True  # or refused, in a full conversation
         previous = self._session.conversation.insert(entry)
         await self._put(ev.InputCommitted(item_id=entry.id, previous_item_id=previous))
         fields: dict[str, Any] = {"item": entry.wire(), "previous_item_id": previous}
@@ -132,8 +138,8 @@ class Hearing:
 
     async def _lost(self, turn: _Turn, error: AdapterFailed) -> None:
         self._settled += 1
-        detail = ev.ErrorDetail(type="server_error", code=error.code, message=str(error))
-        await self._put(ev.TranscriptionFailed(item_id=turn.entry.id, error=detail))
+        failure = Failure(type="server_error", code=error.code, message=str(error))
+        await self._put(ev.TranscriptionFailed(item_id=turn.entry.id, error=failure))
 
 
 def _agreed(one: str, other: str) -> str:

@@ -68,7 +68,7 @@ class Item(Sparse):
 
 
 class Failure(Sparse):
-    """Why a response failed."""
+    """Why a response or a transcription failed."""
 
     type: str
     code: str

@@ -17,9 +17,9 @@ from specstream.listening.ears import Ears
 from specstream.listening.settings import ListenerSettings
 from specstream.testing import ScriptedEngine, ScriptedRecognizer, ScriptedTurnDetector
 from specstream.ws.realtime import g711, microphone
-from specstream.ws.realtime.hearing import _agreed
+from specstream.ws.realtime.hearing import Hearing, _agreed
 from specstream.ws.realtime.input_settings import AudioInput, TurnDetection
-from specstream.ws.realtime.microphone import listener_settings
+from specstream.ws.realtime.microphone import Microphone, listener_settings
 from tests.ws.doubles import WORD_S, Gate, Stand, Wire, WordVoice, wait_for
 
 SAID = "what is the capital of France"
@@ -152,6 +152,31 @@ async def test_a_commit_of_nothing_is_refused_as_openai_does() -> None:
         await wire.until("input_audio_buffer.cleared")
         error = await wire.refused("input_audio_buffer.commit")
         assert "0.00ms" in error["message"]
+
+
+async def test_cleared_turns_leave_nothing_behind() -> None:
+    ear = Ear()
+    held: list[Hearing] = []
+    opened = Microphone._listener
+
+    def listener(self: Microphone) -> Hearing:
+        held.append(opened(self))
+        return held[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Microphone, "_listener", listener)
+        async with ear.client() as wire:
+            for _ in range(5):
+                await speak(wire, voice(0.5))
+                await wire.until("input_audio_buffer.speech_started")
+                await wire.send("input_audio_buffer.clear")
+                await wire.until("input_audio_buffer.cleared")
+                await speak(wire, silence(0.5))
+            await speak(wire, voice(0.5), silence(1))
+            await wire.until("response.done")
+            assert held[-1]._turns == {}
+            assert not held[-1].speaking
+    assert wire.types().count("input_audio_buffer.committed") == 1
 
 
 async def test_without_create_response_nothing_is_answered() -> None:

@@ -1,0 +1,62 @@
+"""The ears of ``serve``, by name: on where they can be had, refused clearly where one was named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from specstream.commands import hearing
+from specstream.commands.hearing import load_ears
+from specstream.errors import AdapterUnavailable, ConfigError
+from specstream.pipeline.listening_interfaces import TurnCapabilities
+from specstream.testing import ScriptedRecognizer, ScriptedTurnDetector
+
+
+class Whistles(ScriptedTurnDetector):
+    capabilities = TurnCapabilities("whistles", (44_100,))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, dict[str, Any]]]:
+    """What was loaded; only recogniser ``whisper`` exists."""
+    calls: list[tuple[str, str, dict[str, Any]]] = []
+
+    def load(kind: str, name: str, **options: Any) -> object:
+        calls.append((kind, name, options))
+        if name not in ("whisper", "silero"):
+            raise AdapterUnavailable(f"no {kind} adapter is called {name!r}")
+        return ScriptedRecognizer([""]) if kind == "recognizer" else ScriptedTurnDetector()
+
+    monkeypatch.setattr(hearing, "load_adapter", load)
+    return calls
+
+
+def test_by_name(asked: list[Any]) -> None:
+    assert load_ears("off") is None
+    assert asked == []
+    assert load_ears("auto") is not None
+    assert load_ears("whisper=/models/small") is not None
+    assert asked[0] == ("recognizer", "whisper", {})
+    assert asked[2] == ("recognizer", "whisper", {"model": "/models/small"})
+    with pytest.raises(AdapterUnavailable, match="'parrot'"):
+        load_ears("parrot")
+
+
+def test_auto_without_ears_is_said_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def load(kind: str, name: str) -> object:
+        raise AdapterUnavailable("faster-whisper is needed")
+
+    monkeypatch.setattr(hearing, "load_adapter", load)
+    monkeypatch.setattr(hearing, "note", said.append)
+    assert load_ears("auto") is None
+    assert "faster-whisper is needed" in said[0]
+
+
+def test_a_pair_without_a_common_rate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {"recognizer": ScriptedRecognizer([""]), "turns": Whistles()}
+    monkeypatch.setattr(hearing, "load_adapter", lambda kind, name: made[kind])
+    with pytest.raises(ConfigError, match="share no rate"):
+        load_ears("auto")
