@@ -63,8 +63,8 @@ class Agent:
         target: Model folder or Hub id; the bundled one by default. ``draft`` likewise.
         draft: See ``target``.
         engine: A running engine instead; it is left open.
-        voice: A voice's name or object, or a stage; ``"auto"`` is espeak where it can be had, else the
-            test voice; None: text only.
+        voice: A voice's name or object, or a stage; ``"auto"`` is
+            `specstream.pipeline.adapters.default_voice`; None: text only.
         avatar: An avatar's name, object or stage; None: none.
         prompts: A prompt adapter's name, object or stage; None: none.
         recognizer: A recogniser's name or object, or `Ears`; None: the agent is typed to.

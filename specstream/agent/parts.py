@@ -11,9 +11,9 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
-from specstream.errors import AdapterUnavailable, ConfigError
+from specstream.errors import ConfigError
 from specstream.listening.ears import Ears
-from specstream.pipeline.adapters import AdapterKind, load_adapter, stage_of
+from specstream.pipeline.adapters import AdapterKind, default_voice, load_adapter, stage_of
 from specstream.pipeline.playout import Playout
 from specstream.pipeline.sinks import AudioSink, AudioWriter, WaveSink
 from specstream.pipeline.stage import Pipeline, Stage
@@ -81,11 +81,10 @@ async def _made(kind: Any, given: Any, **options: Any) -> Any:
 
 
 def _default_voice() -> Any:
-    try:
-        return load_adapter("voice", "espeak")
-    except AdapterUnavailable as error:
-        _log.warning("%s; a test voice babbles instead (one sound a letter)", error)
-        return load_adapter("voice", "reference")
+    chosen = default_voice()
+    if chosen.announcement:
+        _log.warning("%s", chosen.announcement)
+    return chosen.voice
 
 
 def playout_of(given: Playout | AudioSink | AudioWriter | str | Path | None) -> Playout:

@@ -47,13 +47,8 @@ def load_voice(name: str) -> SpeechSynthesizer:
         voice: SpeechSynthesizer = load_adapter("voice", name)
         return voice
     chosen = default_voice()
-    if chosen.name == "reference":
-        reasons = "; ".join(map(str, chosen.missed))
-        note(f"{reasons}; a test voice babbles instead (one sound a letter)")
-    else:
-        for error in chosen.missed:
-            if not isinstance(error.__cause__, ModuleNotFoundError | None):
-                note(f"{error}; {chosen.name} speaks instead")
+    if chosen.announcement:
+        note(chosen.announcement)
     return chosen.voice
 
 

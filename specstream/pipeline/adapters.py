@@ -68,6 +68,15 @@ class DefaultVoice(NamedTuple):
     voice: SpeechSynthesizer
     missed: tuple[SpecstreamError, ...]
 
+    @property
+    def announcement(self) -> str:
+        """What a user should know: only a test voice speaks, or a voice is installed but broken."""
+        if self.name == "reference":
+            reasons = "; ".join(map(str, self.missed))
+            return f"{reasons}; a test voice babbles instead (one sound a letter)"
+        broken = [e for e in self.missed if not isinstance(e.__cause__, ModuleNotFoundError | None)]
+        return "".join(f"{error}; {self.name} speaks instead" for error in broken)
+
 
 def default_voice(language: str = "en-us") -> DefaultVoice:
     """The best voice here for a language: hibari (English), else espeak, else the test voice.
