@@ -29,17 +29,19 @@ class Way:
     runs: list[list[Run]] = field(default_factory=list)
 
     @property
+    def tokens(self) -> list[int]:
+        """Tokens of each round."""
+        return [sum(len(run.token_ids) for run in runs) for runs in self.runs]
+
+    @property
     def rates(self) -> list[float]:
         """Tokens a second in each round, over all requests."""
-        return [
-            sum(len(run.token_ids) for run in runs) / seconds
-            for runs, seconds in zip(self.runs, self.seconds, strict=True)
-        ]
+        return [n / seconds for n, seconds in zip(self.tokens, self.seconds, strict=True)]
 
     @property
     def rate(self) -> float:
         """Tokens a second over all rounds."""
-        return sum(len(run.token_ids) for runs in self.runs for run in runs) / sum(self.seconds)
+        return sum(self.tokens) / sum(self.seconds)
 
     def figures(self, name: str) -> dict[str, float]:
         """Its rate, and what a single request feels, as JSON data. Gaps are between emissions."""
