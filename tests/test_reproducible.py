@@ -78,7 +78,7 @@ def test_a_seed_fixes_the_tokens(dtype: torch.dtype) -> None:
     assert accepted > 50
 
 
-def test_another_seed_gives_another_text_and_the_law_is_the_targets() -> None:
+def test_another_seed_gives_another_text_and_the_distribution_is_the_targets() -> None:
     model = target(torch.float32)
     width = find_fixed_width(model, EngineConfig())
     first = []

@@ -29,29 +29,32 @@ class Way:
     runs: list[list[Run]] = field(default_factory=list)
 
     @property
+    def tokens(self) -> list[int]:
+        """Tokens of each round."""
+        return [sum(len(run.token_ids) for run in runs) for runs in self.runs]
+
+    @property
     def rates(self) -> list[float]:
         """Tokens a second in each round, over all requests."""
-        return [
-            sum(len(run.token_ids) for run in runs) / seconds
-            for runs, seconds in zip(self.runs, self.seconds, strict=True)
-        ]
+        return [n / seconds for n, seconds in zip(self.tokens, self.seconds, strict=True)]
 
     @property
     def rate(self) -> float:
         """Tokens a second over all rounds."""
-        return sum(len(run.token_ids) for runs in self.runs for run in runs) / sum(self.seconds)
+        return sum(self.tokens) / sum(self.seconds)
 
     def figures(self, name: str) -> dict[str, float]:
         """Its rate, and what a single request feels, as JSON data. Gaps are between emissions."""
         runs = [run for runs in self.runs for run in runs]
-        gaps = [gap for run in runs for gap in run.gaps_ms]
-        return {
-            f"tokens_per_second_{name}": round(self.rate, 2),
-            f"gap_ms_p50_{name}": round(percentile(gaps, 0.5), 3),
-            f"gap_ms_p95_{name}": round(percentile(gaps, 0.95), 3),
-            f"ttft_ms_p50_{name}": round(percentile([run.ttft_ms for run in runs], 0.5), 3),
-            f"total_ms_p95_{name}": round(percentile([run.total_ms for run in runs], 0.95), 3),
+        gaps, firsts = [gap for run in runs for gap in run.gaps_ms], [run.ttft_ms for run in runs]
+        shown = {
+            "gap_ms_p50": percentile(gaps, 0.5),
+            "gap_ms_p95": percentile(gaps, 0.95),
+            "ttft_ms_p50": percentile(firsts, 0.5),
+            "total_ms_p95": percentile([run.total_ms for run in runs], 0.95),
         }
+        found = {f"tokens_per_second_{name}": round(self.rate, 2)}
+        return found | {f"{key}_{name}": round(ms, 3) for key, ms in shown.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +103,9 @@ async def measure_crowd(
         prompts: Taken from every domain in turn (see `mix_domains`), again and again.
         ask: How each reply is sampled.
         at_once: Requests under way.
-        rounds: Maximum number of rounds.
+        rounds: At most.
         each: Requests a round, as a multiple of ``at_once``.
-        budget: Seconds after which no further round begins, once each way has gone first.
+        budget: Seconds of ``clock`` after which no round begins, once each way has gone first.
         clock: Seconds.
         tell: Given the rounds done and the rounds in all, before each one.
     """

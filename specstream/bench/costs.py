@@ -9,11 +9,13 @@ that costs ``v(M)`` plain rounds and an overhead of ``o`` (Leviathan et al. 2023
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from specstream.bench.figures import rounded
 from specstream.bench.records import Emission, Run
 
 __all__ = ["Ceiling", "Costs", "best_speedup", "ceiling_of", "costs_of", "expected_tokens"]
@@ -41,72 +43,61 @@ def best_speedup(
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Costs in units of one plain round. ``v``, ``o`` and ``plain_o`` are common to all domains.
+    """Costs in units of one plain round. ``v``, ``o`` and ``plain_o`` are common to all domains."""
 
-    Attributes:
-        plain_ms: Milliseconds of a plain round: the median time between plain tokens.
-        c: A drafted token, averaged over the proposers.
-        v: A target pass over M tokens, by M, for the widths that were observed.
-        o: The rest of a round that drafts: verification, commit, rollback, emission.
-        plain_o: The rest of a plain round.
-        first_ms: Extra time of a request's first drafting round, in which the draft reads the prompt.
-        rounds: Number of drafting rounds that were used.
-    """
-
-    plain_ms: float
-    c: float
-    v: dict[int, float]
-    o: float
-    plain_o: float
-    first_ms: float
-    rounds: int
+    plain_ms: float  # of a plain round: the median time between plain tokens
+    c: float  # a drafted token, averaged over the proposers
+    v: dict[int, float]  # a target pass over M tokens, by M, for the widths that were observed
+    o: float  # the rest of a round that drafts: verification, commit, rollback, emission
+    plain_o: float  # the rest of a plain round
+    first_ms: float  # what a request's first drafting round, which reads the prompt, takes longer
+    rounds: int  # drafting rounds that were used
 
     def v_at(self, width: int) -> float:
         """v(M), interpolated between observed widths and extrapolated by their average slope."""
         seen = sorted(self.v)
-        below = [m for m in seen if m <= width]
-        above = [m for m in seen if m > width]
-        if not below:
+        at = bisect_right(seen, width)
+        if at == 0 or len(seen) == 1:
             return self.v[seen[0]]
-        if above:
-            low, high = below[-1], above[0]
-            slope = (self.v[high] - self.v[low]) / (high - low)
-            return self.v[low] + slope * (width - low)
-        low, high = seen[0], seen[-1]
-        slope = max(0.0, (self.v[high] - self.v[low]) / (high - low)) if high > low else 0.0
-        return self.v[high] + slope * (width - high)
+        beyond = at == len(seen)
+        low, high = (seen[0], seen[-1]) if beyond else (seen[at - 1], seen[at])
+        slope = (self.v[high] - self.v[low]) / (high - low)
+        if beyond:
+            return self.v[high] + max(0.0, slope) * (width - high)
+        return self.v[low] + slope * (width - low)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data."""
         return {
-            "plain_round_ms": round(self.plain_ms, 4),
-            "c": round(self.c, 4),
-            "v": {str(width): round(cost, 4) for width, cost in sorted(self.v.items())},
-            "o": round(self.o, 4),
-            "plain_o": round(self.plain_o, 4),
+            "plain_round_ms": rounded(self.plain_ms),
+            "c": rounded(self.c),
+            "v": {str(width): rounded(cost) for width, cost in sorted(self.v.items())},
+            "o": rounded(self.o),
+            "plain_o": rounded(self.plain_o),
             "draft_prefill_ms": round(self.first_ms, 3),
             "rounds": self.rounds,
         }
 
 
-@dataclass(frozen=True, slots=True)
 class _Domain:
-    """The rounds of one domain. ``firsts`` are the first drafting rounds of their requests."""
+    """The rounds of one domain: plain ones, drafting ones, and the first drafting ones of requests."""
 
-    plain: list[_Round]
-    drafting: list[_Round]
-    firsts: list[_Round]
+    def __init__(self, plain: Sequence[Run], speculative: Sequence[Run]) -> None:
+        self.plain = [one for run in plain for one in _rounds(run)]
+        drafting = [[one for one in _rounds(run) if one[1].drafted] for run in speculative]
+        self.firsts = [one for of_run in drafting for one in of_run[:1]]
+        self.drafting = [one for of_run in drafting for one in of_run[1:]]
+        self.unit_ms = statistics.median(gap for gap, _ in self.plain) if self.plain else 0.0
 
     @property
-    def unit_ms(self) -> float:
-        return statistics.median(gap for gap, _ in self.plain)
+    def enough(self) -> bool:
+        """Whether medians over the rounds say something."""
+        return min(len(self.plain), len(self.drafting)) >= _FEW and self.unit_ms > 0
 
     @property
     def step_ms(self) -> float:
         """Milliseconds a drafted token: the median round of each length, weighted by frequency."""
-        by_length: dict[int, list[float]] = {}
-        for _, emission in self.drafting:
-            by_length.setdefault(emission.drafted, []).append(emission.draft_ms)
+        by_length = _grouped((emission.drafted, emission.draft_ms) for _, emission in self.drafting)
         spent = sum(statistics.median(times) * len(times) for times in by_length.values())
         return spent / sum(drafted * len(times) for drafted, times in by_length.items())
 
@@ -117,45 +108,30 @@ def costs_of(runs: Mapping[str, tuple[Sequence[Run], Sequence[Run]]]) -> dict[st
     Args:
         runs: By domain: runs without speculation, and runs of the same engine with speculation.
     """
-    domains = {name: _sort(*pair) for name, pair in runs.items()}
-    domains = {
-        name: d
-        for name, d in domains.items()
-        if min(len(d.plain), len(d.drafting)) >= _FEW and d.unit_ms > 0
-    }
-    widths: dict[int, list[float]] = {}
-    rests: list[float] = []
-    plain_rests: list[float] = []
-    for d in domains.values():
-        unit = d.unit_ms
-        for _, emission in (*d.plain, *d.drafting):
-            widths.setdefault(emission.drafted + 1, []).append(emission.verify_ms / unit)
-        rests += [(gap - e.draft_ms - e.verify_ms) / unit for gap, e in d.drafting]
-        plain_rests += [(gap - e.verify_ms) / unit for gap, e in d.plain]
+    all_domains = {name: _Domain(*pair) for name, pair in runs.items()}
+    domains = {name: domain for name, domain in all_domains.items() if domain.enough}
+    if not domains:
+        return {}
+    each = [(d.unit_ms, gap, e) for d in domains.values() for gap, e in (*d.plain, *d.drafting)]
+    widths = _grouped((e.drafted + 1, e.verify_ms / unit) for unit, _, e in each)
+    rests = _grouped(
+        (e.drafted > 0, (gap - e.verify_ms - (e.draft_ms if e.drafted else 0.0)) / unit)
+        for unit, gap, e in each
+    )
     v = {width: statistics.median(times) for width, times in widths.items() if len(times) >= _FEW}
+    o, plain_o = (max(0.0, statistics.median(rests[drafts])) for drafts in (True, False))
     found = {}
     for name, d in domains.items():
-        step = d.step_ms
+        step, unit = d.step_ms, d.unit_ms
         first = statistics.median(e.draft_ms - step * e.drafted for _, e in d.firsts)
-        o, plain_o = statistics.median(rests), statistics.median(plain_rests)
-        found[name] = Costs(
-            d.unit_ms,
-            step / d.unit_ms,
-            v,
-            max(0.0, o),
-            max(0.0, plain_o),
-            max(0.0, first),
-            len(d.drafting),
-        )
+        found[name] = Costs(unit, step / unit, v, o, plain_o, max(0.0, first), len(d.drafting))
     return found
 
 
-def _sort(plain: Sequence[Run], speculative: Sequence[Run]) -> _Domain:
-    found = _Domain([one for run in plain for one in _rounds(run)], [], [])
-    for run in speculative:
-        drafting = [(gap, emission) for gap, emission in _rounds(run) if emission.drafted]
-        found.firsts.extend(drafting[:1])
-        found.drafting.extend(drafting[1:])
+def _grouped(pairs: Iterable[tuple[int, float]]) -> dict[int, list[float]]:
+    found: dict[int, list[float]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
     return found
 
 
@@ -166,32 +142,23 @@ def _rounds(run: Run) -> Iterator[_Round]:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """What the formula says of one domain.
+    """What the formula says of one domain."""
 
-    Attributes:
-        acceptance: Probability that a drafted token is accepted if those before it were: alpha.
-        drafts: The best fixed number of drafts at these costs.
-        speedup: The speedup with that number of drafts.
-        as_run: Tokens committed, divided by the cost of their rounds by c, v and o.
-        measured: The measured ratio of decode speeds.
-    """
-
-    acceptance: float
-    drafts: int
-    speedup: float
-    as_run: float
-    measured: float | None
+    acceptance: float  # alpha: probability that a draft is accepted if those before it were
+    drafts: int  # the best fixed number of drafts at these costs
+    speedup: float  # with that number of drafts
+    as_run: float  # tokens committed, divided by the cost of their rounds by c, v and o
+    measured: float | None  # ratio of decode speeds
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data."""
-        tokens = expected_tokens(self.acceptance, self.drafts)
         return {
-            "alpha": round(self.acceptance, 4),
+            "alpha": rounded(self.acceptance),
             "best_drafts": self.drafts,
-            "best_tokens_a_round": round(tokens, 4),
-            "best_speedup": round(self.speedup, 4),
-            "as_run": round(self.as_run, 4),
-            "measured": None if self.measured is None else round(self.measured, 4),
+            "best_tokens_a_round": rounded(expected_tokens(self.acceptance, self.drafts)),
+            "best_speedup": rounded(self.speedup),
+            "as_run": rounded(self.as_run),
+            "measured": rounded(self.measured),
         }
 
 

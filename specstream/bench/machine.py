@@ -51,11 +51,8 @@ def choose_threads(cores: int, rate: Callable[[int], float]) -> int:
     """All cores, half of them, or one, whichever computes fastest; in doubt the most.
 
     On a busy machine, threads that wait for one whose core is taken are much slower than fewer threads,
-    and measurements vary too much to be of use.
-
-    Args:
-        cores: Available cores.
-        rate: Steps a second with a number of threads; called for each candidate in turn, several times.
+    and measurements vary too much to be of use. ``rate`` returns steps a second with a number of
+    threads; it is called for each candidate in turn, several times.
     """
     candidates = sorted({cores, max(1, cores // 2), 1}, reverse=True)
     rates = dict.fromkeys(candidates, 0.0)
@@ -180,10 +177,6 @@ def _gpu(device: Any) -> dict[str, Any] | None:
 
     if device.type != "cuda":
         return None
-    properties = torch.cuda.get_device_properties(device)
-    return {
-        "name": properties.name,
-        "memory_gib": round(properties.total_memory / 2**30, 1),
-        "capability": f"{properties.major}.{properties.minor}",
-        "cuda": torch.version.cuda,
-    }
+    found = torch.cuda.get_device_properties(device)
+    return {"name": found.name, "memory_gib": round(found.total_memory / 2**30, 1),
+            "capability": f"{found.major}.{found.minor}", "cuda": torch.version.cuda}  # fmt: skip

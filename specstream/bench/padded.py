@@ -94,46 +94,30 @@ def pad(model: LlamaForCausalLM, shape: Shape, *, seed: int = 0) -> LlamaForCaus
         made: Any = LlamaForCausalLM(config)
     made = made.to(model.dtype).to_empty(device="cpu")
     made.model.rotary_emb = type(made.model.rotary_emb)(config)
-    random = _RandomWeights(old.initializer_range, seed)
+    # One block of noise, repeated: drawing 8 billion numbers would take minutes.
+    noise = torch.randn(2**20 + 7, generator=torch.Generator().manual_seed(seed))
+    noise = (noise * old.initializer_range).to(model.dtype)
     ours = dict(model.named_parameters())
     for name, parameter in made.named_parameters():
-        _fill(name, parameter, ours.get(name), math.isqrt(widen), random)
+        _fill(name, parameter, ours.get(name), math.isqrt(widen), noise)
     made.generation_config = model.generation_config
     made.tie_weights()
     ready: LlamaForCausalLM = made.eval()
     return ready
 
 
-class _RandomWeights:
-    """Normal noise. One block a shape, copied: drawing 8 billion numbers would take minutes."""
-
-    def __init__(self, scale: float, seed: int) -> None:
-        self._scale = scale
-        self._generator = torch.Generator().manual_seed(seed)
-        self._block = torch.empty(0)
-
-    def fill(self, parameter: Tensor) -> None:
-        flat = parameter.view(-1)
-        if self._block.dtype != flat.dtype or not len(self._block):
-            noise = torch.randn(2**20 + 7, generator=self._generator) * self._scale
-            self._block = noise.to(flat.dtype)
-        for part in torch.split(flat, len(self._block)):
-            part.copy_(self._block[: len(part)])
-
-
 _OUTPUTS = ("o_proj.weight", "down_proj.weight", "embed_tokens.weight", "lm_head.weight")
 
 
-def _fill(
-    name: str, parameter: Tensor, ours: Tensor | None, root: int, random: _RandomWeights
-) -> None:
+def _fill(name: str, parameter: Tensor, ours: Tensor | None, root: int, noise: Tensor) -> None:
     """Ours in the corner; around it zeros where they keep the result exact, else noise."""
     if name.endswith("norm.weight"):
         parameter.fill_(1.0)
     elif name.endswith(_OUTPUTS):
         parameter.zero_()
     else:
-        random.fill(parameter)
+        for part in torch.split(parameter.view(-1), len(noise)):
+            part.copy_(noise[: len(part)])
     if ours is None:
         return
     if ours.dim() == 1:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specstream.engine.prompt import check_messages
-from specstream.errors import ConfigError, PromptError
+from specstream.errors import ConfigError, OutputError, PromptError
 from specstream.types import Message
 
 __all__ = [
@@ -29,6 +29,7 @@ MEAN_DOMAINS = ("chat", "tools", "math", "code")
 GRAMMAR_DOMAIN = "scene"
 """Shown apart: such scenes were written by a grammar, so they are predictable by construction."""
 _OTHER_NAMES = {"scenes": GRAMMAR_DOMAIN}
+_BUNDLED = "prompts.jsonl"
 _MOST_BYTES = 64 << 20
 _KEYS = {"id", "domain", "messages", "reference"}
 
@@ -73,6 +74,7 @@ def read_prompts(path: str | Path | None = None) -> PromptSet:
 
     Raises:
         ConfigError: the file can't be read, or a line isn't such a prompt (says which and why).
+        OutputError: the bundled file is not in this installation.
     """
     name, raw = _bytes_of(path)
     try:
@@ -103,7 +105,12 @@ def read_prompts(path: str | Path | None = None) -> PromptSet:
 def _bytes_of(path: str | Path | None) -> tuple[str, bytes]:
     """The file's name and what it holds."""
     if path is None:
-        return "bundled", resources.files("specstream.bench").joinpath("prompts.jsonl").read_bytes()
+        try:
+            return "bundled", resources.files("specstream.bench").joinpath(_BUNDLED).read_bytes()
+        except FileNotFoundError as error:
+            raise OutputError(
+                "the benchmark's prompts are missing; install specstream again"
+            ) from error
     try:
         with Path(path).open("rb") as opened:
             raw = opened.read(_MOST_BYTES + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any
 
@@ -12,50 +12,29 @@ __all__ = ["Emission", "Record", "Run"]
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """Tokens that came out together. Drafting figures are 0 where the arm doesn't report them.
+    """Tokens that came out together. Drafting figures are 0 where the arm doesn't report them."""
 
-    Attributes:
-        t_ms: Milliseconds since the request.
-        tokens: Tokens in this emission.
-        drafted: Tokens that were proposed in the round.
-        accepted: Drafted tokens among ``tokens``.
-        draft_ms: Time spent on drafting.
-        verify_ms: Time spent on the target's pass and on verification.
-    """
-
-    t_ms: float
+    t_ms: float  # since the request
     tokens: int
-    drafted: int = 0
-    accepted: int = 0
+    drafted: int = 0  # tokens that were proposed in the round
+    accepted: int = 0  # those of them among ``tokens``
     draft_ms: float = 0.0
-    verify_ms: float = 0.0
+    verify_ms: float = 0.0  # of the target's pass and the verification
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One reply.
+    """One reply."""
 
-    Attributes:
-        token_ids: The reply, its end-of-sequence token included.
-        emissions: In order; their tokens add up to ``token_ids``.
-        total_ms: From the request (text in) to the end.
-        finish: ``"stop"`` or ``"length"``.
-        tells: Whether the arm reports drafts and where its time went.
-        spent_ms: Milliseconds by part of the work.
-        predicted_speedup: Speedup over plain decoding that the arm itself predicted.
-        explanation: Why the arm drafted as it did.
-        proposer_rounds: Number of rounds by proposer.
-    """
-
-    token_ids: tuple[int, ...]
-    emissions: tuple[Emission, ...]
-    total_ms: float
-    finish: str
-    tells: bool = False
-    spent_ms: Mapping[str, float] = field(default_factory=dict)
-    predicted_speedup: float | None = None
-    explanation: str = ""
-    proposer_rounds: Mapping[str, int] = field(default_factory=dict)
+    token_ids: tuple[int, ...]  # its end-of-sequence token included
+    emissions: tuple[Emission, ...]  # in order; their tokens add up to ``token_ids``
+    total_ms: float  # from the request (text in) to the end
+    finish: str  # "stop" or "length"
+    tells: bool = False  # whether the arm reports drafts and where its time went
+    spent_ms: Mapping[str, float] = field(default_factory=dict)  # by part of the work
+    predicted_speedup: float | None = None  # over plain decoding, by the arm itself
+    explanation: str = ""  # why the arm drafted as it did
+    proposer_rounds: Mapping[str, int] = field(default_factory=dict)  # rounds by proposer
 
     @property
     def ttft_ms(self) -> float:
@@ -103,23 +82,16 @@ class Record:
     def to_dict(self) -> dict[str, Any]:
         """As JSON data: one line of ``runs.jsonl``."""
         run = self.run
-        return {
-            "domain": self.domain,
-            "prompt": self.prompt,
-            "arm": self.arm,
-            "setting": self.setting,
-            "repeat": self.repeat,
-            "place": self.place,
+        timed = [(e.t_ms, e.tokens, e.drafted, e.accepted, e.draft_ms, e.verify_ms)
+                 for e in run.emissions]  # fmt: skip
+        where = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "run"}
+        return where | {
             "token_ids": list(run.token_ids),
             "finish": run.finish,
             "ttft_ms": round(run.ttft_ms, 3),
             "total_ms": round(run.total_ms, 3),
-            "emissions": [
-                [round(e.t_ms, 3), e.tokens, e.drafted, e.accepted, round(e.draft_ms, 3),
-                 round(e.verify_ms, 3)]
-                for e in run.emissions
-            ],
+            "emissions": [[round(value, 3) for value in values] for values in timed],
             "spent_ms": {name: round(ms, 3) for name, ms in run.spent_ms.items()},
             "predicted_speedup": run.predicted_speedup,
             "proposer_rounds": dict(run.proposer_rounds),
-        }  # fmt: skip
+        }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
 from specstream.bench.arms.base import label
-from specstream.bench.figures import Figures, figures_of, geometric_mean, percentile
+from specstream.bench.figures import Figures, geometric_mean, percentile, rounded
 from specstream.bench.prompts import GRAMMAR_DOMAIN, MEAN_DOMAINS, known_first
 from specstream.bench.records import Record
 
@@ -48,7 +48,7 @@ class Results:
     @cached_property
     def figures(self) -> dict[tuple[str, str, str], Figures]:
         """By domain, arm and setting."""
-        return {key: figures_of(records) for key, records in self._groups.items()}
+        return {key: Figures(records) for key, records in self._groups.items()}
 
     @cached_property
     def domains(self) -> list[str]:
@@ -118,7 +118,7 @@ class Results:
         by_prompt: dict[str, list[Record]] = {}
         for record in self.runs(domain, arm, best[0]) if best else ():
             by_prompt.setdefault(record.prompt, []).append(record)
-        speeds = {p: figures_of(found).decode_tokens_per_second for p, found in by_prompt.items()}
+        speeds = {p: Figures(found).decode_tokens_per_second for p, found in by_prompt.items()}
         return {prompt: speed for prompt, speed in speeds.items() if speed > 0}
 
     def prompt_ratios(self, domain: str, arm: str, other: str) -> list[float]:
@@ -169,12 +169,9 @@ class Results:
         if not compared:
             return None
         identical = len(compared) - len(diverged)
-        return {
-            "prompts": len(compared),
-            "identical": identical,
-            "share": round(identical / len(compared), 4),
-            "first_divergence": diverged,
-        }
+        share = round(identical / len(compared), 4)
+        return {"prompts": len(compared), "identical": identical, "share": share,
+                "first_divergence": diverged}  # fmt: skip
 
     def summary(self) -> dict[str, float | None]:
         """Ratios of decode speeds; None where an arm is missing.
@@ -182,28 +179,27 @@ class Results:
         Geometric means over `mean_domains`, but for ``worst_domain_vs_own``: the lowest ratio of any
         domain. ``best_peer`` is the faster of assisted generation and prompt lookup in each domain.
         """
-        means = self.mean_domains
-        peers = {d: self.faster_peer(d) for d in means}
+        peers = {domain: self.faster_peer(domain) for domain in self.mean_domains}
+
+        def mean(ratio: Callable[[str, str, str], float | None]) -> float | None:
+            return geometric_mean(ratio(domain, "auto", "own") for domain in self.mean_domains)
+
         values = {
             "ar_vs_generate": self.mean_ratio("own", "generate"),
             "speculation_vs_own": self.mean_ratio("auto", "own"),
             "speculation_vs_assisted": self.mean_ratio("auto", "assisted"),
             "speculation_vs_best_peer": geometric_mean(
-                self.ratio(d, "auto", peer) for d, peer in peers.items() if peer
+                self.ratio(domain, "auto", peer) for domain, peer in peers.items() if peer
             ),
             "worst_domain_vs_own": min(self.ratios("auto", "own").values(), default=None),
             "speculation_vs_generate": self.mean_ratio("auto", "generate"),
             "speculation_vs_lookup": self.mean_ratio("auto", "lookup"),
             "speculation_vs_llama_cpp": self.mean_ratio("auto", "llama.cpp"),
             "ar_vs_llama_cpp": self.mean_ratio("own", "llama.cpp"),
-            "speculation_vs_own_end_to_end": geometric_mean(
-                self.end_to_end_ratio(d, "auto", "own") for d in means
-            ),
-            "speculation_vs_own_median_of_prompts": geometric_mean(
-                self.median_ratio(d, "auto", "own") for d in means
-            ),
+            "speculation_vs_own_end_to_end": mean(self.end_to_end_ratio),
+            "speculation_vs_own_median_of_prompts": mean(self.median_ratio),
         }
-        return _rounded(values)
+        return {name: rounded(value) for name, value in values.items()}
 
     def figures_by_domain(self) -> dict[str, Any]:
         """Every figure by domain and arm, as JSON data."""
@@ -236,7 +232,8 @@ class Results:
                     "decode_p90_of_prompts": percentile(by_prompt, 0.9),
                     "end_to_end": self.end_to_end_ratio(domain, arm, other),
                 }
-                found[domain][f"{arm} / {other}"] = _rounded(values)
+                row = {name: rounded(value) for name, value in values.items()}
+                found[domain][f"{arm} / {other}"] = row
         return found
 
 
@@ -251,7 +248,3 @@ def _first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
         if x != y:
             return index
     return None if len(a) == len(b) else min(len(a), len(b))
-
-
-def _rounded(values: dict[str, float | None]) -> dict[str, float | None]:
-    return {key: None if value is None else round(value, 4) for key, value in values.items()}

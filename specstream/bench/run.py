@@ -59,9 +59,7 @@ class Budget:
     """Seconds of wall time that may be used; None: no limit."""
 
     def __init__(self, seconds: float | None, clock: Callable[[], float]) -> None:
-        self._seconds = seconds
-        self._clock = clock
-        self._started = clock()
+        self._seconds, self._clock, self._started = seconds, clock, clock()
 
     @property
     def used(self) -> float:
@@ -80,19 +78,12 @@ class Budget:
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of the measurement.
+    """The result of the measurement."""
 
-    Attributes:
-        records: Of complete cells only: every arm that works is in each.
-        cells: Completed cells.
-        cut_short: Why not all cells were run; empty if they were.
-        broken: Peers that failed, by label, and the reason; their records are dropped.
-    """
-
-    records: list[Record] = field(default_factory=list)
-    cells: int = 0
-    cut_short: str = ""
-    broken: dict[str, str] = field(default_factory=dict)
+    records: list[Record] = field(default_factory=list)  # of cells that every working arm completed
+    cells: int = 0  # those
+    cut_short: str = ""  # why not all cells were run; empty if they were
+    broken: dict[str, str] = field(default_factory=dict)  # peers that failed, by label, and why
 
     def drop(self, arm: Arm, error: Exception) -> None:
         """Leave an arm out, with the records that it has."""
@@ -122,13 +113,15 @@ async def warm_up(
     domains = prompts.domains * 2 if thorough else prompts.domains[::2]
     firsts = [prompts.of(domain)[0] for domain in domains]
     if thorough:
-        firsts.insert(
-            0, max(prompts.prompts, key=lambda p: sum(len(m["content"]) for m in p.messages))
-        )
+        firsts = [max(prompts.prompts, key=_characters), *firsts]
     steps = [(prompt, arm) for prompt in firsts for arm in arms]
     for number, (prompt, arm) in enumerate(steps):
         tell(number, len(steps))
         await _run(arm, prompt, short, outcome)
+
+
+def _characters(prompt: Prompt) -> int:
+    return sum(len(message["content"]) for message in prompt.messages)
 
 
 async def run_cells(
@@ -152,6 +145,7 @@ async def run_cells(
     longest = 0.0
     for number, cell in enumerate(cells):
         tell(number, len(cells))
+        prompt = cell.prompt
         if cell.visit and not budget.allows(longest):
             outcome.cut_short = "the time budget was used up"
             continue  # not break: a domain's first cell may still follow
@@ -159,7 +153,6 @@ async def run_cells(
         # A seed makes our arms verify by exact match; without one, the usual rule applies.
         seed = None if ask.seed is None else ask.seed + _SEED_STEP * cell.repeat
         done: list[Record] = []
-        prompt = cell.prompt
         for place, arm in enumerate(turned(arms, cell.visit)):
             run = await _run(arm, prompt, replace(ask, seed=seed), outcome)
             if run is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 from specstream.bench.arms.base import MEANINGS, PEERS, label
@@ -61,15 +63,15 @@ def _figures(results: Results, arm: str) -> list[Figures | None]:
 
 
 def _speeds(results: Results, arm: str, setting: str) -> list[str]:
-    cells, speeds = [], {}
-    for domain in results.domains:
-        figures = results.figures.get((domain, arm, setting))
-        speed = figures.decode_tokens_per_second if figures else 0.0
+    cells, several = [], len(results.settings(arm)) > 1
+    found = [results.figures.get((domain, arm, setting)) for domain in results.domains]
+    speeds = [figures.decode_tokens_per_second if figures else 0.0 for figures in found]
+    for domain, speed in zip(results.domains, speeds, strict=True):
         best = results.best(domain, arm)
-        mark = "*" if best and best[0] == setting and len(results.settings(arm)) > 1 else " "
+        mark = "*" if several and best and best[0] == setting else " "
         cells.append(f"{speed:.1f}{mark}" if speed else "- ")
-        speeds[domain] = speed
-    mean = geometric_mean(speeds[domain] for domain in results.mean_domains)
+    of = dict(zip(results.domains, speeds, strict=True))
+    mean = geometric_mean(of[domain] for domain in results.mean_domains)
     return [*cells, f"{mean:.1f} " if mean else "- "]
 
 
@@ -111,14 +113,14 @@ def _drafting_rows(arm: str, found: Sequence[Figures | None]) -> list[list[str]]
     kinds = dict.fromkeys(kind for f in found if f for kind in f.proposer_rounds)
     if len(kinds) > 2:  # the first round has no proposer; besides it, more than one took turns
         for kind in kinds:
-
-            def share(f: Figures, kind: str = kind) -> str:
-                return _share(
-                    f.proposer_rounds.get(kind, 0) / max(1, sum(f.proposer_rounds.values()))
-                )
-
-            rows.append(row(f"rounds {_ROUNDS.get(kind, f'of {kind}')}", share))
+            cell = partial(_rounds_of, kind)
+            rows.append(row(f"rounds {_ROUNDS.get(kind, f'of {kind}')}", cell))
     return [*rows, row("tokens a target pass", lambda f: f"{f.mean_acceptance_length:.2f} ")]
+
+
+def _rounds_of(kind: str, figures: Figures) -> str:
+    rounds = figures.proposer_rounds
+    return _share(rounds.get(kind, 0) / max(1, sum(rounds.values())))
 
 
 def _latency_rows(results: Results) -> list[list[str]]:
@@ -170,16 +172,13 @@ def _share(value: float | None) -> str:
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of equal width; missing cells at the end of a row are empty."""
-    columns = len(rows[0])
-    full = [[*row, *[""] * (columns - len(row))] for row in rows]
-    widths = [max(len(row[i]) for row in full) for i in range(columns)]
-    return [
-        "  ".join(
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in full
-    ]
+    columns = [list(column) for column in zip_longest(*rows, fillvalue="")]
+    widths = [max(map(len, column)) for column in columns]
+    lines = []
+    for first, *cells in zip(*columns, strict=True):
+        padded = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *padded]).rstrip())
+    return lines
 
 
 def crowd_lines(found: Mapping[str, Any] | None) -> list[str]:

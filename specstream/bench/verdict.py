@@ -53,11 +53,10 @@ def verdict_of(
 
 
 def _headline(over_own: float, worst: float, results: Results) -> str:
+    text = "speculation made no difference here"
     if over_own >= WORTH:
         text = "speculation earned its keep"
-    elif over_own > LOSS:
-        text = "speculation made no difference here"
-    else:
+    elif over_own <= LOSS:
         text = "turn speculation off"
     domains = results.mean_domains
     prompts = sum(len(results.prompt_ratios(domain, "auto", "own")) for domain in domains)

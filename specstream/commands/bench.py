@@ -76,21 +76,13 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The options, checked.
-
-    Attributes:
-        config: The engine.
-        prompts: The chosen prompts.
-        ask: How each reply is sampled.
-        arms: Names, see `parse_arms`.
-        budget: Seconds after which no further cell begins.
-    """
+    """The options, checked."""
 
     config: EngineConfig
     prompts: PromptSet
-    ask: Ask
-    arms: list[str]
-    budget: float | None
+    ask: Ask  # how each reply is sampled
+    arms: list[str]  # names, see `parse_arms`
+    budget: float | None  # seconds after which no further cell begins
 
 
 def _plan(args: argparse.Namespace) -> Plan:

@@ -19,7 +19,6 @@ from specstream.config import (
     NgramProposerConfig,
 )
 from specstream.errors import ConfigError
-from specstream.types import Message
 
 if TYPE_CHECKING:
     from specstream.bench.exactness.pair import Finding
@@ -82,14 +81,15 @@ def _settled(config: EngineConfig, may_choose: bool) -> EngineConfig:
 def _findings(config: EngineConfig, args: argparse.Namespace) -> Iterator[Finding]:
     from specstream.bench.exactness.bits import check_bits
     from specstream.bench.exactness.coverage import check_parameters
-    from specstream.bench.exactness.greedy import compare_greedy, read_prompts
+    from specstream.bench.exactness.greedy import compare_greedy
     from specstream.bench.exactness.pair import Finding, check_rules, check_samples, end_ids_of
+    from specstream.bench.prompts import read_prompts
     from specstream.engine.build import build_engine
     from specstream.model.load import load_tokenizer
 
-    prompts = read_prompts()
+    prompts = read_prompts().prompts
     # Every 21st: three prompts, of three domains.
-    chosen: list[list[Message]] = [prompt["messages"] for prompt in prompts[::21]]
+    chosen = [list(prompt.messages) for prompt in prompts[::21]]
     note(f"loading {config.target}")
     # Samples are compared with the distribution of the request, without the model's own defaults.
     plain = {"mode": "default", "model_defaults": False}
@@ -99,7 +99,7 @@ def _findings(config: EngineConfig, args: argparse.Namespace) -> Iterator[Findin
     yield check_samples(core, chosen, args.runs)
     count = max(1, args.tokens // 40)
     step = max(1, len(prompts) // count)
-    texts = [(p["id"], p["messages"], p["reference"]) for p in prompts[::step][:count]]
+    texts = [(p.id, list(p.messages), p.reference) for p in prompts[::step][:count]]
     greedy = compare_greedy(core, texts, max_tokens=60)
     dtype = str(core.target.dtype).removeprefix("torch.")
     says = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -29,7 +28,7 @@ from specstream.model.vocabulary import check_rows, find_draft
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers import proposer_class
 
-__all__ = ["build_engine"]
+__all__ = ["build_engine", "end_ids"]
 
 _log = logging.getLogger("specstream.engine")
 
@@ -56,7 +55,7 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
         runner.compile(progress)
         runner.warm_up()
     # A token that the model has no row for is never drawn.
-    eos_ids = frozenset(i for i in _eos_ids(target.model, tokenizer) if i < target.vocab_size)
+    eos_ids = frozenset(i for i in end_ids(target.model, tokenizer) if i < target.vocab_size)
     proposer = _build_proposer(config, target, draft, eos_ids)
     return EngineCore(config, target, tokenizer, proposer, eos_ids)
 
@@ -118,51 +117,30 @@ def _build_proposer(
     draft: ModelRunner | None,
     eos_ids: frozenset[int],
 ) -> Proposer:
-    made: Proposer
-    match config.proposer:
-        case AutoProposerConfig() as wanted:
-            made = _build_auto(wanted, config, target, draft, eos_ids)
-        case DraftProposerConfig() as wanted:
-            made = _draft_proposer(wanted, draft, eos_ids, config)
-        case NgramProposerConfig() as wanted:
-            made = proposer_class("ngram")(wanted, target.device)
-        case _:
-            made = proposer_class("off")()
+    """The proposer that the config asks for; ``draft`` is there if it is the draft model's."""
+    wanted = config.proposer
+    if isinstance(wanted, NgramProposerConfig):
+        made: Proposer = proposer_class("ngram")(wanted, target.device)
+    elif isinstance(wanted, DraftProposerConfig):
+        made = proposer_class("draft")(wanted, draft, eos_ids, config.prefill_chunk)
+    elif isinstance(wanted, AutoProposerConfig):
+        from specstream.engine.calibration import calibrate
+        from specstream.speculation.policy import Policy
+
+        lookup = NgramProposerConfig(
+            num_tokens=wanted.max_tokens, max_ngram=wanted.max_ngram, min_ngram=wanted.min_ngram
+        )
+        candidates = [proposer_class("ngram")(lookup, target.device)]
+        if draft is not None:
+            drafting = DraftProposerConfig(window=wanted.window)
+            draft_class = proposer_class("draft")
+            candidates.append(draft_class(drafting, draft, eos_ids, config.prefill_chunk))
+        names = [candidate.candidate for candidate in candidates]
+        policy = Policy(names, calibrate(target, draft), max_tokens=wanted.max_tokens)
+        made = proposer_class("auto")(policy, candidates)
+    else:
+        made = proposer_class("off")()
     return made
-
-
-def _build_auto(
-    wanted: AutoProposerConfig,
-    config: EngineConfig,
-    target: ModelRunner,
-    draft: ModelRunner | None,
-    eos_ids: frozenset[int],
-) -> Proposer:
-    from specstream.engine.calibration import calibrate
-    from specstream.speculation.policy import Policy
-
-    lookup = NgramProposerConfig(
-        num_tokens=wanted.max_tokens, max_ngram=wanted.max_ngram, min_ngram=wanted.min_ngram
-    )
-    candidates = [proposer_class("ngram")(lookup, target.device)]
-    if draft is not None:
-        drafting = DraftProposerConfig(window=wanted.window)
-        candidates.append(_draft_proposer(drafting, draft, eos_ids, config))
-    costs = calibrate(target, draft)
-    policy = Policy([c.candidate for c in candidates], costs, max_tokens=wanted.max_tokens)
-    made: Proposer = proposer_class("auto")(policy, candidates)
-    return made
-
-
-def _draft_proposer(
-    wanted: DraftProposerConfig,
-    draft: ModelRunner | None,
-    eos_ids: frozenset[int],
-    config: EngineConfig,
-) -> Any:
-    if draft is None:
-        return None
-    return proposer_class("draft")(wanted, draft, eos_ids, config.prefill_chunk)
 
 
 def _default_threads() -> int:
@@ -174,12 +152,9 @@ def _default_threads() -> int:
     return min(torch.get_num_threads(), max(1, (os.cpu_count() or 1) - 1))
 
 
-def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """Every id that ends a turn: models often name more than one, in different places."""
     found: set[int] = set()
     for value in (model.generation_config.eos_token_id, tokenizer.eos_token_id):
-        if isinstance(value, int):
-            found.add(value)
-        elif value is not None:
-            found.update(int(i) for i in value)
-    return frozenset(found)
+        found.update([value] if isinstance(value, int) else value or ())
+    return frozenset(int(i) for i in found)

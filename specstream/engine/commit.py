@@ -107,7 +107,7 @@ def take_token(request: Request, token: int) -> str:
     """
     sequence, output = request.sequence, request.output
     params = sequence.params
-    sequence.append(token)
+    sequence.token_ids.append(token)
     ended = token in sequence.eos_ids
     searching = sequence.generated >= params.min_tokens
     text = output.add(token, shown=not ended, searching=searching)

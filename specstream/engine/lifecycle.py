@@ -131,10 +131,6 @@ class Lifecycle:
         for request in [*self.scheduler.running, *self.scheduler.waiting]:
             self._cancel(request)
 
-    def patience(self) -> float | None:
-        """After a step that advanced nobody: seconds until the next may; None: only after news."""
-        return self.scheduler.patience()
-
     def _cancel(self, request: Request) -> None:
         self.deliver(request, closing_chunk(request, "cancelled"), None)
 

@@ -19,17 +19,11 @@ _SHARE = 1.25  # of a usual round's time: what prompt tokens and proposals may a
 
 
 class Part(NamedTuple):
-    """One request's part of a target pass.
+    """One request's part of a target pass."""
 
-    Attributes:
-        request: An admitted request.
-        tokens: How many of its committed tokens are read.
-        proposal: What is verified behind them; None where the prompt is not read to its end.
-    """
-
-    request: Request
-    tokens: int
-    proposal: Proposal | None
+    request: Request  # admitted
+    tokens: int  # how many of its committed tokens are read
+    proposal: Proposal | None  # verified behind them; None where the prompt isn't read to its end
 
     @property
     def sequence(self) -> Sequence:
@@ -38,22 +32,15 @@ class Part(NamedTuple):
 
 
 class Pass:
-    """A target pass that is over.
-
-    Attributes:
-        parts: What was read, in the order of `plan_step`.
-        starts: The position of each part's first token.
-        logits: ``[K + 1, V]`` of each part.
-        states: ``[n, depths, hidden]`` of each part, where the proposer reads hidden states.
-        rounds: The parts that take a round; these come first.
-        sequences: The sequences of the rounds.
-        proposals: The proposals of the rounds.
-    """
+    """A target pass that is over. The parts that take a round come first, as in `plan_step`."""
 
     def __init__(
         self, parts: list[Part], starts: list[int], logits: list[Tensor], states: list[Tensor]
     ) -> None:
-        self.parts, self.starts, self.logits, self.states = parts, starts, logits, states
+        self.parts = parts
+        self.starts = starts  # the position of each part's first token
+        self.logits = logits  # [K + 1, V] of each part
+        self.states = states  # [n, depths, hidden] of each part, where the proposer reads them
         self.rounds = [part for part in parts if part.proposal is not None]
         self.sequences = [part.sequence for part in self.rounds]
         self.proposals = [part.proposal for part in parts if part.proposal is not None]

@@ -24,10 +24,8 @@ __all__ = ["Noise", "Sequence"]
 class Noise:
     """The random numbers of one request.
 
-    Attributes:
-        seed: Seeds both generators and keyed draws.
-        keyed: Draws are functions of seed and position, so that no draft can change the reply.
-        verifier: The verifier's generator, independent of the draft's.
+    ``keyed`` draws are functions of seed and position, so that no draft can change the reply. Else the
+    ``verifier`` and the draft draw from generators of their own.
     """
 
     def __init__(self, seed: int | None, device: torch.device, *, keyed: bool) -> None:
@@ -36,41 +34,26 @@ class Noise:
         self.verifier = torch.Generator(device).manual_seed(self.seed)
         # Two streams from one seed: an odd multiplier keeps them apart for every seed.
         draft = (self.seed * 0x9E3779B97F4A7C15 + 1) % 2**63
-        self._draft = torch.Generator(device).manual_seed(draft)
-
-    def draw(self, probs: Tensor, position: int) -> Tensor:
-        """The draft's draw ``[1]`` from ``probs [1, V]`` (see `SpecRequest.draw`)."""
-        if self.keyed:
-            return gumbel_max(probs, self.seed, position)
-        return draw(probs, self._draft)
+        self.draft = torch.Generator(device).manual_seed(draft)
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """Prompt and reply of one request as the models see them; to a proposer it is a `SpecRequest`.
-
-    Attributes:
-        held: The target's cache; None once the request has ended.
-        limit: Maximum length in tokens, prompt included.
-        processors: None where no logits processor is on.
-        phrase: Progress towards the first speakable phrase; None with any other objective.
-        speculates: False turns drafting off.
-        slot: Names the cache, also after it was given back.
-    """
+    """Prompt and reply of one request as the models see them; to a proposer it is a `SpecRequest`."""
 
     id: int
-    held: Slot | None
+    held: Slot | None  # the target's cache; None once the request has ended
     token_ids: list[int]
     params: SamplingParams
-    limit: int
+    limit: int  # maximum length in tokens, prompt included
     noise: Noise
     eos_ids: frozenset[int] = frozenset()
     reference_ids: list[int] = field(default_factory=list)
-    processors: LogitsPipeline | None = None
-    phrase: FirstPhrase | None = None
-    speculates: bool = True
+    processors: LogitsPipeline | None = None  # None where no logits processor is on
+    phrase: FirstPhrase | None = None  # None where the first phrase is not the objective
+    speculates: bool = True  # False turns drafting off
     prompt_length: int = field(init=False)
-    slot: int = field(init=False)
+    slot: int = field(init=False)  # names the cache, also after it was given back
 
     def __post_init__(self) -> None:
         assert self.held is not None
@@ -103,8 +86,10 @@ class Sequence:
         return self.phrase.left if self.phrase is not None else None
 
     def draw(self, probs: Tensor, position: int) -> Tensor:
-        """The draft's draw for an absolute position (see `SpecRequest`)."""
-        return self.noise.draw(probs, position)
+        """The draft's draw ``[1]`` from ``probs [1, V]`` (see `SpecRequest.draw`)."""
+        if self.noise.keyed:
+            return gumbel_max(probs, self.noise.seed, position)
+        return draw(probs, self.noise.draft)
 
     def process(self, logits: Tensor, drafted: abc.Sequence[int] | Tensor) -> Tensor:
         """Processed logits ``[V]`` after ``token_ids`` and ``drafted``; unprocessed where that fails."""
@@ -117,7 +102,3 @@ class Sequence:
         if self.processors is None:
             return Processed(logits)
         return self.processors.apply_rows(logits, self.token_ids, proposal.tokens, proposal.paths)
-
-    def append(self, token: int) -> None:
-        """Commit one token."""
-        self.token_ids.append(token)

@@ -157,7 +157,7 @@ class EngineWorker:
             with torch.inference_mode():
                 while self._read_mail(core, wait=not progressing, patience=patience):
                     progressing = core.step()
-                    patience = None if progressing else core.patience()
+                    patience = None if progressing else core.scheduler.patience()
         except BaseException:
             _log.exception("the engine thread ends")
         finally:

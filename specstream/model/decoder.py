@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -21,31 +21,18 @@ from specstream.model.attention.base import AttentionBackend, AttentionPlan, Bat
 from specstream.model.attention.contiguous import ContiguousAttention
 from specstream.model.attention.pooled import PooledAttention
 from specstream.model.kv.base import RowCache
-from specstream.model.norms import Norm, rms_norm
-from specstream.model.products import Product, can_pack, product
+from specstream.model.layers import layer_of, select
+from specstream.model.norms import rms_norm
+from specstream.model.products import can_pack, product
 from specstream.model.transfer import to_device
 from specstream.model.tree import Tree, positions_of
-from specstream.model.weights import DecoderWeights, LayerWeights, RotaryTable
+from specstream.model.weights import DecoderWeights, RotaryTable
 
 __all__ = ["Decoder"]
 
 _log = logging.getLogger("specstream.model")
 
 _PACKED_BYTES = 2 * 2**30  # a larger model's matrices are not kept twice
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """One decoder layer's weights, products of one input joined."""
-
-    norm: Norm
-    qkv: Product
-    query_norm: Norm | None
-    key_norm: Norm | None
-    out: Product
-    mlp_norm: Norm
-    gate_up: Product
-    down: Product
 
 
 class Decoder:
@@ -69,10 +56,10 @@ class Decoder:
             attention = PooledAttention(weights) if on_gpu else ContiguousAttention(weights)
         self.attention = attention
         self.packed = packed = _packs(weights)
-        self._parts = weights.heads, 2 * weights.kv_heads
         self._head = product(weights.head, packed=packed)
         self._norm = rms_norm(weights.norm, weights.eps)
-        self._layers = tuple(_layer(layer, weights.eps, packed) for layer in weights.layers)
+        norms, products = partial(rms_norm, eps=weights.eps), partial(product, packed=packed)
+        self._layers = [layer_of(weights, one, norms, products) for one in weights.layers]
 
     @classmethod
     def of(cls, model: PreTrainedModel, *, reproducible: bool = False) -> Decoder | None:
@@ -147,41 +134,22 @@ class Decoder:
             narrow: Return the kept tokens' states only.
             taps: See `__call__`.
         """
-        w, taps, depth = self.weights, taps or {}, len(self._layers)
+        taps, depth = taps or {}, len(self._layers)
         last = depth - 1 if narrow and depth not in taps else None
-        x = F.embedding(tokens, w.embedding)
+        x = F.embedding(tokens, self.weights.embedding)
         for index, layer in enumerate(self._layers):
             if index in taps:
                 taps[index].append(x.clone())
-            joint = self._rotated(layer, layer.qkv(layer.norm(x)), cos, sin)
-            queries, kv = joint.split_with_sizes(self._parts, 1)
-            if index == last:
-                rows = plan.narrow()
-                x, queries = _select(x, rows), _select(queries, rows)
-            x += layer.out(plan.forward(index, queries, kv))
-            gate, up = layer.gate_up(layer.mlp_norm(x)).chunk(2, -1)
-            x += layer.down(w.activation(gate).mul_(up))
+            x = layer(x, cos, sin, plan, index, plan.narrow() if index == last else None)
         if depth in taps:
             taps[depth].append(x)
             if narrow:
-                x = _select(x, plan.narrow())
+                x = select(x, plan.narrow())
         return self._norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[n, V]`` of hidden states ``[n, hidden]``."""
         return self._head(hidden)
-
-    def _rotated(self, layer: _Layer, joint: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Queries and keys rotated in place: ``[N, heads + 2 * kv_heads, head_dim]``."""
-        w = self.weights
-        joint = joint.view(-1, w.heads + 2 * w.kv_heads, w.head_dim)
-        turned = joint[:, : w.heads + w.kv_heads]
-        if layer.query_norm is not None and layer.key_norm is not None:
-            turned[:, : w.heads] = layer.query_norm(turned[:, : w.heads])
-            turned[:, w.heads :] = layer.key_norm(turned[:, w.heads :])
-        swapped = turned.roll(w.head_dim // 2, -1)
-        turned.mul_(cos).addcmul_(swapped, sin)
-        return joint
 
     def _rope(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines of every token's position, ``[N, 1, head_dim]`` each."""
@@ -201,10 +169,6 @@ class Decoder:
         return cos.index_select(0, rows).unsqueeze(1), sin.index_select(0, rows).unsqueeze(1)
 
 
-def _select(x: Tensor, rows: slice | Tensor) -> Tensor:
-    return x.index_select(0, rows) if isinstance(rows, Tensor) else x[rows]
-
-
 def _joined(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -212,20 +176,6 @@ def _joined(parts: list[Tensor]) -> Tensor:
 def _packs(weights: DecoderWeights) -> bool:
     """Whether a second copy of the matrices is kept in the layout of this CPU's kernels."""
     return weights.nbytes <= _PACKED_BYTES and can_pack(weights.dtype, weights.device)
-
-
-def _layer(weights: LayerWeights, eps: float, packed: bool) -> _Layer:
-    query, key = weights.query_norm, weights.key_norm
-    return _Layer(
-        norm=rms_norm(weights.norm, eps),
-        qkv=product(weights.qkv, weights.qkv_bias, packed=packed),
-        query_norm=None if query is None else rms_norm(query, eps),
-        key_norm=None if key is None else rms_norm(key, eps),
-        out=product(weights.out, weights.out_bias, packed=packed),
-        mlp_norm=rms_norm(weights.mlp_norm, eps),
-        gate_up=product(weights.gate_up, packed=packed),
-        down=product(weights.down, packed=packed),
-    )
 
 
 @torch.inference_mode()

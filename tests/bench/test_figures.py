@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from specstream.bench.figures import figures_of, geometric_mean, percentile
+from specstream.bench.figures import Figures, geometric_mean, percentile
 from specstream.bench.records import Emission, Run
 from tests.bench.made import made_record, made_run, peer_run, plain_run
 
@@ -18,7 +18,7 @@ def test_the_decode_phase_begins_after_the_first_emission() -> None:
 
 def test_speeds_are_sums_over_sums() -> None:
     runs = [plain_run(100, 5.0), plain_run(10, 20.0)]  # 500 ms and 200 ms of decoding
-    figures = figures_of([made_record("own", run, prompt=str(i)) for i, run in enumerate(runs)])
+    figures = Figures([made_record("own", run, prompt=str(i)) for i, run in enumerate(runs)])
     assert figures.decode_tokens_per_second == pytest.approx(110 / 0.7)
     assert figures.tokens_per_second == pytest.approx(112 / 0.722)  # 10 + 1 ms more, each
     assert (figures.prompts, figures.runs, figures.tokens) == (2, 2, 112)
@@ -33,14 +33,14 @@ def test_what_was_expected_is_a_ratio_of_sums_too() -> None:
             plain_run(0, 5.0), predicted_speedup=9.0
         ),  # no decode phase: nothing to be compared
     ]
-    assert figures_of([made_record("auto", run) for run in runs]).predicted_speedup == 2.0
-    assert figures_of([made_record("auto", runs[2])]).predicted_speedup is None
-    assert figures_of([made_record("own", plain_run(9, 5.0))]).predicted_speedup is None
+    assert Figures([made_record("auto", run) for run in runs]).predicted_speedup == 2.0
+    assert Figures([made_record("auto", runs[2])]).predicted_speedup is None
+    assert Figures([made_record("own", plain_run(9, 5.0))]).predicted_speedup is None
 
 
 def test_acceptance_is_counted_from_the_rounds() -> None:
     run = made_run([(10, 4, 4), (10, 1, 4), (10, 0, 4), (10, 2, 2)])
-    figures = figures_of([made_record("auto", run)])
+    figures = Figures([made_record("auto", run)])
     assert (figures.drafted, figures.accepted, figures.rejected) == (14, 7, 7)
     assert figures.acceptance_rate == 0.5
     assert figures.rounds == 5
@@ -51,18 +51,18 @@ def test_acceptance_is_counted_from_the_rounds() -> None:
 
 
 def test_a_peer_tells_no_drafts() -> None:
-    figures = figures_of([made_record("assisted", peer_run(5, 4.0))])
+    figures = Figures([made_record("assisted", peer_run(5, 4.0))])
     assert (figures.drafted, figures.rejected, figures.acceptance_rate) == (None, None, None)
     assert figures.spent == {}
 
 
 def test_the_time_split_is_in_shares_of_the_whole() -> None:
     run = Run((1,), (Emission(1, 1),), 4, "stop", True, {"verify": 3.0, "draft": 1.0})
-    assert figures_of([made_record("auto", run)]).spent == {"verify": 0.75, "draft": 0.25}
+    assert Figures([made_record("auto", run)]).spent == {"verify": 0.75, "draft": 0.25}
 
 
 def test_a_reply_without_a_decode_phase_has_no_speed() -> None:
-    figures = figures_of([made_record("own", plain_run(0, 5.0))])
+    figures = Figures([made_record("own", plain_run(0, 5.0))])
     assert figures.decode_tokens_per_second == 0
     assert figures.to_dict()["ms"]["gap"] == {"p50": None, "p95": None}
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specstream.bench.prompts import choose, read_prompts
-from specstream.errors import ConfigError
+from specstream.errors import ConfigError, OutputError
 
 GOOD = {"id": "a", "domain": "chat", "messages": [{"role": "user", "content": "Hello."}]}
 
@@ -24,6 +24,13 @@ def test_the_bundled_prompts_are_balanced_over_the_five_domains() -> None:
     assert prompts.domains == ["chat", "tools", "math", "code", "scene"]
     assert set(Counter(prompt.domain for prompt in prompts.prompts).values()) == {12}
     assert len(prompts.sha256) == 64
+    assert all(message["content"] for prompt in prompts.prompts for message in prompt.messages)
+
+
+def test_missing_bundled_prompts_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specstream.bench.prompts._BUNDLED", "no-such-file.jsonl")
+    with pytest.raises(OutputError, match="missing"):
+        read_prompts()
 
 
 def test_a_file_of_ones_own_is_read(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_a_parked_reply_does_not_keep_memory_from_others_for_ever() -> None:
     _, waiting = ask(core, "zq", LONG)
     run_until_idle(core)
     assert not waiting.items
-    patience = core.patience()
+    patience = core.scheduler.patience()
     assert patience is not None and patience > 0
     clock.seconds += patience
     run_until_idle(core)

@@ -39,7 +39,7 @@ def test_twenty_replies_that_nobody_reads_do_not_starve_the_next() -> None:
     _, served = ask(core, "abab", SamplingParams(max_tokens=9))
     run_until_idle(core)
     assert not served.items
-    assert core.patience() == pytest.approx(27.0)
+    assert core.scheduler.patience() == pytest.approx(27.0)
     clock.seconds += 27.0
     run_until_idle(core)
     assert served.token_ids == plain_greedy("abab", 9, eos=None)

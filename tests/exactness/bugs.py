@@ -203,16 +203,16 @@ def _unwarped(part: str) -> Callable[..., list[Verdict]]:
         proposal, target = case.proposal, probabilities(case.logits, case.params)
         raw = probabilities(case.logits, SamplingParams(case.params.temperature))
         q = target[:0] if proposal.probs is None else proposal.probs
-        law_of = block_rule if rule == "block" else ratio_rule
-        honest, wrong = law_of(proposal.tokens, q, target), law_of(proposal.tokens, q, raw)
+        apply = block_rule if rule == "block" else ratio_rule
+        honest, wrong = apply(proposal.tokens, q, target), apply(proposal.tokens, q, raw)
         last = torch.arange(proposal.length + 1) == proposal.length
         take = last if part == "bonus" else ~last
-        law = Acceptance.of(
+        found = Acceptance.of(
             honest.accepted, torch.where(take.unsqueeze(-1), wrong.following, honest.following)
         )
         noise = torch.rand(2, generator=case.generator, dtype=torch.float64)
-        accepted = int(draw_at(law.accepted.unsqueeze(0), noise[:1]))
-        token = int(draw_at(law.following[accepted : accepted + 1], noise[1:]))
+        accepted = int(draw_at(found.accepted.unsqueeze(0), noise[:1]))
+        token = int(draw_at(found.following[accepted : accepted + 1], noise[1:]))
         emitted = (*proposal.tokens[:accepted].tolist(), token)
         return Verdict(accepted, token, tuple(range(accepted)), emitted)
 

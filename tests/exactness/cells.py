@@ -174,18 +174,18 @@ class Cell:
             max_running=int(self.batch),
         )
 
-    def law(self) -> Mapping[tuple[int, ...], float]:
-        """The exact law of the first ``LENGTH`` tokens, by the independent reference."""
+    def exact(self) -> Mapping[tuple[int, ...], float]:
+        """The exact distribution of the first ``LENGTH`` tokens, by the independent reference."""
         runner: Any = self.runner()
         prompt = Letters().encode(PROMPT)
         return exact_joint(runner.logits_after, self.params, prompt, LENGTH, _ENDS)
 
 
 def run_cell(cell: Cell, n: int, *, proposer: Proposer | None = None, first_seed: int = 0) -> GTest:
-    """Run the engine ``n`` times and compare with the exact law."""
+    """Run the engine ``n`` times and compare with the exact distribution."""
     core = cell.core(proposer)
     seen = sample(core, PROMPT, cell.params, n, length=LENGTH, first_seed=first_seed)
-    return g_test(seen, cell.law())
+    return g_test(seen, cell.exact())
 
 
 def every_cell() -> Iterator[Cell]:

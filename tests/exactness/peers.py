@@ -27,7 +27,7 @@ __all__ = ["run_peers"]
 
 VOCAB, LENGTH, PROMPT = 5, 4, [1, 2, 3, 1, 2]
 NO_END: frozenset[int] = frozenset()
-# (name, our parameters for the exact law, theirs)
+# (name, our parameters for the exact distribution, theirs)
 _WARPERS: tuple[tuple[str, SamplingParams, dict[str, Any]], ...] = (
     ("T 1", SamplingParams(1.0), {}),
     ("top-p", SamplingParams(1.2, top_p=0.8), {"temperature": 1.2, "top_p": 0.8}),
@@ -80,7 +80,7 @@ def _samples(n: int) -> Iterator[tuple[str, GTest]]:
     prompt = torch.tensor([PROMPT])
     runner = TinyRunner(VOCAB, 0)
     for label, params, theirs in _WARPERS:
-        law = exact_joint(runner.logits_after, params, PROMPT, LENGTH, NO_END)
+        exact = exact_joint(runner.logits_after, params, PROMPT, LENGTH, NO_END)
         for name, options in ways.items():
             torch.manual_seed(0)
             at_once = 1 if options else 100
@@ -91,7 +91,7 @@ def _samples(n: int) -> Iterator[tuple[str, GTest]]:
                     **theirs, **options,
                 )  # fmt: skip
                 seen.update(tuple(row[len(PROMPT) :][:LENGTH]) for row in out.tolist())
-            yield f"{name}, {label}", g_test(seen, law)
+            yield f"{name}, {label}", g_test(seen, exact)
 
 
 def _single_position(n: int) -> Iterator[tuple[str, GTest]]:
@@ -104,7 +104,7 @@ def _single_position(n: int) -> Iterator[tuple[str, GTest]]:
     q = torch.tensor([0.50, 0.20, 0.15, 0.10, 0.05])
     rule: Callable[..., Any] = generation_utils._speculative_sampling
     rows, draft = p.log().expand(1, 2, -1), q.log().view(1, 1, -1)
-    law: dict[tuple[int, ...], float] = {
+    exact: dict[tuple[int, ...], float] = {
         (i,): float(value) for i, value in enumerate(p.double() / p.double().sum())
     }
     ways: dict[str, Callable[[], Tensor]] = {
@@ -118,7 +118,7 @@ def _single_position(n: int) -> Iterator[tuple[str, GTest]]:
             ids = torch.cat([torch.zeros(1, 1, dtype=torch.long), propose()], 1)
             valid, _count = rule(ids, draft, 1, rows)
             seen[(int(valid[0, 0]),)] += 1
-        yield f"_speculative_sampling, {name}", g_test(seen, law)
+        yield f"_speculative_sampling, {name}", g_test(seen, exact)
 
 
 def _stop_strings() -> dict[str, Any]:

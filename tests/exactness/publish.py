@@ -18,6 +18,7 @@ import transformers
 
 from specstream import __version__
 from specstream.bench.exactness import greedy, gtest
+from specstream.bench.prompts import read_prompts
 from specstream.config import EngineConfig
 from specstream.engine.build import build_engine
 from tests.exactness import bugs, cells, cost, peers, scale
@@ -66,7 +67,7 @@ def teeth(n: int) -> Iterator[dict[str, Any]]:
 
 def greedy_text(n: int) -> Iterator[dict[str, Any]]:
     """The bundled pair on every prompt, in both dtypes; replies are kept going."""
-    prompts = [(p["id"], p["messages"], p["reference"]) for p in greedy.read_prompts()]
+    prompts = [(p.id, list(p.messages), p.reference) for p in read_prompts().prompts]
     for dtype in DTYPES:
         core = build_engine(EngineConfig(dtype=dtype))  # type: ignore[arg-type]
         report = greedy.compare_greedy(core, prompts, max_tokens=180, min_tokens=180)
@@ -85,7 +86,7 @@ def bits(n: int) -> Iterator[dict[str, Any]]:
 
 def mode_cost(n: int) -> Iterator[dict[str, Any]]:
     """Tokens a second in either mode, bundled pair, one thread."""
-    prompts = [prompt["messages"] for prompt in greedy.read_prompts()[::13]]
+    prompts = [list(prompt.messages) for prompt in read_prompts().prompts[::13]]
     for dtype in DTYPES:
         yield cost.measure_cost(dtype, prompts, repeats=5)
 

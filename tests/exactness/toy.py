@@ -141,7 +141,7 @@ class TableRunner(ModelRunner):
         return list(torch.split(self.table[befores, lasts], counts))
 
     def logits_after(self, ids: Sequence[int]) -> Row:
-        """The row after some tokens, for the exact law."""
+        """The row after some tokens, for the exact distribution."""
         before = ids[-2] if len(ids) > 1 else ids[-1]
         row: Row = self.table[before, ids[-1]].double().numpy()
         return row
@@ -196,14 +196,14 @@ def noisy_copy(model: LlamaForCausalLM, noise: float, seed: int) -> LlamaForCaus
 
 
 class TinyRunner(ModelRunner):
-    """A real transformer of one layer, small enough for its exact law to be computed."""
+    """A real transformer of one layer, small enough for its exact distribution to be computed."""
 
     def __init__(self, vocab_size: int, seed: int) -> None:
         super().__init__(tiny_llama(vocab_size, seed))
 
     @torch.inference_mode()
     def logits_after(self, ids: Sequence[int]) -> Row:
-        """The row after some tokens, for the exact law: one plain pass, no cache."""
+        """The row after some tokens, for the exact distribution: one plain pass, no cache."""
         logits = self.model(input_ids=torch.tensor([list(ids)])).logits[0, -1]
         return np.asarray(logits.double().numpy(), dtype=np.float64)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from specstream.model.attention.contiguous import _Heads
+from specstream.model.attention.heads import Heads
 from specstream.model.decoder import Decoder
 from specstream.model.runner import ForwardInput, ModelRunner
 from tests.model.families import FAMILY, build, text, whole
@@ -82,7 +82,7 @@ def test_an_interrupted_pass_counts_for_nothing(monkeypatch: pytest.MonkeyPatch)
     def explode(*args: object) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(_Heads, "attend_few", explode)
+    monkeypatch.setattr(Heads, "attend_few", explode)
     with pytest.raises(RuntimeError, match="out of memory"):
         runner.forward([ForwardInput(text(4), cache)])
     assert cache.length == 6

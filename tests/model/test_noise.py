@@ -20,12 +20,12 @@ SEEDS = [0, 1, 2**31, 2**63 - 1]
 P = torch.tensor([0.4, 0.0, 0.25, 0.2, 0.1, 0.05])
 
 
-def fits(tokens: Tensor, law: Tensor) -> float:
-    """p-value of a G-test of ``tokens`` against ``law``."""
-    seen = torch.bincount(tokens, minlength=law.shape[0]).double()
-    there = law > 0
+def fits(tokens: Tensor, wanted: Tensor) -> float:
+    """p-value of a G-test of ``tokens`` against ``wanted``."""
+    seen = torch.bincount(tokens, minlength=wanted.shape[0]).double()
+    there = wanted > 0
     assert seen[~there].sum() == 0
-    expected = law[there].double() / law.sum() * seen.sum()
+    expected = wanted[there].double() / wanted.sum() * seen.sum()
     seen = seen[there]
     kept = seen > 0
     return survival(
@@ -34,11 +34,11 @@ def fits(tokens: Tensor, law: Tensor) -> float:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_positions_of_one_seed_have_the_rule(seed: int) -> None:
+def test_positions_of_one_seed_have_the_distribution(seed: int) -> None:
     assert fits(gumbel_max(P.expand(N, -1), seed, seed % 2**40), P) > 1e-4
 
 
-def test_seeds_at_one_position_have_the_rule() -> None:
+def test_seeds_at_one_position_have_the_distribution() -> None:
     """Consecutive seeds, as people choose them."""
     tokens = torch.cat([gumbel_max(P.expand(500, -1), seed, 17) for seed in range(2000)])
     assert fits(tokens, P) > 1e-4

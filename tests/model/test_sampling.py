@@ -184,7 +184,7 @@ def test_one_row_is_drawn_as_several_are() -> None:
         assert draw_one(row, level.item()) == token
 
 
-def test_a_row_that_is_no_law_has_no_token() -> None:
+def test_a_row_that_is_no_distribution_has_no_token() -> None:
     for row in ([0.0, 0.0], [torch.nan, 1.0], [torch.inf, 1.0]):
         assert draw_one(torch.tensor(row), 0.5) is None
         for rows in (torch.tensor([row]), torch.tensor([row, row])):

@@ -1,4 +1,4 @@
-"""Every rule gives back the target's law to the last digit, summed over all that a draft can propose.
+"""Every rule gives back the target's distribution to the last digit, summed over all proposals.
 
 The oracle is the definition: the joint of K + 1 tokens under the target alone. 25 pairs of kinds of
 (p, q) times 12 random tables a size: >= 300 problems for every rule and size, in float64.
@@ -37,7 +37,7 @@ def problems(vocab_size: int, k: int, count: int = COUNT) -> Iterator[tuple[Tabl
         target = random_table(p_kind, vocab_size, k, count, generator)
         yield target, random_table(q_kind, vocab_size, k, count, generator)
     yield target, target
-    # Equal but for rounding: the residual is a handful of 1e-17s, and must not become a law.
+    # Equal but for rounding: the residual is a handful of 1e-17s, and must not become a distribution.
     yield target, [(level * (1 + 1e-15 * torch.rand_like(level))) for level in target]
 
 
@@ -69,13 +69,13 @@ def test_block_never_accepts_fewer_than_ratio_and_sometimes_more() -> None:
 def test_ratio_accepts_one_minus_the_total_variation() -> None:
     for target, draft in problems(5, 1):
         overlap = torch.minimum(target[0], draft[0]).sum((-1, -2))
-        for law in (ratio_rule, block_rule):
-            accepted = enumerate_rule(law, target, draft, chain(1)).accepted
+        for apply in (ratio_rule, block_rule):
+            accepted = enumerate_rule(apply, target, draft, chain(1)).accepted
             assert torch.allclose(accepted, overlap, atol=1e-12)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_ragged_batch_equals_the_single_laws(rule: str) -> None:
+def test_a_ragged_batch_equals_the_single_ones(rule: str) -> None:
     generator = torch.Generator().manual_seed(0)
     vocab_size, k, count = 5, 4, 40
     lengths = torch.arange(count) % (k + 1)
@@ -87,8 +87,8 @@ def test_a_ragged_batch_equals_the_single_laws(rule: str) -> None:
     draft, target = rows(k), rows(k + 1)
     tokens = torch.randint(vocab_size, (count, k), generator=generator)
     arguments = (tokens, target) if rule == "deterministic" else (tokens, draft, target)
-    law_of = {"ratio": ratio_rule, "block": block_rule, "deterministic": deterministic_rule}[rule]
-    padded = law_of(*arguments, lengths)  # type: ignore[operator]
+    apply = {"ratio": ratio_rule, "block": block_rule, "deterministic": deterministic_rule}[rule]
+    padded = apply(*arguments, lengths)  # type: ignore[operator]
     for i, n in enumerate(lengths.tolist()):
         single = RULES[rule](tokens[i, :n], draft[i, :n], target[i, : n + 1])
         assert torch.allclose(padded.accepted[i, : n + 1], single.accepted, atol=1e-15)
@@ -97,7 +97,7 @@ def test_a_ragged_batch_equals_the_single_laws(rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_in_float32_the_law_is_off_by_rounding_only(rule: str) -> None:
+def test_in_float32_the_distribution_is_off_by_rounding_only(rule: str) -> None:
     """The engine judges in float32; what that costs is far below what any sample could show."""
     for target, draft in problems(4, 2, count=4):
         low = [[level.float() for level in table] for table in (target, draft)]

@@ -1,6 +1,6 @@
 """Sequential verification is the rule: the same borders between counts and tokens, to nine digits.
 
-`test_rules` shows that the laws are exact; here each is compared with sequential verification, whose
+`test_rules` shows that the rules are exact; here each is compared with sequential verification, whose
 outcome is a step function of its two uniforms. The steps must be at the cumulative probabilities.
 """
 
@@ -49,13 +49,13 @@ def chains(k: int) -> Iterator[Chain]:
 def walked(rule: str, chain: Chain, first: float, second: float = 0.5) -> tuple[int, int]:
     tokens, draft, target = chain
     probs = None if rule == "deterministic" else draft
-    law: Rule = "ratio" if rule == "ratio" else "block"
-    outcome = verify_sequentially(tokens, target, probs, law, (first, second))
+    kind: Rule = "ratio" if rule == "ratio" else "block"
+    outcome = verify_sequentially(tokens, target, probs, kind, (first, second))
     assert outcome is not None
     return outcome
 
 
-def law_of(rule: str, chain: Chain) -> Acceptance:
+def acceptance_of(rule: str, chain: Chain) -> Acceptance:
     tokens, draft, target = chain
     return LAWS[rule](torch.tensor(tokens), draft, target)
 
@@ -70,7 +70,7 @@ def borders(weights: Tensor) -> list[float]:
 def test_the_accepted_count_has_the_distribution_of_the_rule(rule: str, k: int) -> None:
     between = 0
     for chain in chains(k):
-        for n, border in enumerate(borders(law_of(rule, chain).accepted)):
+        for n, border in enumerate(borders(acceptance_of(rule, chain).accepted)):
             if border > EPSILON:
                 assert walked(rule, chain, border - EPSILON)[0] <= n
             if border < 1 - EPSILON:
@@ -84,13 +84,13 @@ def test_the_accepted_count_has_the_distribution_of_the_rule(rule: str, k: int) 
 def test_the_following_token_has_the_distribution_of_the_rule(rule: str, k: int) -> None:
     seen = set()
     for chain in chains(k):
-        law = law_of(rule, chain)
-        shares = law.accepted.tolist()
-        for n, border in enumerate([*borders(law.accepted), 1.0]):
+        found = acceptance_of(rule, chain)
+        shares = found.accepted.tolist()
+        for n, border in enumerate([*borders(found.accepted), 1.0]):
             if shares[n] < 4 * EPSILON:
                 continue
             first = border - shares[n] / 2
-            row = law.following[n]
+            row = found.following[n]
             low = 0.0
             for token, high in enumerate([*borders(row), 1.0]):
                 if high - low > 4 * EPSILON:

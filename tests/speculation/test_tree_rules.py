@@ -74,7 +74,9 @@ def test_a_chain_is_a_tree() -> None:
         (tree_rule(tokens, [-1, 0, 1], target), deterministic_rule(tokens, target)),
     ):
         assert torch.allclose(ours.accepted, theirs.accepted, atol=1e-15)
-        normal = [law.following / law.following.sum(-1, keepdim=True) for law in (ours, theirs)]
+        normal = [
+            found.following / found.following.sum(-1, keepdim=True) for found in (ours, theirs)
+        ]
         assert (normal[0] - normal[1]).abs().max() < 1e-12
 
 
@@ -106,10 +108,10 @@ def test_drawn_without_replacement_but_judged_as_with_is_seen() -> None:
 
 def test_equal_distributions_reject_nothing() -> None:
     row = torch.tensor([0.5, 0.25, 0.25])
-    law = sibling_rule(torch.tensor([1, 1]), row, row.expand(2, 3))
-    assert law.taken.tolist() == [1, 0]
-    assert law.none == 0
-    assert law.following.isfinite().all()
+    found = sibling_rule(torch.tensor([1, 1]), row, row.expand(2, 3))
+    assert found.taken.tolist() == [1, 0]
+    assert found.none == 0
+    assert found.following.isfinite().all()
 
 
 def test_a_drawn_verdict_follows_the_rule() -> None:
@@ -119,9 +121,9 @@ def test_a_drawn_verdict_follows_the_rule() -> None:
     q = torch.rand(4, 4, generator=generator).softmax(-1)
     parents, tokens = [-1, -1, 0, 0], torch.tensor([1, 2, 3, 0])
     case = Case(Proposal(tokens, q, tuple(parents)), logits, PLAIN, generator)
-    law = tree_rule(tokens, parents, logits.softmax(-1), q)
-    following = law.following / law.following.sum(-1, keepdim=True)
-    wanted = (law.accepted.unsqueeze(-1) * following).double()
+    found = tree_rule(tokens, parents, logits.softmax(-1), q)
+    following = found.following / found.following.sum(-1, keepdim=True)
+    wanted = (found.accepted.unsqueeze(-1) * following).double()
     seen, n = torch.zeros_like(wanted), 1500
     for _ in range(n):
         (verdict,) = verify_batch([case])

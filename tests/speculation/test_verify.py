@@ -1,10 +1,10 @@
-"""Drawing from a law: verdicts have the target's law, and the test sees it when they haven't.
+"""Drawn verdicts have the target's distribution, and the test sees it when they haven't.
 
-`test_rules` enumerates the laws; here the draws are tested, in both ways: looking on, as on a CPU, and
-at once, as on a device that must not be waited for. The target's rows don't depend on the path, so
-every emitted position j must follow p_j whatever was proposed. N = 2,000 rounds a case: a total
-variation of 0.09 at the first position is found with power 0.99 at p < 1e-6. The wrong q below give
-p < 1e-30.
+`test_rules` enumerates the distributions; here the draws are tested, in both ways: looking on, as on
+a CPU, and at once, as on a device that must not be waited for. The target's rows don't depend on the
+path, so every emitted position j must follow p_j whatever was proposed. N = 2,000 rounds a case: a
+total variation of 0.09 at the first position is found with power 0.99 at p < 1e-6. The wrong q below
+give p < 1e-30.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def smallest_p(counts: list[list[int]], target: Tensor) -> float:
     values = []
     for seen, row in zip(counts, target.double()):
         if sum(seen) > 300:
-            law = dict(enumerate((row / row.sum()).tolist()))
-            values.append(g_test(dict(enumerate(seen)), law).p_value)
+            exact = dict(enumerate((row / row.sum()).tolist()))
+            values.append(g_test(dict(enumerate(seen)), exact).p_value)
     return min(values)
 
 
@@ -193,7 +193,7 @@ def test_looking_and_at_once_give_the_same_verdicts(
 def test_a_row_of_no_numbers_is_told_to_whoever_gets_there(
     params: SamplingParams, value: float, rule: Rule
 ) -> None:
-    """What stands before it has the target's law all the same."""
+    """What stands before it has the target's distribution all the same."""
     target = logits_of(0)
     target[2, 1] = value
     counts = rounds(target, honest(logits_of(1)), params, rule) if not params.greedy else []

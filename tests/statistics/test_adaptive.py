@@ -1,9 +1,9 @@
-"""The adaptive proposer under the test of the whole engine: whatever is chosen, the law is the target's.
+"""The adaptive proposer under the test of the whole engine, whatever is chosen.
 
 The choices are made by dice, so that everything that a policy may do is done: any proposer in any
 round, any length, chains that stop by the probability of the very token they saw, several requests
-in one step. As in `test_engine` each cell is a G-test of the first four tokens' joint law; seeds are
-fixed, so no run is lucky. A cell fails at p < 1e-3 / (number of cells).
+in one step. As in `test_engine` each cell is a G-test of the first four tokens' joint distribution;
+seeds are fixed, so no run is lucky. A cell fails at p < 1e-3 / (number of cells).
 
 Power: N = 1,000 finds a total variation of 0.15 with probability 0.99 (0.17 on the transformer, which
 has more outcomes; asserted below). The planted bugs, which are what an adaptive proposer could
@@ -38,7 +38,7 @@ RULES = ("ratio", "block")
 def run(cell: Cell, proposer: AutoProposer, n: int = N, first_seed: int = 0) -> GTest:
     core = cell.core(proposer)
     seen = sample(core, PROMPT, cell.params, n, length=LENGTH, first_seed=first_seed)
-    return g_test(seen, cell.law())
+    return g_test(seen, cell.exact())
 
 
 def diced(cell: Cell, dice: Any) -> AutoProposer:
@@ -61,7 +61,7 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_whatever_is_chosen_the_law_is_the_targets(cell: Cell) -> None:
+def test_whatever_is_chosen_the_distribution_is_the_targets(cell: Cell) -> None:
     dice = Dice(1)
     result = run(cell, diced(cell, dice))
     assert result.p_value > ALPHA / len(CELLS), result
@@ -98,7 +98,7 @@ def test_a_stop_by_the_token_that_was_drawn_is_free(name: str, rule: str) -> Non
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_under_the_real_policy_the_law_is_the_targets(rule: str) -> None:
+def test_under_the_real_policy_the_distribution_is_the_targets(rule: str) -> None:
     cell = Cell(rule=rule, batch="8")
     result = run(cell, diced(cell, Steady()), first_seed=20_000)
     assert result.p_value > ALPHA / len(RULES), result
@@ -245,7 +245,7 @@ def test_to_choose_before_drawing_is_no_bug(rule: str) -> None:
 
 
 def first_token(p: torch.Tensor, q: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-    """The exact law of a first token, if chains are kept by whether their first token is ``kept``."""
+    """The exact distribution of a first token, if chains whose first token is ``kept`` are kept."""
     accept = (p / q).clamp_max(1)
     residual = (p - q).clamp_min(0)
     residual = residual / residual.sum() if residual.sum() > 0 else p
@@ -256,7 +256,7 @@ def first_token(p: torch.Tensor, q: torch.Tensor, kept: torch.Tensor) -> torch.T
 
 def test_a_choice_by_the_drawn_token_is_biased_even_where_draft_and_target_agree() -> None:
     """Not a matter of bad drafts: the kept chains favour likely tokens, and plain draws don't make
-    up for it. Only where all tokens are kept, or none, is the law the target's.
+    up for it. Only where all tokens are kept, or none, is the distribution the target's.
     """
     q = torch.tensor([0.6, 0.25, 0.15], dtype=torch.float64)
     for p in (q, torch.tensor([0.3, 0.3, 0.4], dtype=torch.float64)):

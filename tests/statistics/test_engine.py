@@ -1,6 +1,6 @@
-"""The whole engine against the exact law of the first four tokens.
+"""The whole engine against the exact distribution of the first four tokens.
 
-Each cell runs the real engine N times with seeds of their own over a target whose joint law is
+Each cell runs the real engine N times with seeds of their own over a target whose joint distribution is
 computed by `specstream.bench.exactness.reference`, which shares no code with the engine, and puts the
 counts through a G-test (pooled to an expectation of 5). A cell fails at p < 1e-3 / (number of cells):
 Holm's first step, so the whole family errs once in a thousand. Seeds are fixed: no run is lucky.
@@ -37,13 +37,13 @@ def test_the_cells_cover_every_pair() -> None:
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_a_cell_has_the_exact_rule(cell: Cell) -> None:
+def test_a_cell_has_the_exact_distribution(cell: Cell) -> None:
     result = run_cell(cell, 250)
     assert result.p_value > ALPHA / len(CELLS), result
 
 
 @pytest.mark.parametrize("cell", TINY, ids=str)
-def test_a_real_transformer_has_the_exact_rule(cell: Cell) -> None:
+def test_a_real_transformer_has_the_exact_distribution(cell: Cell) -> None:
     result = run_cell(cell, 300)
     assert result.p_value > ALPHA / len(TINY), result
 

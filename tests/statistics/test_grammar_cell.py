@@ -1,7 +1,7 @@
-"""Grammar-constrained sampling has the law of the target restricted, place by place, to the grammar.
+"""Grammar-constrained sampling follows the target, restricted place by place to the grammar.
 
-The language is finite and spelled out here, so the exact law needs no grammar library: after each
-prefix, the next letters of the words that go on from there, or the end if it is a word.
+The language is finite and spelled out here, so the exact distribution needs no grammar library: after
+each prefix, the next letters of the words that go on from there, or the end if it is a word.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def runner(rows: torch.Tensor) -> TableRunner:
     return TableRunner(rows.unsqueeze(0).expand(V, V, V))
 
 
-def exact_rule(rows: torch.Tensor, last: int) -> dict[tuple[int, ...], float]:
+def exact_of(rows: torch.Tensor, last: int) -> dict[tuple[int, ...], float]:
     words = {tuple(ids_of(word)) for word in WORDS}
-    law: dict[tuple[int, ...], float] = {}
+    exact: dict[tuple[int, ...], float] = {}
 
     def descend(reply: tuple[int, ...], mass: float) -> None:
         if reply and reply[-1] == EOS:
-            law[reply] = mass
+            exact[reply] = mass
             return
         n = len(reply)
         allowed = sorted({w[n] for w in words if len(w) > n and w[:n] == reply})
@@ -60,7 +60,7 @@ def exact_rule(rows: torch.Tensor, last: int) -> dict[tuple[int, ...], float]:
             descend((*reply, token), mass * p)
 
     descend((), 1.0)
-    return law
+    return exact
 
 
 class Unruly(Meddling):
@@ -78,7 +78,7 @@ class Unruly(Meddling):
 
 @pytest.mark.parametrize("unruly", [False, True], ids=["draft follows it", "draft ignores it"])
 @pytest.mark.parametrize("rule", ["ratio", "block", "reproducible"])
-def test_the_law_is_the_targets_within_the_grammar(rule: str, unruly: bool) -> None:
+def test_the_distribution_is_the_targets_within_the_grammar(rule: str, unruly: bool) -> None:
     rows = bigrams(0)
     draft = rows + 0.8 * bigrams(1)
     inside = {token for word in WORDS for token in ids_of(word)} | {EOS}
@@ -98,5 +98,5 @@ def test_the_law_is_the_targets_within_the_grammar(rule: str, unruly: bool) -> N
     )
     seen = sample(core, "xa", PARAMS, 500, length=6)
     assert BOS not in {token for reply in seen for token in reply}
-    result = g_test(seen, exact_rule(rows, ids_of("a")[0]))
+    result = g_test(seen, exact_of(rows, ids_of("a")[0]))
     assert result.p_value > 1e-4, result

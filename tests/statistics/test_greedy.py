@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
-import pytest
 import torch
 
 from specstream.bench.exactness.greedy import (
     Divergence,
     GreedyReport,
     compare_greedy,
-    read_prompts,
     width_noise,
 )
 from specstream.config import DraftProposerConfig
@@ -75,23 +72,3 @@ def test_the_noise_of_one_token_passes_is_none() -> None:
     noise, rows = width_noise(runner, [1, 2, 3, 4, 5, 6], 2, 1)
     assert noise == 0
     assert rows.shape == (4, 64)
-
-
-def test_the_prompts_are_well_formed() -> None:
-    prompts = read_prompts()
-    assert Counter(prompt["domain"] for prompt in prompts) == dict.fromkeys(
-        ("chat", "tools", "math", "code", "scenes"), 12
-    )
-    assert len({prompt["id"] for prompt in prompts}) == len(prompts)
-    for prompt in prompts:
-        assert prompt.keys() == {"id", "domain", "messages", "reference"}
-        assert all(m.keys() == {"role", "content"} and m["content"] for m in prompt["messages"])
-
-
-def test_missing_prompts_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from specstream.bench.exactness import greedy
-    from specstream.errors import OutputError
-
-    monkeypatch.setattr(greedy, "_PROMPTS", "no-such-file.jsonl")
-    with pytest.raises(OutputError, match="missing"):
-        read_prompts()

@@ -34,20 +34,20 @@ def test_survival_is_scipys() -> None:
 
 
 def test_g_is_scipys_where_nothing_is_pooled() -> None:
-    law = {"a": 0.5, "b": 0.3, "c": 0.2}
+    exact = {"a": 0.5, "b": 0.3, "c": 0.2}
     seen = {"a": 520, "b": 270, "c": 210}
     theirs = stats.power_divergence([520, 270, 210], [500, 300, 200], lambda_="log-likelihood")
-    result = g_test(seen, law)
+    result = g_test(seen, exact)
     assert result.p_value == pytest.approx(theirs.pvalue)
     assert (result.n, result.df) == (1000, 2)
     assert result.tv == pytest.approx(0.03)
 
 
 def test_rare_outcomes_are_pooled_and_impossible_ones_reject() -> None:
-    law: dict[str, float] = {"a": 0.9, "none": 0.0} | {f"r{i}": 0.001 for i in range(100)}
-    result = g_test({"a": 900, "r1": 50, "r2": 50}, law)
+    exact: dict[str, float] = {"a": 0.9, "none": 0.0} | {f"r{i}": 0.001 for i in range(100)}
+    result = g_test({"a": 900, "r1": 50, "r2": 50}, exact)
     assert result.df == 20  # hundreds of 0.1 each, in pools of 5
-    assert g_test({"a": 999, "none": 1}, law).p_value == 0.0
+    assert g_test({"a": 999, "none": 1}, exact).p_value == 0.0
     with pytest.raises(ValueError, match="sums to"):
         g_test({"a": 1}, {"a": 0.5})
 
@@ -55,11 +55,11 @@ def test_rare_outcomes_are_pooled_and_impossible_ones_reject() -> None:
 def test_p_values_of_an_exact_sampler_are_uniform() -> None:
     """With pooling, too: what is rejected at 5 % happens in about 5 % of 600 samples."""
     rng = np.random.default_rng(1)
-    law = dict(enumerate(rng.dirichlet(np.full(60, 0.4)).tolist()))
+    exact = dict(enumerate(rng.dirichlet(np.full(60, 0.4)).tolist()))
     rejected = 0
     for _ in range(600):
-        seen = Counter(dict(enumerate(rng.multinomial(2000, list(law.values())).tolist())))
-        rejected += g_test(seen, law).p_value < 0.05
+        seen = Counter(dict(enumerate(rng.multinomial(2000, list(exact.values())).tolist())))
+        rejected += g_test(seen, exact).p_value < 0.05
     assert 12 < rejected < 60
 
 
@@ -67,9 +67,9 @@ def test_power_is_what_simulation_gives_at_least() -> None:
     rng = np.random.default_rng(2)
     cells, n, tv = 20, 3000, 0.05
     shifted = np.full(cells, 1 / cells) + np.where(np.arange(cells) % 2, 1, -1) * 2 * tv / cells
-    law = dict(enumerate([1 / cells] * cells))
+    exact = dict(enumerate([1 / cells] * cells))
     found = sum(
-        g_test(dict(enumerate(rng.multinomial(n, shifted).tolist())), law).p_value < 1e-3
+        g_test(dict(enumerate(rng.multinomial(n, shifted).tolist())), exact).p_value < 1e-3
         for _ in range(300)
     )
     theory = power(n, cells - 1, tv)
@@ -130,8 +130,8 @@ def test_the_reference_and_the_engine_agree_on_the_rule() -> None:
 
 def test_the_samples_needed_are_as_many_as_find_a_deviation() -> None:
     coin, die = {"a": 0.5, "b": 0.5}, dict.fromkeys("abcdef", 1 / 6)
-    for law in (coin, die):
-        needed = samples_needed(law, 0.5)
-        assert detectable(needed, len(law) - 1) <= 0.5 < detectable(needed * 3 // 5, 1)
+    for exact in (coin, die):
+        needed = samples_needed(exact, 0.5)
+        assert detectable(needed, len(exact) - 1) <= 0.5 < detectable(needed * 3 // 5, 1)
     assert samples_needed(coin, 0.1) > samples_needed(coin, 0.5)
     assert samples_needed({"a": 1.0, "b": 0.0}, 0.5) == 0  # anything else is impossible

@@ -1,6 +1,6 @@
-"""Trees through the whole engine: the exact law of the first four tokens, and greedy equality.
+"""Trees through the whole engine: the exact distribution of the first four tokens, and greedy equality.
 
-As in `test_engine`: a G-test of N runs against the exact law, here N = 500 a cell, which finds a
+As in `test_engine`: a G-test of N runs against the exact distribution, N = 500 a cell, which finds a
 total variation of 0.18 with probability 0.99; a cell fails at p < 1e-3 / (number of cells). The planted
 bugs show that these cells see what goes wrong with trees; with the seeds used here each is at p < 1e-12.
 """
@@ -40,14 +40,14 @@ def draft() -> Tensor:
 
 
 @pytest.mark.parametrize(("kind", "cell"), CELLS, ids=str)
-def test_a_tree_cell_has_the_exact_rule(kind: type[TreeProposer], cell: Cell) -> None:
+def test_a_tree_cell_has_the_exact_distribution(kind: type[TreeProposer], cell: Cell) -> None:
     proposer = kind(draft())
     result = run_cell(cell, N, proposer=proposer)
     assert result.p_value > ALPHA / len(CELLS), result
     assert proposer.branched > 50  # paths other than the first were taken, and kept
 
 
-def test_a_real_transformer_has_the_exact_rule() -> None:
+def test_a_real_transformer_has_the_exact_distribution() -> None:
     proposer = BestTree(draft())
     result = run_cell(Cell(target="tiny", batch="4"), 300, proposer=proposer)
     assert result.p_value > ALPHA, result
@@ -61,9 +61,9 @@ def without_residuals(
     assert q is not None
     first = [tree_rules.Siblings(*_one(children, target, q, i)) for i in range(children.shape[-1])]
     alive, taken = torch.ones_like(target[..., 0]), []
-    for law in first:
-        taken.append(alive * law.taken[..., 0])
-        alive = alive * law.none
+    for found in first:
+        taken.append(alive * found.taken[..., 0])
+        alive = alive * found.none
     return tree_rules.Siblings(torch.stack(taken, -1), alive, first[-1].following)
 
 
@@ -71,8 +71,8 @@ _sibling_rule = tree_rules.sibling_rule
 
 
 def _one(children: Tensor, target: Tensor, q: Tensor, i: int) -> tuple[Tensor, Tensor, Tensor]:
-    law = _sibling_rule(children[..., i : i + 1], target, q[..., i : i + 1, :])
-    return law.taken, law.none, law.following
+    found = _sibling_rule(children[..., i : i + 1], target, q[..., i : i + 1, :])
+    return found.taken, found.none, found.following
 
 
 def test_a_wrong_sibling_rule_is_found() -> None:

@@ -65,9 +65,7 @@ class GgufArm:
         started = time.perf_counter()
         ids = models.encode(ask.messages)
         most = min(ask.max_tokens, models.context - len(ids))
-        ends = models.eos_ids
-        tokens: list[int] = []
-        emissions: list[Emission] = []
+        ends, tokens, emissions = models.eos_ids, list[int](), list[Emission]()
         drawn = llama.generate(
             ids, temp=ask.temperature, top_k=ask.top_k, top_p=ask.top_p, min_p=0.0,
             repeat_penalty=1.0,
@@ -78,6 +76,4 @@ class GgufArm:
             models.thread.check()
             if token in ends or len(tokens) >= most:
                 break
-        total = (time.perf_counter() - started) * 1e3
-        finish = "stop" if tokens and tokens[-1] in ends else "length"
-        return Run(tuple(tokens), tuple(emissions), total, finish)
+        return models.run_of(tokens, emissions, started)

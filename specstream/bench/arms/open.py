@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from specstream.bench.arms import transformers_peers as peers
 from specstream.bench.arms.base import PEERS, Arm, BenchThread
@@ -22,19 +21,12 @@ __all__ = ["Wanted", "open_arms"]
 
 @dataclass(slots=True)
 class Wanted:
-    """Which arms, and how.
+    """Which arms, and how."""
 
-    Attributes:
-        names: See `parse_arms`.
-        few: Leave out settings of peers that are seldom the best.
-        gguf: A file for llama.cpp, checked by `check_gguf`.
-        notes: Receives a sentence about every arm that was left out.
-    """
-
-    names: Sequence[str]
-    few: bool = False
-    gguf: str | None = None
-    notes: list[str] = field(default_factory=list)
+    names: Sequence[str]  # see `parse_arms`
+    few: bool = False  # leave out settings of peers that are seldom the best
+    gguf: str | None = None  # a file for llama.cpp, checked by `check_gguf`
+    notes: list[str] = field(default_factory=list)  # gets a sentence about every arm left out
 
 
 @asynccontextmanager
@@ -59,26 +51,23 @@ async def open_arms(wanted: Wanted, config: EngineConfig) -> AsyncGenerator[list
 
 async def _open_ours(wanted: Wanted, config: EngineConfig, thread: BenchThread) -> list[Arm]:
     arms: list[Arm] = []
-    core: EngineCore | None = None
+    shared: EngineCore | None = None  # by own and auto
     for name in wanted.names:
         if name in ("own", "auto"):
-            if core is None:
-                core = await thread.call(partial(build_engine, config))
-            arms.append(
-                CoreArm(name, core, thread, config.proposer.kind if name == "auto" else "off")
-            )
+            if shared is None:
+                shared = await thread.call(partial(build_engine, config))
+            who = config.proposer.kind if name == "auto" else "off"
+            arms.append(CoreArm(name, shared, thread, who))
         elif name not in PEERS:
             kind, _, count = name.partition("-")
-            proposer: dict[str, Any] = {"kind": kind} | (
-                {"num_tokens": int(count)} if count else {}
-            )
+            proposer = {"kind": kind, **({"num_tokens": int(count)} if count else {})}
             other = parse_config({**config.model_dump(), "proposer": proposer})
             try:
-                arms.append(
-                    CoreArm(name, await thread.call(partial(build_engine, other)), thread, kind)
-                )
+                core = await thread.call(partial(build_engine, other))
             except VocabularyMismatch as error:
                 wanted.notes.append(f"{name} was left out: {error}")
+            else:
+                arms.append(CoreArm(name, core, thread, kind))
     return arms
 
 
@@ -91,11 +80,9 @@ async def _open_peers(wanted: Wanted, config: EngineConfig, thread: BenchThread)
     if "assisted" in wanted.names:
         try:
             await models.load_draft()
-            settings["assisted"] = {
-                name: options
-                for name, options in peers.ASSISTED.items()
-                if not (wanted.few and name == "heuristic")
-            }
+            seldom = {"heuristic"} if wanted.few else set[str]()
+            assisted = peers.ASSISTED.items()
+            settings["assisted"] = {name: way for name, way in assisted if name not in seldom}
         except VocabularyMismatch as error:
             wanted.notes.append(f"assisted generation was left out: {error}")
     arms: list[Arm] = [

@@ -14,6 +14,7 @@ from transformers.generation.streamers import BaseStreamer
 from specstream.bench.arms.base import Ask, BenchThread
 from specstream.bench.records import Emission, Run
 from specstream.config import EngineConfig
+from specstream.engine.build import end_ids
 from specstream.engine.prompt import PromptEncoder
 from specstream.errors import VocabularyMismatch
 from specstream.model.load import load_model, load_tokenizer
@@ -27,13 +28,10 @@ _CONSTANT = {"num_assistant_tokens_schedule": "constant", "assistant_confidence_
 ASSISTED: Settings = {
     "3 tokens": {"num_assistant_tokens": 3, **_CONSTANT},
     "5 tokens": {"num_assistant_tokens": 5, **_CONSTANT},
-    "heuristic": {
-        "num_assistant_tokens": 5,
-        **_CONSTANT,
-        "num_assistant_tokens_schedule": "heuristic",
-    },
+    "heuristic": {**_CONSTANT, "num_assistant_tokens": 5,
+                  "num_assistant_tokens_schedule": "heuristic"},
     "library default": {},
-}
+}  # fmt: skip
 """Settings of the draft's generation config. A threshold of None would mean the default."""
 LOOKUP: Settings = {
     "4 tokens": {"prompt_lookup_num_tokens": 4},
@@ -77,11 +75,7 @@ class PeerModels:
         self.draft: Any = None
 
     async def load(self) -> None:
-        """Read the target.
-
-        Raises:
-            ModelError: any of its kinds.
-        """
+        """Read the target; a ModelError says what is wrong with it."""
         config = self._config
         self.tokenizer = await self.thread.call(lambda: load_tokenizer(config.target))
         self.target = await self.thread.call(lambda: load_model(config.target, config))
@@ -112,10 +106,15 @@ class PeerModels:
     @property
     def eos_ids(self) -> list[int]:
         """Every id that ends a turn, as the engine collects them."""
-        found: set[int] = set()
-        for value in (self.target.generation_config.eos_token_id, self.tokenizer.eos_token_id):
-            found.update([value] if isinstance(value, int) else value or [])
-        return sorted(found)
+        return sorted(end_ids(self.target, self.tokenizer))
+
+    def run_of(
+        self, token_ids: Sequence[int], emissions: Sequence[Emission], started: float
+    ) -> Run:
+        """The record of a reply that was begun at ``started`` (seconds) and has just ended."""
+        total_ms = (time.perf_counter() - started) * 1e3
+        ended = bool(token_ids) and token_ids[-1] in self.eos_ids
+        return Run(tuple(token_ids), tuple(emissions), total_ms, "stop" if ended else "length")
 
 
 class PeerArm:
@@ -128,7 +127,7 @@ class PeerArm:
         self.setting = setting
         self._models = models
         self._options = {} if name == "assisted" else options
-        self._draft_config: GenerationConfig | None = None
+        self._draft_config: GenerationConfig | None = None  # of assisted generation
         if name == "assisted":
             # Of its own: the heuristic schedule goes on from where the last reply left it.
             self._draft_config = copy.deepcopy(models.draft.generation_config)
@@ -159,23 +158,16 @@ class PeerArm:
             streamer=watch,
             **options,
         )
-        total = (time.perf_counter() - started) * 1e3
-        ended = bool(watch.token_ids) and watch.token_ids[-1] in models.eos_ids
-        return Run(
-            tuple(watch.token_ids), tuple(watch.emissions), total, "stop" if ended else "length"
-        )
-
-
-_new_config: Any = GenerationConfig  # untyped there
+        return models.run_of(watch.token_ids, watch.emissions, started)
 
 
 def _generation_config(ask: Ask, eos_ids: list[int], room: int) -> Any:
     """The same distribution as ours: nothing but the parameters of the request."""
-    config: Any = _new_config(
+    new_config: Any = GenerationConfig  # untyped there
+    config: Any = new_config(
         max_new_tokens=min(ask.max_tokens, room), eos_token_id=eos_ids, pad_token_id=eos_ids[0]
     )
     config.do_sample = ask.temperature > 0
     if config.do_sample:
-        config.temperature = ask.temperature
-        config.top_k, config.top_p = ask.top_k, ask.top_p
+        config.temperature, config.top_k, config.top_p = ask.temperature, ask.top_k, ask.top_p
     return config

@@ -38,22 +38,18 @@ def check_bits(
     to start there. Loads the models once for each dtype.
     """
     found: dict[str, Any] = {}
+    holds, parts = True, []
     for dtype in dtypes:
-        wanted = config.model_copy(update={"mode": "reproducible", "dtype": dtype})
         try:
-            core = build(wanted)
+            core = build(config.model_copy(update={"mode": "reproducible", "dtype": dtype}))
         except ConfigError as error:
             found[dtype] = {"available": False, "because": str(error)}
+            parts.append(f"{dtype}: not to be had here")
             continue
         found[dtype] = _runs(core, prompts, seeds, max_tokens)
-    available = {dtype: value for dtype, value in found.items() if value["available"]}
-    holds = all(value["identical"] == value["runs"] for value in available.values())
-    parts = [
-        f"{dtype}: {value['identical']} of {value['runs']} runs identical (width {value['width']})"
-        if value["available"]
-        else f"{dtype}: not to be had here"
-        for dtype, value in found.items()
-    ]
+        same, runs, width = (found[dtype][key] for key in ("identical", "runs", "width"))
+        holds &= same == runs
+        parts.append(f"{dtype}: {same} of {runs} runs identical (width {width})")
     return Finding("bit-identical in the reproducible mode", holds, "; ".join(parts), found)
 
 
@@ -86,12 +82,5 @@ def _runs(
             identical += request.token_ids == plain
             accepted += request.stats.accepted
     core.proposer = given
-    return {
-        "available": True,
-        "width": width,
-        "rows_alike": same,
-        "rows": total,
-        "runs": runs,
-        "identical": identical,
-        "accepted_tokens": accepted,
-    }
+    return {"available": True, "width": width, "rows_alike": same, "rows": total, "runs": runs,
+            "identical": identical, "accepted_tokens": accepted}  # fmt: skip

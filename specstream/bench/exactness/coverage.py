@@ -48,11 +48,13 @@ def check_parameters(
     that isn't offered is accepted.
     """
     known = parameters()
-    problems = {
-        name: problem
-        for name, parameter in known.items()
-        if (problem := _problem({name: parameter.example}, tokenizer, vocab_size, end_ids))
-    }
+    problems: dict[str, str] = {}
+    for name, parameter in known.items():
+        try:
+            params = SamplingParams(**{name: parameter.example})
+            LogitsPipeline(params, tokenizer, [0], vocab_size, end_ids, torch.device("cpu"))
+        except SamplingError as error:
+            problems[name] = str(error)
     refused = [*sorted(NOT_OFFERED), *problems]
     accepted = [name for name in NOT_OFFERED if name in known]
     asked = generation_config.to_diff_dict() if generation_config is not None else {}
@@ -79,15 +81,3 @@ def check_parameters(
             "model_asks_in_vain": missed,
         },
     )
-
-
-def _problem(
-    values: dict[str, Any], tokenizer: Any, vocab_size: int, end_ids: frozenset[int]
-) -> str | None:
-    """Why a request with these parameters is refused here; None if it isn't."""
-    try:
-        params = SamplingParams(**values)
-        LogitsPipeline(params, tokenizer, [0], vocab_size, end_ids, torch.device("cpu"))
-    except SamplingError as error:
-        return str(error)
-    return None

@@ -19,7 +19,7 @@ from specstream.speculation.tree_rules import path_to
 __all__ = ["Outcome", "Table", "enumerate_rule", "joint"]
 
 Table = list[Tensor]
-LawOf = Callable[[Tensor, Tensor, Tensor], Acceptance]
+RuleOf = Callable[[Tensor, Tensor, Tensor], Acceptance]
 """``(tokens [B, N, K], draft [B, N, K, V], target [B, N, K + 1, V]) -> Acceptance``."""
 
 
@@ -40,7 +40,7 @@ def joint(table: Table) -> Tensor:
 
 
 def enumerate_rule(
-    law_of: LawOf,
+    rule: RuleOf,
     target: Table,
     draft: Table,
     parents: Sequence[int],
@@ -62,10 +62,10 @@ def enumerate_rule(
     drafted = torch.stack(drawn, -2)
     chosen = tokens.expand(rows.shape[0], -1, -1)
     weight = drafted.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).prod(-1)
-    law = law_of(chosen, drafted, rows)
-    ended = weight.unsqueeze(-1) * law.accepted
-    total = law.following.sum(-1, keepdim=True)
-    following = law.following / total.clamp_min(torch.finfo(total.dtype).tiny)
+    verdict = rule(chosen, drafted, rows)
+    ended = weight.unsqueeze(-1) * verdict.accepted
+    total = verdict.following.sum(-1, keepdim=True)
+    following = verdict.following / total.clamp_min(torch.finfo(total.dtype).tiny)
     levels = [rows.new_zeros(rows.shape[0], vocab_size**d, vocab_size) for d in range(len(target))]
     for at, depth in enumerate(depths):
         part = ended[..., at, None] * following[..., at, :]

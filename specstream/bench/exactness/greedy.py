@@ -7,10 +7,9 @@ with its margin and the measured noise; a margin far above the noise is a bug.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib import resources
+from dataclasses import asdict, dataclass
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -18,27 +17,20 @@ from torch import Tensor
 
 from specstream.bench.exactness.harness import run_requests
 from specstream.engine.step import EngineCore
-from specstream.errors import OutputError
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.types import Message, SamplingParams
 
-__all__ = ["Divergence", "GreedyReport", "compare_greedy", "read_prompts", "width_noise"]
-
-_PROMPTS = "prompts.jsonl"
+__all__ = ["Divergence", "GreedyReport", "compare_greedy", "width_noise"]
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """A place where the two texts diverge.
-
-    ``margin`` is the distance between the two best logits there (plain pass); ``noise`` the largest
-    difference that the width of the pass made to any logit of this text.
-    """
+    """A place where the two texts diverge."""
 
     prompt: str
     position: int
-    margin: float
-    noise: float
+    margin: float  # between the two best logits there, in the plain pass
+    noise: float  # the largest difference that a pass's width made to any logit of this text
 
     @property
     def explained(self) -> bool:
@@ -66,27 +58,8 @@ class GreedyReport:
             "prompts": self.prompts,
             "tokens": self.tokens,
             "width_noise": self.noise,
-            "divergences": [
-                {"prompt": d.prompt, "position": d.position, "margin": d.margin,
-                 "noise": d.noise, "explained": d.explained}
-                for d in self.divergences
-            ],
-        }  # fmt: skip
-
-
-def read_prompts() -> list[dict[str, Any]]:
-    """The benchmark's prompts: ``{"id", "domain", "messages", "reference"}``.
-
-    Raises:
-        OutputError: the file is not in this installation.
-    """
-    try:
-        text = resources.files("specstream.bench").joinpath(_PROMPTS).read_text("utf-8")
-    except FileNotFoundError as error:
-        raise OutputError(
-            "the benchmark's prompts are missing; install specstream again"
-        ) from error
-    return [json.loads(line) for line in text.splitlines() if line.strip()]
+            "divergences": [asdict(d) | {"explained": d.explained} for d in self.divergences],
+        }
 
 
 def compare_greedy(
@@ -107,12 +80,9 @@ def compare_greedy(
     for name, messages, reference in prompts:
         (plain,) = run_requests(core, messages, params, proposer="off")
         (drafted,) = run_requests(core, messages, params, reference=reference)
-        at, same = plain.prompt_length, plain.prompt_length
+        at = plain.prompt_length
         pairs = zip(plain.token_ids[at:], drafted.token_ids[at:], strict=False)
-        for ours, theirs in pairs:
-            if ours != theirs:
-                break
-            same += 1
+        same = at + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         tokens += same - at
         here, rows = width_noise(core.target, plain.token_ids, at, width)
         noise = max(noise, here)

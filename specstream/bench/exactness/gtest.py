@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -15,21 +15,13 @@ __all__ = ["GTest", "detectable", "g_test", "holm", "power", "samples_needed", "
 
 @dataclass(frozen=True, slots=True)
 class GTest:
-    """One comparison of counts with an exact distribution.
+    """One comparison of counts with an exact distribution."""
 
-    Attributes:
-        p_value: Probability of counts at least this unlikely. 0 if an impossible outcome occurred.
-        n: Sample size.
-        df: Degrees of freedom, after pooling.
-        tv: Total variation distance between frequencies and distribution (pooled; noise included).
-        noise: Mean of ``tv`` for an exact sampler.
-    """
-
-    p_value: float
-    n: int
-    df: int
-    tv: float
-    noise: float
+    p_value: float  # of counts at least this unlikely; 0 if an impossible outcome occurred
+    n: int  # sample size
+    df: int  # degrees of freedom, after pooling
+    tv: float  # total variation between frequencies and distribution (pooled; noise included)
+    noise: float  # mean of ``tv`` for an exact sampler
 
     @property
     def detectable(self) -> float:
@@ -71,21 +63,18 @@ def g_test(
 
 def _pooled(exact: Mapping[Outcome, float], n: int, least: float) -> list[list[Outcome]]:
     """Possible outcomes in cells that are each expected at least ``least`` times, as far as possible."""
-    cells: list[list[Outcome]] = [[]]
-    mass = 0.0
-    for key in sorted(exact, key=lambda key: exact[key]):
-        if exact[key] > 0.0:
-            cells[-1].append(key)
-            mass += exact[key]
-            if mass * n >= least:
-                cells.append([])
-                mass = 0.0
-    rest = cells.pop()
-    if rest and cells:  # too rare for a cell of its own
-        cells[-1] += rest
-    elif rest:
-        cells.append(rest)
-    return cells
+    cells: list[list[Outcome]] = []
+    cell, mass = list[Outcome](), 0.0
+    for key in sorted((key for key in exact if exact[key] > 0.0), key=exact.__getitem__):
+        cell.append(key)
+        mass += exact[key]
+        if mass * n >= least:
+            cells.append(cell)
+            cell, mass = [], 0.0
+    if cells:
+        cells[-1] += cell  # too rare for a cell of its own
+        return cells
+    return [cell]
 
 
 def samples_needed(exact: Mapping[Outcome, float], tv: float, *, least: float = 5.0) -> int:
@@ -127,21 +116,22 @@ def power(n: int, df: int, tv: float, alpha: float = 1e-3) -> float:
 @functools.cache
 def _critical(df: int, alpha: float) -> float:
     """The statistic that an exact sampler exceeds with probability ``alpha``."""
-    low, high = 0.0, df + 20 * math.sqrt(2 * df) + 100
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if survival(middle, df) > alpha else (low, middle)
-    return high
+    most = df + 20 * math.sqrt(2 * df) + 100
+    return _least(lambda statistic: survival(statistic, df) <= alpha, 0.0, most, 60)
 
 
 def detectable(n: int, df: int, alpha: float = 1e-3, wanted: float = 0.99) -> float:
     """The smallest total variation that n samples find with probability ``wanted``; 1 if none."""
     if df < 1:
         return 1.0
-    low, high = 0.0, 1.0
-    for _ in range(30):
+    return _least(lambda tv: power(n, df, tv, alpha) >= wanted, 0.0, 1.0, 30)
+
+
+def _least(holds: Callable[[float], bool], low: float, high: float, halvings: int) -> float:
+    """The least value from ``low`` to ``high`` from which on ``holds``, by bisection."""
+    for _ in range(halvings):
         middle = (low + high) / 2
-        low, high = (low, middle) if power(n, df, middle, alpha) >= wanted else (middle, high)
+        low, high = (low, middle) if holds(middle) else (middle, high)
     return high
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from specstream.engine.prompt import check_messages
 from specstream.engine.request import Delivery, Request
 from specstream.engine.step import EngineCore
 from specstream.speculation.proposal import Proposal, Proposer, SpecRequest, Verdict
@@ -62,21 +63,11 @@ def run_requests(
     Raises:
         SpecstreamError: the first error that any of them ended with.
     """
-    messages: list[Message] = (
-        [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    )
+    messages = check_messages(prompt)
     requests = []
     for one, own in zip(params, noise or [None] * len(params), strict=True):
         delivery = Delivery(lambda item: None, limit=2**62)
-        request = Request(
-            messages,
-            one,
-            delivery,
-            session=session,
-            reference=reference,
-            proposer=proposer,
-            noise=own,
-        )
+        request = Request(messages, one, delivery, session, reference, proposer, noise=own)
         requests.append(request)
         core.submit(request)
     while core.step():

@@ -131,8 +131,8 @@ def check_rules(core: EngineCore, prompts: Sequence[list[Message]]) -> Finding:
             wanted = joint(target)
             drawn = draft is not None
             q = draft or target
-            for name, law_of, parents in _rules(drawn):
-                outcome = enumerate_rule(law_of, target, q, parents)
+            for name, rule, parents in _rules(drawn):
+                outcome = enumerate_rule(rule, target, q, parents)
                 error = float((outcome.joint - wanted).abs().max())
                 errors[name] = max(errors.get(name, 0.0), error)
                 if name in accepted:
@@ -207,28 +207,25 @@ def check_samples(core: EngineCore, prompts: Sequence[list[Message]], n: int) ->
     holds = not any(holm([result.p_value for result in results]))
     finest = max(result.detectable for result in results)
     lowest = min(result.p_value for result in results)
-    says = (
-        f"{counted(n, 'reply', 'replies')} to each of {counted(len(results), 'prompt')}, first 3 tokens "
-        f"against the exact law: smallest p = {lowest:.3g}; a total variation of {finest:.2f} "
-        "would be seen"
-    )
+    said = f"{counted(n, 'reply', 'replies')} to each of {counted(len(results), 'prompt')}"
     if needed:
         says = (
-            f"{counted(n, 'reply', 'replies')} to each of {counted(len(results), 'prompt')} can't tell: "
-            f"only a total variation of {finest:.2f} would be seen; {needed} replies to each are needed"
+            f"{said} can't tell: only a total variation of {finest:.2f} would be seen; {needed} replies "
+            "to each are needed"
+        )
+    else:
+        says = (
+            f"{said}, first 3 tokens against the exact distribution: smallest p = {lowest:.3g}; a total "
+            f"variation of {finest:.2f} would be seen"
         )
     details = [
         {"n": r.n, "df": r.df, "p": r.p_value, "tv": r.tv, "tv_of_chance": r.noise,
          "detectable_tv": r.detectable}
         for r in results
     ]  # fmt: skip
-    return Finding(
-        "samples have the target's law",
-        holds,
-        says,
-        {"prompts": details},
-        conclusive=not (holds and needed),
-    )
+    # The claim is a key of the command's JSON.
+    claim, certain = "samples have the target's law", not (holds and needed)
+    return Finding(claim, holds, says, {"prompts": details}, certain)
 
 
 def _pooled_joint(

@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 
 from specstream.types import SamplingParams
 
-__all__ = ["Row", "next_row", "process", "warp"]
+__all__ = ["Row", "next_row"]
 
 Row = NDArray[np.float64]
 
 
-def process(
+def next_row(
     logits: Row,
     params: SamplingParams,
     prompt: Sequence[int],
     reply: Sequence[int],
     end_ids: frozenset[int],
 ) -> Row:
-    """The logits ``[V]`` after prompt and reply, with everything before the temperature applied.
+    """The distribution of the next token, ``[V]``, of ``logits [V]`` after prompt and reply.
 
     Covers all of `SamplingParams` but ``bad_words`` and ``grammar``, which need a real tokenizer.
     """
@@ -43,10 +43,10 @@ def process(
     for processor in params.processors:
         ids = torch.tensor([[*prompt, *reply]])
         out = processor(ids, torch.from_numpy(out).unsqueeze(0))[0].numpy()
-    return out
+    return _warped(out, params)
 
 
-def warp(logits: Row, params: SamplingParams) -> Row:
+def _warped(logits: Row, params: SamplingParams) -> Row:
     """Temperature, top-k, top-p, min-p, typical-p, in this order; then probabilities ``[V]``."""
     scaled = logits / params.temperature
     if params.top_k:
@@ -64,17 +64,6 @@ def warp(logits: Row, params: SamplingParams) -> Row:
         order = np.argsort(np.abs(surprise - entropy), kind="stable")
         row = _keep(row, _until(order, row, params.typical_p))
     return row
-
-
-def next_row(
-    logits: Row,
-    params: SamplingParams,
-    prompt: Sequence[int],
-    reply: Sequence[int],
-    end_ids: frozenset[int],
-) -> Row:
-    """The distribution of the next token, ``[V]``."""
-    return warp(process(logits, params, prompt, reply, end_ids), params)
 
 
 def _softmax(values: Row) -> Row:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -12,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specstream.model.attention.base import AttentionBackend, AttentionPlan, Batch
+from specstream.model.attention.heads import Heads
 from specstream.model.attention.masks import SHORT, Masks
 from specstream.model.kv.contiguous import ContiguousCache
 from specstream.model.transfer import to_device
@@ -21,66 +21,13 @@ from specstream.model.weights import DecoderWeights
 __all__ = ["ContiguousAttention"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Heads:
-    """Numbers of query heads and key heads, and the size of each."""
-
-    queries: int
-    keys: int
-    dim: int
-
-    @property
-    def group(self) -> int:
-        """Query heads that share a key head."""
-        return self.queries // self.keys
-
-    def fold(self, queries: Tensor) -> Tensor:
-        """``[n, heads, head_dim]`` to ``[1, kv_heads, n * group, head_dim]``: no key is repeated."""
-        each = queries.view(1, -1, self.keys, self.group * self.dim)
-        return each.transpose(1, 2).reshape(1, self.keys, -1, self.dim)
-
-    def unfold(self, mixed: Tensor) -> Tensor:
-        """The inverse for attention's output: ``[n, heads * head_dim]``."""
-        each = mixed.view(1, self.keys, -1, self.group, self.dim)
-        return each.transpose(1, 2).reshape(-1, self.queries * self.dim)
-
-    def attend_one(
-        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
-    ) -> Tensor:
-        """Attention of one query, whose heads are in the folded order already."""
-        folded = queries.view(1, self.keys, self.group, self.dim)
-        mixed = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
-        return mixed.reshape(1, self.queries * self.dim)  # some kernels' results are not contiguous
-
-    def attend_few(
-        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
-    ) -> Tensor:
-        """Attention of up to `SHORT` queries."""
-        folded = self.fold(queries)
-        return self.unfold(F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask))
-
-    def attend_many(
-        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
-    ) -> Tensor:
-        """Attention of many queries; causal where there is no mask."""
-        mixed = F.scaled_dot_product_attention(
-            queries.transpose(0, 1).unsqueeze(0),
-            keys,
-            values,
-            attn_mask=mask,
-            is_causal=mask is None,
-            enable_gqa=self.group > 1,
-        )
-        return mixed[0].transpose(0, 1).reshape(-1, self.queries * self.dim)
-
-
 class ContiguousAttention(AttentionBackend):
     """Every sequence has a `ContiguousCache`; sequences of few tokens share all but the kernel call."""
 
     def __init__(self, weights: DecoderWeights) -> None:
         w = weights
         self._weights = w
-        self._heads = _Heads(w.heads, w.kv_heads, w.head_dim)
+        self._heads = Heads(w.heads, w.kv_heads, w.head_dim)
         self._masks = Masks(self._heads.group, w.dtype, w.device)
 
     def new_cache(self, fixed_capacity: int | None = None) -> ContiguousCache:
@@ -117,7 +64,7 @@ class _One(AttentionPlan):
 
     def __init__(
         self,
-        heads: _Heads,
+        heads: Heads,
         masks: Masks,
         cache: ContiguousCache,
         count: int,
@@ -161,7 +108,7 @@ class _Several(AttentionPlan):
 
     def __init__(
         self,
-        heads: _Heads,
+        heads: Heads,
         masks: Masks,
         caches: Sequence[ContiguousCache],
         counts: Sequence[int],

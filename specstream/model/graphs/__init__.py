@@ -29,9 +29,7 @@ __all__ = [
 _log = logging.getLogger("specstream.model")
 
 _BEFORE = 6  # tokens before a pass that is tried
-_UNITS = (
-    64  # of the dtype's rounding, of the largest logit: sums in another order, but the same sums
-)
+_UNITS = 64  # of the dtype's rounding, of the largest logit: the same sums in another order
 
 
 def compile_passes(

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import platform
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,20 +34,18 @@ _OPTIONS = {
     # One rounding instead of two for each product and sum, in half the instructions.
     "cpp.enable_floating_point_contract_flag": "fast",
 }
-_SOURCES = ("static.py", "chain.py")
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+_SOURCES = ("layers.py", "attention/heads.py", "graphs/static.py", "graphs/chain.py")
 
 Graph = StaticPass | StaticHead | StaticChain
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A graph's code: ``run`` takes the arguments as one list and returns the results as one.
+    """A graph's code."""
 
-    ``owned`` keeps alive what the code refers to by address.
-    """
-
-    run: Callable[[list[Tensor]], list[Tensor]]
-    owned: tuple[object, ...]
+    run: Callable[[list[Tensor]], list[Tensor]]  # from all arguments to all results
+    owned: tuple[object, ...]  # what the code refers to by address
 
 
 def load_code(
@@ -74,14 +72,7 @@ def load_code(
         progress.next()
     recipe, make = _recipe(weights, graph), partial(_compile, progress, graph)
     try:
-        path = store.path(recipe, make)
-        try:
-            package = _load(path)
-        except Exception as error:  # a damaged file is made again, once
-            _log.warning("%s can't be loaded and is made again: %s", path, error)
-            store.discard(path)
-            path = store.path(recipe, make)
-            package = _loaded_again(path)
+        package = _stored(store, recipe, make)
     except OSError as error:
         raise ConfigError(
             f"compiled passes can't be kept in {store.folder}: {error.strerror or error}; "
@@ -94,7 +85,15 @@ def load_code(
     return Code(package.loader.run, (package, *wanted.values()))
 
 
-def _loaded_again(path: Path) -> Any:
+def _stored(store: PackageStore, recipe: Mapping[str, object], make: Callable[[Path], None]) -> Any:
+    """The package of a recipe; a damaged file is made again, once."""
+    path = store.path(recipe, make)
+    try:
+        return _load(path)
+    except Exception as error:
+        _log.warning("%s can't be loaded and is made again: %s", path, error)
+    store.discard(path)
+    path = store.path(recipe, make)
     try:
         return _load(path)
     except Exception as error:
@@ -119,11 +118,7 @@ def _is_other_news(record: logging.LogRecord) -> bool:
 
 
 def _compile(progress: Progress, graph: Graph, path: Path) -> None:
-    """Write the package of ``graph``.
-
-    Raises:
-        ConfigError: the C++ compiler is missing, or failed.
-    """
+    """Write the package of ``graph``."""
     example, shapes = graph.example()
     try:
         with progress.compiling(graph.title), warnings.catch_warnings(), torch.no_grad():
@@ -134,26 +129,20 @@ def _compile(progress: Progress, graph: Graph, path: Path) -> None:
                 package_path=str(path),
                 inductor_configs=dict(_OPTIONS),  # it writes into what it gets
             )
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
-            raise
-        raise _no_compiler(error) from error
     except Exception as error:
-        raise _no_compiler(error) from error
-
-
-def _no_compiler(error: Exception) -> ConfigError:
-    return ConfigError(
-        f"compile: passes can't be compiled here ({first_line(error)}); it takes a C++ compiler "
-        "(g++, or the one that CXX names) – or leave compile off"
-    )
+        if isinstance(error, OSError) and error.errno in _UNWRITABLE:
+            raise
+        raise ConfigError(
+            f"compile: passes can't be compiled here ({first_line(error)}); it takes a C++ compiler "
+            "(g++, or the one that CXX names) – or leave compile off"
+        ) from error
 
 
 def _recipe(weights: DecoderWeights, graph: Graph) -> dict[str, object]:
     """All that the code depends on: graphs of the same recipe share it."""
     layer = weights.layers[0]
     sizes = ("heads", "kv_heads", "head_dim", "hidden", "intermediate", "eps", "vocab_size")
-    here = Path(__file__).parent
+    model = Path(__file__).parents[1]
     return graph.recipe | {
         "sizes": {name: getattr(weights, name) for name in sizes},
         "activation": weights.activation_name,
@@ -163,7 +152,7 @@ def _recipe(weights: DecoderWeights, graph: Graph) -> dict[str, object]:
         "tied": weights.head.data_ptr() == weights.embedding.data_ptr(),
         "dtype": str(weights.dtype),
         "options": _OPTIONS,
-        "graph": [hashlib.sha256((here / name).read_bytes()).hexdigest() for name in _SOURCES],
+        "graph": [hashlib.sha256((model / name).read_bytes()).hexdigest() for name in _SOURCES],
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "machine": [platform.system(), platform.machine(), _processor()],

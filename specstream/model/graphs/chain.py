@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
-from specstream.model.graphs.static import Example, StaticPass, settled
+from specstream.model.graphs.static import Example, StaticPass, fits, settled
 from specstream.model.weights import DecoderWeights
 
-__all__ = ["StaticChain", "best_token"]
+__all__ = ["StaticChain", "greedy_steps"]
 
 
-def best_token(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The likeliest token of ``logits [V]`` and its probability."""
-    top, token = logits.max(-1)
-    return token, torch.exp(logits - top).sum(-1).reciprocal()
+def greedy_steps(
+    tokens: Tensor, steps: int, logits_after: Callable[[Tensor, int], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Choose ``tokens [steps]``, each the likeliest after those before, and their probabilities.
+
+    ``logits_after(tokens [n], step)`` reads n tokens and returns the last one's logits, ``[V]`` float32:
+    first of ``tokens``, then of each choice but the last.
+    """
+    chosen, confidences = [], []
+    for step in range(steps):
+        logits = logits_after(tokens, step)
+        top, token = logits.max(-1)
+        chosen.append(token)
+        confidences.append(torch.exp(logits - top).sum(-1).reciprocal())
+        tokens = token.reshape(1)
+    return torch.stack(chosen), torch.stack(confidences)
 
 
 class StaticChain(nn.Module):
@@ -47,16 +61,14 @@ class StaticChain(nn.Module):
         A token's confidence is its probability, in float32. The rows of all but the last token are
         written behind those of ``x``.
         """
-        length, more = ruler.shape[0], self._steps - 1
-        torch._check(length + more <= kv[0].shape[1])  # type: ignore[no-untyped-call]
-        torch._check(length + more <= cos.shape[0])  # type: ignore[no-untyped-call]
-        positions = torch.arange(length - self.width, length)
-        tokens, confidences = [], []
-        for step in range(self._steps):
-            logits = self._pass.run(x, cos, sin, positions, length + step, kv)
+        length = ruler.shape[0]
+        fits(length + self._steps - 1, cos, kv)
+
+        def logits_after(tokens: Tensor, step: int) -> Tensor:
+            end = length + step
+            positions = torch.arange(end - tokens.shape[0], end)
+            logits = self._pass.run(tokens, cos, sin, positions, end, kv)
             # Settled: an argmax fused with the computation of its input returns a wrong index.
-            token, confidence = best_token(settled(logits[-1].float())[: self._vocab_size])
-            tokens.append(token)
-            confidences.append(confidence)
-            x, positions = token.reshape(1), positions[-1:] + 1
-        return torch.stack(tokens), torch.stack(confidences)
+            return settled(logits[-1].float())[: self._vocab_size]
+
+        return greedy_steps(x, self._steps, logits_after)

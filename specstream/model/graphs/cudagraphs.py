@@ -13,7 +13,7 @@ from torch import Tensor
 from specstream.model.attention.kernels import Ragged, flash
 from specstream.model.attention.pooled import PooledAttention, PooledPlan
 from specstream.model.decoder import Decoder
-from specstream.model.graphs.chain import best_token
+from specstream.model.graphs.chain import greedy_steps
 from specstream.model.graphs.passes import CapturePlan, CompiledPasses
 from specstream.model.kv.base import RowCache
 from specstream.model.kv.pooled import PooledCache
@@ -25,27 +25,17 @@ Capture = Callable[[Callable[[], None]], Callable[[], None]]
 """Runs work that always touches the same memory, and returns what does it again."""
 
 _BATCHES = (1, 2, 4, 8, 16, 32)
-_PADDED_ROWS = (
-    4096  # longest sequence that the padded kernel, which reads as many rows, is captured for
-)
+_PADDED_ROWS = 4096  # longest sequence for the padded kernel, which always reads so many rows
 
 
 @dataclass(slots=True)
 class _Graph:
-    """One recorded pass and its memory, which the recording knows by addresses only.
+    """One recorded pass and its memory, which the recording knows by addresses only."""
 
-    Attributes:
-        tokens: ``[batch * width]`` int64.
-        places: ``[2, batch]`` int64: first row of each sequence's slot, and its rows before the pass.
-        work: What was recorded; holds every tensor that it reads.
-        results: What the work wrote; valid until the next replay of any graph.
-        replay: Does the work again.
-    """
-
-    tokens: Tensor
-    places: Tensor
-    work: Callable[[], None] = lambda: None
-    results: tuple[Tensor, ...] = ()
+    tokens: Tensor  # [batch * width] int64
+    places: Tensor  # [2, batch] int64: first row of each slot, and its rows before the pass
+    work: Callable[[], None] = lambda: None  # what was recorded; holds every tensor that it reads
+    results: tuple[Tensor, ...] = ()  # valid until the next replay of any graph
     replay: Callable[[], None] = lambda: None
 
 
@@ -175,21 +165,17 @@ class GraphedPasses(CompiledPasses):
             angles = (cos.index_select(0, positions), sin.index_select(0, positions))
             return self._decoder.run(tokens, angles[0][:, None], angles[1][:, None], plan)
 
+        def logits_after(tokens: Tensor, step: int) -> Tensor:
+            before = made.places[1] + (width + step - 1 if step else 0)
+            hidden = run(tokens, before, tokens.shape[0])
+            return self._decoder.logits(hidden[-1:])[0].float()[: self._vocab_size]
+
         def work() -> None:
-            before = made.places[1]
-            hidden = run(made.tokens, before, width)
-            if not chain:
+            if chain:
+                made.results = greedy_steps(made.tokens, self._steps, logits_after)
+            else:
+                hidden = run(made.tokens, made.places[1], width)
                 made.results = (self._decoder.logits(hidden),)
-                return
-            tokens, confidences, before = list[Tensor](), list[Tensor](), before + width
-            for step in range(self._steps):
-                logits = self._decoder.logits(hidden[-1:])[0].float()
-                token, confidence = best_token(logits[: self._vocab_size])
-                tokens.append(token)
-                confidences.append(confidence)
-                if step + 1 < self._steps:
-                    hidden = run(token.reshape(1), before + step, 1)
-            made.results = torch.stack(tokens), torch.stack(confidences)
 
         made.work = work
         made.replay = self._capture(work)

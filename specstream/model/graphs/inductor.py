@@ -45,10 +45,10 @@ def packages_of(depth: int, plan: CapturePlan) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
-    """A width's code: blocks with the range of their cache tensors; a head where there are several."""
+    """The code of one width."""
 
-    blocks: tuple[tuple[Code, slice], ...]
-    head: Code | None
+    blocks: tuple[tuple[Code, slice], ...]  # with the range of their cache tensors
+    head: Code | None  # where there are several blocks
 
 
 class InductorPasses(CompiledPasses):
@@ -90,8 +90,8 @@ class InductorPasses(CompiledPasses):
         whole = len(spans) == 1
         for start, stop in spans:
             graph = StaticPass(weights, width, start, stop, ends=whole)
-            code = self._load(graph, again=graph.layers in kinds)
-            kinds.add(graph.layers)
+            code = self._load(graph, again=graph.depth in kinds)
+            kinds.add(graph.depth)
             blocks.append((code, slice(2 * start, 2 * stop)))
         return _Compiled(tuple(blocks), None if whole else self._load(StaticHead(weights, width)))
 

@@ -16,17 +16,11 @@ __all__ = ["DRAFT", "TARGET", "CapturePlan", "CompiledPasses"]
 
 @dataclass(frozen=True, slots=True)
 class CapturePlan:
-    """Which of a model's passes are captured.
+    """Which of a model's passes are captured."""
 
-    Attributes:
-        widths: Tokens per sequence of a pass.
-        chain_widths: Tokens that a chain of greedy steps begins by reading.
-        chain_steps: Tokens that a chain writes.
-    """
-
-    widths: tuple[int, ...]
-    chain_widths: tuple[int, ...] = ()
-    chain_steps: int = 0
+    widths: tuple[int, ...]  # tokens per sequence of a pass
+    chain_widths: tuple[int, ...] = ()  # tokens that a chain of greedy steps begins by reading
+    chain_steps: int = 0  # tokens that a chain writes
 
 
 # Wider passes are rare, and the library's matrix products are as fast for those.
@@ -66,11 +60,10 @@ class CompiledPasses(ABC):
         None, with nothing done, where no pass is captured for that.
         """
         counts = [ids.shape[0] for ids in tokens]
-        most = max(counts)
-        width = next((width for width in self.widths if width >= most), None)
-        if width is None or len(caches) > self.batches[-1]:
-            return None
-        if not all(self._serves(c.length + width, c.length + width) for c in caches):
+        width = next((width for width in self.widths if width >= max(counts)), 0)
+        ends = [cache.length + width for cache in caches]
+        served = width and len(caches) <= self.batches[-1]
+        if not served or not all(self._serves(end, end) for end in ends):
             return None
         logits = self._pass(tokens, caches, keeps, width)
         for cache, count in zip(caches, counts, strict=True):

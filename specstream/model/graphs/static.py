@@ -1,18 +1,23 @@
 """The forward pass of a fixed number of tokens of one sequence, as graphs for the CPU's compiler.
 
-Nothing in a graph depends on the values of tensors, and all that depends on the sequence is an
-argument, so one graph serves every sequence at every length. Products are written as reductions, which
-the compiler fuses with what is around them; the decoder's own products are library calls.
+A graph is made of the decoder's layers (`Layer`), with norms and products of its own: reductions, which
+the compiler fuses with what is around them, where the decoder calls a library. Nothing in a graph
+depends on the values of tensors, and all that depends on the sequence is an argument, so one graph
+serves every sequence at every length.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from specstream.model.attention.base import AttentionPlan
+from specstream.model.attention.heads import Heads
+from specstream.model.layers import layer_of
 from specstream.model.weights import DecoderWeights
 
 __all__ = ["Example", "StaticHead", "StaticPass", "by_rows", "settled"]
@@ -20,10 +25,6 @@ __all__ = ["Example", "StaticHead", "StaticPass", "by_rows", "settled"]
 Example = tuple[tuple[Tensor, ...], tuple[Any, ...]]
 """Arguments to trace a graph with, and their dynamic shapes, as `torch.export.export` takes them."""
 
-_NAMES = (
-    "norm", "qkv", "qkv_bias", "query_norm", "key_norm", "out", "out_bias", "mlp_norm", "gate_up",
-    "down",
-)  # fmt: skip
 _ROWS, _LENGTH = 64, 40  # of the example; the values don't matter
 
 
@@ -42,56 +43,110 @@ def settled(x: Tensor) -> Tensor:
     return torch.as_strided(x, x.shape, x.stride())
 
 
+class _Product(nn.Module):
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+        self.biased = bias is not None
+        if bias is not None:  # the exporter miscounts buffers that are None
+            self.register_buffer("bias", bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = by_rows(settled(x), self.get_buffer("weight"))
+        return found + self.get_buffer("bias") if self.biased else found
+
+
+class _Norm(nn.Module):
+    """RMS norm (Zhang and Sennrich 2019), in float32."""
+
+    def __init__(self, weight: Tensor, eps: float) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return wide * scale * self.get_buffer("weight")
+
+
+class _Plan(AttentionPlan):
+    """Writes the rows at ``positions [W]`` of ``kv``, and attends to the first ``length`` rows."""
+
+    def __init__(
+        self, sizes: DecoderWeights, positions: Tensor, length: int, kv: Sequence[Tensor]
+    ) -> None:
+        self._heads = Heads(sizes.heads, sizes.kv_heads, sizes.head_dim)
+        self._positions, self._length, self._kv = positions, length, kv
+        later = torch.arange(length)[None] > positions[:, None]
+        mask = torch.zeros_like(later, dtype=sizes.dtype).masked_fill_(later, -torch.inf)
+        self._mask = mask.repeat_interleave(self._heads.group, 0)
+
+    def narrow(self) -> slice:
+        return slice(None)
+
+    def forward(self, layer: int, queries: Tensor, kv: Tensor) -> Tensor:
+        shown = []
+        for rows, fresh in zip(self._kv[2 * layer : 2 * layer + 2], kv.chunk(2, 1), strict=True):
+            rows.index_copy_(1, self._positions, fresh.to(rows.dtype).transpose(0, 1))
+            shown.append(rows[:, : self._length].unsqueeze(0))
+        keys, values = shown
+        return self._heads.attend_few(queries.to(keys.dtype), keys, values, self._mask)
+
+
 class StaticPass(nn.Module):
     """Layers ``start`` to ``stop`` for ``width`` tokens; with ``ends`` the embedding and head as well.
 
-    Its buffers are the model's own tensors, not copies.
+    Its buffers are the model's own tensors, not copies; those of equal blocks have equal names.
     """
 
     def __init__(
         self, weights: DecoderWeights, width: int, start: int, stop: int, *, ends: bool
     ) -> None:
         super().__init__()
-        self.width, self.layers, self.ends = width, stop - start, ends
+        self.width, self.depth, self.ends = width, stop - start, ends
         self.title = f"a pass from {width} tokens, layers {start + 1} to {stop}"
         self._sizes = weights
-        for index, layer in enumerate(weights.layers[start:stop]):
-            for name in _NAMES:
-                tensor = getattr(layer, name)
-                if tensor is not None:  # the exporter miscounts buffers that are None
-                    self.register_buffer(f"{name}_{index}", tensor)
+        self.parts = nn.ModuleList()
+        layers = weights.layers[start:stop]
+        self._layers = [layer_of(weights, one, self._norm, self._product) for one in layers]
         if ends:
             self.register_buffer("embedding", weights.embedding)
             self.head = StaticHead(weights, width)
 
+    def _norm(self, weight: Tensor) -> _Norm:
+        self.parts.append(made := _Norm(weight, self._sizes.eps))
+        return made
+
+    def _product(self, weight: Tensor, bias: Tensor | None) -> _Product:
+        self.parts.append(made := _Product(weight, bias))
+        return made
+
     @property
     def recipe(self) -> dict[str, object]:
         """What distinguishes the code of this graph from others of the same weights' sizes."""
-        return {"kind": "pass", "width": self.width, "layers": self.layers, "ends": self.ends}
+        return {"kind": "pass", "width": self.width, "layers": self.depth, "ends": self.ends}
 
     def example(self) -> Example:
         """See `Example`."""
-        w = self._sizes
+        w, count = self._sizes, 2 * self.depth
         x = torch.zeros(self.width, dtype=torch.int64)
         if not self.ends:
             x = torch.zeros(self.width, w.hidden, dtype=w.dtype)
-        angles = torch.zeros(_ROWS, w.head_dim, dtype=w.dtype)
-        rows = [
-            torch.zeros(w.kv_heads, _ROWS, w.head_dim, dtype=w.dtype)
-            for _ in range(2 * self.layers)
-        ]
+        angles = [torch.zeros(_ROWS, w.head_dim, dtype=w.dtype) for _ in range(2)]
+        rows = [torch.zeros(w.kv_heads, _ROWS, w.head_dim, dtype=w.dtype) for _ in range(count)]
         positions = {0: torch.export.Dim("positions", min=16, max=2**24)}
         capacity = {1: torch.export.Dim("capacity", min=16, max=2**24)}
         length = {0: torch.export.Dim("length", min=2, max=2**23)}
-        shapes: tuple[Any, ...] = ({}, positions, positions, length, tuple(capacity for _ in rows))
-        return (x, angles, angles.clone(), torch.empty(_LENGTH, dtype=torch.uint8), *rows), shapes
+        shapes: tuple[Any, ...] = ({}, positions, positions, length, (capacity,) * count)
+        return (x, *angles, torch.empty(_LENGTH, dtype=torch.uint8), *rows), shapes
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, ruler: Tensor, *kv: Tensor) -> Tensor:
         """The pass as `torch.export` sees it.
 
         Args:
             x: ``[W]`` int64 tokens with ``ends``, else hidden states ``[W, hidden]``.
-            cos: ``[positions, head_dim]``; ``sin`` likewise, its first half negated.
+            cos: ``[positions, head_dim]``, see `RotaryTable`; ``sin`` likewise.
             sin: See ``cos``.
             ruler: ``[n]``, n the sequence's length after the pass: only its length is used, which
                 makes n a size and not a value.
@@ -102,9 +157,8 @@ class StaticPass(nn.Module):
             Logits ``[W, V]`` with ``ends``, else hidden states ``[W, hidden]``.
         """
         length = ruler.shape[0]
-        torch._check(length <= kv[0].shape[1])  # type: ignore[no-untyped-call]
-        torch._check(length <= cos.shape[0])  # type: ignore[no-untyped-call]
         positions = torch.arange(length - self.width, length)
+        fits(length, cos, kv)
         return self.run(x, cos, sin, positions, length, kv).to(self._sizes.dtype)
 
     def run(
@@ -114,67 +168,16 @@ class StaticPass(nn.Module):
         sin: Tensor,
         positions: Tensor,
         length: int,
-        kv: tuple[Tensor, ...],
+        kv: Sequence[Tensor],
     ) -> Tensor:
         """The same with ``positions [W]`` of the tokens, ``length`` rows being looked at."""
-        sizes = self._sizes
-        half = sizes.head_dim // 2
-        turn = cos[positions][:, None, :half].float(), sin[positions][:, None, half:].float()
-        later = torch.arange(length)[None] > positions[:, None]
-        mask = torch.zeros_like(later, dtype=sizes.dtype).masked_fill_(later, -torch.inf)
-        mask = mask.repeat(sizes.heads // sizes.kv_heads, 1)
-        if self.ends:
-            x = F.embedding(x, self.get_buffer("embedding"))
-        for index in range(self.layers):
-            x = self._layer(index, x, turn, positions, mask, kv[2 * index], kv[2 * index + 1])
-        return self.head(x) if self.ends else x
-
-    def _layer(
-        self,
-        index: int,
-        x: Tensor,
-        turn: tuple[Tensor, Tensor],
-        positions: Tensor,
-        mask: Tensor,
-        keys: Tensor,
-        values: Tensor,
-    ) -> Tensor:
-        sizes, eps = self._sizes, self._sizes.eps
-        weights: dict[str, Any] = {name: self._buffers.get(f"{name}_{index}") for name in _NAMES}
-        joint = _linear(_rms(x, weights["norm"], eps), weights["qkv"], weights["qkv_bias"])
-        joint = joint.view(x.shape[0], sizes.heads + 2 * sizes.kv_heads, sizes.head_dim)
-        queries, fresh, new_values = torch.split(
-            joint, [sizes.heads, sizes.kv_heads, sizes.kv_heads], 1
-        )
-        if weights["query_norm"] is not None:
-            queries = _rms(queries, weights["query_norm"], eps)
-            fresh = _rms(fresh, weights["key_norm"], eps)
-        keys.index_copy_(1, positions, _turned(fresh, turn).to(keys.dtype).transpose(0, 1))
-        values.index_copy_(1, positions, new_values.to(values.dtype).transpose(0, 1))
-        mixed = self._attend(_turned(queries, turn), keys, values, mask)
-        x = (x + _linear(mixed, weights["out"], weights["out_bias"])).to(sizes.dtype)
-        gate_up = by_rows(_rms(x, weights["mlp_norm"], eps), weights["gate_up"])
-        gate, up = torch.split(gate_up, sizes.intermediate, -1)
-        inner = settled(sizes.activation(gate) * up)
-        return (x + by_rows(inner, weights["down"])).to(sizes.dtype)
-
-    def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """``[W, heads, head_dim]`` to ``[W, heads * head_dim]``.
-
-        Query heads that share a key head are folded into one matrix: no key is repeated.
-        """
-        width, heads, dim = queries.shape
-        kv_heads, shown = self._sizes.kv_heads, mask.shape[1]
-        group = heads // kv_heads
-        folded = queries.reshape(width, kv_heads, group, dim).permute(1, 2, 0, 3)
-        mixed = F.scaled_dot_product_attention(
-            folded.reshape(1, kv_heads, group * width, dim).to(keys.dtype),
-            keys[:, :shown].unsqueeze(0),
-            values[:, :shown].unsqueeze(0),
-            attn_mask=mask,
-        )
-        unfolded = mixed.view(kv_heads, group, width, dim).permute(2, 0, 1, 3)
-        return settled(unfolded.reshape(width, heads * dim))
+        plan = _Plan(self._sizes, positions, length, kv)
+        angles = cos[positions][:, None].float(), sin[positions][:, None].float()
+        x = F.embedding(x, self.get_buffer("embedding")) if self.ends else x.clone()
+        for index, layer in enumerate(self._layers):
+            x = layer(x, *angles, plan, index)
+        found: Tensor = self.head(x) if self.ends else x
+        return found
 
 
 class StaticHead(nn.Module):
@@ -184,8 +187,7 @@ class StaticHead(nn.Module):
         super().__init__()
         self.width, self.title = width, f"a head of {width} tokens"
         self._sizes = weights
-        self.register_buffer("norm", weights.norm)
-        self.register_buffer("head", weights.head)
+        self.norm, self.head = _Norm(weights.norm, weights.eps), _Product(weights.head)
 
     @property
     def recipe(self) -> dict[str, object]:
@@ -198,24 +200,11 @@ class StaticHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """See the class."""
-        normed = _rms(x, self.get_buffer("norm"), self._sizes.eps)
-        return by_rows(normed, self.get_buffer("head"))
+        found: Tensor = self.head(self.norm(x))
+        return found
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    product = by_rows(x, weight)
-    return product if bias is None else product + bias
-
-
-def _rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """RMS norm (Zhang and Sennrich 2019), in float32."""
-    wide = x.float()
-    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return settled(wide * scale * weight)
-
-
-def _turned(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotary positions (Su et al. 2021) of ``[W, heads, head_dim]``, in float32."""
-    cos, sin = turn
-    low, high = x.float().chunk(2, -1)
-    return torch.cat((low * cos - high * sin, high * cos + low * sin), -1)
+def fits(length: int, cos: Tensor, kv: Sequence[Tensor]) -> None:
+    """Tell the exporter that a sequence of ``length`` rows is within the tables and the caches."""
+    torch._check(length <= kv[0].shape[1])  # type: ignore[no-untyped-call]
+    torch._check(length <= cos.shape[0])  # type: ignore[no-untyped-call]

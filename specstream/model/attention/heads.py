@@ -1,0 +1,63 @@
+"""Attention of one sequence over its own keys and values, query heads folded onto their key heads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["Heads"]
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Numbers of query heads and key heads, and the size of each."""
+
+    queries: int
+    keys: int
+    dim: int
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a key head."""
+        return self.queries // self.keys
+
+    def fold(self, queries: Tensor) -> Tensor:
+        """``[n, heads, head_dim]`` to ``[1, kv_heads, n * group, head_dim]``: no key is repeated."""
+        each = queries.view(1, -1, self.keys, self.group * self.dim)
+        return each.transpose(1, 2).reshape(1, self.keys, -1, self.dim)
+
+    def unfold(self, mixed: Tensor) -> Tensor:
+        """The inverse for attention's output: ``[n, heads * head_dim]``."""
+        each = mixed.view(1, self.keys, -1, self.group, self.dim)
+        return each.transpose(1, 2).reshape(-1, self.queries * self.dim)
+
+    def attend_one(
+        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """Attention of one query, whose heads are in the folded order already."""
+        folded = queries.view(1, self.keys, self.group, self.dim)
+        mixed = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
+        return mixed.reshape(1, self.queries * self.dim)  # some kernels' results are not contiguous
+
+    def attend_few(
+        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """Attention of up to `SHORT` queries."""
+        folded = self.fold(queries)
+        return self.unfold(F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask))
+
+    def attend_many(
+        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """Attention of many queries; causal where there is no mask."""
+        mixed = F.scaled_dot_product_attention(
+            queries.transpose(0, 1).unsqueeze(0),
+            keys,
+            values,
+            attn_mask=mask,
+            is_causal=mask is None,
+            enable_gqa=self.group > 1,
+        )
+        return mixed[0].transpose(0, 1).reshape(-1, self.queries * self.dim)
