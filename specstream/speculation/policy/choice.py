@@ -21,6 +21,8 @@ from specstream.speculation.policy.stopping import Chain, Lockstep
 
 __all__ = ["Choice", "Place", "Step"]
 
+_LEAST = 0.01  # chance of a token that is looked at
+
 
 @dataclass(slots=True, eq=False)
 class Place:
@@ -133,6 +135,7 @@ class Step:
             (chance, depth, index, reached, reached * nodes)
             for index, place in enumerate(group)
             for depth, ((chance, reached), nodes) in enumerate(place.expected(name), 1)
+            if depth == 1 or chance > _LEAST
         ]
         start = step = row = 0.0
         if candidate.passes != "none":
@@ -149,6 +152,10 @@ class Step:
         wider = self._costs.widening(self._width(group), most + 2)
         best, found = float("-inf"), (0, 0)
         for limit in limits:
+            if 1 < limit < longest:
+                last = [token for token in tokens if token[1] == limit]
+                if sum(token[0] for token in last) <= step * max(token[3] for token in last):
+                    break  # no further pass can pay
             gain, width, members, shared = 0.0, 0.0, 0, start
             missed = [1.0] * (limit + 1)  # chance that a pass is not made
             for count, (chance, depth, index, reached, nodes) in enumerate(tokens, 1):
