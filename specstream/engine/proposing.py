@@ -42,8 +42,10 @@ class Proposing:
     def __init__(self, proposer: Proposer, target: ModelRunner) -> None:
         self.proposer = proposer
         self._adaptive = proposer if isinstance(proposer, AdaptiveProposer) else None
-        self._reader = proposer if isinstance(proposer, StateReader) else None
-        self.depths = proposer.capabilities.hidden_states if self._reader is not None else ()
+        self.depths = (
+            proposer.capabilities.hidden_states if isinstance(proposer, StateReader) else ()
+        )
+        self._reader = proposer if isinstance(proposer, StateReader) and self.depths else None
         self._device, self._vocab_size = target.device, target.vocab_size
         self._longest = target.fixed_width - 1 if target.fixed_width else target.context_length
         self._logged: set[type[Exception]] = set()

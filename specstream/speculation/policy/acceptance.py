@@ -15,7 +15,7 @@ __all__ = ["Acceptance", "Average", "Chance", "Doubt", "Lean", "RequestAcceptanc
 
 _FURTHEST = 4.5  # log-odds (a chance of 0.989) beyond which estimates are not told apart
 _SPREAD, _FIRMEST = 0.7, 6.0  # of a request's lean: prior deviation, and largest precision
-_HIT_IF_BROKEN, _BREAKS = 0.02, 0.004  # chance of a hit while broken; of breaking, per trial
+_HIT_IF_BROKEN, _BREAKS = 0.02, 0.002  # chance of a hit while broken; of breaking, per trial
 
 # Edges of the confidence buckets: the draft's probability of its token.
 _EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
@@ -127,7 +127,6 @@ class Acceptance:
     Attributes:
         chances: Acceptance by evidence class.
         of_confidence: Acceptance by bucket of the token's own confidence.
-        after: Acceptance of the next token by bucket of this one's confidence.
         more: Tokens accepted beyond the first, if the first was and the draft was free to go on.
         longer: Tokens drafted beyond the first, if the draft was free to go on.
         doubt: `Doubt` at the end of a request.
@@ -139,7 +138,6 @@ class Acceptance:
         # The target accepts a sampled token of low probability more often than the draft expects it.
         low, high = (0.15, 0.99) if greedy else (0.3, 0.98)
         self.of_confidence = [Chance(low + (high - low) * q) for q in _MIDDLES]
-        self.after = [Chance(0.6 + 0.25 * q) for q in _MIDDLES]
         self.more = Average(1.4, 3.0, 100.0)
         self.longer = Average(2.0, 3.0, 100.0)
         self.doubt = Average(0.1, 2.0, 5.0)
@@ -180,11 +178,17 @@ class RequestAcceptance:
             made.append(reached)
         return made
 
-    def stopped(self, offer: Offer, count: int) -> tuple[float, float]:
-        """Expected tokens accepted and drafted if drafting stops by confidence, ``count`` at most."""
-        (first,) = self.survival(offer, 1)
-        more, longer = min(self.more.value, count - 1.0), min(self.longer.value, count - 1.0)
-        return first * (1.0 + more), 1.0 + longer
+    def expected(self, offer: Offer, count: int) -> list[tuple[float, float]]:
+        """Of token 1, 2, … ``count``: chance to be accepted with all before it; to be drafted at all.
+
+        A draft that stops by its confidence seldom gets to the later ones.
+        """
+        if not self.common.candidate.stops:
+            return [(chance, 1.0) for chance in self.survival(offer, count)]
+        (chance,) = self.survival(offer, 1)
+        more = self.more.value / (1.0 + self.more.value)
+        longer = self.longer.value / (1.0 + self.longer.value)
+        return [(chance * more**k, longer**k) for k in range(count)]
 
     def start(self) -> float:
         """Probability that the candidate works: of a chain before its first token."""
@@ -192,9 +196,9 @@ class RequestAcceptance:
 
     def after(self, survival: float, confidence: float) -> tuple[float, float]:
         """A chain's survival after a token of that confidence; the same with the next token."""
-        bucket = bisect_right(_EDGES, confidence)
-        survival *= self.calibration.chance(self.common.of_confidence[bucket].log_odds)
-        return survival, survival * self.lean.chance(self.common.after[bucket].log_odds)
+        chances = self.common.of_confidence[bisect_right(_EDGES, confidence)]
+        survival *= self.calibration.chance(chances.log_odds)
+        return survival, survival * self.lean.chance(self.common.chances[_DEPTHS[1]].log_odds)
 
     def observe(
         self, offer: Offer, accepted: int, count: int, confidences: Sequence[float] = ()
@@ -205,16 +209,12 @@ class RequestAcceptance:
         for index in range(min(accepted + 1, count)):
             hit = index < accepted
             working = self.doubt.value < 0.5  # else the trial says nothing about the working state
-            chance = guess = common.chances[classes[index]]
-            if confidences and index:
-                guess = common.after[bisect_right(_EDGES, confidences[index - 1])]
-            self.doubt.learn(guess.value, hit)
-            self.lean.learn(guess.log_odds, hit, 1.0 - self.doubt.value)
+            chance = common.chances[classes[index]]
+            self.doubt.learn(chance.value, hit)
+            self.lean.learn(chance.log_odds, hit, 1.0 - self.doubt.value)
             if not working:
                 continue
             chance.learn(hit)
-            if guess is not chance:
-                guess.learn(hit)
             if confidences:
                 of_confidence = common.of_confidence[bisect_right(_EDGES, confidences[index])]
                 self.calibration.learn(of_confidence.log_odds, hit)

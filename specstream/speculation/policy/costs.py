@@ -168,9 +168,11 @@ class Costs:
 
     def widening(self, tokens: int, count: int) -> list[float]:
         """Entry k, from 0 to ``count``: what k more tokens add to a target pass over ``tokens``."""
-        at = min(tokens, len(self._table) - count - 1)
-        level, low = self._level.value, self._table[at]
-        return [level * (ms - low) for ms in self._table[at : at + count + 1]]
+        table, end = self._table, tokens + count + 1
+        while len(table) < end:
+            table.append(2.0 * table[-1] - table[-2])
+        level, low = self._level.value, table[tokens]
+        return [level * (ms - low) for ms in table[tokens:end]]
 
     def other(self, proposing: bool = True) -> float:
         """Everything outside the passes, per request."""

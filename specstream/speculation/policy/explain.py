@@ -28,7 +28,7 @@ class Summary:
     def __init__(self, names: Iterable[str], memory: int) -> None:
         self._newest = 1.0 / memory
         self._proposals = dict.fromkeys(names, 0)
-        self.rounds, self.rows, self.probing = 0, 1, False
+        self.rounds, self._rows, self.probing = 0, 1.0, False
         self.first = dict.fromkeys(self._proposals, 0.0)
         self.share = {**self.first, "off": 0.0}
         self.tokens = self.cost = 1.0
@@ -37,8 +37,9 @@ class Summary:
     def learn(self, outcome: Outcome, cost: float, rows: int, probing: bool) -> None:
         """Count a round that cost so many plain rounds."""
         self.rounds += 1
-        self.rows, self.probing = rows, probing
+        self.probing = probing
         part = max(1.0 / self.rounds, self._newest)
+        self._rows += part * (rows - self._rows)
         name = outcome.plan.proposer if outcome.drafted else "off"
         for known in self.share:
             self.share[known] -= part * self.share[known]
@@ -50,6 +51,11 @@ class Summary:
             self._proposals[name] += 1
             part = max(1.0 / self._proposals[name], self._newest)
             self.first[name] += part * ((outcome.accepted > 0) - self.first[name])
+
+    @property
+    def rows(self) -> int:
+        """Requests a round."""
+        return round(self._rows)
 
     def kind(self) -> str:
         """The candidate that proposed most; "off" where proposals were rare."""

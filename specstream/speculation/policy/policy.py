@@ -11,7 +11,7 @@ from specstream.speculation.policy.acceptance import Acceptance, Average, Reques
 from specstream.speculation.policy.choice import Place, Step
 from specstream.speculation.policy.costs import Costs
 from specstream.speculation.policy.explain import Summary, explain
-from specstream.speculation.policy.probing import LossLimit, Track
+from specstream.speculation.policy.probing import Track, Tries
 from specstream.speculation.policy.records import (
     Candidate,
     Explanation,
@@ -47,20 +47,27 @@ class Policy:
         candidates: Who may propose; none: plain decoding.
         costs: The cost model, seeded by a calibration.
         max_tokens: The longest proposal.
+
+    Attributes:
+        tokens: Per round, over all requests.
+        cost: Of a round, in plain rounds.
     """
 
     def __init__(self, candidates: Sequence[Candidate], costs: Costs, *, max_tokens: int) -> None:
         if max_tokens < 1:
             raise ValueError("max_tokens must be at least 1")
         self.costs = costs
+        # Lookups first: a draft has to be better than they.
+        candidates = sorted(candidates, key=lambda c: c.passes != "none")
         self._candidates = {c.name: c for c in candidates}
         self._max_tokens = max_tokens
         self._common = {
             greedy: [Acceptance(c, greedy) for c in candidates] for greedy in (True, False)
         }
         self._requests: dict[int, _Request] = {}
-        self._losses = LossLimit()
-        self._tokens, self._cost = Average(1.5, 2.0, 60.0), Average(1.1, 2.0, 60.0)  # per round
+        self._tries = Tries()
+        self._drafting = False  # whether drafts were chosen, tries aside
+        self.tokens, self.cost = Average(1.5, 2.0, 60.0), Average(1.1, 2.0, 60.0)  # per round
         self._reply = Average(48.0, 1.0, 30.0)  # tokens of a whole reply
         self._summary = Summary(self._candidates, 256)
 
@@ -74,18 +81,18 @@ class Policy:
         # Plain decoding is always available: its rate is the floor.
         rate = sum(request.tokens.value / request.cost.value for request in requests)
         worth = max(rate, float(len(places))) / plain_ms
-        candidates = list(self._candidates.values())
-        step = Step(places, candidates, self.costs, worth, self._max_tokens)
-        step.choose(self._losses.allows())
+        step = Step(places, list(self._candidates.values()), self.costs, worth)
+        step.choose(self._tries.drafting())
+        self._drafting = any(place.drafting for place in places)
         plans = step.plans()
-        step.probe(plans, self._losses, plain_ms)
+        step.probe(plans, self._tries, plain_ms)
         return plans
 
     def _request(self, outlook: Outlook) -> _Request:
         request = self._requests.get(outlook.id)
         if request is None:
             common = self._common[outlook.greedy]
-            request = _Request(common, self._tokens.value, self._cost.value)
+            request = _Request(common, self.tokens.value, self.cost.value)
             self._requests[outlook.id] = request
         return request
 
@@ -97,8 +104,6 @@ class Policy:
             most = min(most, outlook.phrase_left - 1)
             ahead = min(ahead, outlook.phrase_left)
         place = Place(outlook, most, request.tracks, max(1.0, ahead / request.tokens.value))
-        if request.place is not None:
-            place.option = request.place.option
         request.place = place
         for track in request.tracks.values():
             track.idle += most > 0
@@ -132,20 +137,20 @@ class Policy:
         if times.rows == rows and times.tokens == rows + proposed:
             seen = times.draft_ms + times.verify_ms + times.other_ms + times.plan_ms
             spent = min(max(seen / plain_ms, spent / _FAR), spent * _FAR)
-        for outcome in outcomes:
-            self._observe_one(outcome, cost + choosing, spent, rows)
+        news = [self._observe_one(outcome, cost + choosing, spent, rows) for outcome in outcomes]
         tokens = (sum(o.accepted for o in outcomes) + rows) / rows
-        self._losses.enter(cost - tokens if drafters else 0.0)
+        self._tries.enter(cost - tokens if self._drafting else 0.0, news=any(news))
 
     def _drafts(self, outcome: Outcome) -> bool:
         candidate = self._candidates.get(outcome.plan.proposer)
         return candidate is not None and candidate.passes != "none"
 
-    def _observe_one(self, outcome: Outcome, cost: float, spent: float, rows: int) -> None:
+    def _observe_one(self, outcome: Outcome, cost: float, spent: float, rows: int) -> bool:
+        """Learn from one request's round; whether it was a try that went well."""
         request = self._requests.get(outcome.id)
         if request is None or request.place is None:
-            return
-        place, name = request.place, outcome.plan.proposer
+            return False
+        place, name, news = request.place, outcome.plan.proposer, False
         offers, tokens = place.outlook.offers, outcome.accepted + 1.0
         request.committed += outcome.accepted + 1
         for compared, (count, agreed) in outcome.compared.items():
@@ -153,21 +158,18 @@ class Policy:
                 request.tracks[compared].acceptance.observe(offers[compared], agreed, count)
         if name in request.tracks and name not in outcome.compared:
             track = request.tracks[name]
-            track.observe(outcome, offers[name], place.probing, self._max_tokens)
+            news = track.observe(outcome, offers[name], place.probing, self._max_tokens)
         if place.most < 1:
-            return
+            return False
         # Where lookup finds nothing, a token saved is worth what it costs there, not what it costs in
         # a passage that is being repeated. In a batch, time is everybody's.
         if rows > 1 or name not in self._candidates or self._drafts(outcome):
-            for average, value in (
-                (request.tokens, tokens),
-                (self._tokens, tokens),
-                (request.cost, cost),
-                (self._cost, cost),
-            ):
-                average.learn(value)
+            for learner in (request, self):
+                learner.tokens.learn(tokens)
+                learner.cost.learn(cost)
         for summary in (request.summary, self._summary):
             summary.learn(outcome, spent, rows, place.probing)
+        return news
 
     def forget(self, request_id: int) -> None:
         """The request is over; what it taught about all requests stays. Idempotent."""

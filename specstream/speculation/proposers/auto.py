@@ -28,7 +28,7 @@ from specstream.speculation.proposal import (
 )
 from specstream.speculation.proposers.candidate import CandidateProposer, Drafted, Task
 
-__all__ = ["AutoProposer", "StateAutoProposer"]
+__all__ = ["AutoProposer"]
 
 
 class _Round(NamedTuple):
@@ -146,6 +146,14 @@ class AutoProposer:
         for name in self._used:
             self._candidates[name].observe(requests, verdicts)
 
+    def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
+        """Pass each candidate that drafts from hidden states those of the layers that it wants."""
+        layers = self.capabilities.hidden_states
+        for made in self._candidates.values():
+            wanted = [layers.index(layer) for layer in made.capabilities.hidden_states]
+            if wanted and isinstance(made, StateReader):
+                made.read(requests, [replace(s, states=s.states[:, wanted]) for s in states])
+
     def clock(self, times: StepTimes) -> None:
         """Tell the policy what the step took and brought.
 
@@ -193,15 +201,3 @@ class AutoProposer:
         """Drop what the candidates keep for the slot."""
         for made in self._candidates.values():
             made.release(slot)
-
-
-class StateAutoProposer(AutoProposer):
-    """The same where at least one candidate drafts from the target's hidden states."""
-
-    def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
-        """Pass each candidate the states of the layers that it wants."""
-        layers = self.capabilities.hidden_states
-        for made in self._candidates.values():
-            wanted = [layers.index(layer) for layer in made.capabilities.hidden_states]
-            if wanted and isinstance(made, StateReader):
-                made.read(requests, [replace(s, states=s.states[:, wanted]) for s in states])

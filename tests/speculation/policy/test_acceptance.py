@@ -89,17 +89,21 @@ def test_a_broken_spell_leaves_what_was_learned() -> None:
     assert habits.survival(OFFER, 1)[0] > 0.5
 
 
-def test_lengths_are_learned_and_cut_to_a_cap() -> None:
+def test_lengths_of_a_draft_that_is_free_to_stop_are_learned() -> None:
     habits = RequestAcceptance(Acceptance(DRAFT, greedy=True))
     for _ in range(60):
         habits.observe(OFFER, 4, 6)
         habits.observe_length(4, 6)
-    accepted, drafted = habits.stopped(OFFER, 12)
-    assert drafted == pytest.approx(6.0, abs=0.3)
-    assert accepted == pytest.approx(4.0, abs=0.4)
-    one = habits.stopped(OFFER, 1)
-    assert one[1] == 1.0 and one[0] == pytest.approx(habits.survival(OFFER, 1)[0])
-    assert one[0] < habits.stopped(OFFER, 3)[0] < accepted
+    expected = habits.expected(OFFER, 60)
+    assert sum(reached for _, reached in expected) == pytest.approx(6.0, abs=0.3)
+    assert sum(chance for chance, _ in expected) == pytest.approx(4.0, abs=0.4)
+    assert expected == sorted(expected, reverse=True)
+    assert habits.expected(OFFER, 1) == [(habits.survival(OFFER, 1)[0], 1.0)]
+
+
+def test_a_draft_that_cannot_be_stopped_reaches_every_token() -> None:
+    habits = RequestAcceptance(Acceptance(Candidate("draft", "the draft model"), greedy=True))
+    assert habits.expected(OFFER, 4) == [(c, 1.0) for c in habits.survival(OFFER, 4)]
 
 
 @pytest.mark.parametrize("support", [0, 1, 2])

@@ -93,10 +93,12 @@ def test_each_request_is_treated_as_it_deserves() -> None:
 
 
 def test_a_draft_that_just_about_pays_is_left_where_others_wait_for_it() -> None:
-    """Nobody is the quicker for it, and every step the longer."""
-    alone = serve(policy(gpu(roomy)), mixed(1), gpu(roomy), batch=1)
+    """Three that gain nothing by it would have longer steps."""
+    easy, *_ = mixed(1)
+    hopeless = texts(3, 100, 0.0, informative=False)
+    alone = serve(policy(gpu(roomy)), [easy], gpu(roomy), batch=1)
     assert drafted(alone, 0) > 0.9
-    crowd = serve(policy(gpu(roomy)), mixed(4), gpu(roomy), batch=4)
+    crowd = serve(policy(gpu(roomy)), [easy, *hopeless], gpu(roomy), batch=4)
     assert drafted(crowd, 0) < 0.6
 
 
@@ -112,7 +114,6 @@ def test_passes_are_shared_so_lengths_agree() -> None:
     assert min(lengths) >= 2 and max(lengths) - min(lengths) <= 1
 
 
-@pytest.mark.xfail(strict=True, reason="13 % behind the best fixed choice; 6 % were reached before")
 def test_what_pays_only_with_a_very_good_draft_is_found_in_time() -> None:
     """Every token makes the pass longer, so that less than three in four accepted would be a loss."""
     machine = Machine(target=lambda tokens: 8.0 + 2.0 * tokens, step=3.0, row=0.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from specstream.speculation.policy import (
@@ -13,60 +15,109 @@ from specstream.speculation.policy import (
     Policy,
     RoundTimes,
 )
-from specstream.speculation.policy.choice import Prices, best_length
+from specstream.speculation.policy.acceptance import Acceptance, RequestAcceptance
+from specstream.speculation.policy.choice import Choice, Place, Step
 from specstream.speculation.policy.costs import DraftCosts
+from specstream.speculation.policy.probing import Track
 
-BASE_MS = 3.0
+BASE_MS, AROUND_MS = 3.0, 0.08
 DRAFT = Candidate("draft", "the draft model")
 SURVIVAL = [0.7**k for k in range(1, 13)]
 
 
-def prices(worth: float, step: float = 0.3, token: float = 0.05, jump: float = 0.0) -> Prices:
-    return Prices(worth, step, 0.08, [0.0, *(jump + token * k for k in range(1, 13))])
+class Known(RequestAcceptance):
+    """Chances that are given."""
+
+    def __init__(self, candidate: Candidate, chances: Sequence[float]) -> None:
+        super().__init__(Acceptance(candidate, greedy=True))
+        self.chances = chances
+
+    def survival(self, offer: Offer, count: int) -> list[float]:
+        return list(self.chances[:count])
+
+
+def place(
+    candidate: Candidate, chances: Sequence[float], nodes: Sequence[int] = (), number: int = 1
+) -> Place:
+    offer = Offer(len(chances), nodes=nodes)
+    outlook = Outlook(number, True, 50, {candidate.name: offer})
+    return Place(outlook, 50, {candidate.name: Track(Known(candidate, chances))}, 1.0)
+
+
+def best(
+    candidate: Candidate,
+    worth: float,
+    *places: Place,
+    step: float = 0.3,
+    token: float = 0.05,
+    jump: float = 0.0,
+    others: Sequence[Place] = (),
+) -> Choice:
+    """On a machine where the k-th token beyond the first takes ``token``, the first ``jump`` more."""
+    rows = len(places) + len(others)
+    widths = (rows, rows + 1, rows + 40)
+    costs = Costs(
+        {1: BASE_MS} | {n: BASE_MS + (jump + token * (n - rows)) * (n > rows) for n in widths},
+        row_ms=0.0,
+        other_ms=1.0 + AROUND_MS,
+        other_plain_ms=1.0,
+    )
+    costs.drafts[candidate.name] = DraftCosts(step)
+    return Step([*places, *others], [candidate], costs, worth).best(candidate, places)
 
 
 @pytest.mark.parametrize("jump", [0.0, 1.5])
 @pytest.mark.parametrize("worth", [0.3, 0.5, 1.0])
 def test_the_length_is_the_best_of_all(worth: float, jump: float) -> None:
-    price = prices(worth, jump=jump)
-    gains = [sum(SURVIVAL[:k]) - worth * (k * 0.35 + jump + 0.08) for k in range(1, 13)]
-    option = best_length(SURVIVAL, DRAFT, Offer(12), price)
-    assert option.tokens == gains.index(max(gains)) + 1
-    assert option.gain == pytest.approx(max(gains))
+    gains = [sum(SURVIVAL[:k]) - worth * (k * 0.35 + jump + AROUND_MS) for k in range(1, 13)]
+    choice = best(DRAFT, worth, place(DRAFT, SURVIVAL), jump=jump)
+    assert choice.tokens == [gains.index(max(gains)) + 1]
+    assert choice.gain == pytest.approx(max(gains))
 
 
 def test_the_best_gain_at_the_best_rate_is_the_best_rate() -> None:
     """Renewal reward: with the worth at the best ratio, largest gain and best ratio agree."""
 
     def ratio(k: int) -> float:
-        return (1.0 + sum(SURVIVAL[:k])) / (BASE_MS + (k * 0.35 + 0.08 if k else 0.0))
+        return (1.0 + sum(SURVIVAL[:k])) / (BASE_MS + (k * 0.35 + AROUND_MS if k else 0.0))
 
-    best = max(range(13), key=ratio)
-    option = best_length(SURVIVAL, DRAFT, Offer(12), prices(ratio(best)))
-    assert option.tokens == best
-    assert option.gain == pytest.approx(ratio(best) * BASE_MS - 1.0)
+    length = max(range(13), key=ratio)
+    choice = best(DRAFT, ratio(length), place(DRAFT, SURVIVAL))
+    assert choice.tokens == [length]
+    assert choice.gain == pytest.approx(ratio(length) * BASE_MS - 1.0)
 
 
 def test_a_lookup_pays_for_its_place_in_the_pass_only() -> None:
-    lookup = Candidate("ngram", "prompt lookup", "none")
-    price = prices(0.5, step=99.0)
-    gain = best_length(SURVIVAL, lookup, Offer(12), price).gain
-    assert gain == pytest.approx(
-        best_length(SURVIVAL, DRAFT, Offer(12), prices(0.5, step=0.0)).gain
-    )
-    assert best_length(SURVIVAL, DRAFT, Offer(12), price).gain < 0.0 < gain
+    lookup = Candidate("ngram", "prompt lookup", "none", priors=(0.5,))
+    gain = best(lookup, 0.5, place(lookup, SURVIVAL), step=99.0).gain
+    assert gain == pytest.approx(best(DRAFT, 0.5, place(DRAFT, SURVIVAL), step=0.0).gain)
+    assert best(DRAFT, 0.5, place(DRAFT, SURVIVAL), step=99.0).gain < 0.0 < gain
 
 
 def test_a_tree_pays_for_its_nodes_and_heads_for_one_pass() -> None:
     heads = Candidate("heads", "the heads", "one")
-    nodes = (4, 8, 12)
-    option = best_length([0.9, 0.8, 0.7], heads, Offer(3, nodes=nodes), prices(0.2, step=1.0))
-    assert option.tokens == 3 and option.drafted == 12
-    assert option.gain == pytest.approx(2.4 - 0.2 * (1.0 + 12 * 0.05 + 0.08))
-    assert (
-        best_length([0.9, 0.8, 0.7], heads, Offer(3, nodes=nodes), prices(0.2, token=1.0)).tokens
-        == 1
-    )
+    tree = place(heads, [0.9, 0.8, 0.7], nodes=(4, 8, 12))
+    choice = best(heads, 0.2, tree, step=1.0)
+    assert choice.tokens == [3]
+    assert choice.gain == pytest.approx(2.4 - 0.2 * (1.0 + 12 * 0.05 + AROUND_MS))
+    assert best(heads, 0.2, tree, token=1.1).tokens == [1]
+
+
+def test_requests_that_draft_share_the_passes() -> None:
+    """Each alone would lose, two together gain; and a third that hardly stands joins for one token."""
+    chances = [0.9, 0.8, 0.1]
+    assert best(DRAFT, 1.0, place(DRAFT, chances), step=1.2).gain < 0.0
+    group = [place(DRAFT, chances, number=n) for n in (1, 2)]
+    choice = best(DRAFT, 1.0, *group, place(DRAFT, [0.2, 0.01]), step=1.2)
+    assert choice.tokens == [2, 2, 1]
+    assert choice.gain == pytest.approx(2 * 1.7 + 0.2 - 2 * 1.2 - 5 * 0.05 - 3 * AROUND_MS)
+
+
+def test_the_time_of_those_who_wait_counts_twice() -> None:
+    """One of four drafts: its passes delay three that gain nothing by them."""
+    others = [place(DRAFT, [0.0], number=n) for n in (2, 3, 4)]
+    choice = best(DRAFT, 1.0, place(DRAFT, [0.9, 0.8]), step=0.4, others=others)
+    assert choice.gain == pytest.approx(1.7 - 2 * 0.4 * 1.75 - 2 * 0.05 - AROUND_MS)
 
 
 def serve(policy: Policy, accepts: dict[str, int], rounds: int) -> list[str]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from specstream.speculation.policy import Candidate, Offer, Outcome, Plan
 from specstream.speculation.policy.acceptance import Acceptance, RequestAcceptance
-from specstream.speculation.policy.probing import LossLimit, Track
+from specstream.speculation.policy.probing import Track, Tries
 
 DRAFT = Candidate("draft", "the draft model")
 OFFER = Offer(9)
@@ -10,46 +10,71 @@ OFFER = Offer(9)
 
 def given_up(interval: int = 1, idle: int = 0) -> Track:
     track = Track(RequestAcceptance(Acceptance(DRAFT, greedy=True)))
-    track.gain, track.interval, track.idle = -1.0, interval, idle
+    track.interval, track.idle = interval, idle
     return track
 
 
-def due(track: Track, elsewhere: float = 0.0, cost: float = 0.1, joining: bool = False) -> bool:
-    return track.due(elsewhere, cost, rows=1, all_idle=0, joining=joining)
-
-
-def tried(track: Track, accepted: int) -> None:
-    track.observe(Outcome(1, Plan("draft", 1), 1, accepted), OFFER, probing=True, longest=9)
+def tried(track: Track, accepted: int) -> bool:
+    return track.observe(Outcome(1, Plan("draft", 1), 1, accepted), OFFER, probing=True, longest=9)
 
 
 def test_a_loss_that_goes_on_is_bounded_whatever_the_estimates_say() -> None:
-    losses = LossLimit()
+    tries = Tries()
     spent = 0.0
     for _ in range(1000):
-        lost = 0.4 if losses.allows() else 0.0
+        lost = 0.4 if tries.drafting() else 0.0
         spent += lost
-        losses.enter(lost)
+        tries.enter(lost, news=False)
     assert spent < 100.0
 
 
 def test_gains_are_kept_only_up_to_a_point() -> None:
-    losses = LossLimit()
+    tries = Tries()
     for _ in range(1000):
-        losses.enter(-2.0)
+        tries.enter(-2.0, news=False)
     rounds = 0
-    while losses.allows():
-        losses.enter(0.5)
+    while tries.drafting():
+        tries.enter(0.5, news=False)
         rounds += 1
     assert 4 <= rounds <= 12
 
 
-def test_a_balance_over_the_limit_is_forgotten_in_time() -> None:
-    losses = LossLimit()
-    losses.enter(3.0)
-    assert not losses.allows()
+def test_a_loss_over_the_limit_is_forgotten_in_time() -> None:
+    tries = Tries()
+    tries.enter(3.0, news=False)
+    assert not tries.drafting()
     for _ in range(60):
-        losses.enter(0.0)
-    assert losses.allows()
+        tries.enter(0.0, news=False)
+    assert tries.drafting()
+
+
+def spent(cost: float, rounds: int, *, news: bool = False) -> float:
+    """What tries of one price cost if they are made whenever they may be."""
+    tries, paid = Tries(), 0.0
+    for _ in range(rounds):
+        paid += cost * tries.pay(cost)
+        tries.enter(0.0, news=news)
+    return paid
+
+
+def test_tries_take_a_bounded_share_of_the_time() -> None:
+    for cost in (0.1, 0.5, 2.0, 5.0):
+        assert 0.015 * 2000 < spent(cost, 2000) < 0.035 * 2000
+
+
+def test_a_try_that_is_far_too_dear_is_never_made() -> None:
+    assert spent(9.0, 2000) == 0.0
+
+
+def test_a_try_that_went_well_costs_nothing() -> None:
+    assert spent(0.5, 200, news=True) > 0.4 * 200
+
+
+def test_a_price_that_nobody_measured_forbids_no_try() -> None:
+    tries = Tries()
+    assert not tries.pay(50.0)
+    assert tries.pay(50.0, sure=False)
+    assert not tries.pay(0.1)  # what there was is spent
 
 
 def test_tries_that_fail_grow_apart_up_to_a_bound() -> None:
@@ -58,10 +83,10 @@ def test_tries_that_fail_grow_apart_up_to_a_bound() -> None:
     for _ in range(200):
         track.idle += 1
         since += 1
-        if due(track):
+        if track.due():
             gaps.append(since)
             since = 0
-            tried(track, accepted=0)
+            assert not tried(track, accepted=0)
     assert gaps[:5] == [1, 2, 4, 8, 16]
     assert set(gaps[5:]) == {16}
 
@@ -71,46 +96,22 @@ def test_good_news_bring_the_next_try_at_once() -> None:
     for _ in range(5):
         tried(track, accepted=0)  # so that a hit is news
     assert track.interval == 16
-    tried(track, accepted=1)
+    assert tried(track, accepted=1)
     track.idle += 1
-    assert track.interval == 1 and due(track)
+    assert track.interval == 1 and track.due()
 
 
-def test_a_dear_try_comes_more_seldom() -> None:
-    track = given_up(interval=16, idle=16)
-    assert due(track, cost=0.3)
-    assert not due(track, cost=0.8)
-    track.idle = 32
-    assert due(track, cost=0.8)
-
-
-def test_a_try_that_would_be_too_dear_for_one_request_is_made_once_in_a_while() -> None:
-    track = given_up(interval=16, idle=16)
-    assert not track.due(0.0, cost=2.0, rows=8, all_idle=199, joining=False)
-    assert track.due(0.0, cost=2.0, rows=8, all_idle=200, joining=False)
-
-
-def test_no_try_where_it_would_forgo_much() -> None:
-    track = given_up(interval=8, idle=8)
-    assert not due(track, elsewhere=3.0)
-    track.idle = 16
-    assert due(track, elsewhere=3.0)
+def test_the_first_try_is_later_where_earlier_requests_saw_none_succeed() -> None:
+    common = Acceptance(DRAFT, greedy=True)
+    for _ in range(8):
+        common.doubt.learn(1.0)
+    assert Track(RequestAcceptance(common)).interval > 8 > given_up().interval
 
 
 def test_requests_that_are_half_due_join_a_try_that_is_made_anyway() -> None:
     track = given_up(interval=16, idle=9)
-    assert not due(track)
-    assert due(track, joining=True)
-
-
-def test_no_try_is_due_before_it_is_ripe() -> None:
-    for interval in (1, 2, 4, 8, 16):
-        for idle in range(40):
-            for gain in (-1.0, 0.5):
-                track = given_up(interval, idle)
-                track.gain = gain
-                if due(track, cost=0.01) or due(track, cost=0.01, joining=True):
-                    assert track.ripe()
+    assert not track.due()
+    assert track.due(joining=True)
 
 
 def test_a_candidate_that_is_silent_while_it_catches_up_is_not_mute() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from itertools import accumulate
 
 from specstream.speculation.policy import Candidate, Offer
 from specstream.speculation.policy.acceptance import Acceptance, RequestAcceptance
@@ -28,8 +29,10 @@ def trained() -> RequestAcceptance:
     return RequestAcceptance(common)
 
 
-def chain(acceptance: RequestAcceptance, lockstep: Lockstep) -> Chain:
-    return Chain(acceptance, lockstep, acceptance.survival(OFFER, 1)[0])
+def lockstep(pass_cost: float, *token_costs: float, chains: int = 1) -> Lockstep:
+    """Tokens cost what is given; after that, as much as the last."""
+    last = token_costs[-1] if token_costs else 0.0
+    return Lockstep(pass_cost, 0.0, [0.0, *accumulate(token_costs + (last,) * 99)], chains)
 
 
 def best_value(survival: float, depth: int, cost: float) -> float:
@@ -50,7 +53,7 @@ def test_looking_one_token_ahead_is_as_good_as_looking_ten() -> None:
         optimal = best_value(1.0, 0, cost)
         reached = 0.0
         for says in itertools.product((SURE, UNSURE), repeat=10):
-            go_on = chain(acceptance, Lockstep(cost, 0.0, [0.0]))
+            go_on = Chain(acceptance, lockstep(cost))
             weight, survival = 1.0, 1.0
             for q in says:
                 weight *= SHARE if q == SURE else 1.0 - SHARE
@@ -66,13 +69,13 @@ def test_stops_sooner_where_tokens_cost_more() -> None:
     acceptance = trained()
     lengths = []
     for cost in (0.05, 0.2, 0.5, 0.9):
-        go_on = chain(acceptance, Lockstep(cost, 0.0, [0.0]))
+        go_on = Chain(acceptance, lockstep(cost))
         lengths.append(next((k for k in range(60) if not go_on(SURE)), 60))
     assert lengths == sorted(lengths, reverse=True) and lengths[0] > lengths[-1]
 
 
 def test_a_token_it_was_unsure_of_ends_it() -> None:
-    go_on = chain(trained(), Lockstep(0.45, 0.0, [0.0]))
+    go_on = Chain(trained(), lockstep(0.45))
     assert go_on(SURE)
     assert not go_on(UNSURE)
 
@@ -80,17 +83,17 @@ def test_a_token_it_was_unsure_of_ends_it() -> None:
 def test_a_pass_is_paid_for_by_all_who_draft() -> None:
     """One request alone wouldn't make another pass; four would, and so do."""
     acceptance = trained()
-    alone = chain(acceptance, Lockstep(1.5, 0.0, [0.0]))
+    alone = Chain(acceptance, lockstep(1.5))
     assert not alone(SURE)
-    lockstep = Lockstep(1.5, 0.0, [0.0])
-    together = [chain(acceptance, lockstep) for _ in range(4)]
+    shared = lockstep(1.5, chains=4)
+    together = [Chain(acceptance, shared) for _ in range(4)]
     assert all(go_on(SURE) for go_on in together)
 
 
 def test_when_the_others_have_stopped_it_stops_too() -> None:
     acceptance = trained()
-    lockstep = Lockstep(1.2, 0.0, [0.0])
-    steady, *others = [chain(acceptance, lockstep) for _ in range(3)]
+    shared = lockstep(1.2, chains=3)
+    steady, *others = [Chain(acceptance, shared) for _ in range(3)]
     assert steady(SURE)
     for other in others:
         for _ in range(4):
@@ -101,8 +104,8 @@ def test_when_the_others_have_stopped_it_stops_too() -> None:
 
 def test_a_pass_that_others_make_is_no_reason_to_draft_what_cannot_stand() -> None:
     acceptance = trained()
-    lockstep = Lockstep(0.1, 0.0, [0.3])
-    sure, unsure = chain(acceptance, lockstep), chain(acceptance, lockstep)
+    shared = lockstep(0.1, 0.3, chains=2)
+    sure, unsure = Chain(acceptance, shared), Chain(acceptance, shared)
     assert sure(SURE)
     assert not (unsure(UNSURE) and unsure(UNSURE))
 
@@ -110,6 +113,6 @@ def test_a_pass_that_others_make_is_no_reason_to_draft_what_cannot_stand() -> No
 def test_a_full_pass_makes_tokens_dear() -> None:
     """The target's pass is cheap up to a width, and dear beyond it."""
     acceptance = trained()
-    lockstep = Lockstep(0.0, 0.0, [0.01, 0.01, 0.99])
-    asked = [chain(acceptance, lockstep) for _ in range(5)]
+    shared = lockstep(0.0, 0.01, 0.01, 0.99, chains=5)
+    asked = [Chain(acceptance, shared) for _ in range(5)]
     assert [go_on(SURE) for go_on in asked] == [True, True, False, False, False]

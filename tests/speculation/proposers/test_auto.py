@@ -12,7 +12,7 @@ from specstream.engine.step import EngineCore
 from specstream.model.runner import ModelRunner
 from specstream.speculation.policy import Candidate, Offer, Plan
 from specstream.speculation.proposal import Capabilities, Proposal, States
-from specstream.speculation.proposers.auto import StateAutoProposer
+from specstream.speculation.proposers.auto import AutoProposer
 from specstream.speculation.proposers.candidate import Drafted
 from specstream.types import SamplingParams
 from tests.choosers import (
@@ -187,7 +187,7 @@ class Reading:
 def test_each_candidate_reads_the_states_of_its_own_layers() -> None:
     first, second = Reading(1, 3), Reading(2)
     second.candidate = Candidate("more heads", "more heads", "one")
-    made: Any = StateAutoProposer(cast(Any, Dice()), [cast(Any, first), cast(Any, second)])
+    made: Any = AutoProposer(cast(Any, Dice()), [cast(Any, first), cast(Any, second)])
     assert made.capabilities == Capabilities(hidden_states=(1, 2, 3), trees=True)
     states = torch.arange(6.0).view(2, 3, 1)  # two tokens, three layers
     made.read([], [States(0, states)])
