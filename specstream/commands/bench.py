@@ -70,6 +70,12 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="also compare with llama.cpp on this GGUF file of the target (needs llama-cpp-python)",
     )
+    add(
+        "--conversation",
+        action="store_true",
+        help="measure a spoken conversation instead: waits for the first sound and their parts, words "
+        "understood, silence after an interruption; --limit N turns of each kind (default: 20)",
+    )
     add("--budget", type=float, metavar="SECONDS", help="begin no further prompt after this time")
     add("--out", default="bench-out", metavar="DIR", help="where results go (default: bench-out)")
 
@@ -166,6 +172,11 @@ async def run(args: argparse.Namespace) -> None:
         ModelError: the pair can't be loaded.
         OutputError: the results can't be written.
     """
+    if args.conversation:
+        from specstream.commands.bench_conversation import run_conversation
+
+        await run_conversation(args)
+        return
     from specstream.bench.document import Files
 
     plan = _plan(args)

@@ -1,0 +1,296 @@
+"""A conversation on this machine: how long a person waits for the first sound, and what is understood.
+
+Questions are asked in writing, then by voice: the agent's own voice speaks them into its ears at the
+pace of real time. Every wait is the sum of its parts.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import numpy as np
+
+from specstream.agent.agent import Agent
+from specstream.agent.events import ReplyEnded, ReplyFailed, ReplyStarted
+from specstream.bench.word_errors import WordErrors
+from specstream.errors import EngineError
+from specstream.listening.events import TurnEnded, TurnHeard, TurnLost
+from specstream.listening.resampler import Resampler
+from specstream.pipeline.interfaces import SpeechSynthesizer
+from specstream.pipeline.listening_interfaces import Recognizer
+from specstream.pipeline.playout import Playout
+from specstream.types import Chunk, Phrase, Span, Speech
+from specstream.ws.realtime.timings import FirstAudible
+
+__all__ = [
+    "QUESTIONS",
+    "ConversationFigures",
+    "TurnFigures",
+    "ask_aloud",
+    "ask_in_writing",
+    "heard_as",
+    "interrupted",
+    "said",
+]
+
+QUESTIONS = (
+    "What is the capital of France?",
+    "Can you explain how a rainbow is made?",
+    "Why do cats sleep so much during the day?",
+    "Tell me a short story about a lighthouse.",
+    "What should I cook with potatoes and eggs?",
+    "How do I write a polite letter to my landlord?",
+    "What is the difference between weather and climate?",
+    "Which season do you like best, and why?",
+    "How does a bicycle stay upright?",
+    "Give me three ideas for a rainy afternoon.",
+    "What happens to the moon during an eclipse?",
+    "How can I learn the names of my new colleagues?",
+    "Why is the sea salty?",
+    "Describe a morning in a small fishing village.",
+    "What is a good way to start a speech?",
+    "How do birds find their way in winter?",
+    "What does a conductor do in an orchestra?",
+    "Could you recommend a game for two people?",
+    "Why do leaves change their colour in autumn?",
+    "How long should I boil rice?",
+)
+"""Asked unless the user brings others."""
+
+_FRAME_S = 0.02
+_AUDIBLE = 328  # 1 % of full scale
+_REPLY_S = 120.0  # of a turn that never ends
+
+
+@dataclass(slots=True)
+class TurnFigures:
+    """One turn.
+
+    Attributes:
+        asked: The question.
+        parts: Milliseconds by part, in order; they sum to the wait for the first audible sample.
+        heard: What the recogniser understood of a spoken question.
+        reply: What was written.
+        spoken: The words that the voice said.
+        pcm: What it said, signed 16-bit little-endian mono at ``sample_rate``.
+        sample_rate: Samples a second.
+    """
+
+    asked: str
+    parts: dict[str, float] = field(default_factory=dict)
+    heard: str = ""
+    reply: str = ""
+    spoken: str = ""
+    pcm: bytes = b""
+    sample_rate: int = 24_000
+
+    @property
+    def wait_ms(self) -> float:
+        """Until the first audible sample."""
+        return sum(self.parts.values())
+
+
+class _Watch:
+    """Reads an agent's events to the end of one reply, notes when each stage first gave something."""
+
+    def __init__(self, agent: Agent, asked: str) -> None:
+        self._agent = agent
+        self.turn = TurnFigures(asked)
+        self._at: dict[str, float] = {}
+        self._audible = FirstAudible()
+        self._words: list[str] = []
+        self._pcm: list[bytes] = []
+        self.over = anyio.Event()
+
+    async def follow(self) -> None:
+        """Raises EngineError if there is no reply, or none to be heard."""
+        try:
+            with anyio.fail_after(_REPLY_S):
+                async for event in self._agent:
+                    if self._take(event.item, time.perf_counter() * 1e3):
+                        break
+        except TimeoutError:
+            raise EngineError(f"no reply to {self.turn.asked!r} in {_REPLY_S:.0f} s") from None
+        finally:
+            self.over.set()
+        self.turn.spoken, self.turn.pcm = " ".join(self._words), b"".join(self._pcm)
+
+    def _take(self, item: object, now: float) -> bool:
+        first = self._at.setdefault
+        match item:
+            case TurnEnded():
+                self._at["end of turn"] = now  # of the last turn, if a pause was taken for an end
+            case TurnHeard(transcript=transcript):
+                self._at["transcript"] = now
+                self.turn.heard = f"{self.turn.heard} {transcript.text}".strip()
+            case TurnLost(error=error) | ReplyFailed(error=error):
+                raise error
+            case ReplyStarted():
+                first("asked", now)
+            case Chunk(token_ids=ids) as chunk if ids:
+                first("first token", now)
+                self.turn.reply += chunk.text
+            case Phrase():
+                first("first phrase", now)
+            case Speech() as speech:
+                first("voice", now)
+                self._audible.add(speech.samples.start, speech.sample_rate, speech.pcm, now)
+                self.turn.sample_rate = speech.sample_rate
+                self._words += [mark.text for mark in speech.marks if mark.kind == "word"]
+                self._pcm.append(speech.pcm)
+            case ReplyEnded():
+                return True
+        return False
+
+    def split(self, began: float, names: Sequence[str]) -> None:
+        """The wait since ``began``, in its parts.
+
+        Raises:
+            EngineError: nothing audible was said.
+        """
+        if self._audible.ttfa_ms is None:
+            raise EngineError(f"nothing was heard in answer to {self.turn.asked!r}")
+        for name in names:
+            at = max(began, self._at.get(name, began))
+            self.turn.parts[name], began = at - began, at
+        self.turn.parts["silence before the sound"] = max(0.0, self._audible.ttfa_ms - began)
+
+
+_WRITTEN = ("first token", "first phrase", "voice")
+_SPOKEN = ("end of turn", "transcript", *_WRITTEN)
+
+
+async def ask_in_writing(agent: Agent, question: str) -> TurnFigures:
+    """One typed turn; cancelling leaves the agent in the middle of it.
+
+    Raises:
+        EngineError: no reply, or none to be heard.
+    """
+    agent.messages.clear()
+    watch, began = _Watch(agent, question), time.perf_counter() * 1e3
+    await agent.say(question)
+    await watch.follow()
+    watch.split(began, _WRITTEN)
+    return watch.turn
+
+
+async def ask_aloud(agent: Agent, question: str, pcm: bytes, sample_rate: int) -> TurnFigures:
+    """One spoken turn: ``pcm`` is fed at the pace of real time, then silence until the reply is over.
+
+    The wait counts from the last audible sample of the question.
+
+    Raises:
+        EngineError: no reply, or none to be heard.
+    """
+    agent.messages.clear()
+    watch, began = _Watch(agent, question), math.nan
+    samples = np.frombuffer(pcm, dtype="<i2").astype(np.int32)
+    last = int(np.flatnonzero(np.abs(samples) >= _AUDIBLE)[-1]) * 2
+    size = 2 * int(sample_rate * _FRAME_S)
+    async with anyio.create_task_group() as group:
+        group.start_soon(watch.follow)
+        due, at = anyio.current_time(), 0
+        while not watch.over.is_set():
+            await agent.hear(pcm[at : at + size].ljust(size, b"\0"))
+            if at <= last < at + size:
+                began = time.perf_counter() * 1e3
+            at, due = at + size, due + _FRAME_S
+            await anyio.sleep_until(due)
+    watch.split(began, _SPOKEN)
+    return watch.turn
+
+
+async def said(voice: SpeechSynthesizer, text: str) -> bytes:
+    """``text`` as the voice says it."""
+    phrase = Phrase(text, Span(0, len(text)), Span(0, 0))
+    return b"".join([buffer.pcm async for buffer in voice.synthesize(phrase)])
+
+
+async def heard_as(recognizer: Recognizer, pcm: bytes, sample_rate: int) -> str:
+    """What a recogniser makes of speech."""
+    rates = recognizer.capabilities.sample_rates
+    rate = sample_rate if sample_rate in rates else rates[0]
+    resampler, stream = Resampler(sample_rate, rate), recognizer.open(rate)
+    try:
+        stream.add(resampler.push(pcm) + resampler.flush())
+        return (await stream.finish()).text
+    finally:
+        await stream.aclose()
+
+
+@dataclass(slots=True)
+class ConversationFigures:
+    """What was measured of a conversation; medians in milliseconds."""
+
+    written: list[TurnFigures] = field(default_factory=list)
+    aloud: list[TurnFigures] = field(default_factory=list)
+    questions: WordErrors = field(default_factory=WordErrors)
+    answers: WordErrors = field(default_factory=WordErrors)
+    silence_ms: list[float] = field(default_factory=list)
+    memory_mb: tuple[float, float] = (0.0, 0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures as plain data."""
+        memory = dict(zip(("after_three_turns", "at_the_end"), self.memory_mb, strict=True))
+        return {
+            "written": _waits(self.written),
+            "aloud": _waits(self.aloud),
+            "word_error_rate": {
+                "questions": self.questions.to_dict(),
+                "answers": self.answers.to_dict(),
+            },
+            "interruption_to_silence_ms": _median(self.silence_ms),
+            "memory_mb": {name: round(mb, 1) for name, mb in memory.items()},
+        }
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return round(statistics.median(values), 1) if values else None
+
+
+def _waits(turns: Sequence[TurnFigures]) -> dict[str, Any]:
+    names = list(turns[0].parts) if turns else []
+    waits = sorted(turn.wait_ms for turn in turns)
+    return {
+        "turns": len(turns),
+        "first_audible_ms": _median(waits),
+        "p95_ms": round(waits[math.ceil(0.95 * len(waits)) - 1], 1) if waits else None,
+        "parts_ms": {name: _median([turn.parts[name] for turn in turns]) for name in names},
+    }
+
+
+async def interrupted(
+    make: Callable[[Playout], Agent], questions: Sequence[str], *, after_s: float = 0.4
+) -> list[float]:
+    """Milliseconds from an interruption to the end of the last sound, for each question.
+
+    ``make`` gives an agent that plays through the play-out; what the play-out's sink was given and
+    has not played yet counts as sound.
+    """
+    ends = [0.0]
+
+    def write(pcm: bytes, sample_rate: int) -> None:
+        ends[0] = max(ends[0], time.perf_counter()) + len(pcm) / 2 / sample_rate
+
+    waits: list[float] = []
+    async with make(Playout(write)) as agent:
+        for question in questions:
+            await agent.say(question)
+            async for event in agent:
+                if isinstance(event.item, Speech) and event.item.pcm:
+                    break
+            await anyio.sleep(after_s)
+            began = time.perf_counter()
+            agent.interrupt()
+            with anyio.fail_after(_REPLY_S):
+                async for event in agent:
+                    if isinstance(event.item, ReplyEnded | ReplyFailed):
+                        break
+            waits.append(max(0.0, ends[0] - began) * 1e3)
+    return waits

@@ -1,0 +1,159 @@
+"""``specstream bench --conversation``: waits, understanding, interruption of a spoken conversation."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from specstream.agent.agent import Agent
+from specstream.bench import conversation as talk
+from specstream.commands.chain import load_voice
+from specstream.commands.common import engine_of, params_of
+from specstream.commands.output import note, print_json
+from specstream.commands.progress import Progress
+from specstream.config import EngineConfig, parse_config
+from specstream.errors import ConfigError
+from specstream.listening.ears import Ears
+from specstream.pipeline.adapters import load_adapter
+from specstream.pipeline.playout import Playout
+from specstream.session import Engine
+from specstream.types import SamplingParams
+from specstream.wording import writing
+
+__all__ = ["run_conversation"]
+
+_TOKENS = 48
+_INTERRUPTIONS = 5
+
+
+async def run_conversation(args: argparse.Namespace) -> None:
+    """Measure a conversation with the best voice and ears that are installed, and print the figures.
+
+    Cancelling it prints nothing.
+
+    Raises:
+        ConfigError: a bad option.
+        AdapterUnavailable: there is no recogniser or turn detector here.
+        ModelError: the pair can't be loaded.
+        OutputError: the results can't be written.
+    """
+    if args.limit is not None and args.limit < 1:
+        raise ConfigError("--limit must be at least 1")
+    config = _config(args)
+    turns = min(args.limit or len(talk.QUESTIONS), len(talk.QUESTIONS))
+    params = params_of(args)
+    if args.max_tokens is None:
+        params = replace(params, max_tokens=_TOKENS)
+    note(f"loading the models ({config.dtype}), voice and ears")
+    async with Engine(config) as engine:
+        figures = await _measure(engine, params, talk.QUESTIONS[:turns])
+    document = {"target": config.target or "bundled", "dtype": config.dtype, **figures.to_dict()}
+    _write(Path(args.out), document | {"each": _turns(figures)})
+    print("\n".join(_lines(document)), flush=True)
+    note(f"written to {args.out}/conversation.json")
+    if args.json:
+        print_json(document)
+
+
+def _write(folder: Path, document: dict[str, Any]) -> None:
+    text = json.dumps(document, indent=1, ensure_ascii=False)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "conversation.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _config(args: argparse.Namespace) -> EngineConfig:
+    config = engine_of(args).config
+    changed: dict[str, Any] = config.model_dump()
+    changed["threads"] = args.threads or config.threads
+    if args.dtype is None and config.dtype == "auto":
+        changed["dtype"] = "bfloat16"  # the fastest, on a CPU too
+    return parse_config(changed)
+
+
+async def _measure(
+    engine: Engine, params: SamplingParams, questions: Sequence[str]
+) -> talk.ConversationFigures:
+    figures, progress = talk.ConversationFigures(), Progress(sys.stderr)
+    voice, recognizer = load_voice("auto"), load_adapter("recognizer", "whisper")
+    rate = voice.capabilities.sample_rate
+    ears = Ears(recognizer, load_adapter("turns", "silero"))
+    agent = Agent(
+        engine=engine,
+        voice=voice,
+        recognizer=ears,
+        sample_rate=rate,
+        play=Playout(paced=False),
+        params=params,
+    )
+    async with agent:
+        tell = progress.phase("turn")
+        await talk.ask_in_writing(agent, questions[0])  # not counted: everything is warmed up
+        for at, question in enumerate(questions):
+            figures.written.append(await talk.ask_in_writing(agent, question))
+            pcm = await talk.said(voice, question)
+            figures.aloud.append(await talk.ask_aloud(agent, question, pcm, rate))
+            tell(at + 1, len(questions))
+            if at == min(2, len(questions) - 1):
+                early = _memory_mb()
+        progress.clear()
+        for turn in figures.aloud:
+            figures.questions.add(turn.asked, turn.heard)
+        for turn in figures.written:
+            heard = await talk.heard_as(recognizer, turn.pcm, turn.sample_rate)
+            figures.answers.add(turn.spoken, heard)
+        figures.memory_mb = early, _memory_mb()
+
+    def playing(playout: Playout) -> Agent:
+        return Agent(engine=engine, voice=load_voice("auto"), play=playout, params=params)
+
+    figures.silence_ms = await talk.interrupted(playing, questions[:_INTERRUPTIONS])
+    return figures
+
+
+def _memory_mb() -> float:
+    """The largest resident set of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
+        2**20 if sys.platform == "darwin" else 2**10
+    )
+
+
+def _turns(figures: talk.ConversationFigures) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": kind,
+            "asked": turn.asked,
+            "heard": turn.heard,
+            "reply": turn.reply,
+            "parts_ms": {name: round(ms, 1) for name, ms in turn.parts.items()},
+        }
+        for kind, turns in (("written", figures.written), ("aloud", figures.aloud))
+        for turn in turns
+    ]
+
+
+def _lines(document: dict[str, Any]) -> list[str]:
+    lines = [f"{document['target']}, {document['dtype']}; medians"]
+    for kind, what in (("written", "typed question"), ("aloud", "spoken question, from its end")):
+        waits = document[kind]
+        lines.append(
+            f"{what} to first audible sample: {waits['first_audible_ms']:.0f} ms "
+            f"(p95 {waits['p95_ms']:.0f}, {waits['turns']} turns)"
+        )
+        lines += [f"  {name:<26}{ms:>7.0f} ms" for name, ms in waits["parts_ms"].items()]
+    for kind, errors in document["word_error_rate"].items():
+        share = f"{errors['errors']} of {errors['words']}"
+        lines.append(f"word errors of the {kind}: {100 * errors['rate']:.1f} % ({share})")
+    lines.append(f"interruption to silence: {document['interruption_to_silence_ms']:.0f} ms")
+    memory = document["memory_mb"]
+    lines.append(
+        f"most memory after three turns {memory['after_three_turns']:.0f} MB, at the end "
+        f"{memory['at_the_end']:.0f} MB"
+    )
+    return lines
