@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +18,7 @@ import numpy as np
 from specstream.agent.agent import Agent
 from specstream.agent.events import ReplyEnded, ReplyFailed, ReplyStarted
 from specstream.bench.word_errors import WordErrors
-from specstream.errors import EngineError
+from specstream.errors import EngineError, SpecstreamError
 from specstream.listening.events import TurnEnded, TurnHeard, TurnLost
 from specstream.listening.resampler import Resampler
 from specstream.pipeline.interfaces import SpeechSynthesizer
@@ -106,19 +105,18 @@ class _Watch:
         self._audible = FirstAudible()
         self._words: list[str] = []
         self._pcm: list[bytes] = []
+        self._error: SpecstreamError | None = None
         self.over = anyio.Event()
 
     async def follow(self) -> None:
-        """Raises EngineError if there is no reply, or none to be heard."""
-        try:
-            with anyio.fail_after(_REPLY_S):
-                async for event in self._agent:
-                    if self._take(event.item, time.perf_counter() * 1e3):
-                        break
-        except TimeoutError:
-            raise EngineError(f"no reply to {self.turn.asked!r} in {_REPLY_S:.0f} s") from None
-        finally:
-            self.over.set()
+        """Read to the end of the reply; errors are raised by `split`."""
+        with anyio.move_on_after(_REPLY_S) as scope:
+            async for event in self._agent:
+                if self._take(event.item, anyio.current_time() * 1e3):
+                    break
+        if scope.cancelled_caught:
+            self._error = EngineError(f"no reply to {self.turn.asked!r} in {_REPLY_S:.0f} s")
+        self.over.set()
         self.turn.spoken, self.turn.pcm = " ".join(self._words), b"".join(self._pcm)
 
     def _take(self, item: object, now: float) -> bool:
@@ -130,7 +128,8 @@ class _Watch:
                 self._at["transcript"] = now
                 self.turn.heard = f"{self.turn.heard} {transcript.text}".strip()
             case TurnLost(error=error) | ReplyFailed(error=error):
-                raise error
+                self._error = error
+                return True
             case ReplyStarted():
                 first("asked", now)
             case Chunk(token_ids=ids) as chunk if ids:
@@ -152,8 +151,12 @@ class _Watch:
         """The wait since ``began``, in its parts.
 
         Raises:
+            AdapterFailed: the question was not recognised.
             EngineError: nothing audible was said.
+            SpecstreamError: what ended the reply.
         """
+        if self._error is not None:
+            raise self._error
         if self._audible.ttfa_ms is None:
             raise EngineError(f"nothing was heard in answer to {self.turn.asked!r}")
         for name in names:
@@ -170,10 +173,10 @@ async def ask_in_writing(agent: Agent, question: str) -> TurnFigures:
     """One typed turn; cancelling leaves the agent in the middle of it.
 
     Raises:
-        EngineError: no reply, or none to be heard.
+        SpecstreamError: no reply, or none to be heard.
     """
     agent.messages.clear()
-    watch, began = _Watch(agent, question), time.perf_counter() * 1e3
+    watch, began = _Watch(agent, question), anyio.current_time() * 1e3
     await agent.say(question)
     await watch.follow()
     watch.split(began, _WRITTEN)
@@ -186,7 +189,7 @@ async def ask_aloud(agent: Agent, question: str, pcm: bytes, sample_rate: int) -
     The wait counts from the last audible sample of the question.
 
     Raises:
-        EngineError: no reply, or none to be heard.
+        SpecstreamError: no reply, or none to be heard.
     """
     agent.messages.clear()
     watch, began = _Watch(agent, question), math.nan
@@ -199,7 +202,7 @@ async def ask_aloud(agent: Agent, question: str, pcm: bytes, sample_rate: int) -
         while not watch.over.is_set():
             await agent.hear(pcm[at : at + size].ljust(size, b"\0"))
             if at <= last < at + size:
-                began = time.perf_counter() * 1e3
+                began = anyio.current_time() * 1e3
             at, due = at + size, due + _FRAME_S
             await anyio.sleep_until(due)
     watch.split(began, _SPOKEN)
@@ -276,7 +279,7 @@ async def interrupted(
     ends = [0.0]
 
     def write(pcm: bytes, sample_rate: int) -> None:
-        ends[0] = max(ends[0], time.perf_counter()) + len(pcm) / 2 / sample_rate
+        ends[0] = max(ends[0], anyio.current_time()) + len(pcm) / 2 / sample_rate
 
     waits: list[float] = []
     async with make(Playout(write)) as agent:
@@ -286,7 +289,7 @@ async def interrupted(
                 if isinstance(event.item, Speech) and event.item.pcm:
                     break
             await anyio.sleep(after_s)
-            began = time.perf_counter()
+            began = anyio.current_time()
             agent.interrupt()
             with anyio.fail_after(_REPLY_S):
                 async for event in agent:

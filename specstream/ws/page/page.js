@@ -22,17 +22,24 @@ const ready = () => {
 
 function ask(text) {
   transcript.user(text);
-  prepare(text);
   const content = [{ type: "input_text", text }];
   send("conversation.item.create", { item: { type: "message", role: "user", content } });
+  reply(text);
+}
+
+/* Ask for a reply to what the conversation ends with. */
+function reply(text) {
+  turn.aloud = $("aloud").checked;
+  turn.asked = text;
+  for (const part of [player, face, board, figures]) part.reset();
   send("response.create", { response: { output_modalities: [turn.aloud ? "audio" : "text"] } });
   turn.id = "asked";
 }
 
-function prepare(text) {
-  turn.aloud = $("aloud").checked;
-  turn.asked = text;
-  for (const part of [player, face, board, figures]) part.reset();
+/* Now, or once the reply under way has ended; only the last of several waits. */
+function soon(act) {
+  if (turn.id) turn.waiting = act;
+  else act();
 }
 
 /* Stop at once: what was not heard is also taken out of the server's memory of the conversation. */
@@ -51,9 +58,14 @@ function stop() {
 }
 
 const handlers = {
-  "session.created": () => {
+  "session.created": (event) => {
     const events = ["avatar", "prompt", "report"];
     const session = { type: "realtime", specstream: { events } };
+    const hears = Boolean(event.session.audio.input.turn_detection);
+    /* This page interrupts and asks by itself: whether a sound was a word is known once it is recognised. */
+    const detection = { type: "semantic_vad", interrupt_response: false, create_response: false };
+    if (hears) session.audio = { input: { transcription: {}, turn_detection: detection } };
+    $("mic").hidden = !hears;
     send("session.update", { session });
   },
   "session.updated": (event) => {
@@ -77,11 +89,12 @@ const handlers = {
   },
   "conversation.item.input_audio_transcription.completed": (event) => {
     const said = event.transcript.trim();
-    if (player.paused) said ? stop() : player.resume();
     turn.heard = "";
     transcript.hear(said, true);
-    if (said) prepare(said);
-    status("on", "ready");
+    status(turn.id ? "busy" : "on", turn.id ? "replying" : "ready");
+    if (!said) return player.resume();
+    if (turn.id || player.ahead > 0.05) stop();
+    soon(() => reply(said));
   },
   "conversation.item.input_audio_transcription.failed": (event) => {
     player.resume();
@@ -118,8 +131,9 @@ const handlers = {
     const notes = { cancelled: "stopped", incomplete: "the reply reached its longest length" };
     transcript.end(response.status, details?.error?.message ?? notes[response.status]);
     status("on", "ready");
-    if (turn.waiting) ask(turn.waiting);
+    const next = turn.waiting;
     turn.waiting = null;
+    next?.();
     ready();
   },
   error: ({ error }) => {
@@ -222,8 +236,7 @@ $("ask").addEventListener("submit", (event) => {
   player.wake();
   $("prompt").value = "";
   if (turn.id || player.ahead > 0.05) stop();
-  if (turn.id) turn.waiting = text;
-  else ask(text);
+  soon(() => ask(text));
   ready();
 });
 $("stop").addEventListener("click", stop);

@@ -1,0 +1,73 @@
+"""The demo page's microphone in a real browser, with ears behind the server."""
+
+from __future__ import annotations
+
+import wave
+from collections.abc import Sequence
+from pathlib import Path
+
+from specstream.listening.doubles import ScriptedRecognizer, ScriptedTurnDetector
+from specstream.listening.ears import Ears
+from specstream.pipeline.listening_interfaces import TurnTrack, VoiceActivity
+from specstream.testing import ScriptedEngine
+from tests.ws.browser import needs_chromium, tab
+from tests.ws.doubles import Stand, WordVoice
+from tests.ws.test_page_browser import READY
+
+pytestmark = needs_chromium
+RATE = 24_000
+LINES = "[...document.querySelectorAll('.you, .reply')].map((line) => line.textContent).join('|')"
+
+
+def recording(path: Path, *pieces: tuple[int, float]) -> Path:
+    """Seconds of a square wave (amplitude, seconds); amplitude 0 is silence."""
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(RATE)
+        for level, seconds in pieces:
+            high, low = level.to_bytes(2, "little"), (-level).to_bytes(2, "little", signed=True)
+            file.writeframes((high * 40 + low * 40) * int(RATE * seconds / 80))
+    return path
+
+
+class Loud:
+    """A turn detector that hears what is loud: a browser's silence is not all zeros."""
+
+    capabilities = ScriptedTurnDetector.capabilities
+
+    def open(self, sample_rate: int, *, threshold: float = 0.5) -> LoudTrack:
+        return LoudTrack(ScriptedTurnDetector().open(sample_rate, threshold=threshold))
+
+
+class LoudTrack:
+    def __init__(self, track: TurnTrack) -> None:
+        self._track = track
+
+    def add(self, pcm: bytes) -> Sequence[VoiceActivity]:
+        loud = max(map(abs, memoryview(pcm).cast("h")), default=0) > 1000
+        return self._track.add(pcm if loud else bytes(len(pcm)))
+
+
+async def test_a_question_is_heard_and_answered(tmp_path: Path) -> None:
+    ears = Ears(ScriptedRecognizer(["Hello there?"], word_ms=100), Loud())
+    sound = recording(tmp_path / "sound.wav", (0, 0.5), (9000, 0.8), (0, 2.0))
+    server = Stand(ScriptedEngine(["One two three."]), voice=WordVoice, ears=lambda: ears)
+    async with server.running():
+        url = f"http://127.0.0.1:{server.port}/"
+        async with tab(url, tmp_path / "profile", microphone=sound) as page:
+            await page.until(READY)
+            assert not await page.js("$('mic').hidden")
+            await page.js("$('mic').click()")
+            await page.until(f"({LINES}) === 'Hello there?|One two three.'")
+            assert server.engine.requests[0][0][-1]["content"] == "Hello there?"
+            await page.js("$('mic').click()")
+            assert await page.js("$('mic').textContent") == "Talk"
+            assert page.errors == []
+
+
+async def test_without_ears_there_is_no_button(tmp_path: Path) -> None:
+    server = Stand(ScriptedEngine(["fine."]))
+    async with server.running(), tab(f"http://127.0.0.1:{server.port}/", tmp_path) as page:
+        await page.until(READY)
+        assert await page.js("$('mic').hidden")
