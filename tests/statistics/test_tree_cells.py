@@ -2,7 +2,8 @@
 
 As in `test_engine`: a G-test of N runs against the exact distribution, N = 500 a cell, which finds a
 total variation of 0.18 with probability 0.99; a cell fails at p < 1e-3 / (number of cells). The planted
-bugs show that these cells see what goes wrong with trees; with the seeds used here each is at p < 1e-12.
+bugs show that these cells see what goes wrong with trees. Which requests share a step depends on the
+machine, so p varies between runs; N is such that the weakest of them stays far below 1e-6.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def _one(children: Tensor, target: Tensor, q: Tensor, i: int) -> tuple[Tensor, T
 
 def test_a_wrong_sibling_rule_is_found() -> None:
     with mock.patch.object(tree_rules, "sibling_rule", without_residuals):
-        found = run_cell(Cell(batch="32"), 2_000, proposer=RandomTree(draft()))
+        found = run_cell(Cell(batch="32"), 4_000, proposer=RandomTree(draft()))
     assert found.p_value < 1e-6
 
 
