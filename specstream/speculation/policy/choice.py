@@ -212,8 +212,9 @@ class Step:
             lockstep = Lockstep(worth * draft.step, worth * draft.row, wider, len(group))
             for index, place in enumerate(self._places):
                 if place.candidate == name and place.room(name) > 1:
-                    go_on = Chain(place.tracks[name].acceptance, lockstep)
-                    found[index] = Plan(name, place.room(name), go_on)
+                    room = place.room(name)
+                    go_on = Chain(place.tracks[name].acceptance, lockstep, room)
+                    found[index] = Plan(name, room, go_on)
         return found
 
     def probe(self, plans: list[Plan], tries: Tries, plain_ms: float) -> None:

@@ -43,12 +43,17 @@ class Chain:
     The chance that the next token is accepted falls from token to token, so looking one token ahead
     suffices: go on while the token is worth more than it costs. A draft pass is shared by all chains
     that still go on; once it will be made, joining costs only the row.
+
+    Args:
+        acceptance: How likely the request's tokens are accepted.
+        lockstep: What the chains share.
+        room: Tokens that the chain may have. It is asked after the last one, too.
     """
 
-    __slots__ = ("_acceptance", "_depth", "_lockstep", "_survival")
+    __slots__ = ("_acceptance", "_depth", "_lockstep", "_room", "_survival")
 
-    def __init__(self, acceptance: RequestAcceptance, lockstep: Lockstep) -> None:
-        self._acceptance, self._lockstep = acceptance, lockstep
+    def __init__(self, acceptance: RequestAcceptance, lockstep: Lockstep, room: int) -> None:
+        self._acceptance, self._lockstep, self._room = acceptance, lockstep, room
         self._survival = acceptance.start()
         self._depth = 1
 
@@ -57,7 +62,7 @@ class Chain:
         lockstep = self._lockstep
         self._depth += 1
         self._survival, hope = self._acceptance.after(self._survival, confidence)
-        if hope <= lockstep.price(self._depth):
+        if self._depth > self._room or hope <= lockstep.price(self._depth):
             lockstep.active -= 1
             return False
         lockstep.depth = self._depth

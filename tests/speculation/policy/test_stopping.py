@@ -53,7 +53,7 @@ def test_looking_one_token_ahead_is_as_good_as_looking_ten() -> None:
         optimal = best_value(1.0, 0, cost)
         reached = 0.0
         for says in itertools.product((SURE, UNSURE), repeat=10):
-            go_on = Chain(acceptance, lockstep(cost))
+            go_on = Chain(acceptance, lockstep(cost), 99)
             weight, survival = 1.0, 1.0
             for q in says:
                 weight *= SHARE if q == SURE else 1.0 - SHARE
@@ -69,13 +69,13 @@ def test_stops_sooner_where_tokens_cost_more() -> None:
     acceptance = trained()
     lengths = []
     for cost in (0.05, 0.2, 0.5, 0.9):
-        go_on = Chain(acceptance, lockstep(cost))
+        go_on = Chain(acceptance, lockstep(cost), 99)
         lengths.append(next((k for k in range(60) if not go_on(SURE)), 60))
     assert lengths == sorted(lengths, reverse=True) and lengths[0] > lengths[-1]
 
 
 def test_a_token_it_was_unsure_of_ends_it() -> None:
-    go_on = Chain(trained(), lockstep(0.45))
+    go_on = Chain(trained(), lockstep(0.45), 99)
     assert go_on(SURE)
     assert not go_on(UNSURE)
 
@@ -83,17 +83,17 @@ def test_a_token_it_was_unsure_of_ends_it() -> None:
 def test_a_pass_is_paid_for_by_all_who_draft() -> None:
     """One request alone wouldn't make another pass; four would, and so do."""
     acceptance = trained()
-    alone = Chain(acceptance, lockstep(1.5))
+    alone = Chain(acceptance, lockstep(1.5), 99)
     assert not alone(SURE)
     shared = lockstep(1.5, chains=4)
-    together = [Chain(acceptance, shared) for _ in range(4)]
+    together = [Chain(acceptance, shared, 99) for _ in range(4)]
     assert all(go_on(SURE) for go_on in together)
 
 
 def test_when_the_others_have_stopped_it_stops_too() -> None:
     acceptance = trained()
     shared = lockstep(1.2, chains=3)
-    steady, *others = [Chain(acceptance, shared) for _ in range(3)]
+    steady, *others = [Chain(acceptance, shared, 99) for _ in range(3)]
     assert steady(SURE)
     for other in others:
         for _ in range(4):
@@ -105,7 +105,7 @@ def test_when_the_others_have_stopped_it_stops_too() -> None:
 def test_a_pass_that_others_make_is_no_reason_to_draft_what_cannot_stand() -> None:
     acceptance = trained()
     shared = lockstep(0.1, 0.3, chains=2)
-    sure, unsure = Chain(acceptance, shared), Chain(acceptance, shared)
+    sure, unsure = Chain(acceptance, shared, 99), Chain(acceptance, shared, 99)
     assert sure(SURE)
     assert not (unsure(UNSURE) and unsure(UNSURE))
 
@@ -114,5 +114,15 @@ def test_a_full_pass_makes_tokens_dear() -> None:
     """The target's pass is cheap up to a width, and dear beyond it."""
     acceptance = trained()
     shared = lockstep(0.0, 0.01, 0.01, 0.99, chains=5)
-    asked = [Chain(acceptance, shared) for _ in range(5)]
+    asked = [Chain(acceptance, shared, 99) for _ in range(5)]
     assert [go_on(SURE) for go_on in asked] == [True, True, False, False, False]
+
+
+def test_chains_at_their_longest_are_asked_once_more() -> None:
+    """Two of three tokens each: four beyond the firsts are priced, and no chain asks for a fifth."""
+    acceptance = trained()
+    shared = Lockstep(0.0, 0.0, [0.0] * 6, 2)
+    chains = [Chain(acceptance, shared, 3) for _ in range(2)]
+    for more in (True, True, False):
+        assert [go_on(SURE) for go_on in chains] == [more] * 2
+    assert shared.tokens == 4
