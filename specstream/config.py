@@ -7,19 +7,21 @@ import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from specstream.errors import ConfigError, PromptError
+from specstream.methods import (
+    PROPOSERS,
+    AutoProposerConfig,
+    DraftProposerConfig,
+    NgramProposerConfig,
+    OffProposerConfig,
+    ProposerConfig,
+    Strict,
+)
 from specstream.params import template_kwargs
 
 __all__ = [
@@ -45,72 +47,7 @@ DEFAULT_DRAFT = str(_BUNDLED / "draft")
 _DEVICE = re.compile(r"auto|(cpu|cuda|mps|xpu|hpu|mtia|npu|xla)(:\d+)?")
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class DraftProposerConfig(_Strict):
-    """An independent, smaller language model with the target's tokenizer (Leviathan et al. 2023)."""
-
-    kind: Literal["draft"] = "draft"
-    num_tokens: int = Field(default=4, ge=1, le=32, description="tokens proposed a round")
-    window: int = Field(
-        default=256, ge=8, description="prompt tokens that the draft reads, at most"
-    )
-
-
-class _Lookup(_Strict):
-    max_ngram: int
-    min_ngram: int
-
-    @model_validator(mode="after")
-    def _in_order(self) -> Self:
-        if self.min_ngram > self.max_ngram:
-            raise ValueError("min_ngram can't be more than max_ngram")
-        return self
-
-
-class NgramProposerConfig(_Lookup):
-    """Prompt lookup: proposes what followed the same n-gram earlier in the context (Saxena 2023)."""
-
-    kind: Literal["ngram"] = "ngram"
-    num_tokens: int = Field(default=8, ge=1, le=32, description="tokens proposed a round, at most")
-    max_ngram: int = Field(default=4, ge=1, le=16, description="longest suffix looked for")
-    min_ngram: int = Field(default=2, ge=1, le=16, description="shortest suffix looked for")
-
-
-class OffProposerConfig(_Strict):
-    """Plain decoding, one token a pass."""
-
-    kind: Literal["off"] = "off"
-
-
-class AutoProposerConfig(_Lookup):
-    """Chooses each round, per request, by measured costs and acceptance: draft, lookup or no proposer.
-
-    ``objective="speed"`` maximises the expected tokens per second; ``"first_phrase"`` first minimises
-    the expected time to the first speakable phrase, then goes on as for speed.
-    """
-
-    kind: Literal["auto"] = "auto"
-    objective: Literal["speed", "first_phrase"] = "speed"
-    max_tokens: int = Field(default=16, ge=1, le=32, description="tokens proposed a round, at most")
-    max_ngram: int = Field(default=8, ge=1, le=16, description="longest suffix looked up")
-    min_ngram: int = Field(default=1, ge=1, le=16, description="shortest suffix looked up")
-    draft: bool = Field(default=True, description="whether the draft model may be used")
-    window: int = Field(
-        default=256, ge=8, description="prompt tokens that the draft reads, at most"
-    )
-
-
-ProposerConfig = Annotated[
-    AutoProposerConfig | DraftProposerConfig | NgramProposerConfig | OffProposerConfig,
-    Field(discriminator="kind"),
-]
-_PROPOSERS = (AutoProposerConfig, DraftProposerConfig, NgramProposerConfig, OffProposerConfig)
-
-
-class EngineConfig(_Strict):
+class EngineConfig(Strict):
     """Which models an engine loads and how it runs them.
 
     ``target`` and ``draft``: a model folder, a GGUF file, a Hub id, or the name of a model that
@@ -145,8 +82,9 @@ class EngineConfig(_Strict):
     """
 
     target: str = DEFAULT_TARGET
-    draft: str | None = Field(
-        default=None, description="default: the bundled draft if it has the target's tokenizer"
+    draft: str | tuple[str, ...] | None = Field(
+        default=None,
+        description="draft models and heads; default: the bundled draft if it fits the target",
     )
     proposer: ProposerConfig = AutoProposerConfig()
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -204,11 +142,21 @@ class EngineConfig(_Strict):
         return device
 
     @property
+    def drafts(self) -> tuple[str, ...]:
+        """The names in ``draft``."""
+        return (self.draft,) if isinstance(self.draft, str) else self.draft or ()
+
+    @property
     def wants_draft(self) -> bool:
         """Whether the draft model is loaded."""
         if isinstance(self.proposer, AutoProposerConfig):
             return self.proposer.draft
-        return isinstance(self.proposer, DraftProposerConfig)
+        return self.proposer.loads == "model"
+
+    @property
+    def wants_heads(self) -> bool:
+        """Whether drafting heads are loaded."""
+        return self.proposer.loads in ("head", "any")
 
     @model_validator(mode="after")
     def _one_width_or_captured(self) -> EngineConfig:
@@ -239,7 +187,7 @@ def _said(error: ErrorDetails) -> str:
     if error["type"] != "extra_forbidden":
         return error["msg"].removeprefix("Value error, ")
     *place, key = error["loc"]
-    kinds = {kind.model_fields["kind"].default: kind for kind in _PROPOSERS}
+    kinds = {kind.model_fields["kind"].default: kind for kind in PROPOSERS}
     table = kinds[place[-1]] if place else EngineConfig
     return "there is no such key" + meant(str(key), table.model_fields)
 

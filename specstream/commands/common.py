@@ -38,7 +38,9 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--draft",
         metavar="MODEL",
-        help="draft model, likewise (default: the bundled one, if it fits)",
+        action="append",
+        help="draft model, likewise (default: the bundled one, if it fits), or a trained head's folder; "
+        "repeatable",
     )
     add("--proposer", choices=sorted(KINDS), help="who drafts (default: auto, chosen each round)")
     add(
@@ -129,6 +131,8 @@ def engine_of(args: argparse.Namespace) -> Engine:
     for key in ("target", "draft", "device", "dtype"):
         if getattr(args, key) is not None:
             engine[key] = getattr(args, key)
+    if isinstance(named := engine.get("draft"), list):
+        engine["draft"] = named[0] if len(named) == 1 else tuple(named)
     if args.chat_template_kwargs:
         given = engine.get("chat_template_kwargs")
         base = given if isinstance(given, dict) else {}

@@ -120,7 +120,7 @@ def _findings(config: EngineConfig, args: argparse.Namespace) -> Iterator[Findin
 def _as_json(config: EngineConfig, findings: list[Finding], seconds: float) -> dict[str, Any]:
     return {
         "target": config.target,
-        "draft": config.draft if config.proposer.kind in ("auto", "draft") else None,
+        "draft": config.draft if config.wants_draft or config.wants_heads else None,
         "proposer": config.proposer.kind,
         "rule": config.rule,
         "holds": all(finding.holds for finding in findings),

@@ -9,24 +9,22 @@ from collections.abc import Callable
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specstream.config import (
-    AutoProposerConfig,
-    DraftProposerConfig,
-    EngineConfig,
-    NgramProposerConfig,
-)
+from specstream.config import DraftProposerConfig, EngineConfig
 from specstream.engine.step import EngineCore
-from specstream.errors import VocabularyMismatch
+from specstream.errors import ConfigError, VocabularyMismatch
 from specstream.model.defaults import ModelDefaults
 from specstream.model.graphs import DRAFT, TARGET, Progress
+from specstream.model.heads.base import Head
+from specstream.model.heads.recognise import kind_of, load_head, read_head_config
 from specstream.model.invariance import find_fixed_width
 from specstream.model.load import load_model, load_tokenizer
+from specstream.model.places import located
 from specstream.model.positions import declared_positions, steady_positions
 from specstream.model.runner import ModelRunner
 from specstream.model.selfcheck import check_decoding
 from specstream.model.vocabulary import check_rows, find_draft
-from specstream.speculation.proposal import Proposer
-from specstream.speculation.proposers import proposer_class
+from specstream.speculation.proposers import build_proposer
+from specstream.speculation.proposers.parts import Parts
 
 __all__ = ["build_engine", "end_ids"]
 
@@ -48,6 +46,7 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     tokenizer = load_tokenizer(config.target)
     target = _load_target(config, tokenizer)
     draft = _load_draft(config, target, tokenizer) if config.wants_draft else None
+    heads = _load_heads(config, target) if config.wants_heads else {}
     runners = [target] if draft is None else [target, draft]
     progress = Progress(sum(runner.packages for runner in runners), check)
     for runner in runners:
@@ -56,7 +55,8 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
         runner.warm_up()
     # A token that the model has no row for is never drawn.
     eos_ids = frozenset(i for i in end_ids(target.model, tokenizer) if i < target.vocab_size)
-    proposer = _build_proposer(config, target, draft, eos_ids)
+    parts = Parts(target, eos_ids, tokenizer, draft, heads, config.prefill_chunk)
+    proposer = build_proposer(config.proposer, parts)
     return EngineCore(config, target, tokenizer, proposer, eos_ids)
 
 
@@ -111,36 +111,17 @@ def _load_draft(
     return draft
 
 
-def _build_proposer(
-    config: EngineConfig,
-    target: ModelRunner,
-    draft: ModelRunner | None,
-    eos_ids: frozenset[int],
-) -> Proposer:
-    """The proposer that the config asks for; ``draft`` is there if it is the draft model's."""
-    wanted = config.proposer
-    if isinstance(wanted, NgramProposerConfig):
-        made: Proposer = proposer_class("ngram")(wanted, target.device)
-    elif isinstance(wanted, DraftProposerConfig):
-        made = proposer_class("draft")(wanted, draft, eos_ids, config.prefill_chunk)
-    elif isinstance(wanted, AutoProposerConfig):
-        from specstream.engine.calibration import calibrate
-        from specstream.speculation.policy import Policy
-
-        lookup = NgramProposerConfig(
-            num_tokens=wanted.max_tokens, max_ngram=wanted.max_ngram, min_ngram=wanted.min_ngram
-        )
-        candidates = [proposer_class("ngram")(lookup, target.device)]
-        if draft is not None:
-            drafting = DraftProposerConfig(window=wanted.window)
-            draft_class = proposer_class("draft")
-            candidates.append(draft_class(drafting, draft, eos_ids, config.prefill_chunk))
-        names = [candidate.candidate for candidate in candidates]
-        policy = Policy(names, calibrate(target, draft), max_tokens=wanted.max_tokens)
-        made = proposer_class("auto")(policy, candidates)
-    else:
-        made = proposer_class("off")()
-    return made
+def _load_heads(config: EngineConfig, target: ModelRunner) -> dict[str, Head]:
+    """The heads among the configured drafts, by method."""
+    heads: dict[str, Head] = {}
+    for name in config.drafts:
+        if kind_of(read_head_config(located(name))) is None:
+            continue
+        head = load_head(located(name), target)
+        if head.kind in heads:
+            raise ConfigError(f"--draft names two heads of one method ({head.kind}); choose one")
+        heads[head.kind] = head
+    return heads
 
 
 def _default_threads() -> int:

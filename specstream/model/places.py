@@ -33,8 +33,8 @@ def check_models(config: EngineConfig) -> None:
         ModelNotFound: nothing there, or the Hub can't be reached.
         ModelBroken: a folder whose config can't be read, or that has no weights.
     """
-    draft = config.draft if config.wants_draft else None
-    for name in map(located, [config.target, *([draft] if draft is not None else [])]):
+    drafts = config.drafts if config.wants_draft or config.wants_heads else ()
+    for name in map(located, [config.target, *drafts]):
         check_folder(name)
         folder = Path(name)
         if gguf_file(name):

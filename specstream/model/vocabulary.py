@@ -8,8 +8,10 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from specstream.config import DEFAULT_DRAFT, EngineConfig
-from specstream.errors import ModelBroken, VocabularyMismatch
+from specstream.errors import ConfigError, ModelBroken, VocabularyMismatch
+from specstream.model.heads.recognise import kind_of, read_head_config
 from specstream.model.load import load_tokenizer
+from specstream.models.kept import located
 
 __all__ = ["check_rows", "find_draft"]
 
@@ -17,17 +19,27 @@ _log = logging.getLogger("specstream.model")
 
 
 def find_draft(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """The configured draft, else the bundled one if its vocabulary is this tokenizer's, else None.
+    """The configured draft model, else the bundled one if its vocabulary is this tokenizer's, else None.
+
+    Heads among the configured drafts are no models.
 
     Raises:
+        ConfigError: two draft models are configured.
         VocabularyMismatch: the configured draft has another vocabulary.
         ModelError: its tokenizer can't be read.
     """
-    name = config.draft or DEFAULT_DRAFT
+    models = [n for n in config.drafts if kind_of(read_head_config(located(n))) is None]
+    if len(models) > 1:
+        raise ConfigError(
+            f"--draft names two draft models, {models[0]} and {models[1]}; choose one"
+        )
+    if config.drafts and not models:
+        return None
+    name = models[0] if models else DEFAULT_DRAFT
     ours, theirs = tokenizer.get_vocab(), load_tokenizer(name).get_vocab()
     if ours == theirs:
         return name
-    if config.draft is None:
+    if not models:
         return None
     differ = [
         token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token)

@@ -1,21 +1,35 @@
-"""One file a method. A kind names its class; the file is read only when the kind is used."""
+"""One file a method. A kind names its module, which is read only when the kind is used.
+
+A module has a function ``build(config, parts)``, which returns the proposer: a `CandidateProposer` where
+``auto`` may choose the method.
+"""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
-__all__ = ["KINDS", "proposer_class"]
+from specstream.methods import ProposerConfig
+
+if TYPE_CHECKING:
+    from specstream.speculation.proposal import Proposer
+    from specstream.speculation.proposers.parts import Parts
+
+__all__ = ["KINDS", "build_proposer"]
 
 KINDS = {
-    "auto": "specstream.speculation.proposers.auto:AutoProposer",
-    "draft": "specstream.speculation.proposers.draft_model:DraftModelProposer",
-    "ngram": "specstream.speculation.proposers.ngram:NgramProposer",
-    "off": "specstream.speculation.proposers.off:OffProposer",
+    "auto": "specstream.speculation.proposers.auto_build",
+    "draft": "specstream.speculation.proposers.draft_model",
+    "ngram": "specstream.speculation.proposers.ngram",
+    "off": "specstream.speculation.proposers.off",
 }
 
 
-def proposer_class(kind: str) -> Any:
-    """The class of a kind (a key of ``KINDS``)."""
-    module, name = KINDS[kind].split(":")
-    return getattr(importlib.import_module(module), name)
+def build_proposer(config: ProposerConfig, parts: Parts) -> Proposer:
+    """The proposer that ``config`` describes.
+
+    Raises:
+        ConfigError: a model or head that it needs wasn't loaded.
+        ModelUnsupported: the target can't serve it.
+    """
+    return cast("Proposer", importlib.import_module(KINDS[config.kind]).build(config, parts))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from specstream.speculation.policy.records import Candidate, Offer
 from specstream.speculation.proposal import Proposal, Proposer, SpecRequest
 
-__all__ = ["CandidateProposer", "Drafted", "Task"]
+__all__ = ["CandidateProposer", "Drafted", "Rehearsed", "Task"]
 
 
 @dataclass(slots=True)
@@ -60,4 +60,16 @@ class CandidateProposer(Proposer, Protocol):
 
     def draft(self, tasks: Sequence[Task]) -> Sequence[Drafted]:
         """Carry out tasks, all of one step; several in lockstep."""
+        ...
+
+
+@runtime_checkable
+class Rehearsed(CandidateProposer, Protocol):
+    """A candidate whose draft pass can be timed before there is a request.
+
+    Of others the first rounds tell what a draft pass costs; until then it counts as a target pass.
+    """
+
+    def rehearse(self) -> None:
+        """One draft pass of typical size, waited for, that leaves nothing behind."""
         ...

@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 import torch
 
-from specstream.config import NgramProposerConfig
+from specstream.methods import NgramProposerConfig
 from specstream.model.transfer import to_device
 from specstream.speculation.policy.records import Candidate, Offer
 from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
 from specstream.speculation.proposers.candidate import Drafted, Task
+from specstream.speculation.proposers.parts import Parts
 
-__all__ = ["PROMPT_LOOKUP", "Lookup", "NgramProposer", "lookup_offer"]
+__all__ = ["PROMPT_LOOKUP", "Lookup", "NgramProposer", "build", "lookup_offer"]
 
 _BORDER = -1  # no token: a continuation stops here
 _WALK = 64  # places that are compared, the latest first
@@ -186,3 +187,8 @@ class NgramProposer:
     def release(self, slot: int) -> None:
         """Drop the index."""
         self._indexes.pop(slot, None)
+
+
+def build(config: NgramProposerConfig, parts: Parts) -> NgramProposer:
+    """Lookup on the target's device."""
+    return NgramProposer(config, parts.target.device)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from specstream.methods import OffProposerConfig
 from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
+from specstream.speculation.proposers.parts import Parts
 
-__all__ = ["OffProposer"]
+__all__ = ["OffProposer", "build"]
 
 
 class OffProposer:
@@ -24,3 +26,8 @@ class OffProposer:
 
     def release(self, slot: int) -> None:
         """Nothing is kept."""
+
+
+def build(config: OffProposerConfig, parts: Parts) -> OffProposer:
+    """Needs nothing."""
+    return OffProposer()

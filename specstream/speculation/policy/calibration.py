@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -21,8 +21,14 @@ _REPEATS = 7
 _SLOW_MS = 200.0  # passes as slow as this on average are measured twice, not seven times
 
 
-def calibrate(target: ModelRunner, draft: ModelRunner | None) -> Costs:
+def calibrate(
+    target: ModelRunner,
+    draft: ModelRunner | None,
+    others: Mapping[str, Callable[[], None]] | None = None,
+) -> Costs:
     """Time the passes that a round is made of; the engine's own rounds correct it from then on.
+
+    ``others``: by candidate, one draft pass of a method that drafts without a model of its own.
 
     The draft is timed as a round runs it, right behind the target: whatever the target reads drives
     the draft's weights out of the caches, and a draft timed alone looks a good deal faster.
@@ -42,6 +48,9 @@ def calibrate(target: ModelRunner, draft: ModelRunner | None) -> Costs:
         step_ms, long_ms = _least_ms(both, before=lambda: main.run(1))
         read_ms = max(0.0, (long_ms - step_ms) / (long - 1))
         costs.drafts["draft"] = DraftCosts(step_ms, read_ms=read_ms)
+    for name, work in (others or {}).items():
+        (step_ms,) = _least_ms([work], before=lambda: main.run(1))
+        costs.drafts[name] = DraftCosts(step_ms)
     return costs
 
 

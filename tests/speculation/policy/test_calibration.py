@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from specstream.engine.calibration import calibrate
 from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.speculation.policy.calibration import calibrate
 from specstream.speculation.policy.costs import Costs
 from tests.tiny import tiny_model
 
@@ -85,7 +85,7 @@ class Cache:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("specstream.engine.calibration.time.perf_counter", made)
+    monkeypatch.setattr("specstream.speculation.policy.calibration.time.perf_counter", made)
     monkeypatch.setattr(Paced, "last", None)
     return made
 

@@ -1,0 +1,1 @@
+"""Drafting heads on a target's hidden states: how their folders are recognised, read and refused."""

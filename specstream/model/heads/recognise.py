@@ -1,0 +1,57 @@
+"""Which drafting method a folder is for, told by its ``config.json``."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from specstream.errors import ModelBroken, ModelUnsupported
+
+if TYPE_CHECKING:
+    from specstream.model.heads.base import Head
+    from specstream.model.runner import ModelRunner
+
+__all__ = ["HEADS", "kind_of", "load_head", "read_head_config"]
+
+HEADS: Mapping[str, tuple[Callable[[Mapping[str, Any]], bool], str]] = {}
+"""By method: whether a ``config.json`` is one of its heads', and ``module:function`` that loads it."""
+
+
+def kind_of(config: Mapping[str, Any]) -> str | None:
+    """The method whose head ``config`` describes; None: no head, an ordinary model."""
+    return next((kind for kind, (fits, _) in HEADS.items() if fits(config)), None)
+
+
+def read_head_config(folder: str | Path) -> dict[str, Any]:
+    """``config.json`` of a folder; empty where there is none.
+
+    Raises:
+        ModelBroken: it isn't a JSON object.
+    """
+    path = Path(folder) / "config.json"
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelBroken(f"{path} can't be read: {error}") from None
+    if not isinstance(found, dict):
+        raise ModelBroken(f"{path} is no JSON object")
+    return found
+
+
+def load_head(folder: str | Path, target: ModelRunner) -> Head:
+    """The head of a folder, on the target's device.
+
+    Raises:
+        ModelBroken: its files are damaged, or tensors are missing or of the wrong shape.
+        ModelUnsupported: made for another target, or the target can't serve it.
+    """
+    kind = kind_of(read_head_config(folder))
+    if kind is None:
+        raise ModelUnsupported(f"{folder} holds no drafting head that is known here")
+    module, name = HEADS[kind][1].split(":")
+    return cast("Head", getattr(importlib.import_module(module), name)(Path(folder), target))

@@ -1,0 +1,91 @@
+"""The tensors of a head's folder, each taken once by name and shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from specstream.errors import ModelBroken
+
+__all__ = ["Tensors"]
+
+
+class Tensors:
+    """Tensors by name, on the CPU.
+
+    Args:
+        folder: Where they come from, for messages.
+        values: The tensors.
+    """
+
+    def __init__(self, folder: str | Path, values: dict[str, Tensor]) -> None:
+        self.folder, self._values = Path(folder), dict(values)
+
+    @classmethod
+    def read(cls, folder: str | Path, *pickles: str) -> Tensors:
+        """All ``*.safetensors`` of a folder; without any, ``pytorch_model.bin`` or one of ``pickles``.
+
+        Pickles are read as weights only: code in them is not run.
+
+        Raises:
+            ModelBroken: no file of weights, or one that can't be read.
+        """
+        folder = Path(folder)
+        files = sorted(folder.glob("*.safetensors"))
+        if not files:
+            files = [folder / n for n in ("pytorch_model.bin", *pickles) if (folder / n).is_file()][
+                :1
+            ]
+        if not files:
+            raise ModelBroken(f"{folder} is a head's folder without weights (*.safetensors)")
+        values: dict[str, Tensor] = {}
+        for file in files:
+            try:
+                if file.suffix == ".safetensors":
+                    values.update(load_file(file))
+                else:
+                    values.update(torch.load(file, map_location="cpu", weights_only=True))
+            except (
+                SafetensorError,
+                OSError,
+                RuntimeError,
+                ValueError,
+                EOFError,
+                TypeError,
+            ) as error:
+                raise ModelBroken(f"{file} can't be read: {error}") from None
+            except Exception as error:  # pickle's errors share no base but this one
+                raise ModelBroken(f"{file} can't be read as weights: {error}") from None
+        return cls(folder, values)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def take(self, names: str | Sequence[str], shape: Sequence[int | None]) -> Tensor:
+        """The tensor of the first name that is there, and of this shape (None: any size).
+
+        Raises:
+            ModelBroken: it is missing, or of another shape.
+        """
+        wanted = [names] if isinstance(names, str) else list(names)
+        found = next((name for name in wanted if name in self._values), None)
+        if found is None:
+            raise ModelBroken(f"{self.folder}: the tensor {' or '.join(wanted)} is missing")
+        tensor = self._values.pop(found)
+        sizes = zip(tensor.shape, shape, strict=False)
+        if tensor.ndim != len(shape) or any(b is not None and a != b for a, b in sizes):
+            meant = [size if size is not None else "any" for size in shape]
+            raise ModelBroken(
+                f"{self.folder}: {found} has shape {list(tensor.shape)} and should have {meant}"
+            )
+        return tensor
+
+    @property
+    def left(self) -> list[str]:
+        """Names of the tensors that nobody took."""
+        return sorted(self._values)

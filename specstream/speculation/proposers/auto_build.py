@@ -1,0 +1,39 @@
+"""The adaptive proposer over everything that was loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from specstream.methods import (
+    AutoProposerConfig,
+    DraftProposerConfig,
+    NgramProposerConfig,
+    ProposerConfig,
+)
+from specstream.speculation.policy import Policy
+from specstream.speculation.policy.calibration import calibrate
+from specstream.speculation.proposers import build_proposer
+from specstream.speculation.proposers.auto import AutoProposer
+from specstream.speculation.proposers.candidate import CandidateProposer, Rehearsed
+from specstream.speculation.proposers.parts import Parts
+
+__all__ = ["build"]
+
+
+def build(config: AutoProposerConfig, parts: Parts) -> AutoProposer:
+    """An adaptive proposer over lookup, the draft model if there is one, and every head."""
+    made = [cast(CandidateProposer, build_proposer(one, parts)) for one in _configs(config, parts)]
+    passes = {one.candidate.name: one.rehearse for one in made if isinstance(one, Rehearsed)}
+    costs = calibrate(parts.target, parts.draft, passes)
+    policy = Policy([one.candidate for one in made], costs, max_tokens=config.max_tokens)
+    return AutoProposer(policy, made)
+
+
+def _configs(config: AutoProposerConfig, parts: Parts) -> Iterator[ProposerConfig]:
+    yield NgramProposerConfig(
+        num_tokens=config.max_tokens, max_ngram=config.max_ngram, min_ngram=config.min_ngram
+    )
+    if parts.draft is not None:
+        yield DraftProposerConfig(window=config.window)
+    # One line a method with a head: ``if "eagle" in parts.heads: yield EagleProposerConfig()``.
