@@ -71,7 +71,7 @@ def test_a_target_without_a_draft_is_checked_with_lookup(
 def test_a_draft_that_lies_about_q_is_caught(
     pair: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    honest = build.build_proposer
+    honest = build_proposer
     with mock.patch.object(build, "build_proposer", lambda *args: ArgmaxDraft(honest(*args))):
         code, values = verify([*pair, "--runs", "200", "--dtype", "float32"], capsys)
     assert code == 1
