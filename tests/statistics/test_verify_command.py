@@ -13,6 +13,7 @@ import torch
 from specstream.cli import main
 from specstream.engine import build
 from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.speculation.proposers import build_proposer
 from tests.exactness.bugs import ArgmaxDraft
 from tests.tiny import save_pair
 
