@@ -90,7 +90,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     bench.set_defaults(run="bench:run")
 
     for command in (say, generate, chat, serve, adapter, verify, bench):
-        add_model_options(command)
+        add_model_options(command, every_method=command is bench)
         if command not in (adapter, verify):
             add_sampling_options(command)
 

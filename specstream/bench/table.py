@@ -7,12 +7,12 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any
 
-from specstream.bench.arms.base import MEANINGS, PEERS, label
+from specstream.bench.arms.base import MEANINGS, PEERS, label, methods
 from specstream.bench.figures import Figures, geometric_mean
 from specstream.bench.results import PAIRS, Results
 from specstream.bench.run import Outcome
 
-__all__ = ["crowd_lines", "heading_of", "table_of"]
+__all__ = ["aligned", "crowd_lines", "heading_of", "table_of"]
 
 
 def heading_of(origin: Mapping[str, Any], outcome: Outcome) -> list[str]:
@@ -50,12 +50,12 @@ def table_of(results: Results) -> list[str]:
     ]
     rows += [[f"  {label(*arm)}", *_speeds(results, *arm)] for arm in results.arms]
     rows += [["times as fast"], *_ratio_rows(results)]
-    drafting = [a for a, _ in results.arms if a.startswith("draft-") or a == "ngram"]
+    drafting = [a for a, _ in results.arms if a.startswith("draft-") or a in methods()]
     for arm in ("auto", *drafting):
         rows += _drafting_rows(arm, _figures(results, arm))
     rows += _latency_rows(results)
     equal = _equal_lines(results)
-    return [*_aligned(rows), "", *_legend(results), *([""] if equal else []), *equal]
+    return [*aligned(rows), "", *_legend(results), *([""] if equal else []), *equal]
 
 
 def _figures(results: Results, arm: str) -> list[Figures | None]:
@@ -139,7 +139,7 @@ def _legend(results: Results) -> list[str]:
     lines = [
         f"{arm}: {words}"
         for arm, words in MEANINGS.items()
-        if any(name.startswith(arm) for name, _ in results.arms)
+        if any(name == arm or name.startswith(f"{arm}-") for name, _ in results.arms)
     ]
     if any(len(results.settings(arm)) > 1 for arm, _ in results.arms):
         lines.append("*: the fastest of its settings in the domain")
@@ -170,7 +170,7 @@ def _share(value: float | None) -> str:
     return "- " if value is None else f"{value:.0%} "
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of equal width; missing cells at the end of a row are empty."""
     columns = [list(column) for column in zip_longest(*rows, fillvalue="")]
     widths = [max(map(len, column)) for column in columns]

@@ -6,11 +6,11 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specstream.bench.arms.base import DEFAULT_ARMS, Ask, parse_arms
+from specstream.bench.arms.base import DEFAULT_ARMS, Ask, methods, parse_arms
 from specstream.bench.options import check_gguf, parse_padding
 from specstream.bench.prompts import PromptSet, choose, read_prompts
 from specstream.commands.common import engine_of, params_of
@@ -49,8 +49,9 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         "--arms",
         metavar="A,B",
         help="what is compared: own (no speculation), auto (speculation as configured), draft-K (always "
-        "K drafted tokens), ngram (drafts by lookup), and transformers' generate, assisted and lookup; "
-        "or all (default: own,auto,generate,assisted,lookup)",
+        "K drafted tokens), any other drafting method, and transformers' generate, assisted and lookup; "
+        "or all (default: own,auto,generate,assisted,lookup; with --proposer all: every method that is "
+        "loaded)",
     )
     add(
         "--threads",
@@ -133,6 +134,13 @@ def _plan(args: argparse.Namespace) -> Plan:
 
 
 def _arms(args: argparse.Namespace) -> list[str]:
+    if args.proposer == "all":
+        if args.arms is not None:
+            raise ConfigError(
+                "--proposer all and --arms exclude each other: both say what is compared"
+            )
+        args.proposer = None
+        return ["own", *methods(), "auto"]
     arms = list(DEFAULT_ARMS) if args.arms is None else parse_arms(args.arms)
     if args.llama_cpp is None:
         if "llama.cpp" in arms:
@@ -202,7 +210,7 @@ async def _measure(
     notes: list[str],
     files: Files,
 ) -> None:
-    from specstream.bench.arms.engine import EngineArm
+    from specstream.bench.arms.engine import CoreArm, EngineArm
     from specstream.bench.arms.open import Wanted, open_arms
     from specstream.bench.concurrency import measure_crowd
     from specstream.bench.machine import load_average, provenance_of
@@ -218,6 +226,9 @@ async def _measure(
     try:
         async with open_arms(wanted, config) as arms:
             origin |= provenance_of(config, _options(args, plan), plan.config.target, padded)
+            origin["draft_weights"] = {
+                a.name: asdict(a.weights) for a in arms if isinstance(a, CoreArm)
+            }
             for line in notes:
                 note(line)
             note(f"{origin['dtype']} on {origin['device']}; warming up {len(arms)} arms")
@@ -255,13 +266,14 @@ def _publish(
 ) -> None:
     from specstream.bench import plots
     from specstream.bench.document import document_of
+    from specstream.bench.methods_table import methods_table
     from specstream.bench.results import Results
     from specstream.bench.table import crowd_lines, heading_of, table_of
 
     results = Results(outcome.records, sampled=origin["options"]["temperature"] > 0)
     document = document_of(results, outcome, origin, concurrency=crowd, notes=tuple(notes))
     heading = heading_of(origin, outcome)
-    lines = [*heading, *table_of(results), ""]
+    lines = [*heading, *table_of(results), "", *methods_table(results, origin["draft_weights"])]
     lines += [*document["verdict"], *crowd_lines(crowd), ""]
     lines += [f"note: {said}" for said in document["notes"]]
     files.write(document, lines)

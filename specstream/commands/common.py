@@ -30,8 +30,11 @@ __all__ = [
 ]
 
 
-def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """The options of every command that runs a model pair."""
+def add_model_options(parser: argparse.ArgumentParser, *, every_method: bool = False) -> None:
+    """The options of every command that runs a model pair.
+
+    With ``every_method``, ``--proposer all`` is allowed: the command sees to it.
+    """
     add = parser.add_argument_group("model pair").add_argument
     where = "a pulled model's name, a folder, a GGUF file or a Hub id"
     add("--target", metavar="MODEL", help=f"target model: {where} (default: the bundled one)")
@@ -42,7 +45,8 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         help="draft model, likewise (default: the bundled one, if it fits), or a trained head's folder; "
         "repeatable",
     )
-    add("--proposer", choices=sorted(KINDS), help="who drafts (default: auto, chosen each round)")
+    kinds = [*sorted(KINDS), *(["all"] if every_method else [])]
+    add("--proposer", choices=kinds, help="who drafts (default: auto, chosen each round)")
     add(
         "--chat-template-kwargs",
         metavar="JSON",

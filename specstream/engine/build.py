@@ -57,7 +57,9 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     eos_ids = frozenset(i for i in end_ids(target.model, tokenizer) if i < target.vocab_size)
     parts = Parts(target, eos_ids, tokenizer, draft, heads, config.prefill_chunk)
     proposer = build_proposer(config.proposer, parts)
-    return EngineCore(config, target, tokenizer, proposer, eos_ids)
+    core = EngineCore(config, target, tokenizer, proposer, eos_ids)
+    core.draft_weights = parts.draft_weights
+    return core
 
 
 def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> ModelRunner:

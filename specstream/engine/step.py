@@ -23,6 +23,7 @@ from specstream.model.transfer import to_device
 from specstream.model.tree_check import check_trees
 from specstream.speculation.explanation import Explanation
 from specstream.speculation.proposal import Proposal, Proposer, StepTimes
+from specstream.speculation.proposers.parts import DraftWeights
 
 __all__ = ["EngineCore"]
 
@@ -55,6 +56,7 @@ class EngineCore(Lifecycle):
         if proposer.capabilities.hidden_states:
             target.check_states(proposer.capabilities.hidden_states)
         super().__init__(config, target, tokenizer, proposer, eos_ids, now, free_bytes)
+        self.draft_weights = DraftWeights()  # for reports
         self._rule = config.rule
         self._prefill = PrefillBudget()
         # A fixed width is the width of every pass, prefill included.

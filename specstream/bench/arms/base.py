@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from specstream.bench.records import Run
 from specstream.errors import ConfigError
+from specstream.speculation.proposers import KINDS
 from specstream.types import Message
 
 __all__ = [
@@ -23,6 +24,8 @@ __all__ = [
     "BenchThread",
     "Stopped",
     "label",
+    "method_settings",
+    "methods",
     "parse_arms",
 ]
 
@@ -32,8 +35,17 @@ PEERS = ("generate", "assisted", "lookup", "llama.cpp")
 MEANINGS = {
     "own": "our engine without speculation",
     "auto": "the same engine speculating, as configured",
-    "draft-": "the same, that many drafts in every round",
+    "draft": "the same, drafts by the draft model (-K: that many in every round)",
     "ngram": "the same, drafts by lookup only",
+    "medusa": "the same, drafts by Medusa heads",
+    "eagle": "the same, drafts by an EAGLE head",
+    "mtp": "the same, drafts by the model's own multi-token prediction",
+    "block": "the same, blocks drafted in parallel",
+    "streaming": "the same, speculative streaming",
+    "early-exit": "the same, drafts by the target's first layers",
+    "mirror": "the same, drafts while the target verifies",
+    "lookahead": "the same, lookahead decoding",
+    "suffix": "the same, drafts by suffix lookup",
     "generate": "transformers, plain",
     "assisted": "transformers with the draft model",
     "lookup": "transformers with prompt lookup",
@@ -79,15 +91,34 @@ def parse_arms(text: str | Sequence[str]) -> list[str]:
     given = text.split(",") if isinstance(text, str) else list(text)
     names: list[str] = []
     for name in (part.strip() for part in given):
-        found = re.fullmatch(r"draft-([1-9]\d?)", name)
         if name == "all":
             names += _ALL
-        elif name in (*DEFAULT_ARMS, "ngram", "llama.cpp") or (found and int(found[1]) <= 32):
+        elif name in (*DEFAULT_ARMS, "llama.cpp") or _method_of(name):
             names.append(name)
         else:
-            known = ", ".join((*DEFAULT_ARMS, "ngram", "draft-K (K from 1 to 32)", "all"))
+            known = ", ".join((*DEFAULT_ARMS, *methods(), "draft-K (K from 1 to 32)", "all"))
             raise ConfigError(f"unknown arm {name!r}; known: {known}")
     return list(dict.fromkeys(names))
+
+
+def methods() -> list[str]:
+    """The drafting methods that can be arms of their own."""
+    return [kind for kind in KINDS if kind not in ("auto", "off")]
+
+
+def method_settings(name: str) -> dict[str, Any]:
+    """The proposer's settings for an arm such as ``"eagle"`` or ``"draft-4"``."""
+    kind = _method_of(name)
+    count = name.removeprefix(kind).removeprefix("-")
+    return {"kind": kind, **({"num_tokens": int(count)} if count else {})}
+
+
+def _method_of(name: str) -> str:
+    """The method that an arm's name begins with; empty if there is none."""
+    kind, _, count = name.rpartition("-")
+    if kind == "draft" and re.fullmatch(r"[1-9]|[12]\d|3[0-2]", count):
+        return kind
+    return name if name in methods() else ""
 
 
 class Stopped(Exception):

@@ -15,6 +15,7 @@ from specstream.engine.request import Delivery, Request
 from specstream.engine.step import EngineCore
 from specstream.errors import SpecstreamError
 from specstream.session import Engine
+from specstream.speculation.proposers.parts import DraftWeights
 from specstream.types import Chunk, SamplingParams
 
 __all__ = ["CoreArm", "EngineArm", "run_of"]
@@ -35,6 +36,7 @@ class CoreArm:
         self._core = core
         self._thread = thread
         self._proposer = proposer
+        self.weights = core.draft_weights if proposer != "off" else DraftWeights()
 
     async def run(self, ask: Ask) -> Run:
         """Write one reply; the times are those of the engine's own clock."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from specstream.bench.arms import transformers_peers as peers
-from specstream.bench.arms.base import PEERS, Arm, BenchThread
+from specstream.bench.arms.base import PEERS, Arm, BenchThread, method_settings
 from specstream.bench.arms.engine import CoreArm
 from specstream.bench.arms.gguf import GgufArm
 from specstream.config import EngineConfig, parse_config
 from specstream.engine.build import build_engine
 from specstream.engine.step import EngineCore
-from specstream.errors import VocabularyMismatch
+from specstream.errors import ConfigError, ModelUnsupported, VocabularyMismatch
 
 __all__ = ["Wanted", "open_arms"]
 
@@ -59,15 +59,14 @@ async def _open_ours(wanted: Wanted, config: EngineConfig, thread: BenchThread) 
             who = config.proposer.kind if name == "auto" else "off"
             arms.append(CoreArm(name, shared, thread, who))
         elif name not in PEERS:
-            kind, _, count = name.partition("-")
-            proposer = {"kind": kind, **({"num_tokens": int(count)} if count else {})}
-            other = parse_config({**config.model_dump(), "proposer": proposer})
+            settings = method_settings(name)
+            other = parse_config({**config.model_dump(), "proposer": settings})
             try:
                 core = await thread.call(partial(build_engine, other))
-            except VocabularyMismatch as error:
+            except (ConfigError, ModelUnsupported, VocabularyMismatch) as error:
                 wanted.notes.append(f"{name} was left out: {error}")
             else:
-                arms.append(CoreArm(name, core, thread, kind))
+                arms.append(CoreArm(name, core, thread, settings["kind"]))
     return arms
 
 

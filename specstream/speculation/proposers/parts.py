@@ -11,7 +11,15 @@ from specstream.errors import ConfigError
 from specstream.model.heads.base import Head
 from specstream.model.runner import ModelRunner
 
-__all__ = ["Parts"]
+__all__ = ["DraftWeights", "Parts"]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftWeights:
+    """What drafting adds to the target: trained parameters, and bytes of memory for weights."""
+
+    parameters: int = 0
+    nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +55,14 @@ class Parts:
                 f"--draft (specstream train {kind} makes one)"
             )
         return found
+
+    @property
+    def draft_weights(self) -> DraftWeights:
+        """Of the draft model and all heads."""
+        heads = self.heads.values()
+        count, size = sum(one.parameters for one in heads), sum(one.nbytes for one in heads)
+        if self.draft is not None:
+            weights = list(self.draft.model.parameters())
+            count += sum(weight.numel() for weight in weights)
+            size += sum(weight.nbytes for weight in weights)
+        return DraftWeights(count, size)
