@@ -37,7 +37,6 @@ class Place:
         tokens: Length of the proposal (of a tree: its depth).
         nodes: Tokens of the proposal.
         gain: Expected, in tokens, without costs that several requests share.
-        drafting: Whether the chosen one makes draft passes.
         probing: Whether it is a try.
     """
 
@@ -49,7 +48,6 @@ class Place:
     tokens: int = 0
     nodes: int = 0
     gain: float = 0.0
-    drafting: bool = False
     probing: bool = False
 
     def room(self, name: str) -> int:
@@ -105,19 +103,18 @@ class Step:
         self._plain = len(places) / costs.plain(len(places))
         self._around = worth * max(costs.other(True) - costs.other(False), 0.0)
 
-    def choose(self, drafting: bool) -> None:
-        """Choose for each place; without ``drafting``, among lookups only."""
+    def choose(self) -> None:
+        """Choose for each place."""
         for candidate in self._candidates:
             name = candidate.name
             group = [p for p in self._places if p.room(name) > 0]
-            while group and (drafting or candidate.passes == "none"):
+            while group:
                 choice = self.best(candidate, group)
                 chosen = list(zip(group, choice.tokens, choice.gains, strict=True))
                 if all(tokens and gain > p.gain for p, tokens, gain in chosen):
                     if choice.gain > sum(p.gain for p in group):
                         for place, tokens, gain in chosen:
                             place.take(name, tokens, gain)
-                            place.drafting = candidate.passes != "none"
                     break
                 # Passes are shared by fewer than was assumed.
                 group = [p for p, tokens, gain in chosen if tokens and gain > p.gain]

@@ -66,7 +66,6 @@ class Policy:
         }
         self._requests: dict[int, _Request] = {}
         self._tries = Tries()
-        self._drafting = False  # whether drafts were chosen, tries aside
         self.tokens, self.cost = Average(1.5, 2.0, 60.0), Average(1.1, 2.0, 60.0)  # per round
         self._reply = Average(48.0, 1.0, 30.0)  # tokens of a whole reply
         self._summary = Summary(self._candidates, 256)
@@ -82,8 +81,7 @@ class Policy:
         rate = sum(request.tokens.value / request.cost.value for request in requests)
         worth = max(rate, float(len(places))) / plain_ms
         step = Step(places, list(self._candidates.values()), self.costs, worth)
-        step.choose(self._tries.drafting())
-        self._drafting = any(place.drafting for place in places)
+        step.choose()
         plans = step.plans()
         step.probe(plans, self._tries, plain_ms)
         return plans
@@ -138,8 +136,7 @@ class Policy:
             seen = times.draft_ms + times.verify_ms + times.other_ms + times.plan_ms
             spent = min(max(seen / plain_ms, spent / _FAR), spent * _FAR)
         news = [self._observe_one(outcome, cost + choosing, spent, rows) for outcome in outcomes]
-        tokens = (sum(o.accepted for o in outcomes) + rows) / rows
-        self._tries.enter(cost - tokens if self._drafting else 0.0, news=any(news))
+        self._tries.enter(news=any(news))
 
     def _drafts(self, outcome: Outcome) -> bool:
         candidate = self._candidates.get(outcome.plan.proposer)

@@ -1,4 +1,4 @@
-"""How much a candidate that does not pay may lose, and when it is tried again."""
+"""When a candidate that does not pay is tried again, and what tries may cost."""
 
 from __future__ import annotations
 
@@ -10,27 +10,18 @@ __all__ = ["Track", "Tries"]
 _SHARE = 0.025  # of the time, for tries
 _FIRST, _MOST = 1.5, 3.0  # plain rounds: what tries may cost at first, and at most at once
 _DEAREST = 8.0  # plain rounds: a try that costs more is never made
-_DECAY, _LIMIT, _KEPT = (
-    0.96,
-    2.0,
-    3.0,
-)  # of losses a round; plain rounds: largest loss, largest gain
 _LONGEST = 16  # rounds between two tries
 _SILENCE = 3  # rounds without a proposal until a draft is mute
 _CATCHING_UP = 64  # unread tokens that excuse a round without a proposal
 
 
 class Tries:
-    """Bounds what tries cost, and what drafting loses against plain decoding whatever is expected.
+    """Bounds what tries cost, in plain rounds: an account that grows by a fixed share of the time."""
 
-    Amounts are in plain rounds. Tries are paid from an account that grows by a fixed share of the time.
-    Losses (and gains) of chosen drafts fade; while they are over the limit, nothing drafts but tries.
-    """
-
-    __slots__ = ("_lost", "_paid", "_saved")
+    __slots__ = ("_paid", "_saved")
 
     def __init__(self) -> None:
-        self._saved, self._lost, self._paid = _FIRST, 0.0, 0.0
+        self._saved, self._paid = _FIRST, 0.0
 
     def pay(self, cost: float, *, sure: bool = True) -> bool:
         """Pay for a try, if there is enough for it, or if it is not ``sure`` that it costs so much."""
@@ -41,20 +32,10 @@ class Tries:
         self._paid += cost
         return True
 
-    def enter(self, loss: float, *, news: bool) -> None:
-        """Count a round.
-
-        Args:
-            loss: What chosen drafts lost in it (below 0: gained).
-            news: Whether a try went better than expected: its cost is paid back.
-        """
+    def enter(self, *, news: bool) -> None:
+        """Count a round; ``news``: whether a try went better than expected: its cost is paid back."""
         self._saved = min(self._saved + _SHARE + news * self._paid, _MOST)
-        self._lost = max(self._lost * _DECAY + loss, -_KEPT)
         self._paid = 0.0
-
-    def drafting(self) -> bool:
-        """Whether drafts may be chosen."""
-        return self._lost < _LIMIT
 
 
 class Track:
