@@ -17,10 +17,10 @@ from specstream.methods import (
     PROPOSERS,
     AutoProposerConfig,
     DraftProposerConfig,
-    NgramProposerConfig,
     OffProposerConfig,
     ProposerConfig,
     Strict,
+    SuffixProposerConfig,
 )
 from specstream.params import template_kwargs
 
@@ -30,9 +30,9 @@ __all__ = [
     "AutoProposerConfig",
     "DraftProposerConfig",
     "EngineConfig",
-    "NgramProposerConfig",
     "OffProposerConfig",
     "ProposerConfig",
+    "SuffixProposerConfig",
     "meant",
     "parse_config",
     "read_config",

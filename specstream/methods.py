@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = [
     "PROPOSERS",
     "AutoProposerConfig",
     "DraftProposerConfig",
     "Method",
-    "NgramProposerConfig",
     "OffProposerConfig",
     "ProposerConfig",
     "Strict",
+    "SuffixProposerConfig",
 ]
 
 
@@ -38,6 +38,16 @@ class Method(Strict):
     loads: ClassVar[Loads] = "nothing"
 
 
+class _Lookup(Method):
+    min_match: int = Field(default=1, ge=1, le=16, description="shortest suffix looked up")
+    store: Literal["conversation", "engine"] = Field(
+        default="conversation", description="whose past replies are drafted from"
+    )
+    store_tokens: int = Field(
+        default=16384, ge=0, le=2**24, description="tokens of past replies that are kept, at most"
+    )
+
+
 class DraftProposerConfig(Method):
     """An independent, smaller language model with the target's tokenizer (Leviathan et al. 2023)."""
 
@@ -49,30 +59,20 @@ class DraftProposerConfig(Method):
     )
 
 
-class _Lookup(Method):
-    max_ngram: int
-    min_ngram: int
-
-    @model_validator(mode="after")
-    def _in_order(self) -> Self:
-        if self.min_ngram > self.max_ngram:
-            raise ValueError("min_ngram can't be more than max_ngram")
-        return self
-
-
-class NgramProposerConfig(_Lookup):
-    """Prompt lookup: proposes what followed the same n-gram earlier in the context (Saxena 2023)."""
-
-    kind: Literal["ngram"] = "ngram"
-    num_tokens: int = Field(default=8, ge=1, le=32, description="tokens proposed a round, at most")
-    max_ngram: int = Field(default=4, ge=1, le=16, description="longest suffix looked for")
-    min_ngram: int = Field(default=2, ge=1, le=16, description="shortest suffix looked for")
-
-
 class OffProposerConfig(Method):
     """Plain decoding, one token a pass."""
 
     kind: Literal["off"] = "off"
+
+
+class SuffixProposerConfig(_Lookup):
+    """What followed the same words in prompt, reply, reference and past replies (Oliaro et al. 2024)."""
+
+    kind: Literal["suffix"] = "suffix"
+    num_tokens: int = Field(default=16, ge=1, le=32, description="tokens proposed a round, at most")
+    min_score: float = Field(
+        default=0.15, ge=0, le=1, description="drafting ends where acceptance is less likely"
+    )
 
 
 class AutoProposerConfig(_Lookup):
@@ -86,8 +86,6 @@ class AutoProposerConfig(_Lookup):
     kind: Literal["auto"] = "auto"
     objective: Literal["speed", "first_phrase"] = "speed"
     max_tokens: int = Field(default=16, ge=1, le=32, description="tokens proposed a round, at most")
-    max_ngram: int = Field(default=8, ge=1, le=16, description="longest suffix looked up")
-    min_ngram: int = Field(default=1, ge=1, le=16, description="shortest suffix looked up")
     draft: bool = Field(default=True, description="whether the draft model may be used")
     window: int = Field(
         default=256, ge=8, description="prompt tokens that the draft reads, at most"
@@ -95,7 +93,7 @@ class AutoProposerConfig(_Lookup):
 
 
 ProposerConfig = Annotated[
-    AutoProposerConfig | DraftProposerConfig | NgramProposerConfig | OffProposerConfig,
+    AutoProposerConfig | DraftProposerConfig | OffProposerConfig | SuffixProposerConfig,
     Field(discriminator="kind"),
 ]
-PROPOSERS = (AutoProposerConfig, DraftProposerConfig, NgramProposerConfig, OffProposerConfig)
+PROPOSERS = (AutoProposerConfig, DraftProposerConfig, OffProposerConfig, SuffixProposerConfig)

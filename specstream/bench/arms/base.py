@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from typing import Protocol, TypeVar
 
 from specstream.bench.records import Run
 from specstream.errors import ConfigError
+from specstream.methods import PROPOSERS
 from specstream.types import Message
 
 __all__ = [
@@ -33,14 +33,18 @@ MEANINGS = {
     "own": "our engine without speculation",
     "auto": "the same engine speculating, as configured",
     "draft-": "the same, that many drafts in every round",
-    "ngram": "the same, drafts by lookup only",
+    "suffix": "the same, drafts by lookup only",
     "generate": "transformers, plain",
     "assisted": "transformers with the draft model",
     "lookup": "transformers with prompt lookup",
     "llama.cpp": "its plain decoding of the GGUF file",
 }
 """What the arms are, by how their names begin."""
-_ALL = (*DEFAULT_ARMS, "draft-2", "draft-4", "draft-6", "draft-8", "ngram")
+_ALL = (*DEFAULT_ARMS, "draft-2", "draft-4", "draft-6", "draft-8", "suffix")
+_FIELDS = {method.model_fields["kind"].default: method.model_fields for method in PROPOSERS}
+_COUNTED = [kind for kind, fields in _FIELDS.items() if "num_tokens" in fields]
+_COUNTS = [str(count) for count in range(1, 33)]
+_METHODS = [kind for kind in _FIELDS if kind not in ("auto", "draft", "off")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +83,16 @@ def parse_arms(text: str | Sequence[str]) -> list[str]:
     given = text.split(",") if isinstance(text, str) else list(text)
     names: list[str] = []
     for name in (part.strip() for part in given):
-        found = re.fullmatch(r"draft-([1-9]\d?)", name)
+        kind, _, count = name.partition("-")
+        counted = kind in _COUNTED and count in _COUNTS
         if name == "all":
             names += _ALL
-        elif name in (*DEFAULT_ARMS, "ngram", "llama.cpp") or (found and int(found[1]) <= 32):
+        elif name in (*DEFAULT_ARMS, *_METHODS, "llama.cpp") or counted:
             names.append(name)
         else:
-            known = ", ".join((*DEFAULT_ARMS, "ngram", "draft-K (K from 1 to 32)", "all"))
-            raise ConfigError(f"unknown arm {name!r}; known: {known}")
+            several = (f"{kind}-K" for kind in _COUNTED)
+            known = ", ".join((*DEFAULT_ARMS, "llama.cpp", *_METHODS, *several, "all"))
+            raise ConfigError(f"unknown arm {name!r}; known, with K from 1 to 32: {known}")
     return list(dict.fromkeys(names))
 
 
