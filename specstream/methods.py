@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 __all__ = [
     "PROPOSERS",
     "AutoProposerConfig",
     "DraftProposerConfig",
+    "LookaheadProposerConfig",
     "Method",
     "OffProposerConfig",
     "ProposerConfig",
@@ -59,6 +60,24 @@ class DraftProposerConfig(Method):
     )
 
 
+class LookaheadProposerConfig(Method):
+    """Lookahead decoding: the target's own guesses at later tokens give n-grams (Fu et al. 2024)."""
+
+    kind: Literal["lookahead"] = "lookahead"
+    window: int = Field(default=5, ge=1, le=32, description="positions that are guessed at once")
+    ngram: int = Field(default=4, ge=3, le=16, description="tokens of an n-gram")
+    branches: int = Field(default=5, ge=1, le=32, description="n-grams tried a round, at most")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        nodes = (self.window + self.branches) * (self.ngram - 1)
+        if nodes > 64:
+            raise ValueError(
+                f"(window + branches) * (ngram - 1) is {nodes}; a pass takes 64 at most"
+            )
+        return self
+
+
 class OffProposerConfig(Method):
     """Plain decoding, one token a pass."""
 
@@ -87,13 +106,26 @@ class AutoProposerConfig(_Lookup):
     objective: Literal["speed", "first_phrase"] = "speed"
     max_tokens: int = Field(default=16, ge=1, le=32, description="tokens proposed a round, at most")
     draft: bool = Field(default=True, description="whether the draft model may be used")
+    methods: tuple[Literal["lookahead"], ...] = Field(
+        default=(), description="methods without weights that may be used, beyond lookup"
+    )
     window: int = Field(
         default=256, ge=8, description="prompt tokens that the draft reads, at most"
     )
 
 
 ProposerConfig = Annotated[
-    AutoProposerConfig | DraftProposerConfig | OffProposerConfig | SuffixProposerConfig,
+    AutoProposerConfig
+    | DraftProposerConfig
+    | LookaheadProposerConfig
+    | OffProposerConfig
+    | SuffixProposerConfig,
     Field(discriminator="kind"),
 ]
-PROPOSERS = (AutoProposerConfig, DraftProposerConfig, OffProposerConfig, SuffixProposerConfig)
+PROPOSERS = (
+    AutoProposerConfig,
+    DraftProposerConfig,
+    LookaheadProposerConfig,
+    OffProposerConfig,
+    SuffixProposerConfig,
+)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from transformers import PreTrainedModel
 
-from specstream.config import DraftProposerConfig, SuffixProposerConfig
+from specstream.config import DraftProposerConfig, LookaheadProposerConfig, SuffixProposerConfig
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
+from specstream.speculation.proposers.lookahead import LookaheadProposer
 from specstream.speculation.proposers.off import OffProposer
 from specstream.speculation.proposers.suffix import SuffixProposer
 from tests.tiny import (
@@ -29,6 +30,8 @@ def proposer(kind: str, model: PreTrainedModel = MODEL, noise: float = 0.15) -> 
         return DraftModelProposer(DraftProposerConfig(num_tokens=5), runner, frozenset({EOS}))
     if kind == "suffix":
         return SuffixProposer(SuffixProposerConfig(min_score=0), torch.device("cpu"))
+    if kind == "lookahead":
+        return LookaheadProposer(LookaheadProposerConfig(), torch.device("cpu"))
     if kind == "auto":
         return auto_proposer(ModelRunner(noisy_copy(model, noise)))
     return OffProposer()

@@ -21,6 +21,7 @@ KINDS = {
     "auto": "specstream.speculation.proposers.auto_build",
     "draft": "specstream.speculation.proposers.draft_model",
     "suffix": "specstream.speculation.proposers.suffix",
+    "lookahead": "specstream.speculation.proposers.lookahead",
     "off": "specstream.speculation.proposers.off",
 }
 

@@ -8,6 +8,7 @@ from typing import cast
 from specstream.methods import (
     AutoProposerConfig,
     DraftProposerConfig,
+    LookaheadProposerConfig,
     ProposerConfig,
     SuffixProposerConfig,
 )
@@ -37,6 +38,8 @@ def _configs(config: AutoProposerConfig, parts: Parts) -> Iterator[ProposerConfi
         store=config.store,
         store_tokens=config.store_tokens,
     )
+    if "lookahead" in config.methods:
+        yield LookaheadProposerConfig()
     if parts.draft is not None:
         yield DraftProposerConfig(window=config.window)
     # One line a method with a head: ``if "eagle" in parts.heads: yield EagleProposerConfig()``.

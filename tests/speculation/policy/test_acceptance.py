@@ -117,7 +117,8 @@ def test_lookup_learns_by_how_much_was_found_again(support: int) -> None:
             habits.observe(offer, judge(rng, [first, 0.9, 0.9]), 3)
     assert common.chances[6 * support].value == pytest.approx(0.2, abs=0.08)
     assert common.chances[6 * support + 2].value == pytest.approx(0.9, abs=0.08)
-    assert common.chances[18 + 2].value == pytest.approx(0.9, abs=0.08)
+    later = lookup_offer(range(3), 3, support).evidence[1]
+    assert common.chances[later].value == pytest.approx(0.9, abs=0.08)
     fresh = RequestAcceptance(common)
     assert (
         fresh.survival(lookup_offer(range(1), 1, support), 1)[0]
