@@ -17,10 +17,11 @@ from specstream.methods import (
     PROPOSERS,
     AutoProposerConfig,
     DraftProposerConfig,
-    NgramProposerConfig,
+    LookaheadProposerConfig,
     OffProposerConfig,
     ProposerConfig,
     Strict,
+    SuffixProposerConfig,
 )
 from specstream.params import template_kwargs
 
@@ -30,9 +31,10 @@ __all__ = [
     "AutoProposerConfig",
     "DraftProposerConfig",
     "EngineConfig",
-    "NgramProposerConfig",
+    "LookaheadProposerConfig",
     "OffProposerConfig",
     "ProposerConfig",
+    "SuffixProposerConfig",
     "meant",
     "parse_config",
     "read_config",

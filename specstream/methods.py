@@ -10,11 +10,12 @@ __all__ = [
     "PROPOSERS",
     "AutoProposerConfig",
     "DraftProposerConfig",
+    "LookaheadProposerConfig",
     "Method",
-    "NgramProposerConfig",
     "OffProposerConfig",
     "ProposerConfig",
     "Strict",
+    "SuffixProposerConfig",
 ]
 
 
@@ -38,6 +39,16 @@ class Method(Strict):
     loads: ClassVar[Loads] = "nothing"
 
 
+class _Lookup(Method):
+    min_match: int = Field(default=1, ge=1, le=16, description="shortest suffix looked up")
+    store: Literal["conversation", "engine"] = Field(
+        default="conversation", description="whose past replies are drafted from"
+    )
+    store_tokens: int = Field(
+        default=16384, ge=0, le=2**24, description="tokens of past replies that are kept, at most"
+    )
+
+
 class DraftProposerConfig(Method):
     """An independent, smaller language model with the target's tokenizer (Leviathan et al. 2023)."""
 
@@ -49,30 +60,38 @@ class DraftProposerConfig(Method):
     )
 
 
-class _Lookup(Method):
-    max_ngram: int
-    min_ngram: int
+class LookaheadProposerConfig(Method):
+    """Lookahead decoding: the target's own guesses at later tokens give n-grams (Fu et al. 2024)."""
+
+    kind: Literal["lookahead"] = "lookahead"
+    window: int = Field(default=5, ge=1, le=32, description="positions that are guessed at once")
+    ngram: int = Field(default=4, ge=3, le=16, description="tokens of an n-gram")
+    branches: int = Field(default=5, ge=1, le=32, description="n-grams tried a round, at most")
 
     @model_validator(mode="after")
-    def _in_order(self) -> Self:
-        if self.min_ngram > self.max_ngram:
-            raise ValueError("min_ngram can't be more than max_ngram")
+    def _fits(self) -> Self:
+        nodes = (self.window + self.branches) * (self.ngram - 1)
+        if nodes > 64:
+            raise ValueError(
+                f"(window + branches) * (ngram - 1) is {nodes}; a pass takes 64 at most"
+            )
         return self
-
-
-class NgramProposerConfig(_Lookup):
-    """Prompt lookup: proposes what followed the same n-gram earlier in the context (Saxena 2023)."""
-
-    kind: Literal["ngram"] = "ngram"
-    num_tokens: int = Field(default=8, ge=1, le=32, description="tokens proposed a round, at most")
-    max_ngram: int = Field(default=4, ge=1, le=16, description="longest suffix looked for")
-    min_ngram: int = Field(default=2, ge=1, le=16, description="shortest suffix looked for")
 
 
 class OffProposerConfig(Method):
     """Plain decoding, one token a pass."""
 
     kind: Literal["off"] = "off"
+
+
+class SuffixProposerConfig(_Lookup):
+    """What followed the same words in prompt, reply, reference and past replies (Oliaro et al. 2024)."""
+
+    kind: Literal["suffix"] = "suffix"
+    num_tokens: int = Field(default=16, ge=1, le=32, description="tokens proposed a round, at most")
+    min_score: float = Field(
+        default=0.15, ge=0, le=1, description="drafting ends where acceptance is less likely"
+    )
 
 
 class AutoProposerConfig(_Lookup):
@@ -86,16 +105,27 @@ class AutoProposerConfig(_Lookup):
     kind: Literal["auto"] = "auto"
     objective: Literal["speed", "first_phrase"] = "speed"
     max_tokens: int = Field(default=16, ge=1, le=32, description="tokens proposed a round, at most")
-    max_ngram: int = Field(default=8, ge=1, le=16, description="longest suffix looked up")
-    min_ngram: int = Field(default=1, ge=1, le=16, description="shortest suffix looked up")
     draft: bool = Field(default=True, description="whether the draft model may be used")
+    methods: tuple[Literal["lookahead"], ...] = Field(
+        default=(), description="methods without weights that may be used, beyond lookup"
+    )
     window: int = Field(
         default=256, ge=8, description="prompt tokens that the draft reads, at most"
     )
 
 
 ProposerConfig = Annotated[
-    AutoProposerConfig | DraftProposerConfig | NgramProposerConfig | OffProposerConfig,
+    AutoProposerConfig
+    | DraftProposerConfig
+    | LookaheadProposerConfig
+    | OffProposerConfig
+    | SuffixProposerConfig,
     Field(discriminator="kind"),
 ]
-PROPOSERS = (AutoProposerConfig, DraftProposerConfig, NgramProposerConfig, OffProposerConfig)
+PROPOSERS = (
+    AutoProposerConfig,
+    DraftProposerConfig,
+    LookaheadProposerConfig,
+    OffProposerConfig,
+    SuffixProposerConfig,
+)

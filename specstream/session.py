@@ -62,8 +62,8 @@ class Engine:
         Args:
             target: Folder, GGUF file, Hub id or a pulled model's name; the bundled target by default.
             draft: The same for the draft model.
-            proposer: A kind (``"auto"``, the default; ``"draft"``, ``"ngram"``, ``"off"``) or a kind
-                with its options (``{"kind": "ngram", "num_tokens": 12}``).
+            proposer: A kind (``"auto"``, the default; ``"draft"``, ``"suffix"``, ``"off"``) or a kind
+                with its options (``{"kind": "suffix", "num_tokens": 12}``).
             config: What to start from; the other arguments override it.
             options: Further keys of `EngineConfig`.
 
@@ -185,8 +185,9 @@ class Engine:
         Args:
             messages: The conversation, or one user message.
             params: How to sample; greedy by default.
-            reference: Text that the reply is expected to repeat in part: prompt lookup may draft from
-                it. It never changes what is written.
+            reference: Text that the reply is expected to repeat in part, such as the text being
+                rewritten or an answer written ahead. Suffix lookup drafts from it and finds its way back
+                after edits. It never changes what is written.
             session: Requests that name the same session share a KV cache.
             speculate: False decodes this request without a proposer.
             chat_template_kwargs: Variables for the model's chat template, such as

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specstream.config import DraftProposerConfig, NgramProposerConfig
+from specstream.config import DraftProposerConfig, SuffixProposerConfig
 from specstream.engine.request import Request
 from specstream.engine.step import EngineCore
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.ngram import NgramProposer
 from specstream.speculation.proposers.off import OffProposer
+from specstream.speculation.proposers.suffix import SuffixProposer
 from specstream.types import SamplingParams
 from tests.choosers import Dice, proposer_with
 from tests.tiny import ask, byte_tokenizer, make_core, noisy_copy, run_until_idle, tiny_model
@@ -24,7 +24,7 @@ from tests.tiny import ask, byte_tokenizer, make_core, noisy_copy, run_until_idl
 TOKENIZER = byte_tokenizer()
 MODEL = tiny_model(len(TOKENIZER), seed=2)
 DRAFT = noisy_copy(MODEL, 0.1)
-KINDS = ["auto", "draft", "ngram", "off"]
+KINDS = ["auto", "draft", "suffix", "off"]
 TEXTS = [
     *(
         "abab",
@@ -55,8 +55,8 @@ def proposer(kind: str, seed: int = 0) -> Proposer:
         return DraftModelProposer(
             DraftProposerConfig(num_tokens=5), ModelRunner(DRAFT), frozenset()
         )
-    if kind == "ngram":
-        return NgramProposer(NgramProposerConfig(min_ngram=1), torch.device("cpu"))
+    if kind == "suffix":
+        return SuffixProposer(SuffixProposerConfig(min_score=0), torch.device("cpu"))
     return OffProposer()
 
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerConfig
+from specstream.config import DraftProposerConfig, EngineConfig, SuffixProposerConfig
 from specstream.engine.step import EngineCore
 from specstream.model.runner import ModelRunner
 from specstream.speculation.explanation import Explanation
@@ -23,11 +23,11 @@ from specstream.speculation.policy import (
 from specstream.speculation.policy.costs import DraftCosts
 from specstream.speculation.proposers.auto import AutoProposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.ngram import PROMPT_LOOKUP, NgramProposer
+from specstream.speculation.proposers.suffix import SUFFIX_LOOKUP, SuffixProposer
 from specstream.types import SamplingParams
 from tests.tiny import EOS, ask, byte_tokenizer, make_core, noisy_copy, run_until_idle, tiny_model
 
-KINDS = ("draft", "ngram", "off")
+KINDS = ("draft", "suffix", "off")
 
 TOKENIZER = byte_tokenizer()
 MODEL = tiny_model(len(TOKENIZER), seed=2)
@@ -117,7 +117,7 @@ class Steady(Policy):
         costs = Costs({1: 1.0, 2: 1.01, 5: 1.05, 9: 1.1}, row_ms=0.01)
         costs.drafts["draft"] = DraftCosts(0.1, read_ms=0.001)
         draft = Candidate("draft", "the draft model", stops=True)
-        super().__init__([PROMPT_LOOKUP, draft], costs, max_tokens=4)
+        super().__init__([SUFFIX_LOOKUP, draft], costs, max_tokens=4)
 
     def observe(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> None:
         """Says what the pass would have taken there, whatever the test's machine was doing."""
@@ -143,7 +143,7 @@ def proposer_with(
     """An adaptive proposer under any policy."""
     runner = draft or target
     assert runner is not None
-    lookup = NgramProposer(NgramProposerConfig(num_tokens=most, min_ngram=1), runner.device)
+    lookup = SuffixProposer(SuffixProposerConfig(num_tokens=most, min_score=0), runner.device)
     if draft is None:
         return AutoProposer(policy, [lookup])
     config = DraftProposerConfig(window=window)

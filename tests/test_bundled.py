@@ -56,7 +56,7 @@ async def replies(proposer: str) -> tuple[list[tuple[int, ...]], float]:
 async def test_greedy_replies_are_the_same_with_every_proposer() -> None:
     plain, none = await replies("off")
     drafted, rate = await replies("draft")
-    looked_up, _ = await replies("ngram")
+    looked_up, _ = await replies("suffix")
     assert drafted == plain
     assert looked_up == plain
     assert none == 0
@@ -78,7 +78,7 @@ async def test_one_request_can_do_without() -> None:
 
 
 async def test_a_reference_shortens_the_way() -> None:
-    async with Engine.load(proposer="ngram") as engine:
+    async with Engine.load(proposer="suffix") as engine:
         params = SamplingParams(max_tokens=60)
         rounds = []
         reference = ""

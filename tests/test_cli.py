@@ -48,7 +48,7 @@ def test_generate_gives_the_same_greedy_text_with_and_without(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     results = []
-    for proposer in ("draft", "ngram", "off"):
+    for proposer in ("draft", "suffix", "off"):
         argv = ["generate", "I need a taxi to the station", "--proposer", proposer, "--json"]
         assert main(argv) == 0
         results.append(last_json(capsys))
@@ -67,7 +67,7 @@ def test_a_target_alone_is_served_and_one_line_says_what_drafts(
     assert len(json.loads(captured.out.splitlines()[-1])["token_ids"]) == 4
     said = [line for line in captured.err.splitlines() if line.startswith("specstream: ")]
     assert [line for line in said if "lookup" in line] == said[:1]
-    assert "prompt lookup only" in said[0]
+    assert "suffix lookup only" in said[0]
 
 
 def test_generate_prints_the_text_and_tells_its_figures_on_stderr(
@@ -217,13 +217,13 @@ def test_a_config_file_and_options_on_top(
 ) -> None:
     file = tmp_path / "config.toml"
     file.write_text(
-        '[engine]\nproposer = {kind = "ngram", num_tokens = 3}\n'
+        '[engine]\nproposer = {kind = "suffix", num_tokens = 3}\n'
         '[sampling]\nmax_tokens = 5\nstop = ["zzz"]\n'
     )
     argv = ["generate", "I need a taxi", "--config", str(file), "--json"]
     assert main(argv) == 0
     values = last_json(capsys)
-    assert values["proposer"] == "ngram"
+    assert values["proposer"] == "suffix"
     assert len(values["token_ids"]) <= 5  # type: ignore[arg-type]
     assert main([*argv, "--proposer", "off", "--max-tokens", "2"]) == 0
     values = last_json(capsys)

@@ -19,8 +19,8 @@ from specstream.errors import ConfigError
         ),
         ({"num_tokens": 3}, "num_tokens: there is no such key"),
         (
-            {"proposer": {"kind": "ngram", "max_tokens": 3}},
-            "proposer.ngram.max_tokens: there is no such key; did you mean num_tokens?",
+            {"proposer": {"kind": "suffix", "max_tokens": 3}},
+            "proposer.suffix.max_tokens: there is no such key; did you mean num_tokens?",
         ),
         (
             {"compile": True, "mode": "reproducible"},

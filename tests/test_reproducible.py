@@ -9,14 +9,14 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerConfig
+from specstream.config import DraftProposerConfig, EngineConfig, SuffixProposerConfig
 from specstream.engine.step import EngineCore
 from specstream.model.invariance import find_fixed_width
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.ngram import NgramProposer
 from specstream.speculation.proposers.off import OffProposer
+from specstream.speculation.proposers.suffix import SuffixProposer
 from specstream.types import SamplingParams
 from tests.tiny import ask, byte_tokenizer, noisy_copy, run_until_idle, tiny_model
 
@@ -45,14 +45,14 @@ def drafting(model: LlamaForCausalLM, noise: float, k: int) -> DraftModelPropose
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])
 def test_a_seed_fixes_the_tokens(dtype: torch.dtype) -> None:
-    """Off, two drafts, prompt lookup, K from 1 to 7, neighbours, and resuming half-way."""
+    """Off, two drafts, lookup, K from 1 to 7, neighbours, and resuming half-way."""
     model = target(dtype)
     width = find_fixed_width(model, EngineConfig())
     rng = random.Random(8)
     ways: list[Proposer] = [
         OffProposer(),
         *(drafting(model, noise, k) for noise, k in itertools.product((0.05, 0.3), (1, 4, 7))),
-        NgramProposer(NgramProposerConfig(min_ngram=1), CPU),
+        SuffixProposer(SuffixProposerConfig(min_score=0), CPU),
     ]
     accepted = 0
     for number in range(4):

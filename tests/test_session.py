@@ -182,7 +182,7 @@ async def test_models_that_do_not_load_raise_at_the_door(pair: tuple[Path, Path]
         {"proposer": "magic"},
         {"no_such_key": 1},
         {"max_running": 0},
-        {"proposer": {"kind": "ngram", "k": 1}},
+        {"proposer": {"kind": "suffix", "k": 1}},
     ],
 )
 def test_bad_options_are_named(options: dict[str, object]) -> None:
@@ -221,7 +221,7 @@ async def test_the_event_loop_is_not_blocked_while_models_load_and_run(engine: E
 
 
 async def test_a_prompt_lookup_engine_completes_text(pair: tuple[Path, Path]) -> None:
-    async with Engine.load(pair[0], proposer="ngram", dtype="float32") as engine:
+    async with Engine.load(pair[0], proposer="suffix", dtype="float32") as engine:
         plain = await engine.complete([{"role": "user", "content": "abc"}], max_tokens=20)
         helped = await engine.complete(
             [{"role": "user", "content": "abc"}], max_tokens=20, reference=plain

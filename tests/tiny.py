@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerConfig
+from specstream.config import DraftProposerConfig, EngineConfig, SuffixProposerConfig
 from specstream.engine.request import Delivery, Request
 from specstream.engine.step import EngineCore
 from specstream.errors import SpecstreamError
@@ -23,7 +23,7 @@ from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.auto import AutoProposer
 from specstream.speculation.proposers.candidate import CandidateProposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.ngram import NgramProposer
+from specstream.speculation.proposers.suffix import SuffixProposer
 from specstream.types import Chunk, Message, SamplingParams
 
 BOS, EOS = 0, 1
@@ -138,7 +138,7 @@ def auto_proposer(draft: ModelRunner, max_tokens: int = 6) -> AutoProposer:
     costs = Costs({1: 1.0, 2: 1.01, 5: 1.05, 9: 1.1})
     costs.drafts["draft"] = DraftCosts(0.1)
     candidates: list[CandidateProposer] = [
-        NgramProposer(NgramProposerConfig(num_tokens=max_tokens), draft.device),
+        SuffixProposer(SuffixProposerConfig(num_tokens=max_tokens), draft.device),
         DraftModelProposer(DraftProposerConfig(), draft, frozenset({EOS})),
     ]
     policy = Policy([made.candidate for made in candidates], costs, max_tokens=max_tokens)

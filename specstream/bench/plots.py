@@ -14,7 +14,7 @@ __all__ = ["can_plot", "draw_plots"]
 _COLOURS = {
     "own": "#8a8f98",
     "auto": "#0b5fad",
-    "ngram": "#5aa9e6",
+    "suffix": "#5aa9e6",
     "generate": "#d9b38c",
     "assisted": "#e08b3c",
     "lookup": "#b5502e",

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any
 
-from specstream.bench.arms.base import MEANINGS, PEERS, label, methods
+from specstream.bench.arms.base import MEANINGS, PEERS, label
 from specstream.bench.figures import Figures, geometric_mean
 from specstream.bench.results import PAIRS, Results
 from specstream.bench.run import Outcome
@@ -50,7 +50,7 @@ def table_of(results: Results) -> list[str]:
     ]
     rows += [[f"  {label(*arm)}", *_speeds(results, *arm)] for arm in results.arms]
     rows += [["times as fast"], *_ratio_rows(results)]
-    drafting = [a for a, _ in results.arms if a.startswith("draft-") or a in methods()]
+    drafting = [a for a, _ in results.arms if a not in ("own", "auto", *PEERS)]
     for arm in ("auto", *drafting):
         rows += _drafting_rows(arm, _figures(results, arm))
     rows += _latency_rows(results)
@@ -96,7 +96,7 @@ def _ratio_rows(results: Results) -> list[list[str]]:
     return rows
 
 
-_ROUNDS = {"off": "without drafts", "draft": "of the draft model", "ngram": "of lookup"}
+_ROUNDS = {"off": "without drafts", "draft": "of the draft model", "suffix": "of lookup"}
 
 
 def _drafting_rows(arm: str, found: Sequence[Figures | None]) -> list[list[str]]:

@@ -49,9 +49,9 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         "--arms",
         metavar="A,B",
         help="what is compared: own (no speculation), auto (speculation as configured), draft-K (always "
-        "K drafted tokens), any other drafting method, and transformers' generate, assisted and lookup; "
-        "or all (default: own,auto,generate,assisted,lookup; with --proposer all: every method that is "
-        "loaded)",
+        "K drafted tokens), suffix (drafts by lookup) or any other --proposer, -K behind it, and "
+        "transformers' generate, assisted and lookup; or all (default: own,auto,generate,assisted,"
+        "lookup; with --proposer all: every method that is loaded)",
     )
     add(
         "--threads",

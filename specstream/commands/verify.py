@@ -16,7 +16,7 @@ from specstream.config import (
     AutoProposerConfig,
     DraftProposerConfig,
     EngineConfig,
-    NgramProposerConfig,
+    SuffixProposerConfig,
 )
 from specstream.errors import ConfigError
 
@@ -74,7 +74,7 @@ def _settled(config: EngineConfig, may_choose: bool) -> EngineConfig:
         return config
     draft = find_draft(config, load_tokenizer(config.target))
     if may_choose and isinstance(proposer, AutoProposerConfig):
-        proposer = NgramProposerConfig() if draft is None else DraftProposerConfig()
+        proposer = SuffixProposerConfig() if draft is None else DraftProposerConfig()
     return config.model_copy(update={"draft": draft, "proposer": proposer})
 
 

@@ -96,8 +96,8 @@ def _load_draft(
     if name is None:
         why = f"no draft was named, and the bundled one has another tokenizer than {config.target}"
         if isinstance(config.proposer, DraftProposerConfig):
-            raise VocabularyMismatch(f"{why}; name one of the same family, or --proposer ngram")
-        _log.warning("%s: drafting by prompt lookup only (--draft names one)", why)
+            raise VocabularyMismatch(f"{why}; name one of the same family, or --proposer suffix")
+        _log.warning("%s: drafting by suffix lookup only (--draft names one)", why)
         return None
     draft = ModelRunner(
         load_model(name, config, config.draft_dtype),

@@ -37,10 +37,12 @@ class Proposing:
     Attributes:
         proposer: The proposer.
         depths: The target's layers whose hidden states it reads; () if it reads none.
+        predictions: Whether it wants the target's predictions after what it proposes.
     """
 
     def __init__(self, proposer: Proposer, target: ModelRunner) -> None:
         self.proposer = proposer
+        self.predictions = proposer.capabilities.predictions
         self._adaptive = proposer if isinstance(proposer, AdaptiveProposer) else None
         self.depths = (
             proposer.capabilities.hidden_states if isinstance(proposer, StateReader) else ()

@@ -85,7 +85,7 @@ class EngineCore(Lifecycle):
         try:
             done = self._forward(parts)
             watch.mark()
-            verdicts, faults = verify(done, self._rule)
+            verdicts, faults = verify(done, self._rule, predictions=self.proposing.predictions)
             watch.mark()
             self.proposing.observe(done, verdicts)  # queues its device work before the host commits
             spans_ms = watch.spans_ms()

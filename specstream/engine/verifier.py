@@ -11,11 +11,14 @@ from specstream.speculation.verify import Case, verify_batch
 __all__ = ["verify"]
 
 
-def verify(done: Pass, rule: Rule) -> tuple[list[Verdict], list[dict[int, SpecstreamError]]]:
+def verify(
+    done: Pass, rule: Rule, *, predictions: bool = False
+) -> tuple[list[Verdict], list[dict[int, SpecstreamError]]]:
     """Apply each sequence's processors, then its rule: exact match where its noise is keyed.
 
     Returns verdicts on the rounds of a pass and, for each, errors by row of logits where the reply
-    gets there. ``rule`` is for sampled drafts that come with probabilities.
+    gets there. ``rule`` is for sampled drafts that come with probabilities; ``predictions`` asks for
+    `Verdict.predictions`.
     """
     sequences, proposals = done.sequences, done.proposals
     rounds = zip(sequences, done.logits, proposals, strict=False)  # prefills have no round
@@ -24,7 +27,7 @@ def verify(done: Pass, rule: Rule) -> tuple[list[Verdict], list[dict[int, Specst
     for sequence, drafted, rows in zip(sequences, proposals, processed, strict=True):
         noise = sequence.noise
         key = (noise.seed, len(sequence.token_ids)) if noise.keyed else None
-        cases.append(Case(drafted, rows.rows, sequence.params, noise.verifier, key))
+        cases.append(Case(drafted, rows.rows, sequence.params, noise.verifier, key, predictions))
     verdicts = verify_batch(cases, rule=rule)
     faults = []
     for verdict, rows in zip(verdicts, processed, strict=True):

@@ -48,7 +48,7 @@ def find_draft(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> str 
     raise VocabularyMismatch(
         f"draft {name} and target {config.target} don't share a tokenizer: {len(differ)} tokens differ "
         f"(for example {example!r}: {ours.get(example)} and {theirs.get(example)}); "
-        "choose a draft of the same family, or --proposer ngram"
+        "choose a draft of the same family, or --proposer suffix"
     )
 
 

@@ -3,7 +3,7 @@
 A proposer is any object with the three methods of `Proposer`. In every round the engine calls
 `Proposer.propose` for all requests that speculate, runs the target once over the proposed tokens,
 verifies them, and calls `Proposer.observe`. The shortest example is
-`specstream.speculation.proposers.ngram`; `specstream.speculation.proposers` lists them by name.
+`specstream.speculation.proposers.suffix`; `specstream.speculation.proposers` lists them by name.
 
 - **Honesty.** Return either the distribution that each token was *really drawn from*
   (`Proposal.probs`), or none. Without, the verifier takes the draft for deterministic, and nothing it
@@ -121,6 +121,9 @@ class Verdict:
         tokens: What the round emits: the accepted tokens and the one after them.
         broken: Rows of logits that are not finite, among them every such row that the reply gets to.
         malformed: Ids or probabilities turned out to be out of range; the rest was verified.
+        predictions: For `Capabilities.predictions`, else (): K + 1 tokens, what the target would write
+            after the committed tokens and after each proposed token on its path (greedily, or as its
+            seed has it).
     """
 
     accepted: int
@@ -129,6 +132,7 @@ class Verdict:
     tokens: tuple[int, ...]
     broken: tuple[int, ...] = ()
     malformed: bool = False
+    predictions: tuple[int, ...] = ()
 
 
 class SpecRequest(Protocol):
@@ -194,11 +198,13 @@ class Capabilities:
         hidden_states: After how many of the target's layers it wants hidden states (see `StateReader`).
         own_cache: It keeps keys and values of its own.
         trees: It may propose trees; a tree from any other proposer is malformed.
+        predictions: It wants `Verdict.predictions`.
     """
 
     hidden_states: tuple[int, ...] = ()
     own_cache: bool = False
     trees: bool = False
+    predictions: bool = False
 
 
 class Proposer(Protocol):

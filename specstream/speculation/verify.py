@@ -48,6 +48,7 @@ class Case:
         generator: The verifier's noise, independent of the draft's, on the logits' device. A sampled
             case takes two uniforms, any other none.
         key: For exact match: seed, and absolute position of the token that row 0 decides.
+        predictions: Whether the verdict is to have predictions.
     """
 
     proposal: Proposal
@@ -55,6 +56,7 @@ class Case:
     params: SamplingParams
     generator: torch.Generator
     key: tuple[int, int] | None = None
+    predictions: bool = False
 
     @property
     def sampled(self) -> bool:
@@ -65,8 +67,8 @@ class Case:
 _Outcome = tuple[Tensor, Tensor, Tensor]
 """What is read from the device of one case, as 1-D tensors.
 
-The last accepted row and the next token, or the target's choice at every row; which rows are finite; and
-flags that are all true for a well-formed proposal.
+The last accepted row and the next token (and predictions, if they are wanted), or the target's choice at
+every row; which rows are finite; and flags that are all true for a well-formed proposal.
 """
 
 
@@ -97,7 +99,10 @@ def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict
             sampled[index] = noise
         else:
             verdicts[index] = verdict
-    outcomes.update(_sampled(cases, sampled, rule))
+    for index, (drawn, finite, fits) in _sampled(cases, sampled, rule).items():
+        if cases[index].predictions:
+            drawn = torch.cat([drawn, cases[index].logits.argmax(-1)])
+        outcomes[index] = drawn, finite, fits
     verdicts.update(_read(cases, outcomes))
     return [verdicts[index] for index in range(len(cases))]
 
@@ -113,7 +118,8 @@ def _sequentially(case: Case, rule: Rule, noise: Tensor) -> Verdict | None:
     if found is None:
         return None
     n, following = found
-    return Verdict(n, following, tuple(range(n)), (*tokens[:n], following))
+    likely = tuple(case.logits.argmax(-1).tolist()) if case.predictions else ()
+    return Verdict(n, following, tuple(range(n)), (*tokens[:n], following), predictions=likely)
 
 
 def _choices(case: Case) -> _Outcome:
@@ -224,11 +230,16 @@ def _read(cases: Sequence[Case], outcomes: dict[int, _Outcome]) -> dict[int, Ver
 def _verdict(
     case: Case, chosen: list[int], finite: list[int], fits: list[int], tokens: list[int]
 ) -> Verdict:
-    row, following = chosen if case.sampled else _follow(tokens, case.proposal.links, chosen)
+    if case.sampled:
+        row, following, *likely = chosen
+    else:
+        row, following = _follow(tokens, case.proposal.links, chosen)
+        likely = chosen if case.predictions else []
     path = case.proposal.paths[row]
     emitted = (*(tokens[node] for node in path), following)
     broken = tuple(row for row, is_finite in enumerate(finite) if not is_finite)
-    return Verdict(len(path), following, path, emitted, broken, malformed=not all(fits))
+    malformed = not all(fits)
+    return Verdict(len(path), following, path, emitted, broken, malformed, tuple(likely))
 
 
 def _follow(tokens: Sequence[int], links: Sequence[int], choices: Sequence[int]) -> tuple[int, int]:

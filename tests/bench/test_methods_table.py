@@ -19,17 +19,17 @@ def results(*arms: str) -> Results:
 
 
 def test_every_method_has_its_speedup_acceptance_and_weights() -> None:
-    weights = {"draft": {"parameters": 1_570_000, "nbytes": 3 * 2**20}, "ngram": {"nbytes": 0}}
-    head, *rows, empty = methods_table(results("ngram", "draft", "auto"), weights)
+    weights = {"draft": {"parameters": 1_570_000, "nbytes": 3 * 2**20}, "suffix": {"nbytes": 0}}
+    head, *rows, empty = methods_table(results("suffix", "draft", "auto"), weights)
     assert head.split() == [
         *("speedup", "of", "each", "method", "chat", "math", "geo.", "mean"),
         *("accepted", "tokens", "a", "pass", "memory", "trained"),
     ]
-    assert [row.split()[0] for row in rows] == ["ngram", "draft", "auto"]
+    assert [row.split()[0] for row in rows] == ["suffix", "draft", "auto"]
     assert rows[0].split()[1:] == ["4.00x", "2.00x", "2.83x", "75%", "3.50", "-", "-"]
     assert rows[1].split()[-3:] == ["3.0", "MB", "1.57M"]
     assert empty == ""
 
 
 def test_few_methods_make_no_table() -> None:
-    assert methods_table(results("ngram", "auto"), {}) == []
+    assert methods_table(results("suffix", "auto"), {}) == []

@@ -57,7 +57,7 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 def test_all_arms_on_a_small_pair(
     pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arms = "own,auto,draft-2,ngram,generate,assisted,lookup"
+    arms = "own,auto,draft-2,suffix,generate,assisted,lookup"
     assert (
         bench(*pair, "--quick", "--arms", arms, "--concurrency", "2", "--out", str(tmp_path)) == 0
     )
@@ -269,13 +269,13 @@ def test_what_the_engine_logs_as_an_error_is_in_the_notes(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from specstream.speculation.proposers.ngram import NgramProposer
+    from specstream.speculation.proposers.suffix import SuffixProposer
 
     def broken(*args: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(NgramProposer, "propose", broken)
-    argv = ["--arms", "own,auto", "--proposer", "ngram", "--limit", "1", "--domains", "chat"]
+    monkeypatch.setattr(SuffixProposer, "propose", broken)
+    argv = ["--arms", "own,auto", "--proposer", "suffix", "--limit", "1", "--domains", "chat"]
     assert bench(*pair, *argv, "--out", str(tmp_path)) == 0
     values = last_line(capsys)
     assert any("the engine reported an error" in note for note in values["notes"])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from transformers import PreTrainedModel
 
-from specstream.config import DraftProposerConfig, NgramProposerConfig
+from specstream.config import DraftProposerConfig, LookaheadProposerConfig, SuffixProposerConfig
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.ngram import NgramProposer
+from specstream.speculation.proposers.lookahead import LookaheadProposer
 from specstream.speculation.proposers.off import OffProposer
+from specstream.speculation.proposers.suffix import SuffixProposer
 from tests.tiny import (
     EOS,
     auto_proposer,
@@ -27,8 +28,10 @@ def proposer(kind: str, model: PreTrainedModel = MODEL, noise: float = 0.15) -> 
     if kind == "draft":
         runner = ModelRunner(noisy_copy(model, noise))
         return DraftModelProposer(DraftProposerConfig(num_tokens=5), runner, frozenset({EOS}))
-    if kind == "ngram":
-        return NgramProposer(NgramProposerConfig(min_ngram=1), torch.device("cpu"))
+    if kind == "suffix":
+        return SuffixProposer(SuffixProposerConfig(min_score=0), torch.device("cpu"))
+    if kind == "lookahead":
+        return LookaheadProposer(LookaheadProposerConfig(), torch.device("cpu"))
     if kind == "auto":
         return auto_proposer(ModelRunner(noisy_copy(model, noise)))
     return OffProposer()

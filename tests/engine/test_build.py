@@ -106,7 +106,7 @@ def test_a_draft_that_will_not_do_is_refused_before_anything_is_compiled(
         build.build_engine(config_of(pair[0], tmp_path / "other", proposer))
     assert compiler.made == []
     # Who doesn't draft with a model doesn't read one.
-    build.build_engine(config_of(pair[0], tmp_path / "other", "ngram"))
+    build.build_engine(config_of(pair[0], tmp_path / "other", "suffix"))
     assert len(compiler.made) == 3
 
 
@@ -124,10 +124,10 @@ def test_without_a_draft_that_fits_lookup_drafts_alone_and_one_line_says_so(
     request, inbox = ask(core, "one two one two one", params, proposer="auto")
     run_until_idle(core)
     assert len(inbox.token_ids) == 30 and not inbox.errors
-    assert set(request.stats.proposer_rounds) <= {"off", "ngram"}
+    assert set(request.stats.proposer_rounds) <= {"off", "suffix"}
     assert "draft" not in request.report().explanation
     explanation = core.explain()
-    assert explanation is not None and explanation.kind in ("off", "ngram")
+    assert explanation is not None and explanation.kind in ("off", "suffix")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_without_a_draft_that_fits_lookup_drafts_alone_and_one_line_says_so(
 def test_a_draft_that_is_asked_for_and_does_not_fit_is_an_error(
     pair: tuple[Path, Path], more: dict[str, Any]
 ) -> None:
-    with pytest.raises(VocabularyMismatch, match="--proposer ngram"):
+    with pytest.raises(VocabularyMismatch, match="--proposer suffix"):
         build.build_engine(parse_config({"target": str(pair[0]), "threads": 1, **more}))
 
 

@@ -27,7 +27,7 @@ def explode(*args: object) -> None:
 def test_a_broken_round_ends_its_requests_with_a_typed_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    core = make_core(MODEL, TOKENIZER, proposer("ngram"), eos_ids=())
+    core = make_core(MODEL, TOKENIZER, proposer("suffix"), eos_ids=())
     _, inbox = ask(core, "abab", SamplingParams(max_tokens=20))
     core.step()
     with monkeypatch.context() as patch:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import NoRepeatNGramLogitsProcessor, TopKLogitsWarper
 
-from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerConfig
+from specstream.config import DraftProposerConfig, EngineConfig, SuffixProposerConfig
 from specstream.engine.step import EngineCore
 from specstream.errors import RequestError, SamplingError, SpecstreamError
 from specstream.model.invariance import find_fixed_width
@@ -21,8 +21,8 @@ from specstream.model.processors import LogitsPipeline, Processed
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.ngram import NgramProposer
 from specstream.speculation.proposers.off import OffProposer
+from specstream.speculation.proposers.suffix import SuffixProposer
 from specstream.types import Grammar, SamplingParams
 from tests.tiny import EOS, Inbox, ask, byte_tokenizer, noisy_copy, run_until_idle, tiny_model
 
@@ -110,8 +110,8 @@ def proposer(kind: str) -> Proposer:
     if kind == "draft":
         runner = ModelRunner(noisy_copy(MODEL, 0.1))
         return DraftModelProposer(DraftProposerConfig(num_tokens=5), runner, frozenset({EOS}))
-    if kind == "ngram":
-        return NgramProposer(NgramProposerConfig(min_ngram=1), torch.device("cpu"))
+    if kind == "suffix":
+        return SuffixProposer(SuffixProposerConfig(min_score=0), torch.device("cpu"))
     return OffProposer()
 
 
@@ -142,7 +142,7 @@ def test_greedy_replies_are_those_of_plain_decoding(name: str) -> None:
     wanted, _ = reply("off", params)
     assert len(wanted[1]) > 3
     accepted = 0
-    for kind in ("draft", "ngram"):
+    for kind in ("draft", "suffix"):
         got, count = reply(kind, params)
         assert got == wanted
         accepted += count
@@ -156,7 +156,7 @@ def test_sampled_replies_are_too_in_the_reproducible_mode(name: str) -> None:
     for seed in range(2):
         params = SamplingParams(max_tokens=32, seed=seed, **values)
         wanted, _ = reply("off", params, reproducible=True)
-        for kind in ("draft", "ngram"):
+        for kind in ("draft", "suffix"):
             got, count = reply(kind, params, reproducible=True)
             assert got == wanted
             accepted += count
@@ -199,10 +199,10 @@ def test_rows_judged_without_their_drafted_prefix_are_found_out(
         except AssertionError:
             return False
 
-    assert not all(survives(kind) for kind in ("draft", "ngram"))
+    assert not all(survives(kind) for kind in ("draft", "suffix"))
 
 
-@pytest.mark.parametrize("kind", ["off", "draft", "ngram"])
+@pytest.mark.parametrize("kind", ["off", "draft", "suffix"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_schema_is_kept_whoever_drafts(kind: str, temperature: float) -> None:
     for seed in range(4):
@@ -216,11 +216,11 @@ def test_a_schema_is_kept_whoever_drafts(kind: str, temperature: float) -> None:
 
 
 def test_a_forbidden_draft_stays_in_the_proposal_and_is_rejected() -> None:
-    """Prompt lookup drafts the prompt's words; the grammar wants others."""
+    """Lookup drafts the prompt's words; the grammar wants others."""
     params = SamplingParams(grammar=Grammar("regex", "(the dog|the pig|the cow){3}"), max_tokens=40)
-    (text, _, _), _ = reply("ngram", params)
+    (text, _, _), _ = reply("suffix", params)
     assert re.fullmatch("(the (dog|pig|cow)){3}", text)
-    core = core_of("ngram")
+    core = core_of("suffix")
     _, inbox = ask(core, TEXT, params)
     run_until_idle(core)
     assert any(chunk.drafted > chunk.accepted for chunk in inbox.chunks)
@@ -254,7 +254,7 @@ def deciding(after: int) -> Callable[[list[int], str], bool]:
     return criterion
 
 
-@pytest.mark.parametrize("kind", ["off", "draft", "ngram"])
+@pytest.mark.parametrize("kind", ["off", "draft", "suffix"])
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 @pytest.mark.parametrize(
     ("values", "error", "given"),
@@ -309,7 +309,7 @@ def test_a_fault_on_a_path_that_is_not_taken_changes_nothing() -> None:
             raise ValueError("not on the path")
         return scores
 
-    for kind in ("draft", "ngram", "off"):
+    for kind in ("draft", "suffix", "off"):
         got, _ = reply(kind, SamplingParams(max_tokens=40, processors=(picky,)))
         assert got == free
     assert tried > 0

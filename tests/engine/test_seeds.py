@@ -15,7 +15,7 @@ from tests.choosers import Dice, proposer_with
 from tests.engine.plain import MODEL, TOKENIZER, proposer
 from tests.tiny import ask, make_core, noisy_copy, run_until_idle
 
-WAYS = ["off", "draft", "ngram", "dice 1", "dice 2", "dice 3"]
+WAYS = ["off", "draft", "suffix", "dice 1", "dice 2", "dice 3"]
 
 
 def by(way: str) -> Proposer:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerConfig
+from specstream.config import DraftProposerConfig, EngineConfig, SuffixProposerConfig
 from specstream.engine import commit
 from specstream.engine.request import Request
 from specstream.engine.step import EngineCore
@@ -24,8 +24,8 @@ from specstream.model.runner import ModelRunner
 from specstream.model.sampling import probabilities
 from specstream.speculation.proposal import Capabilities, Proposal, Proposer, SpecRequest, Verdict
 from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.ngram import NgramProposer
 from specstream.speculation.proposers.off import OffProposer
+from specstream.speculation.proposers.suffix import SuffixProposer
 from specstream.types import SamplingParams
 from tests.tables import TableCache, TableRunner
 from tests.tiny import EOS, Inbox, ask, byte_tokenizer, run_until_idle
@@ -180,9 +180,9 @@ class World:
                 cast(ModelRunner, self.draft),
                 frozenset({EOS}),
             )
-        elif kind == "ngram":
-            inner = NgramProposer(
-                NgramProposerConfig(min_ngram=1, num_tokens=count), torch.device("cpu")
+        elif kind == "suffix":
+            inner = SuffixProposer(
+                SuffixProposerConfig(min_score=0, num_tokens=count), torch.device("cpu")
             )
         elif kind == "seer":
             inner = Seer(self.target, count)
@@ -246,7 +246,7 @@ def wishes(rng: random.Random, script: Sequence[int]) -> dict[str, Any]:
     return values
 
 
-KINDS = ["off", "draft", "ngram", "seer"]
+KINDS = ["off", "draft", "suffix", "seer"]
 
 
 def play(kind: str, mode: str, replies: int) -> Counter[str]:

@@ -13,15 +13,15 @@ from torch import Tensor
 
 from specstream.bench.exactness.gtest import GTest, g_test
 from specstream.bench.exactness.harness import Varying, sample
-from specstream.config import DraftProposerConfig, NgramProposerConfig
+from specstream.config import DraftProposerConfig, SuffixProposerConfig
 from specstream.engine.step import EngineCore
 from specstream.model.runner import ModelRunner
 from specstream.speculation.policy import Explanation, Outcome, Outlook, Plan, RoundTimes
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.auto import AutoProposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.ngram import NgramProposer
 from specstream.speculation.proposers.off import OffProposer
+from specstream.speculation.proposers.suffix import SuffixProposer
 from specstream.types import SamplingParams
 from tests.exactness.toy import (
     EOS,
@@ -104,7 +104,7 @@ PROCESSORS: Mapping[str, Mapping[str, Any]] = {
     "min tokens": {"min_tokens": 3},
 }
 FACTORS: Mapping[str, tuple[str, ...]] = {
-    "proposer": ("draft", "bad draft", "ngram", "off"),
+    "proposer": ("draft", "bad draft", "suffix", "off"),
     "rule": ("ratio", "block", "reproducible"),
     "warper": tuple(WARPERS),
     "processor": tuple(PROCESSORS),
@@ -155,10 +155,10 @@ class Cell:
             made = DraftModelProposer(config, self.runner(draft=True), _ENDS)
         elif self.proposer == "auto":
             draft = DraftModelProposer(DraftProposerConfig(), self.runner(draft=True), _ENDS)
-            lookup = NgramProposer(NgramProposerConfig(min_ngram=1), torch.device("cpu"))
+            lookup = SuffixProposer(SuffixProposerConfig(min_score=0), torch.device("cpu"))
             made = AutoProposer(cast(Any, _Unsure(_K[self.k])), [lookup, draft])
-        elif self.proposer == "ngram":
-            made = NgramProposer(NgramProposerConfig(min_ngram=1), torch.device("cpu"))
+        elif self.proposer == "suffix":
+            made = SuffixProposer(SuffixProposerConfig(min_score=0), torch.device("cpu"))
         return Varying(made) if self.k == "varying" else made
 
     def core(self, proposer: Proposer | None = None) -> EngineCore:

@@ -19,15 +19,15 @@ import torch
 from transformers import LlamaForCausalLM
 
 from specstream.bench.exactness.harness import Varying, run_requests
-from specstream.config import DraftProposerConfig, EngineConfig, NgramProposerConfig
+from specstream.config import DraftProposerConfig, EngineConfig, SuffixProposerConfig
 from specstream.engine.request import Delivery, Request
 from specstream.engine.step import EngineCore
 from specstream.model.invariance import find_fixed_width
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.ngram import NgramProposer
 from specstream.speculation.proposers.off import OffProposer
+from specstream.speculation.proposers.suffix import SuffixProposer
 from specstream.types import SamplingParams
 from tests.exactness.toy import Numbers, make_core, noisy_copy, tiny_llama
 
@@ -141,8 +141,8 @@ Way = Callable[[Bench, Job, int], list[int]]
 WAYS: dict[str, Way] = {
     "draft, K 1 to 8": lambda b, j, i: b.reply(b.core(b.draft(i, 1 + i % 8)), j),
     "draft, K changing": lambda b, j, i: b.reply(b.core(Varying(b.draft(i, 8), 8)), j),
-    "prompt lookup": lambda b, j, i: b.reply(
-        b.core(NgramProposer(NgramProposerConfig(min_ngram=1), torch.device("cpu"))), j
+    "suffix lookup": lambda b, j, i: b.reply(
+        b.core(SuffixProposer(SuffixProposerConfig(min_score=0), torch.device("cpu"))), j
     ),
     "neighbours in the batch": lambda b, j, i: b.reply(
         b.core(b.draft(i, 1 + i % 8)), j, neighbours=1 + i % 3

@@ -16,15 +16,15 @@ from transformers import (
     NoRepeatNGramLogitsProcessor,
 )
 
-from specstream.config import DraftProposerConfig, NgramProposerConfig, parse_config
+from specstream.config import DraftProposerConfig, SuffixProposerConfig, parse_config
 from specstream.engine.build import build_engine
 from specstream.errors import SamplingError
 from specstream.model.defaults import HONOURED, ModelDefaults, _NoRepeatNgrams
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.ngram import NgramProposer
 from specstream.speculation.proposers.off import OffProposer
+from specstream.speculation.proposers.suffix import SuffixProposer
 from specstream.types import SamplingParams
 from tests.tiny import (
     EOS,
@@ -65,8 +65,8 @@ def proposer(kind: str) -> Proposer:
     if kind == "draft":
         draft = ModelRunner(noisy_copy(MODEL, 0.1))
         return DraftModelProposer(DraftProposerConfig(num_tokens=4), draft, frozenset({EOS}))
-    if kind == "ngram":
-        return NgramProposer(NgramProposerConfig(min_ngram=1), torch.device("cpu"))
+    if kind == "suffix":
+        return SuffixProposer(SuffixProposerConfig(min_score=0), torch.device("cpu"))
     return OffProposer()
 
 
@@ -105,7 +105,7 @@ ASKED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["off", "draft", "ngram"])
+@pytest.mark.parametrize("kind", ["off", "draft", "suffix"])
 @pytest.mark.parametrize("name", sorted(HONOURED))
 def test_the_reply_is_that_of_generate(name: str, kind: str) -> None:
     text = "t" if name == "forced_bos_token_id" else TEXT  # which is about the second token of all
@@ -138,7 +138,7 @@ def test_it_can_be_switched_off_and_a_request_has_its_own_penalty() -> None:
     params = SamplingParams(max_tokens=TOKENS)
     assert reply(asked, "off", params, model_defaults=False) == PLAIN
     own = SamplingParams(max_tokens=TOKENS, repetition_penalty=1.1)
-    assert reply(asked, "ngram", own) == greedy({"repetition_penalty": 1.1})
+    assert reply(asked, "suffix", own) == greedy({"repetition_penalty": 1.1})
 
 
 def test_what_leaves_no_token_names_the_default() -> None:

@@ -309,7 +309,7 @@ async def test_the_bundled_pair_keeps_a_schema_and_no_proposer_changes_the_reply
     """A real vocabulary: tokens that hold several characters of JSON at once."""
     schema = Grammar("json_schema", json.dumps(SCHEMA))
     replies, accepted = [], 0
-    for kind in ("off", "draft", "ngram"):
+    for kind in ("off", "draft", "suffix"):
         async with Engine.load(proposer=kind, dtype="float32") as engine:
             params = SamplingParams(grammar=schema, max_tokens=120)
             async with engine.generate("Who is Ann, and what is she like?", params) as generation:

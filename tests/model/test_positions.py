@@ -77,7 +77,7 @@ def test_up_to_there_every_reply_is_the_models_own(
     folder: Path, mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     replies: list[list[int]] = []
-    for kind in ({"kind": "off"}, {"kind": "ngram", "min_ngram": 1}):
+    for kind in ({"kind": "off"}, {"kind": "suffix", "min_score": 0}):
         caplog.clear()
         values = {"target": str(folder), "proposer": kind, "mode": mode, "threads": 1}
         core = build.build_engine(parse_config(values))
@@ -85,7 +85,7 @@ def test_up_to_there_every_reply_is_the_models_own(
         request, inbox = ask(core, TEXT, SamplingParams(max_tokens=DECLARED))
         run_until_idle(core)
         assert request.finish_reason == "length" and not inbox.errors
-        assert bool(request.stats.drafted) == ("min_ngram" in kind)
+        assert bool(request.stats.drafted) == ("min_score" in kind)
         replies.append(request.token_ids)
         junk = core.target.fixed_width or 0  # it has positions, too
         assert len(request.token_ids) == ORIGINAL - junk

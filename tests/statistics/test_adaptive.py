@@ -67,7 +67,7 @@ def test_whatever_is_chosen_the_distribution_is_the_targets(cell: Cell) -> None:
     assert result.p_value > ALPHA / len(CELLS), result
     assert result.detectable < (0.17 if cell.target == "tiny" else 0.15)
     outcomes = [outcome for _, told in dice.told for outcome in told]
-    for kind in ("draft", "ngram"):
+    for kind in ("draft", "suffix"):
         accepted = [o.accepted for o in outcomes if o.plan.proposer == kind and o.drafted]
         assert len(accepted) > 200 and sum(accepted) > 20
     stopped = [o for o in outcomes if o.plan.go_on and 0 < o.drafted < o.plan.num_tokens]
@@ -156,7 +156,7 @@ class Pretending(Editing):
     def edit(self, request: SpecRequest, most: int, proposal: Proposal) -> Proposal:
         """Made-up rows."""
         even = torch.full((proposal.length, 5), 0.2)
-        return replace(proposal, probs=even) if proposal.source == "ngram" else proposal
+        return replace(proposal, probs=even) if proposal.source == "suffix" else proposal
 
 
 class Choosy(Editing):
@@ -179,7 +179,7 @@ class ChoosyElseLookup(Choosy):
         """One or the other."""
         if self.likely(proposal):
             return proposal
-        lookup: Any = self._candidates["ngram"]
+        lookup: Any = self._candidates["suffix"]
         return lookup.proposal(lookup.look_up(request, min(most, 3)).tokens)  # type: ignore[no-any-return]
 
 
@@ -213,7 +213,7 @@ def always_four() -> Dice:
 BUGS: dict[str, Callable[[Cell], AutoProposer]] = {
     "the token that ends a chain is dropped": dropping,
     "lookup's tokens given as if drawn": lambda cell: edited(
-        cell, Pretending, Dice(2, kinds=["ngram"])
+        cell, Pretending, Dice(2, kinds=["suffix"])
     ),
     "a chain is taken only if its first token is likely": lambda cell: edited(
         cell, Choosy, always_four()

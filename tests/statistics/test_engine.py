@@ -22,7 +22,7 @@ CELLS = covering_cells()
 TINY = [
     Cell(target="tiny", batch="4"),
     Cell(target="tiny", rule="ratio", processor="penalties", warper="top-p", k="varying"),
-    Cell(target="tiny", rule="reproducible", proposer="ngram", batch="4"),
+    Cell(target="tiny", rule="reproducible", proposer="suffix", batch="4"),
 ]
 ALPHA = 1e-3
 DEEP = 54_000

@@ -41,7 +41,7 @@ def claims(values: dict[str, object]) -> dict[str, dict[str, object]]:
     return {claim["claim"]: claim for claim in found}
 
 
-@pytest.mark.parametrize("proposer", ["draft", "ngram"])
+@pytest.mark.parametrize("proposer", ["draft", "suffix"])
 def test_a_sound_pair_is_called_sound(
     pair: list[str], proposer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,7 +66,7 @@ def test_a_target_without_a_draft_is_checked_with_lookup(
     pair: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, values = verify([*pair[:2], "--runs", "10", "--dtype", "float32"], capsys)
-    assert (code, values["proposer"], values["draft"]) == (0, "ngram", None)
+    assert (code, values["proposer"], values["draft"]) == (0, "suffix", None)
 
 
 def test_a_draft_that_lies_about_q_is_caught(

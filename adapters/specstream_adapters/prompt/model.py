@@ -157,7 +157,7 @@ class _Queue:
             {"role": "system", "content": _TASK},
             {"role": "user", "content": f"Text: {shot.action}{about}\nPrompt: {shot.prompt}"},
         ]
-        # The answer repeats parts of the text and of the old prompt: a draft for prompt lookup.
+        # The answer repeats parts of the text and of the old prompt: a draft for suffix lookup.
         reference = f"{shot.action}\n{shot.prompt}"
         assert self._rewriter.generator is not None
         return await self._rewriter.generator.complete(

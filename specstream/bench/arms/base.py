@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from specstream.bench.records import Run
 from specstream.errors import ConfigError
-from specstream.speculation.proposers import KINDS
+from specstream.methods import PROPOSERS
 from specstream.types import Message
 
 __all__ = [
@@ -36,7 +35,6 @@ MEANINGS = {
     "own": "our engine without speculation",
     "auto": "the same engine speculating, as configured",
     "draft": "the same, drafts by the draft model (-K: that many in every round)",
-    "ngram": "the same, drafts by lookup only",
     "medusa": "the same, drafts by Medusa heads",
     "eagle": "the same, drafts by an EAGLE head",
     "mtp": "the same, drafts by the model's own multi-token prediction",
@@ -45,14 +43,17 @@ MEANINGS = {
     "early-exit": "the same, drafts by the target's first layers",
     "mirror": "the same, drafts while the target verifies",
     "lookahead": "the same, lookahead decoding",
-    "suffix": "the same, drafts by suffix lookup",
+    "suffix": "the same, drafts by lookup only",
     "generate": "transformers, plain",
     "assisted": "transformers with the draft model",
     "lookup": "transformers with prompt lookup",
     "llama.cpp": "its plain decoding of the GGUF file",
 }
 """What the arms are, by how their names begin."""
-_ALL = (*DEFAULT_ARMS, "draft-2", "draft-4", "draft-6", "draft-8", "ngram")
+_ALL = (*DEFAULT_ARMS, "draft-2", "draft-4", "draft-6", "draft-8", "suffix")
+_FIELDS = {method.model_fields["kind"].default: method.model_fields for method in PROPOSERS}
+_COUNTED = [kind for kind, fields in _FIELDS.items() if "num_tokens" in fields]
+_COUNTS = [str(count) for count in range(1, 33)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +97,15 @@ def parse_arms(text: str | Sequence[str]) -> list[str]:
         elif name in (*DEFAULT_ARMS, "llama.cpp") or _method_of(name):
             names.append(name)
         else:
-            known = ", ".join((*DEFAULT_ARMS, *methods(), "draft-K (K from 1 to 32)", "all"))
-            raise ConfigError(f"unknown arm {name!r}; known: {known}")
+            several = (f"{kind}-K" for kind in _COUNTED)
+            known = ", ".join((*DEFAULT_ARMS, "llama.cpp", *methods(), *several, "all"))
+            raise ConfigError(f"unknown arm {name!r}; known, with K from 1 to 32: {known}")
     return list(dict.fromkeys(names))
 
 
 def methods() -> list[str]:
     """The drafting methods that can be arms of their own."""
-    return [kind for kind in KINDS if kind not in ("auto", "off")]
+    return [kind for kind in _FIELDS if kind not in ("auto", "off")]
 
 
 def method_settings(name: str) -> dict[str, Any]:
@@ -116,7 +118,7 @@ def method_settings(name: str) -> dict[str, Any]:
 def _method_of(name: str) -> str:
     """The method that an arm's name begins with; empty if there is none."""
     kind, _, count = name.rpartition("-")
-    if kind == "draft" and re.fullmatch(r"[1-9]|[12]\d|3[0-2]", count):
+    if kind in _COUNTED and count in _COUNTS:
         return kind
     return name if name in methods() else ""
 

@@ -52,6 +52,8 @@ async def open_arms(wanted: Wanted, config: EngineConfig) -> AsyncGenerator[list
 async def _open_ours(wanted: Wanted, config: EngineConfig, thread: BenchThread) -> list[Arm]:
     arms: list[Arm] = []
     shared: EngineCore | None = None  # by own and auto
+    if getattr(config.proposer, "store", "") == "engine":
+        wanted.notes.append("auto remembers replies to prompts that are repeated (store = engine)")
     for name in wanted.names:
         if name in ("own", "auto"):
             if shared is None:

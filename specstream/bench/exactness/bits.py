@@ -8,13 +8,13 @@ from typing import Any
 
 from specstream.bench.exactness.harness import Varying, run_requests
 from specstream.bench.exactness.pair import Finding
-from specstream.config import EngineConfig, NgramProposerConfig
+from specstream.config import EngineConfig, SuffixProposerConfig
 from specstream.engine.build import build_engine
 from specstream.engine.step import EngineCore
 from specstream.errors import ConfigError
 from specstream.model.invariance import rows_alike
 from specstream.speculation.proposal import Proposer
-from specstream.speculation.proposers.ngram import NgramProposer
+from specstream.speculation.proposers.suffix import SuffixProposer
 from specstream.types import Message, SamplingParams
 
 __all__ = ["check_bits"]
@@ -60,13 +60,13 @@ def _runs(
     assert width is not None
     same, total = rows_alike(core.target, tokens=min(8 * width, core.target.context_length))
     given, device = core.proposer, core.target.device
-    ngram = NgramProposer(NgramProposerConfig(min_ngram=1), device)
+    lookup = SuffixProposer(SuffixProposerConfig(min_score=0), device)
     ways: list[tuple[str, Proposer, int]] = [  # name, proposer, requests served beside
         ("off", given, 0),
         (given.name, given, 0),
         (f"{given.name}, K varying", Varying(given, 7), 0),
-        ("ngram", ngram, 0),
-        ("ngram, with neighbours", ngram, 2),
+        ("suffix", lookup, 0),
+        ("suffix, with neighbours", lookup, 2),
     ]
     identical = runs = accepted = 0
     for messages, seed in itertools.product(prompts, range(seeds)):

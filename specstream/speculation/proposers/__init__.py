@@ -20,7 +20,8 @@ __all__ = ["KINDS", "build_proposer"]
 KINDS = {
     "auto": "specstream.speculation.proposers.auto_build",
     "draft": "specstream.speculation.proposers.draft_model",
-    "ngram": "specstream.speculation.proposers.ngram",
+    "suffix": "specstream.speculation.proposers.suffix",
+    "lookahead": "specstream.speculation.proposers.lookahead",
     "off": "specstream.speculation.proposers.off",
 }
 

@@ -93,6 +93,7 @@ class AutoProposer:
             hidden_states=tuple(sorted({depth for c in known for depth in c.hidden_states})),
             own_cache=any(c.own_cache for c in known),
             trees=any(c.trees for c in known),
+            predictions=any(c.predictions for c in known),
         )
         self._now = now
         self._planning = self._learning = 0.0  # s, of this step, and of the one before

@@ -8,8 +8,9 @@ from typing import cast
 from specstream.methods import (
     AutoProposerConfig,
     DraftProposerConfig,
-    NgramProposerConfig,
+    LookaheadProposerConfig,
     ProposerConfig,
+    SuffixProposerConfig,
 )
 from specstream.speculation.policy import Policy
 from specstream.speculation.policy.calibration import calibrate
@@ -31,9 +32,14 @@ def build(config: AutoProposerConfig, parts: Parts) -> AutoProposer:
 
 
 def _configs(config: AutoProposerConfig, parts: Parts) -> Iterator[ProposerConfig]:
-    yield NgramProposerConfig(
-        num_tokens=config.max_tokens, max_ngram=config.max_ngram, min_ngram=config.min_ngram
+    yield SuffixProposerConfig(
+        num_tokens=config.max_tokens,
+        min_match=config.min_match,
+        store=config.store,
+        store_tokens=config.store_tokens,
     )
+    if "lookahead" in config.methods:
+        yield LookaheadProposerConfig()
     if parts.draft is not None:
         yield DraftProposerConfig(window=config.window)
     # One line a method with a head: ``if "eagle" in parts.heads: yield EagleProposerConfig()``.

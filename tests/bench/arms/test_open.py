@@ -17,7 +17,7 @@ from specstream.errors import ModelNotFound
 from tests.tiny import byte_tokenizer, noisy_copy, tiny_model
 
 ASK = Ask(({"role": "user", "content": "one two one two"},), max_tokens=24)
-EVERY = ("own", "auto", "draft-2", "ngram", "generate", "assisted", "lookup")
+EVERY = ("own", "auto", "draft-2", "suffix", "generate", "assisted", "lookup")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from specstream.speculation.policy import Offer, Outcome, Outlook, Plan, RoundTimes
-from specstream.speculation.proposers.ngram import lookup_offer
+from specstream.speculation.proposers.suffix import lookup_offer
 
 __all__ = ["Chooser", "Fixed", "Machine", "Result", "Text", "Tried", "serve", "text"]
 
@@ -267,7 +267,7 @@ def _outlook(request: _Running, phrase: int) -> Outlook:
     budget = len(text) - at - 1
     left = phrase - at if phrase > at else None
     lookup = lookup_offer(range(min(offered, budget)), match, 0)
-    offers = {"draft": Offer(budget, behind=_behind(request)), "ngram": lookup}
+    offers = {"draft": Offer(budget, behind=_behind(request)), "suffix": lookup}
     return Outlook(request.id, text.greedy, budget, offers, left)
 
 
@@ -297,7 +297,7 @@ def _outcome(request: _Running, plan: Plan, confidences: list[float]) -> Outcome
     at, text = request.at, request.text
     _, offered, fit = text.offer[at]
     drafted = accepted = 0
-    if plan.proposer == "ngram":
+    if plan.proposer == "suffix":
         drafted = min(plan.num_tokens, offered, len(text) - at - 1)
         accepted = min(fit, drafted)
     elif plan.proposer == "draft":
@@ -306,5 +306,5 @@ def _outcome(request: _Running, plan: Plan, confidences: list[float]) -> Outcome
             accepted += 1
     judged = min(offered, len(text) - at - 1, accepted + 1)
     agreed = min(fit, judged)
-    compared = {"ngram": (judged, agreed)}
+    compared = {"suffix": (judged, agreed)}
     return Outcome(request.id, plan, drafted, accepted, tuple(confidences), compared)

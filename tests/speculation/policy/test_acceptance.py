@@ -8,7 +8,7 @@ import pytest
 
 from specstream.speculation.policy import Candidate, Offer
 from specstream.speculation.policy.acceptance import Acceptance, RequestAcceptance
-from specstream.speculation.proposers.ngram import PROMPT_LOOKUP, lookup_offer
+from specstream.speculation.proposers.suffix import SUFFIX_LOOKUP, lookup_offer
 
 DRAFT = Candidate("draft", "the draft model", stops=True)
 OFFER = Offer(12)
@@ -109,7 +109,7 @@ def test_a_draft_that_cannot_be_stopped_reaches_every_token() -> None:
 @pytest.mark.parametrize("support", [0, 1, 2])
 def test_lookup_learns_by_how_much_was_found_again(support: int) -> None:
     rng = random.Random(9)
-    common = Acceptance(PROMPT_LOOKUP, greedy=True)
+    common = Acceptance(SUFFIX_LOOKUP, greedy=True)
     for _ in range(200):
         habits = RequestAcceptance(common)
         for match, first in ((1, 0.2), (3, 0.9)):
@@ -117,7 +117,8 @@ def test_lookup_learns_by_how_much_was_found_again(support: int) -> None:
             habits.observe(offer, judge(rng, [first, 0.9, 0.9]), 3)
     assert common.chances[6 * support].value == pytest.approx(0.2, abs=0.08)
     assert common.chances[6 * support + 2].value == pytest.approx(0.9, abs=0.08)
-    assert common.chances[18 + 2].value == pytest.approx(0.9, abs=0.08)
+    later = lookup_offer(range(3), 3, support).evidence[1]
+    assert common.chances[later].value == pytest.approx(0.9, abs=0.08)
     fresh = RequestAcceptance(common)
     assert (
         fresh.survival(lookup_offer(range(1), 1, support), 1)[0]
@@ -130,7 +131,7 @@ def test_lookup_learns_by_how_much_was_found_again(support: int) -> None:
 def test_lookup_learns_whether_another_place_went_on_the_same() -> None:
     """The same match, once with a second place that agrees, once with one that does not."""
     rng = random.Random(10)
-    common = Acceptance(PROMPT_LOOKUP, greedy=True)
+    common = Acceptance(SUFFIX_LOOKUP, greedy=True)
     for _ in range(200):
         habits = RequestAcceptance(common)
         habits.observe(lookup_offer(range(2), 2, 2), judge(rng, [0.9, 0.8]), 2)
@@ -144,14 +145,14 @@ def test_lookup_learns_whether_another_place_went_on_the_same() -> None:
 
 
 def test_a_longer_offer_is_never_likelier_to_stand() -> None:
-    habits = RequestAcceptance(Acceptance(PROMPT_LOOKUP, greedy=True))
+    habits = RequestAcceptance(Acceptance(SUFFIX_LOOKUP, greedy=True))
     for match in (1, 2, 5, 30, 100):
         survival = habits.survival(lookup_offer(range(40), match, 0), 40)
         assert survival == sorted(survival, reverse=True)
 
 
 def test_a_text_that_only_seems_to_repeat_itself() -> None:
-    common = Acceptance(PROMPT_LOOKUP, greedy=True)
+    common = Acceptance(SUFFIX_LOOKUP, greedy=True)
     habits = RequestAcceptance(common)
     for _ in range(12):
         habits.observe(lookup_offer(range(1), 3, 0), 0, 1)

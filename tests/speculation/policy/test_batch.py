@@ -108,7 +108,7 @@ def test_passes_are_shared_so_lengths_agree() -> None:
     chooser = policy(machine, stops=False)
     serve(chooser, texts(16, 100, 0.75), machine, batch=8)
     plans = chooser.plan(
-        [Outlook(100 + i, True, 50, {"draft": Offer(50), "ngram": Offer(0)}) for i in range(8)]
+        [Outlook(100 + i, True, 50, {"draft": Offer(50), "suffix": Offer(0)}) for i in range(8)]
     )
     lengths = [plan.num_tokens for plan in plans]
     assert min(lengths) >= 2 and max(lengths) - min(lengths) <= 1

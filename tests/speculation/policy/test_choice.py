@@ -88,7 +88,7 @@ def test_the_best_gain_at_the_best_rate_is_the_best_rate() -> None:
 
 
 def test_a_lookup_pays_for_its_place_in_the_pass_only() -> None:
-    lookup = Candidate("ngram", "prompt lookup", "none", priors=(0.5,))
+    lookup = Candidate("suffix", "suffix lookup", "none", priors=(0.5,))
     gain = best(lookup, 0.5, place(lookup, SURVIVAL), step=99.0).gain
     assert gain == pytest.approx(best(DRAFT, 0.5, place(DRAFT, SURVIVAL), step=0.0).gain)
     assert best(DRAFT, 0.5, place(DRAFT, SURVIVAL), step=99.0).gain < 0.0 < gain

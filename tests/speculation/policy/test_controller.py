@@ -18,7 +18,7 @@ from specstream.speculation.policy import (
     RoundTimes,
 )
 from specstream.speculation.policy.costs import DraftCosts
-from specstream.speculation.proposers.ngram import PROMPT_LOOKUP, lookup_offer
+from specstream.speculation.proposers.suffix import SUFFIX_LOOKUP, lookup_offer
 from tests.speculation.policy.simulator import Fixed, Machine, Result, Text, serve, text
 
 
@@ -35,7 +35,7 @@ def costs(machine: Machine) -> Costs:
 
 def candidates(*names: str, stops: bool = True) -> list[Candidate]:
     draft = Candidate("draft", "the draft model", stops=stops)
-    return [c for c in (draft, PROMPT_LOOKUP) if c.name in names]
+    return [c for c in (draft, SUFFIX_LOOKUP) if c.name in names]
 
 
 def policy(
@@ -46,7 +46,7 @@ def policy(
     known: Costs | None = None,
 ) -> Policy:
     """With the candidates of these names; none: with all."""
-    chosen = candidates(*(names or ("draft", "ngram")), stops=stops)
+    chosen = candidates(*(names or ("draft", "suffix")), stops=stops)
     return Policy(chosen, known or costs(machine), max_tokens=max_tokens)
 
 
@@ -93,7 +93,7 @@ MACHINES: dict[str, Callable[[], Machine]] = {
 }
 FIXED: list[tuple[str, int]] = [
     *(("draft", k) for k in range(1, 13)),
-    *(("ngram", k) for k in (1, 2, 4, 8, 12)),
+    *(("suffix", k) for k in (1, 2, 4, 8, 12)),
     ("off", 0),
 ]
 
@@ -148,7 +148,7 @@ def test_draft_and_lookup_together_beat_either() -> None:
     for workload in ("rewriting", "code"):
         result, _ = served(workload, "weight-bound", True)
         assert result.ms < 0.97 * best_fixed(workload, "weight-bound")
-        assert {t.plan.proposer for t in result.rounds} >= {"draft", "ngram"}
+        assert {t.plan.proposer for t in result.rounds} >= {"draft", "suffix"}
 
 
 def test_a_passage_that_lookup_repeats_does_not_make_the_draft_seem_dear_elsewhere() -> None:
@@ -268,9 +268,9 @@ def test_proposals_keep_to_the_budget_and_the_offer() -> None:
     for budget in range(5):
         for offer in range(4):
             lookup = lookup_offer(range(offer), min(offer, 1), 0)
-            outlook = Outlook(99, True, budget, {"draft": Offer(budget), "ngram": lookup})
+            outlook = Outlook(99, True, budget, {"draft": Offer(budget), "suffix": lookup})
             plan = chooser.plan([outlook])[0]
-            limit = min(budget, offer) if plan.proposer == "ngram" else budget
+            limit = min(budget, offer) if plan.proposer == "suffix" else budget
             assert plan.num_tokens <= limit
             assert (plan.num_tokens == 0) == (plan.proposer == "off")
 
@@ -278,7 +278,7 @@ def test_proposals_keep_to_the_budget_and_the_offer() -> None:
 def test_kinds_that_are_not_allowed_are_not_used() -> None:
     machine = Machine(target=flat)
     made = texts(3, 80, 0.9, repeats=0.4)
-    for names in ("nobody", "ngram", "draft"):
+    for names in ("nobody", "suffix", "draft"):
         result = serve(policy(machine, names), made, machine)
         assert {t.plan.proposer for t in result.rounds} <= {names, "off"}
 
@@ -288,7 +288,7 @@ def test_a_draft_that_falls_silent_is_left_alone() -> None:
     chooser = policy(machine)
     kinds = []
     for _ in range(40):
-        plan = chooser.plan([Outlook(1, True, 50, {"draft": Offer(50), "ngram": Offer(0)})])[0]
+        plan = chooser.plan([Outlook(1, True, 50, {"draft": Offer(50), "suffix": Offer(0)})])[0]
         kinds.append(plan.proposer)
         chooser.observe(machine.round(0, 0, 1, 1, False), [Outcome(1, plan, 0, 0)])
     assert kinds.count("draft") == 3

@@ -34,8 +34,8 @@ def test_a_good_pair() -> None:
 
 
 def test_prompt_lookup() -> None:
-    found = explained(Machine(target=flat), 0.0, "ngram", repeats=0.7, run=20.0)
-    assert "prompt lookup (" in found.words and found.kind == "ngram"
+    found = explained(Machine(target=flat), 0.0, "suffix", repeats=0.7, run=20.0)
+    assert "suffix lookup (" in found.words and found.kind == "suffix"
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_why_not(step: float, acceptance: float, says: str) -> None:
 
 
 def test_lookup_that_finds_nothing() -> None:
-    found = explained(Machine(target=flat), 0.0, "ngram")
-    assert found.words == "not speculating: prompt lookup finds too little"
+    found = explained(Machine(target=flat), 0.0, "suffix")
+    assert found.words == "not speculating: suffix lookup finds too little"
 
 
 def test_nobody_allowed() -> None:

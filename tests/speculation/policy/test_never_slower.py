@@ -41,7 +41,7 @@ def loss(rounds: list[Tried], machine: Machine, start: int, end: int) -> float:
 @pytest.mark.parametrize("warm", [False, True], ids=["fresh", "after good texts"])
 @pytest.mark.parametrize("interactive", [True, False], ids=["stoppable", "fixed length"])
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("kind", ["draft", "ngram"])
+@pytest.mark.parametrize("kind", ["draft", "suffix"])
 def test_a_hostile_proposer_costs_at_most_5_percent(
     kind: str, machine: str, interactive: bool, warm: bool
 ) -> None:
@@ -49,7 +49,7 @@ def test_a_hostile_proposer_costs_at_most_5_percent(
     chooser = policy(made, kind, stops=interactive)
     if warm:
         serve(chooser, texts(3, 100, 0.8, repeats=0.5), made)
-    rounds = serve(chooser, [hostile(kind == "ngram", 9)], made).rounds
+    rounds = serve(chooser, [hostile(kind == "suffix", 9)], made).rounds
     assert loss(rounds, made, 0, 32) <= 0.13
     assert loss(rounds, made, 32, LENGTH) <= 0.035
     assert loss(rounds, made, 0, LENGTH) <= 0.05
@@ -110,7 +110,7 @@ def test_tries_are_spaced_and_bounded() -> None:
 def test_a_wrong_lookup_needs_no_tries() -> None:
     """What lookup would have said is compared with the text whether or not it was asked."""
     made = MACHINES["weight-bound"]()
-    chooser = policy(made, "ngram")
+    chooser = policy(made, "suffix")
     rounds = serve(chooser, [hostile(True, 3)], made).rounds
     assert all(t.plan.proposer == "off" for t in rounds[100:])
     good = texts(2, 200, 0.0, repeats=0.7, run=20.0)

@@ -26,7 +26,7 @@ class Telling(Policy):
     """Notes what it predicted for each request when that is over."""
 
     def __init__(self, costs: Costs) -> None:
-        super().__init__(candidates("draft", "ngram"), costs, max_tokens=12)
+        super().__init__(candidates("draft", "suffix"), costs, max_tokens=12)
         self.predicted: list[float] = []
 
     def forget(self, request_id: int) -> None:

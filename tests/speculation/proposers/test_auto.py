@@ -42,13 +42,19 @@ def test_greedy_text_is_the_same_whatever_is_chosen(seed: int) -> None:
     for text, (request, inbox) in zip(PROMPTS, asked):
         assert inbox.token_ids == alone(text)
         sources |= {kind for kind, n in request.stats.proposer_rounds.items() if n}
-    assert sources == {"draft", "ngram", "off"}
+    assert sources == {"draft", "suffix", "off"}
     assert sum(request.stats.accepted for request, _ in asked) > 20
 
 
 def test_what_was_planned_is_proposed_all_kinds_in_one_step() -> None:
     script = Script()
-    plans = [Plan("draft", 3), Plan("ngram", 2), Plan("off", 0), Plan("draft", 5), Plan("ngram", 9)]
+    plans = [
+        Plan("draft", 3),
+        Plan("suffix", 2),
+        Plan("off", 0),
+        Plan("draft", 5),
+        Plan("suffix", 9),
+    ]
     script.rounds = [plans]
     core = make_core(
         MODEL, TOKENIZER, proposer_with(script, ModelRunner(DRAFT)), eos_ids=(), max_running=5
@@ -59,7 +65,7 @@ def test_what_was_planned_is_proposed_all_kinds_in_one_step() -> None:
     assert [inbox.chunks[-1].drafted for _, inbox in asked] == [0] * 5
     core.step()
     drafted = [inbox.chunks[-1].drafted for _, inbox in asked]
-    offers = [outlook.offers["ngram"].tokens for outlook in script.outlooks]
+    offers = [outlook.offers["suffix"].tokens for outlook in script.outlooks]
     assert drafted == [3, min(2, offers[1]), 0, 5, min(9, offers[4])]
     _, outcomes = script.told[-1]
     assert [o.plan for o in outcomes] == plans
@@ -127,7 +133,7 @@ def test_the_reproducible_mode_gives_the_same_tokens_whatever_is_chosen(temperat
     params = SamplingParams(temperature, top_p=0.95, seed=5, max_tokens=40)
     replies, accepted = [], 0
     for seed in (None, 0, 1, 2):
-        dice = Dice(seed or 0, kinds=["off"] if seed is None else ("draft", "ngram", "off"))
+        dice = Dice(seed or 0, kinds=["off"] if seed is None else ("draft", "suffix", "off"))
         made = proposer_with(dice, ModelRunner(draft), most=7)
         config = small_config().model_copy(update={"mode": "reproducible"})
         target = ModelRunner(model, fixed_width=8)

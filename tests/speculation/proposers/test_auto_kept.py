@@ -51,10 +51,10 @@ def test_nothing_is_kept_of_requests_that_are_over() -> None:
     assert core.slots.kept == 2
     kept = {slot.id for slot in core.slots._kept.values()}
     assert set(made._candidates["draft"]._sequences) <= kept
-    assert set(made._candidates["ngram"]._indexes) <= kept
+    assert set(made._candidates["suffix"]._texts) <= kept
     for session in "stuv":
         core.slots.forget(session)
-    assert not made._candidates["draft"]._sequences and not made._candidates["ngram"]._indexes
+    assert not made._candidates["draft"]._sequences and not made._candidates["suffix"]._texts
 
 
 def test_a_request_is_not_looked_up_after_it_is_over() -> None:

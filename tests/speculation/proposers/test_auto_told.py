@@ -29,6 +29,7 @@ from tests.choosers import (
     greedy,
     proposer_with,
 )
+from tests.speculation.proposers.test_suffix import by_brute_force
 from tests.tiny import ask, make_core, noisy_copy, run_until_idle
 
 
@@ -48,9 +49,9 @@ def test_lookup_is_compared_though_it_was_not_used() -> None:
             (request,) = (r for r, _ in asked if r.id == outcome.id)
             before = texts[outcome.id]
             ids = request.token_ids[len(before) :]
-            offer = brute_force(before, 1, 4)
+            offer, _ = by_brute_force(before, 1)
             outlook = outlooks[outcome.id]
-            lookup = outlook.offers["ngram"]
+            lookup = outlook.offers["suffix"]
             most = 5  # of `proposer_with`
             assert lookup.tokens == min(len(offer), outlook.budget, most)
             if request.finish_reason is None:
@@ -58,18 +59,10 @@ def test_lookup_is_compared_though_it_was_not_used() -> None:
                 agreed = sum(
                     1 for i in range(offered) if offer[: i + 1] == ids[: i + 1]
                 )  # a prefix, so counting prefixes that agree is its length
-                assert outcome.compared.get("ngram", (0, 0)) == (offered, agreed)
-            compared += bool(outcome.compared) and outcome.plan.proposer != "ngram"
-            used += outcome.plan.proposer == "ngram"
+                assert outcome.compared.get("suffix", (0, 0)) == (offered, agreed)
+            compared += bool(outcome.compared) and outcome.plan.proposer != "suffix"
+            used += outcome.plan.proposer == "suffix"
     assert compared > 10 and used > 10
-
-
-def brute_force(ids: list[int], shortest: int, longest: int) -> list[int]:
-    for n in range(longest, shortest - 1, -1):
-        for at in range(len(ids) - 1, n - 1, -1):
-            if len(ids) >= n and ids[at - n : at] == ids[-n:]:
-                return ids[at:]
-    return []
 
 
 def test_confidences_are_those_of_the_proposed_tokens() -> None:
@@ -249,7 +242,7 @@ def test_a_draft_that_reads_in_small_parts_is_not_taken_for_mute() -> None:
 
 
 def test_lookup_rounds_are_not_the_drafts_time() -> None:
-    script = Script(*[[Plan("ngram", 4)]] * 90)
+    script = Script(*[[Plan("suffix", 4)]] * 90)
     core = make_core(MODEL, TOKENIZER, proposer_with(script, ModelRunner(DRAFT)), eos_ids=())
     ask(core, "abab", greedy(20))
     run_until_idle(core)
@@ -269,7 +262,7 @@ def test_an_outcome_counts_the_agreeing_beginning_only() -> None:
         made.observe([text], [Verdict(len(tokens) - 1, tokens[-1], (), tokens)])
         made.clock(times)
         (outcome,) = dice.told[-1][1]
-        assert outcome.compared == {"ngram": (len(tokens), agreed)}
+        assert outcome.compared == {"suffix": (len(tokens), agreed)}
 
 
 def test_what_choosing_costs_is_told_apart() -> None:

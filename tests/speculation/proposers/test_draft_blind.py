@@ -84,7 +84,7 @@ def test_a_whole_round_waits_for_the_device_once(
     runner = ModelRunner(noisy_copy(model, 0.1))
     proposer: Any
     if adaptive:
-        dice = Dice(1, kinds=["draft", "ngram", "off"])
+        dice = Dice(1, kinds=["draft", "suffix", "off"])
         dice.stops = lambda: None
         proposer = proposer_with(dice, runner)
         inner = proposer._candidates["draft"]

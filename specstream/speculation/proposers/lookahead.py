@@ -1,0 +1,229 @@
+"""Lookahead decoding (Fu et al. 2024): the target guesses several positions at once, without a draft.
+
+A window of guessed tokens rides along in the target's pass. Row 0 is a chain after the committed text;
+token i of row r follows row 0 up to i and then column i of the rows before it. What the target predicts
+after the last row is the next row. Each column then is an n-gram, which goes into a pool by its first
+token. A round tries the latest n-grams that begin with the last committed token. All of it is one tree,
+so whatever of it agrees with the target is accepted, window included.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from specstream.methods import LookaheadProposerConfig
+from specstream.model.transfer import to_device
+from specstream.speculation.policy.records import Candidate, Offer
+from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
+from specstream.speculation.proposers.candidate import Drafted, Task
+from specstream.speculation.proposers.parts import Parts
+
+__all__ = ["LOOKAHEAD", "LookaheadProposer", "NgramPool", "build"]
+
+LOOKAHEAD = Candidate("lookahead", "lookahead decoding", "none")
+_KEYS = 2048  # first tokens of a pool
+
+
+class NgramPool:
+    """N-grams by their first token: the ``most`` latest of each, of the `_KEYS` latest first tokens."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: OrderedDict[int, list[tuple[int, ...]]] = OrderedDict()
+
+    def add(self, first: int, rest: tuple[int, ...]) -> None:
+        """Enter an n-gram, or make it the latest."""
+        known = self._known.setdefault(first, [])
+        self._known.move_to_end(first)
+        if rest in known:
+            known.remove(rest)
+        known.append(rest)
+        del known[: -self._most]
+        if len(self._known) > _KEYS:
+            self._known.popitem(last=False)
+
+    def after(self, first: int) -> list[tuple[int, ...]]:
+        """What may follow a token, the latest first."""
+        return self._known.get(first, [])[::-1]
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+class _Trie:
+    """A tree in which no node has two children alike: siblings are tried as different tokens."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self._nodes: dict[tuple[int, int], int] = {}
+
+    def add(self, parent: int, token: int) -> int:
+        """The child of a node, made if need be."""
+        node = self._nodes.get((parent, token))
+        if node is None:
+            node = self._nodes[parent, token] = len(self.tokens)
+            self.tokens.append(token)
+            self.parents.append(parent)
+        return node
+
+
+@dataclass(slots=True)
+class _Window:
+    """One request's guesses.
+
+    Attributes:
+        request_id: The request.
+        pool: Its n-grams.
+        rows: Guessed tokens, the oldest row first. Column i of row r is at position ``at + i + r``.
+        ages: For each column, how many rows were predicted since it was begun.
+        at: How long the committed text was.
+        room: The deepest tree of this round.
+        last: The nodes of the last row in the tree that is being verified.
+        nodes: How many nodes that tree has; 0: none is being verified.
+    """
+
+    request_id: int
+    pool: NgramPool
+    rows: list[list[int]]
+    ages: list[int]
+    at: int
+    room: int = 0
+    last: list[int] = field(default_factory=list)
+    nodes: int = 0
+
+    def plant(self, trie: _Trie, columns: int) -> None:
+        """Put the window's first columns into a tree."""
+        self.last, chain = [], -1
+        for column in range(columns):
+            node = chain = trie.add(chain, self.rows[0][column])
+            for row in self.rows[1:]:
+                node = trie.add(node, row[column])
+            self.last.append(node)
+
+    def advance(self, predictions: Sequence[int], height: int) -> None:
+        """Append the next row; of a full window, enter the n-grams and drop the oldest row.
+
+        A column is an n-gram once each of its tokens was predicted after the one before.
+
+        Args:
+            predictions: Of the target, after the committed text and each node.
+            height: Rows of a full window.
+        """
+        new = [predictions[node + 1] for node in self.last]
+        self.rows.append([*new, *self.rows[-1][len(new) :]])
+        if len(self.rows) > height:
+            for column in range(len(new)):
+                if self.ages[column] >= height - 1:
+                    first, *rest = (row[column] for row in self.rows)
+                    self.pool.add(first, tuple(rest))
+            del self.rows[0]
+            self.at += 1
+        for column in range(len(new)):
+            self.ages[column] += 1
+        self.ages[len(new) :] = [0] * (len(self.ages) - len(new))
+
+    def follow(self, text: list[int]) -> None:
+        """Move the window to the end of the text; its last columns are guessed anew."""
+        width, passed = len(self.rows[0]), len(text) - self.at
+        for row in self.rows:
+            del row[:passed]
+            row += _filler(text, width - len(row))
+        self.ages = [*self.ages[passed:], *[0] * min(passed, width)]
+        self.at = len(text)
+
+
+def _filler(text: list[int], count: int) -> list[int]:
+    """Tokens to begin with: the text's latest."""
+    return [text[-1 - i % len(text)] for i in range(count)]
+
+
+class LookaheadProposer:
+    """Drafts n-grams that the target guessed earlier, and has it guess more of them.
+
+    Deterministic, so the verifier needs no probabilities. Each round adds up to ``(window + branches) *
+    (ngram - 1)`` tokens to the target's pass.
+    """
+
+    name = "lookahead"
+    candidate = LOOKAHEAD
+    capabilities = Capabilities(trees=True, predictions=True)
+
+    def __init__(self, config: LookaheadProposerConfig, device: torch.device) -> None:
+        self._config = config
+        self._height = config.ngram - 1
+        self.device = device
+        self._windows: dict[int, _Window] = {}
+
+    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
+        """The window and the n-grams that follow the last token, as a tree."""
+        return [self._tree(r, b, b) for r, b in zip(requests, budget, strict=True)]
+
+    def offer(self, request: SpecRequest, budget: int) -> Offer:
+        """N-grams; the window is part of the first level's price."""
+        window, levels = self._window(request), min(self._height, budget)
+        window.room = budget
+        guessed = self._columns(budget, len(window.rows)) * len(window.rows)
+        tried = len(window.pool.after(request.token_ids[-1]))
+        if levels < 1 or not guessed + tried:
+            return Offer(0)
+        return Offer(levels, nodes=[guessed + tried * level for level in range(1, levels + 1)])
+
+    def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
+        """The window, and the n-grams up to the planned depth."""
+        return [
+            Drafted(self._tree(task.request, task.count, self._window(task.request).room))
+            for task in tasks
+        ]
+
+    def _tree(self, request: SpecRequest, levels: int, room: int) -> Proposal:
+        """N-grams of ``levels`` tokens at most, and the window as far as it fits a depth of ``room``."""
+        window, trie = self._window(request), _Trie()
+        window.follow(request.token_ids)
+        # First the n-grams: what they share with the window keeps their place.
+        for rest in window.pool.after(request.token_ids[-1]):
+            node = -1
+            for token in rest[: min(levels, room)]:
+                node = trie.add(node, token)
+        window.plant(trie, self._columns(room, len(window.rows)))
+        window.nodes = len(trie.tokens)
+        tokens = to_device(trie.tokens, self.device)
+        return Proposal(tokens, parents=tuple(trie.parents), source="lookahead")
+
+    def _columns(self, room: int, rows: int) -> int:
+        """How many columns fit: the last one is the deepest."""
+        return max(0, min(self._config.window, room + 1 - rows))
+
+    def _window(self, request: SpecRequest) -> _Window:
+        window = self._windows.get(request.slot)
+        if window is None or window.request_id != request.id:
+            text = request.token_ids
+            pool, width = NgramPool(self._config.branches), self._config.window
+            rows = [_filler(text, width)]
+            window = _Window(request.id, pool, rows, [0] * width, len(text))
+            self._windows[request.slot] = window
+        return window
+
+    def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
+        """Take up what the target predicted after the windows."""
+        for request, verdict in zip(requests, verdicts, strict=True):
+            window = self._windows.get(request.slot)
+            if window is None or window.request_id != request.id:
+                continue
+            # A proposal that was refused has other predictions.
+            if window.nodes and len(verdict.predictions) == window.nodes + 1:
+                window.advance(verdict.predictions, self._height)
+            window.nodes = 0
+
+    def release(self, slot: int) -> None:
+        """Drop the window and its n-grams."""
+        self._windows.pop(slot, None)
+
+
+def build(config: LookaheadProposerConfig, parts: Parts) -> LookaheadProposer:
+    """On the target's device; the target must be able to verify trees."""
+    return LookaheadProposer(config, parts.target.device)

@@ -1,0 +1,166 @@
+"""Suffix lookup (SuffixDecoding, Oliaro et al. 2024): what followed the same words elsewhere.
+
+Sources are the prompt (earlier turns included), the reply so far, the request's reference and past
+replies. No model, no training; a look-up takes about 15 µs, 20 µs with past replies.
+
+**Past replies** are kept in a `ReplyStore` of bounded size. Its text is only drafted from, and a draft
+never changes what is written. How fast a reply comes, and how many of its drafted tokens are accepted,
+does tell whether similar text was written before. So a store belongs to one conversation by default;
+with ``store="engine"``, for one user or users who may know that much of each other, all requests share
+it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import torch
+
+from specstream.methods import SuffixProposerConfig
+from specstream.model.transfer import to_device
+from specstream.speculation.policy.records import Candidate, Offer
+from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
+from specstream.speculation.proposers.candidate import Drafted, Task
+from specstream.speculation.proposers.parts import Parts
+from specstream.speculation.proposers.suffix_index import ReplyStore
+from specstream.speculation.proposers.suffix_search import FOLLOWED, Lookup, RequestText
+
+__all__ = ["SUFFIX_LOOKUP", "SuffixProposer", "build", "lookup_offer"]
+
+
+# Evidence of a lookup: its first token's acceptance by `Lookup.support` and length of the match, a later
+# token's by the length matched before it and whether another place agrees. A token at position i after a
+# match of m tokens is as good as the first one after a match of m + i: if it is reached at all, the
+# match has grown by i. Values: replays of two targets' replies to prompts of five domains.
+_EDGES = (2, 3, 4, 5, 7, 10, 16, 24)
+_BUCKET = [bisect_right(_EDGES, length) for length in range(_EDGES[-1] + 1)]
+_FIRST = (
+    (0.28, 0.54, 0.66, 0.74, 0.76, 0.85),  # own text: no other place,
+    (0.17, 0.33, 0.43, 0.5, 0.57, 0.76),  # another one that went on otherwise,
+    (0.54, 0.78, 0.85, 0.9, 0.92, 0.98),  # or alike
+    (0.18, 0.34, 0.55, 0.55, 0.75, 0.9),  # past replies, likewise
+    (0.11, 0.2, 0.25, 0.38, 0.44, 0.75),
+    (0.37, 0.64, 0.82, 0.88, 0.9, 0.98),
+    (0.8, 0.85, 0.88, 0.9, 0.9, 0.92),  # the reference, likewise
+    (0.65, 0.8, 0.85, 0.86, 0.88, 0.9),
+    (0.95, 0.97, 0.98, 0.98, 0.98, 0.98),
+    (0.16,) * 6,  # the reference without a match
+)
+_ALONE, _ALIKE, _PARTS, _PARTED = range(4)  # no other place; agreed; the first that isn't; after it
+_LATER = (
+    (0.5, 0.56, 0.66, 0.74, 0.76, 0.81, 0.87, 0.91, 0.95),
+    (0.7, 0.72, 0.79, 0.86, 0.89, 0.93, 0.96, 0.98, 0.98),
+    (0.18, 0.18, 0.23, 0.34, 0.38, 0.42, 0.48, 0.56, 0.54),
+    (0.5, 0.55, 0.58, 0.64, 0.74, 0.8, 0.88, 0.93, 0.95),
+)
+_LATER_FOLLOWED = (
+    (0.8, 0.88, 0.9, 0.91, 0.92, 0.92, 0.93, 0.94, 0.95),
+    (0.95, 0.97, 0.98, 0.98, 0.98, 0.98, 0.98, 0.98, 0.98),
+    (0.8, 0.82, 0.84, 0.84, 0.84, 0.83, 0.82, 0.82, 0.8),
+    (0.9, 0.92, 0.94, 0.95, 0.95, 0.95, 0.95, 0.96, 0.96),
+)
+_WIDTH, _LENGTHS = len(_FIRST[0]), len(_EDGES) + 1
+_PRIORS = tuple(p for row in (*_FIRST, *_LATER, *_LATER_FOLLOWED) for p in row)
+SUFFIX_LOOKUP = Candidate("suffix", "suffix lookup", "none", priors=_PRIORS)
+
+
+def lookup_offer(tokens: Sequence[int], match: int, support: int = 0, agreed: int = -1) -> Offer:
+    """An offer of ``tokens``; the rest as in `Lookup`."""
+    if not tokens:
+        return Offer(0)
+    longest = _EDGES[-1]
+    evidence = [support * _WIDTH + min(_BUCKET[min(match, longest)], _WIDTH - 1)]
+    followed = FOLLOWED <= support
+    base = len(_FIRST) * _WIDTH + followed * len(_LATER) * _LENGTHS
+    for i in range(1, len(tokens)):
+        state = _ALONE if agreed < 0 else min(_ALIKE + max(0, i + 1 - agreed), _PARTED)
+        evidence.append(base + state * _LENGTHS + _BUCKET[min(match + i, longest)])
+    return Offer(len(tokens), evidence, ids=tokens)
+
+
+class SuffixProposer:
+    """Drafts what most places that are like the end of the text were followed by.
+
+    Deterministic, so the verifier needs no probabilities. Alone it drafts until all tokens up to the
+    next would be accepted with a probability below ``min_score``, by the evidence of replays.
+    """
+
+    name = "suffix"
+    candidate = SUFFIX_LOOKUP
+    capabilities = Capabilities()
+
+    def __init__(self, config: SuffixProposerConfig, device: torch.device) -> None:
+        self._config = config
+        self.device = device
+        self._texts: dict[int, RequestText] = {}
+        self._stores: dict[int, ReplyStore] = {}  # by slot; of conversations
+        shared = config.store == "engine" and config.store_tokens > 0
+        self._shared = ReplyStore(config.store_tokens) if shared else None
+
+    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
+        """Up to ``num_tokens`` each; nothing where no suffix of ``min_match`` tokens is known."""
+        return [
+            self.proposal(self._likely(self.look_up(r, b)))
+            for r, b in zip(requests, budget, strict=True)
+        ]
+
+    def _likely(self, found: Lookup) -> Sequence[int]:
+        """The tokens up to where the draft is too unlikely to be accepted as a whole."""
+        score = 1.0
+        for count, evidence in enumerate(lookup_offer(*found).evidence):
+            score *= _PRIORS[evidence]
+            if score < self._config.min_score:
+                return found.tokens[:count]
+        return found.tokens
+
+    def look_up(self, request: SpecRequest, count: int) -> Lookup:
+        """What is offered now, at most ``count`` or ``num_tokens``; in plain Python."""
+        slot = request.slot
+        text = self._texts.get(slot)
+        if text is None or text.request_id != request.id:
+            if text is not None:
+                self._keep(slot, text)
+            text = RequestText(
+                request.id, request.token_ids, request.prompt_length, request.reference_ids
+            )
+            self._texts[slot] = text
+        store = self._shared if self._shared is not None else self._stores.get(slot)
+        return text.look_up(min(count, self._config.num_tokens), self._config.min_match, store)
+
+    def _keep(self, slot: int, text: RequestText) -> None:
+        """A request of the slot is over: remember its reply."""
+        if self._shared is not None:
+            self._shared.add(text.reply)
+        elif self._config.store_tokens:
+            store = self._stores.get(slot)
+            if store is None:
+                store = self._stores[slot] = ReplyStore(self._config.store_tokens)
+            store.add(text.reply)
+
+    def offer(self, request: SpecRequest, budget: int) -> Offer:
+        """What is offered now."""
+        return lookup_offer(*self.look_up(request, budget))
+
+    def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
+        """Propose what was offered."""
+        return [Drafted(self.proposal(task.offer.ids[: task.count])) for task in tasks]
+
+    def proposal(self, tokens: Sequence[int]) -> Proposal:
+        """Found tokens as a proposal."""
+        return Proposal(to_device(tokens, self.device), source="suffix")
+
+    def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
+        """Committed tokens are read at the next proposal."""
+
+    def release(self, slot: int) -> None:
+        """Drop what belongs to the slot; a shared store keeps the reply."""
+        text = self._texts.pop(slot, None)
+        if text is not None and self._shared is not None:
+            self._shared.add(text.reply)
+        self._stores.pop(slot, None)
+
+
+def build(config: SuffixProposerConfig, parts: Parts) -> SuffixProposer:
+    """Lookup on the target's device."""
+    return SuffixProposer(config, parts.target.device)
