@@ -99,9 +99,9 @@ class EagleModule(nn.Module):
         entry, residual = layer.entry(embeddings, features)
         if own is not None:
             own.append(layer.keys(entry, cos, sin))
-        x = residual + layer.attend(entry, cos, sin, seen, prefix, own or ())
-        x = x + layer.mlp(layer.post_attention_layernorm(x))
-        return x
+        x: Tensor = residual + layer.attend(entry, cos, sin, seen, prefix, own or ())
+        after: Tensor = x + layer.mlp(layer.post_attention_layernorm(x))
+        return after
 
 
 class _Layer(nn.Module):

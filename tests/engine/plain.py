@@ -11,6 +11,7 @@ from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.ngram import NgramProposer
 from specstream.speculation.proposers.off import OffProposer
+from tests.heads import eagle_proposer
 from tests.tiny import (
     EOS,
     auto_proposer,
@@ -27,6 +28,8 @@ def proposer(kind: str, model: PreTrainedModel = MODEL, noise: float = 0.15) -> 
     if kind == "draft":
         runner = ModelRunner(noisy_copy(model, noise))
         return DraftModelProposer(DraftProposerConfig(num_tokens=5), runner, frozenset({EOS}))
+    if kind == "eagle":
+        return eagle_proposer(model)
     if kind == "ngram":
         return NgramProposer(NgramProposerConfig(min_ngram=1), torch.device("cpu"))
     if kind == "auto":
