@@ -19,12 +19,13 @@ from specstream.speculation.proposers.ngram import NgramProposer
 from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams
 from tests.choosers import Dice, proposer_with
+from tests.heads import eagle_proposer
 from tests.tiny import ask, byte_tokenizer, make_core, noisy_copy, run_until_idle, tiny_model
 
 TOKENIZER = byte_tokenizer()
 MODEL = tiny_model(len(TOKENIZER), seed=2)
 DRAFT = noisy_copy(MODEL, 0.1)
-KINDS = ["auto", "draft", "ngram", "off"]
+KINDS = ["auto", "draft", "eagle", "ngram", "off"]
 TEXTS = [
     *(
         "abab",
@@ -55,6 +56,8 @@ def proposer(kind: str, seed: int = 0) -> Proposer:
         return DraftModelProposer(
             DraftProposerConfig(num_tokens=5), ModelRunner(DRAFT), frozenset()
         )
+    if kind == "eagle":
+        return eagle_proposer(MODEL, depth=3, top_k=2, nodes=5)
     if kind == "ngram":
         return NgramProposer(NgramProposerConfig(min_ngram=1), torch.device("cpu"))
     return OffProposer()
