@@ -206,8 +206,8 @@ class TreeGrowth(Growth):
             while node >= 0:
                 path.append(self.tokens[node])
                 node = self.parents[node]
-            chances = self.request.process(row, path[::-1]).float().log_softmax(-1)
-            best = chances.topk(min(self.top_k, chances.shape[0]))
+            processed = self.request.process(row, path[::-1]).float().log_softmax(-1)
+            best = processed.topk(min(self.top_k, self.vocab_size))
             yield list(zip(best.values.tolist(), best.indices.tolist(), strict=True))
 
     def proposal(self) -> Proposal:

@@ -93,7 +93,9 @@ def speculators(folder: Path, **changes: Any) -> Path:
         "transformer_layer_config": LAYER | {"rope_parameters": ROPE},
         **variants,
     }
-    renamed = {k.replace("midlayer.", "layers.0."): v for k, v in tensors(**variants).items()}
+    renamed = {
+        k.replace("midlayer.", "layers.0."): v for k, v in tensors(PRUNED, **variants).items()
+    }
     renamed["embed_tokens.weight"] = torch.ones(V, H) * MODEL.model.embed_tokens.weight.detach()
     return write(folder, config | changes, renamed, "model.safetensors")
 

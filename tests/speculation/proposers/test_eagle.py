@@ -6,12 +6,14 @@ import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from specstream.methods import EagleProposerConfig
+from specstream.model.heads.eagle import EagleHead
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.speculation.policy.records import Offer
 from specstream.speculation.proposal import Proposal, States
@@ -94,11 +96,14 @@ def test_several_requests_are_served_by_one_pass_a_level() -> None:
     requests = [text(5 + 7 * slot, seed=slot, slot=slot) for slot in range(4)]
     for request in requests:
         tell(proposer, request, 0)
-    run = type(HEAD).__call__
+    run = EagleHead.__call__
+
+    def count(self: EagleHead, *args: Any) -> tuple[Tensor, Tensor]:
+        passes.append(len(args[2]))
+        return run(self, *args)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            type(HEAD), "__call__", lambda *a, **k: (passes.append(len(a[3])), run(*a, **k))[1]
-        )
+        patch.setattr(EagleHead, "__call__", count)
         found = proposer.propose(requests, [4, 2, 4, 0])
     assert passes == [3, 3, 2, 2]
     assert [one.length for one in found] == [4, 2, 4, 0]
@@ -241,10 +246,12 @@ def test_a_stop_keeps_the_token_that_it_saw(params: object, stop_at: int) -> Non
     proposer, asked = eagle(depth=6), list[float]()
     request = text(9, params=params, generator=torch.Generator().manual_seed(1))
     tell(proposer, request, 0)
-    task = Task(
-        request, 6, proposer.offer(request, 6), lambda q: (asked.append(q), len(asked) < stop_at)[1]
-    )
-    (done,) = proposer.draft([task])
+
+    def go_on(q: float) -> bool:
+        asked.append(q)
+        return len(asked) < stop_at
+
+    (done,) = proposer.draft([Task(request, 6, proposer.offer(request, 6), go_on)])
     assert done.proposal.length == done.passes == len(asked) == min(stop_at, 6)
     assert done.confidences == asked and all(0.0 < q <= 1.0 for q in asked)
     twin = text(9, params=params, generator=torch.Generator().manual_seed(1))
