@@ -10,6 +10,7 @@ __all__ = [
     "PROPOSERS",
     "AutoProposerConfig",
     "DraftProposerConfig",
+    "EagleProposerConfig",
     "LookaheadProposerConfig",
     "Method",
     "OffProposerConfig",
@@ -57,6 +58,21 @@ class DraftProposerConfig(Method):
     num_tokens: int = Field(default=4, ge=1, le=32, description="tokens proposed a round")
     window: int = Field(
         default=256, ge=8, description="prompt tokens that the draft reads, at most"
+    )
+
+
+class EagleProposerConfig(Method):
+    """An EAGLE-3 head on the target's hidden states (Li et al. 2025), with trees as in EAGLE-2."""
+
+    loads: ClassVar[Loads] = "head"
+    kind: Literal["eagle"] = "eagle"
+    depth: int = Field(default=4, ge=1, le=16, description="levels of a tree, tokens of a chain")
+    top_k: int = Field(
+        default=1, ge=1, le=16, description="alternatives after a token, paths a level; 1: a chain"
+    )
+    nodes: int = Field(default=12, ge=1, le=64, description="tokens of a tree, at most")
+    window: int = Field(
+        default=1024, ge=8, description="tokens that the head reads at first, at most: the last"
     )
 
 
@@ -117,6 +133,7 @@ class AutoProposerConfig(_Lookup):
 ProposerConfig = Annotated[
     AutoProposerConfig
     | DraftProposerConfig
+    | EagleProposerConfig
     | LookaheadProposerConfig
     | OffProposerConfig
     | SuffixProposerConfig,
@@ -125,6 +142,7 @@ ProposerConfig = Annotated[
 PROPOSERS = (
     AutoProposerConfig,
     DraftProposerConfig,
+    EagleProposerConfig,
     LookaheadProposerConfig,
     OffProposerConfig,
     SuffixProposerConfig,

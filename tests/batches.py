@@ -19,12 +19,13 @@ from specstream.speculation.proposers.off import OffProposer
 from specstream.speculation.proposers.suffix import SuffixProposer
 from specstream.types import SamplingParams
 from tests.choosers import Dice, proposer_with
+from tests.heads import eagle_proposer
 from tests.tiny import ask, byte_tokenizer, make_core, noisy_copy, run_until_idle, tiny_model
 
 TOKENIZER = byte_tokenizer()
 MODEL = tiny_model(len(TOKENIZER), seed=2)
 DRAFT = noisy_copy(MODEL, 0.1)
-KINDS = ["auto", "draft", "suffix", "off"]
+KINDS = ["auto", "draft", "eagle", "off", "suffix"]
 TEXTS = [
     *(
         "abab",
@@ -57,6 +58,8 @@ def proposer(kind: str, seed: int = 0) -> Proposer:
         )
     if kind == "suffix":
         return SuffixProposer(SuffixProposerConfig(min_score=0), torch.device("cpu"))
+    if kind == "eagle":
+        return eagle_proposer(MODEL, depth=3, top_k=2, nodes=5)
     return OffProposer()
 
 

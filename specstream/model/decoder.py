@@ -28,7 +28,7 @@ from specstream.model.transfer import to_device
 from specstream.model.tree import Tree, positions_of
 from specstream.model.weights import DecoderWeights, RotaryTable
 
-__all__ = ["Decoder"]
+__all__ = ["Decoder", "rotations"]
 
 _log = logging.getLogger("specstream.model")
 
@@ -104,7 +104,7 @@ class Decoder:
             trees = None
         batch = Batch(caches, counts, keeps or counts, trees)
         plan = self.attention.plan(batch)
-        cos, sin = self._rope(batch)
+        cos, sin = rotations(self.rotary, batch, self.weights.device)
         narrow = keeps is not None and sum(keeps) < tokens.shape[0]
         x = self.run(tokens, cos, sin, plan, narrow=narrow, taps=taps or {})
         for cache, count in zip(caches, counts, strict=True):
@@ -151,22 +151,23 @@ class Decoder:
         """``[n, V]`` of hidden states ``[n, hidden]``."""
         return self._head(hidden)
 
-    def _rope(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines of every token's position, ``[N, 1, head_dim]`` each."""
-        each = zip(batch.caches, batch.counts, strict=True)
-        if batch.trees is None:
-            spans = [slice(cache.length, cache.length + count) for cache, count in each]
-            cos, sin = self.rotary.upto(max(span.stop for span in spans))
-            return (
-                _joined([cos[span] for span in spans]).unsqueeze(1),
-                _joined([sin[span] for span in spans]).unsqueeze(1),
-            )
-        positions = list[int]()
-        for (cache, count), tree in zip(each, batch.trees, strict=True):
-            positions += positions_of(cache.length, count, tree)
-        cos, sin = self.rotary.upto(max(positions) + 1)
-        rows = to_device(positions, self.weights.device)
-        return cos.index_select(0, rows).unsqueeze(1), sin.index_select(0, rows).unsqueeze(1)
+
+def rotations(rotary: RotaryTable, batch: Batch, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosines and signed sines of every token's position, ``[N, 1, head_dim]`` each."""
+    each = zip(batch.caches, batch.counts, strict=True)
+    if batch.trees is None:
+        spans = [slice(cache.length, cache.length + count) for cache, count in each]
+        cos, sin = rotary.upto(max(span.stop for span in spans))
+        return (
+            _joined([cos[span] for span in spans]).unsqueeze(1),
+            _joined([sin[span] for span in spans]).unsqueeze(1),
+        )
+    positions = list[int]()
+    for (cache, count), tree in zip(each, batch.trees, strict=True):
+        positions += positions_of(cache.length, count, tree)
+    cos, sin = rotary.upto(max(positions) + 1)
+    rows = to_device(positions, device)
+    return cos.index_select(0, rows).unsqueeze(1), sin.index_select(0, rows).unsqueeze(1)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

@@ -44,6 +44,7 @@ class Layer:
         plan: AttentionPlan,
         index: int,
         rows: slice | Tensor | None = None,
+        entry: Tensor | None = None,
     ) -> Tensor:
         """Hidden states ``[n, hidden]`` after the layer; ``x`` is overwritten.
 
@@ -54,10 +55,10 @@ class Layer:
             plan: Attention of the pass.
             index: The layer's number in ``plan``.
             rows: The n rows that go on, all of which ``plan`` takes as queries; None: all of N.
+            entry: ``[N, wide]``: what queries, keys and values are made of, instead of ``norm(x)``.
         """
-        queries, kv = self._rotated(self.qkv(self.norm(x)), cos, sin).split_with_sizes(
-            self.split, 1
-        )
+        joint = self.qkv(self.norm(x) if entry is None else entry)
+        queries, kv = self._rotated(joint, cos, sin).split_with_sizes(self.split, 1)
         if rows is not None:
             x, queries = select(x, rows), select(queries, rows)
         x += self.out(plan.forward(index, queries, kv))

@@ -17,6 +17,8 @@ __all__ = ["Tree", "positions_of"]
 class Tree:
     """The last K tokens of a pass, each of which follows its parent instead of the token before it.
 
+    Where attention is contiguous, a pass may also continue a tree: K is then larger than its tokens.
+
     Attributes:
         parents: K indices; -1 is the token before the tree. A parent comes before its children.
     """
@@ -62,20 +64,26 @@ class Tree:
         return to_device(rows, device, torch.bool)
 
     def seen_behind(self, before: int, count: int, width: int, device: torch.device) -> Tensor:
-        """``[count, width]`` bool for the last ``count >= K`` tokens of a pass.
+        """``[count, width]`` bool for the last ``count`` tokens of a pass.
 
         Args:
-            before: Rows of the cache before those tokens: visible to all.
+            before: Rows of the cache before those tokens. Visible to all, but for nodes among them: of
+                a tree with more nodes than ``count`` the first are the cache's last rows.
             count: Queries; those before the tree are a chain.
             width: Columns; those from ``before + count`` on are hidden.
             device: Device of the mask.
         """
         chain, size = count - len(self.parents), len(self.parents)
+        first = before + chain
+        if first < 0:
+            raise ValueError(f"a tree of {size} tokens needs as many rows, not {before + count}")
+        columns = torch.arange(width, device=device)
         if chain < 0:
-            raise ValueError(f"a tree of {size} tokens needs as many queries, not {count}")
-        limits = torch.arange(before, before + count, device=device).unsqueeze(1)
-        seen = torch.arange(width, device=device) <= limits
-        seen[chain:, before + chain : before + count] = self.seen(device)
+            seen = (columns < first).repeat(count, 1)
+            seen[:, first : before + count] = self.seen(device)[-count:]
+            return seen
+        seen = columns <= torch.arange(before, before + count, device=device).unsqueeze(1)
+        seen[chain:, first : before + count] = self.seen(device)
         return seen
 
 
@@ -85,4 +93,4 @@ def positions_of(before: int, count: int, tree: Tree | None) -> list[int]:
         return list(range(before, before + count))
     chain = count - len(tree.parents)
     first = before + chain
-    return [*range(before, first), *(first + depth for depth in tree.depths)]
+    return [*range(before, first), *(first + depth for depth in tree.depths[-count:])]

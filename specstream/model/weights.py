@@ -119,9 +119,18 @@ class RotaryTable:
     """
 
     def __init__(self, model: PreTrainedModel, head_dim: int) -> None:
-        self._rotary = _inner(model).rotary_emb
-        self._probe = _inner(model).embed_tokens.weight.data[:1]
-        self._half = head_dim // 2
+        inner = _inner(model)
+        self._fill(inner.rotary_emb, inner.embed_tokens.weight.data[:1], head_dim)
+
+    @classmethod
+    def by(cls, rotary: nn.Module, probe: Tensor, head_dim: int) -> RotaryTable:
+        """The table of transformers' ``rotary``, in the dtype and on the device of ``probe``."""
+        table = cls.__new__(cls)
+        table._fill(rotary, probe, head_dim)
+        return table
+
+    def _fill(self, rotary: nn.Module, probe: Tensor, head_dim: int) -> None:
+        self._rotary, self._probe, self._half = rotary, probe, head_dim // 2
         self._cos, self._sin = self._angles(_FIRST_POSITIONS)
 
     def upto(self, end: int) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.lookahead import LookaheadProposer
 from specstream.speculation.proposers.off import OffProposer
 from specstream.speculation.proposers.suffix import SuffixProposer
+from tests.heads import eagle_proposer
 from tests.tiny import (
     EOS,
     auto_proposer,
@@ -32,6 +33,8 @@ def proposer(kind: str, model: PreTrainedModel = MODEL, noise: float = 0.15) -> 
         return SuffixProposer(SuffixProposerConfig(min_score=0), torch.device("cpu"))
     if kind == "lookahead":
         return LookaheadProposer(LookaheadProposerConfig(), torch.device("cpu"))
+    if kind == "eagle":
+        return eagle_proposer(model)
     if kind == "auto":
         return auto_proposer(ModelRunner(noisy_copy(model, noise)))
     return OffProposer()

@@ -111,6 +111,30 @@ def test_a_chain_is_no_tree_and_disorder_is_refused() -> None:
             Tree.of(parents)
 
 
+@torch.inference_mode()
+def test_a_tree_that_goes_on_over_several_passes_is_the_same_tree() -> None:
+    """Over contiguous caches the first nodes may be cached; siblings among them stay unseen."""
+    rng = random.Random(3)
+    runner = ModelRunner(build("llama"))
+    for size in (3, 8, 70):
+        tree, prompt, nodes = random_tree(rng, size), text(9, seed=size), text(size, seed=size + 1)
+        cache, found = runner.new_cache(), list[torch.Tensor]()
+        runner.forward([ForwardInput(prompt, cache)])
+        stops = sorted(rng.sample(range(1, size), min(3, size - 1))) + [size]
+        for start, stop in zip([0, *stops], stops, strict=False):
+            part = Tree(tree.parents[:stop])
+            (rows,) = runner.forward([ForwardInput(nodes[start:stop], cache, stop - start, part)])
+            found += list(rows)
+        for node in range(0, size, 1 + size // 8):
+            path = torch.cat([prompt, nodes[list(tree.paths[node])]])
+            torch.testing.assert_close(found[node], linear(runner, path), rtol=0, atol=1e-5)
+
+
+def test_a_tree_of_more_nodes_than_rows_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs as many rows, not 4"):
+        Tree((-1, 0, 0, 1, 1)).seen_behind(2, 2, 4, torch.device("cpu"))
+
+
 def test_positions_go_by_depth() -> None:
     assert positions_of(4, 6, Tree((-1, 0, 0, -1))) == [4, 5, 6, 7, 7, 6]
     assert positions_of(4, 2, None) == [4, 5]

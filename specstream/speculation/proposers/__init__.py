@@ -22,6 +22,7 @@ KINDS = {
     "draft": "specstream.speculation.proposers.draft_model",
     "suffix": "specstream.speculation.proposers.suffix",
     "lookahead": "specstream.speculation.proposers.lookahead",
+    "eagle": "specstream.speculation.proposers.eagle",
     "off": "specstream.speculation.proposers.off",
 }
 

@@ -8,6 +8,7 @@ from typing import cast
 from specstream.methods import (
     AutoProposerConfig,
     DraftProposerConfig,
+    EagleProposerConfig,
     LookaheadProposerConfig,
     ProposerConfig,
     SuffixProposerConfig,
@@ -42,4 +43,6 @@ def _configs(config: AutoProposerConfig, parts: Parts) -> Iterator[ProposerConfi
         yield LookaheadProposerConfig()
     if parts.draft is not None:
         yield DraftProposerConfig(window=config.window)
-    # One line a method with a head: ``if "eagle" in parts.heads: yield EagleProposerConfig()``.
+    # One line a method with a head.
+    if "eagle" in parts.heads:
+        yield EagleProposerConfig(depth=min(config.max_tokens, 16))

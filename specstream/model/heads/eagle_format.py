@@ -1,0 +1,188 @@
+"""The published layouts of EAGLE-3 heads: what their ``config.json`` means, and how ours is written.
+
+Two conventions number the tapped layers. ``eagle_aux_hidden_state_layer_ids`` at the top (vLLM,
+speculators) counts states that *enter* a layer: id i is the state after i layers. The same key inside
+``eagle_config`` (SpecForge, SGLang) counts those that *leave* it: id i is the state after i + 1. Without
+either all of them take the states after 2, L // 2 and L - 3 layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from specstream.errors import ModelBroken, ModelUnsupported
+
+__all__ = ["EagleShape", "default_depths", "is_eagle", "read_shape"]
+
+
+@dataclass(frozen=True, slots=True)
+class EagleShape:
+    """Sizes and variants of an EAGLE-3 head.
+
+    Attributes:
+        target_hidden: Size of the target's hidden states.
+        hidden: Size of its own.
+        vocab_size: Tokens of the target.
+        draft_vocab_size: Tokens that it can draft.
+        depths: After how many of the target's layers it reads hidden states.
+        rope: ``rope_parameters`` of its config.
+        bias: Whether queries, keys and values have biases.
+        norm_before_residual: The layer adds its results to the normed feature, not to the feature.
+        fc_norm: Each tapped state has a norm of its own before ``fc`` (EAGLE 3.1).
+        norm_before_fc: All tapped states share a norm before ``fc``.
+        norm_output: The next draft step reads the normed output (EAGLE 3.1).
+    """
+
+    target_hidden: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    vocab_size: int
+    draft_vocab_size: int
+    depths: tuple[int, ...]
+    max_positions: int = 2048
+    activation: str = "silu"
+    rope: Mapping[str, Any] = field(default_factory=lambda: {"rope_type": "default"})
+    bias: bool = False
+    norm_before_residual: bool = False
+    fc_norm: bool = False
+    norm_before_fc: bool = False
+    norm_output: bool = False
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """``config.json`` in the layout of the original repository and of SpecForge."""
+        return {
+            "architectures": ["LlamaForCausalLMEagle3"],
+            "model_type": "llama",
+            "hidden_size": self.hidden,
+            "target_hidden_size": self.target_hidden,
+            "intermediate_size": self.intermediate,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "num_hidden_layers": 1,
+            "hidden_act": self.activation,
+            "rms_norm_eps": self.eps,
+            "vocab_size": self.vocab_size,
+            "draft_vocab_size": self.draft_vocab_size,
+            "max_position_embeddings": self.max_positions,
+            "rope_parameters": dict(self.rope),
+            "rope_theta": self.rope.get("rope_theta", 10000.0),
+            "attention_bias": self.bias,
+            "mlp_bias": False,
+            "tie_word_embeddings": False,
+            "norm_before_residual": self.norm_before_residual,
+            "fc_norm": self.fc_norm,
+            "norm_before_fc": self.norm_before_fc,
+            "norm_output": self.norm_output,
+            "eagle_aux_hidden_state_layer_ids": list(self.depths),
+            "eagle_config": {
+                "eagle_aux_hidden_state_layer_ids": [depth - 1 for depth in self.depths],
+                "use_aux_hidden_state": True,
+            },
+        }
+
+
+def default_depths(layers: int) -> tuple[int, ...]:
+    """The layers tapped where a config names none: after 2, half of them and all but 3."""
+    return min(2, layers), layers // 2, max(layers - 3, 1)
+
+
+def is_eagle(config: Mapping[str, Any]) -> bool:
+    """Whether a ``config.json`` is an EAGLE-3 head's."""
+    named = config.get("speculators_model_type") or _part(config, "speculators_config").get(
+        "algorithm"
+    )
+    if named is not None:
+        return named in ("eagle3", "peagle")
+    if any("eagle3" in str(name).lower() for name in config.get("architectures") or ()):
+        return True
+    # The original repository's config is a Llama's with one more number.
+    other = {"dflash_config", "block_size", "medusa_num_heads", "speculators_version"} & set(config)
+    return config.get("model_type") == "llama" and "draft_vocab_size" in config and not other
+
+
+def read_shape(config: Mapping[str, Any], *, hidden: int, layers: int) -> EagleShape:
+    """The head that a ``config.json`` describes.
+
+    Args:
+        config: In the layout of the original repository, of SpecForge or of speculators.
+        hidden: Size of the target's hidden states, where the config doesn't tell.
+        layers: Of the target.
+
+    Raises:
+        ModelBroken: a size is missing or no number.
+        ModelUnsupported: a variant that is not computed here.
+    """
+    speculators = "transformer_layer_config" in config
+    layer = _part(config, "transformer_layer_config") if speculators else config
+    more = _part(config, "eagle_config")
+    _refuse(config, layer)
+    rope = dict(layer.get("rope_parameters") or layer.get("rope_scaling") or {})
+    rope.setdefault("rope_theta", layer.get("rope_theta", 10000.0))
+    rope.setdefault("rope_type", rope.pop("type", "default"))
+    heads, size = _number(layer, "num_attention_heads"), _number(layer, "hidden_size")
+    vocabulary = _number(layer, "vocab_size")
+    return EagleShape(
+        target_hidden=int(config.get("target_hidden_size") or hidden),
+        hidden=size,
+        intermediate=_number(layer, "intermediate_size"),
+        heads=heads,
+        kv_heads=int(layer.get("num_key_value_heads") or heads),
+        head_dim=int(layer.get("head_dim") or size // heads),
+        eps=float(layer.get("rms_norm_eps", 1e-6)),
+        vocab_size=vocabulary,
+        draft_vocab_size=int(config.get("draft_vocab_size") or vocabulary),
+        depths=_depths(config, more) or default_depths(layers),
+        max_positions=int(layer.get("max_position_embeddings") or 2048),
+        activation=str(layer.get("hidden_act", "silu")),
+        rope=rope,
+        bias=bool(layer.get("attention_bias", False)),
+        norm_before_residual=bool(config.get("norm_before_residual", speculators)),
+        fc_norm=bool(config.get("fc_norm", False)),
+        norm_before_fc=bool(config.get("norm_before_fc", more.get("norm_before_fc", False))),
+        norm_output=bool(config.get("norm_output", False)),
+    )
+
+
+def _depths(config: Mapping[str, Any], more: Mapping[str, Any]) -> tuple[int, ...]:
+    entering = config.get("eagle_aux_hidden_state_layer_ids")
+    leaving = more.get("eagle_aux_hidden_state_layer_ids")
+    try:
+        if entering:
+            return tuple(int(one) for one in entering)
+        return tuple(int(one) + 1 for one in leaving or ())
+    except (TypeError, ValueError):
+        raise ModelBroken("eagle_aux_hidden_state_layer_ids must be a list of numbers") from None
+
+
+def _refuse(config: Mapping[str, Any], layer: Mapping[str, Any]) -> None:
+    """Variants whose weights would load, and which would then draft nonsense."""
+    if config.get("mask_token_id") is not None or config.get("speculators_model_type") == "peagle":
+        raise ModelUnsupported(
+            "this is a P-EAGLE head (mask_token_id), which drafts all tokens in one pass; only heads "
+            "that draft token by token are supported"
+        )
+    if int(layer.get("num_hidden_layers") or 1) != 1:
+        raise ModelUnsupported("only EAGLE heads of one layer are supported")
+    kind = layer.get("model_type", "llama")
+    if kind != "llama":
+        raise ModelUnsupported(f"only EAGLE heads with a Llama layer are supported, not {kind}")
+
+
+def _part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = config.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _number(config: Mapping[str, Any], name: str) -> int:
+    found = config.get(name)
+    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+        raise ModelBroken(f"the head's config.json should have a number {name!r}, not {found!r}")
+    return found

@@ -1,0 +1,247 @@
+"""EAGLE: drafts by a head on the target's hidden states (arXiv 2401.15077, 2406.16858, 2503.01840)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from specstream.methods import EagleProposerConfig
+from specstream.model.heads.eagle import EagleHead
+from specstream.model.kv.base import RowCache
+from specstream.model.transfer import to_device
+from specstream.speculation.policy.records import Candidate, Offer
+from specstream.speculation.proposal import (
+    Capabilities,
+    Proposal,
+    SpecRequest,
+    States,
+    Verdict,
+)
+from specstream.speculation.proposers.candidate import Drafted, Task
+from specstream.speculation.proposers.eagle_growth import Chain, Frontier, Seen, TreeGrowth, widest
+from specstream.speculation.proposers.parts import Parts
+
+__all__ = ["EagleProposer", "build"]
+
+_LEAST = 64  # rows that are read at once, however few the target reads: the head is quick at that
+_REHEARSED = 128  # rows of context in a rehearsal
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """The head's rows of one slot, from position ``start`` on, and the features that follow them.
+
+    A row is made of a feature and of the token after it. After a rollback to an earlier turn the last
+    row left may hold a token that was replaced since; that costs acceptance at one place.
+    """
+
+    cache: RowCache
+    features: Tensor
+    start: int = 0
+
+    @property
+    def end(self) -> int:
+        """The position after the last feature."""
+        return self.start + self.cache.length + self.features.shape[0]
+
+    def add(self, start: int, features: Tensor, window: int) -> None:
+        """Features of the tokens from ``start`` on; whatever was known from there on is replaced.
+
+        Of features that were not read the last ``window`` are kept, without the rows before them.
+        """
+        if not self.start <= start <= self.end:
+            self._restart(start)
+        rows = start - self.start
+        if rows < self.cache.length:
+            self.cache.rollback_to(rows)
+        self.features = torch.cat([self.features[: rows - self.cache.length], features])
+        if (surplus := self.features.shape[0] - window) > 0:
+            kept, end = self.features[surplus:].clone(), self.end
+            self._restart(end - window)
+            self.features = kept
+
+    def _restart(self, start: int) -> None:
+        self.start, self.features = start, self.features[:0]
+        self.cache.rollback_to(0)
+
+
+class EagleProposer:
+    """Chains (``top_k`` 1) or dynamic trees from an EAGLE head, one pass a level for all requests.
+
+    Rows of drafted tokens are taken back after each round; those of accepted tokens are made anew from
+    the target's own features. The rows of a prompt are read when a request drafts for the first time,
+    at most a chunk a round. Trees and chains that are looked at wait for the device at each level.
+    """
+
+    name = "eagle"
+
+    def __init__(
+        self,
+        config: EagleProposerConfig,
+        head: EagleHead,
+        vocab_size: int,
+        eos_ids: frozenset[int] = frozenset(),
+        prefill_chunk: int = 512,
+    ) -> None:
+        self._config, self._head = config, head
+        self._vocab_size, self._eos_ids = vocab_size, eos_ids
+        self._chunk = max(prefill_chunk, _LEAST)
+        self._tree = config.top_k > 1
+        self._looks = head.device.type == "cpu" or self._tree
+        self._sequences: dict[int, _Sequence] = {}
+        self.capabilities = Capabilities(head.depths, own_cache=True, trees=self._tree)
+        stops = not self._tree and head.device.type == "cpu"
+        self.candidate = Candidate("eagle", "the EAGLE head", stops=stops)
+
+    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
+        """Chains or trees of at most ``depth`` levels."""
+        depth = self._config.depth
+        growths = [self._growth(r, min(b, depth)) for r, b in zip(requests, budget, strict=True)]
+        self.grow(growths)
+        return [growth.proposal() for growth in growths]
+
+    def offer(self, request: SpecRequest, budget: int) -> Offer:
+        """Up to ``depth`` levels, once the prompt's rows are read."""
+        found = self._sequences.get(request.slot)
+        if found is None or found.end != len(request.token_ids) - 1:
+            return Offer(0)
+        levels = min(budget, self._config.depth)
+        nodes = [self._size(level) for level in range(1, levels + 1)] if self._tree else ()
+        return Offer(levels, behind=max(0, found.features.shape[0] - 2), nodes=nodes)
+
+    def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
+        """Grow what was planned, in lockstep."""
+        growths = [self._growth(task.request, task.count, task) for task in tasks]
+        passes = self.grow(growths)
+        return [
+            Drafted(
+                one.proposal(), one.confidences if isinstance(one, Chain) else (), passes, one.read
+            )
+            for one in growths
+        ]
+
+    @torch.inference_mode()
+    def rehearse(self) -> None:
+        """One level behind some context, waited for."""
+        head, width = self._head, self._config.top_k
+        cache = head.new_cache()
+        cache.reserve(_REHEARSED)
+        cache.append_to(_REHEARSED)
+        tokens = torch.zeros(width, dtype=torch.int64, device=head.device)
+        features = torch.zeros(width, head.shape.hidden, dtype=head.dtype, device=head.device)
+        logits, _ = head(tokens, features, [cache], [width], [width])
+        logits.float().log_softmax(-1).topk(width).values[0, 0].item()
+
+    @torch.inference_mode()
+    def grow(self, growths: Sequence[Chain | TreeGrowth]) -> int:
+        """Grow all to their end; the number of the head's passes."""
+        kept = [(cache, cache.length) for cache in self._begin(growths)]
+        passes = 0
+        try:
+            while active := [growth for growth in growths if growth.frontier is not None]:
+                passes += 1
+                self._level(active, first=passes == 1)
+                if passes == 1:
+                    kept = [(cache, cache.length) for cache, _ in kept]
+        finally:
+            for cache, length in kept:
+                cache.rollback_to(length)
+        return passes
+
+    def _level(self, active: Sequence[Chain | TreeGrowth], *, first: bool) -> None:
+        """One pass over the frontiers; of the first, which are committed tokens, the last row counts."""
+        fronts = [cast(Frontier, growth.frontier) for growth in active]
+        caches = [self._sequences[growth.request.slot].cache for growth in active]
+        counts = [front.tokens.shape[0] for front in fronts]
+        keeps = [1] * len(counts) if first else counts
+        trees = [front.tree for front in fronts]
+        tokens = torch.cat([front.tokens for front in fronts])
+        features = torch.cat([front.features for front in fronts])
+        logits, returned = self._head(tokens, features, caches, counts, keeps, trees)
+        best = logits.float().log_softmax(-1).topk(min(widest(active), logits.shape[1]))
+        ids = best.indices if self._head.ids is None else self._head.ids[best.indices]
+        told = None
+        if self._looks or any(isinstance(one, Chain) and one.go_on is not None for one in active):
+            told = best.values.tolist(), ids.tolist()
+        row = 0
+        for growth, keep in zip(active, keeps, strict=True):
+            part = slice(row, row + keep)
+            mine = None if told is None else (told[0][part], told[1][part])
+            growth.take(Seen(logits[part], returned[part], ids[part], mine))
+            row += keep
+
+    def _begin(self, growths: Sequence[Chain | TreeGrowth]) -> list[RowCache]:
+        """Lay out what the first pass reads; the caches of those that take part.
+
+        Who has more to read than a chunk reads that much, and drafts nothing in this round.
+        """
+        left, caches = self._chunk, list[RowCache]()
+        for growth in growths:
+            request, found = growth.request, self._sequences.get(growth.request.slot)
+            if growth.count < 1 or found is None or found.end != len(request.token_ids) - 1:
+                continue
+            first, count = found.start + found.cache.length, found.features.shape[0]
+            if count < 1:
+                continue
+            growth.read = max(0, count - 2)
+            whole = count <= max(left, _LEAST)
+            if not whole:
+                count = growth.read = left
+            left = max(0, left - growth.read)
+            if count < 1:
+                continue
+            features, found.features = found.features[:count], found.features[count:]
+            tokens = to_device(request.token_ids[first + 1 : first + 1 + count], self._head.device)
+            if whole:
+                growth.frontier = Frontier(tokens, features)
+                caches.append(found.cache)
+            else:
+                self._head(tokens, features, [found.cache], [count], [1])
+        return caches
+
+    def _growth(
+        self, request: SpecRequest, count: int, task: Task | None = None
+    ) -> Chain | TreeGrowth:
+        base = request, count, self._head, self._vocab_size, self._eos_ids
+        if self._tree:
+            return TreeGrowth(*base, top_k=self._config.top_k, size=self._size(count))
+        return Chain(*base, go_on=None if task is None else task.go_on)
+
+    def _size(self, depth: int) -> int:
+        """Nodes of a tree of ``depth`` levels."""
+        return min(self._config.nodes, self._config.top_k * depth)
+
+    def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
+        """Nothing: the accepted tokens' features come through `read`."""
+
+    def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
+        """Fuse the features of tokens that became part of their requests; rows are made on demand."""
+        window, head = self._config.window, self._head
+        with torch.inference_mode():
+            lasts = [one.states[-window:] for one in states]
+            counts = [last.shape[0] for last in lasts]
+            features = head.fuse(torch.cat(lasts)).split(counts)  # type: ignore[no-untyped-call]
+        for request, one, part in zip(requests, states, features, strict=True):
+            found = self._sequences.get(request.slot)
+            if found is None:
+                found = self._sequences[request.slot] = _Sequence(head.new_cache(), part[:0])
+            found.add(one.start + one.states.shape[0] - part.shape[0], part, window)
+
+    def release(self, slot: int) -> None:
+        """Drop the slot's rows."""
+        self._sequences.pop(slot, None)
+
+
+def build(config: EagleProposerConfig, parts: Parts) -> EagleProposer:
+    """The head as a proposer.
+
+    Raises:
+        ConfigError: no head was loaded.
+    """
+    head = cast(EagleHead, parts.head("eagle"))
+    size = parts.target.vocab_size
+    return EagleProposer(config, head, size, parts.eos_ids, parts.prefill_chunk)

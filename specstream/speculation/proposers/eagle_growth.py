@@ -1,0 +1,227 @@
+"""What an EAGLE head writes for one request in one round: a chain, or a dynamic tree.
+
+Both are grown level by level. `EagleProposer` runs the head once a level for all requests; here is
+decided what the next level reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from specstream.model.heads.eagle import EagleHead
+from specstream.model.sampling import probabilities
+from specstream.model.tree import Tree
+from specstream.speculation.proposal import Proposal, SpecRequest
+
+__all__ = ["Chain", "Frontier", "Growth", "Seen", "TreeGrowth"]
+
+
+class Frontier(NamedTuple):
+    """What the next pass reads: tokens ``[b]``, features ``[b, hidden]``, and the tree they are in."""
+
+    tokens: Tensor
+    features: Tensor
+    tree: Tree | None = None
+
+
+class Seen(NamedTuple):
+    """What a pass gave for a request's frontier.
+
+    Attributes:
+        logits: ``[b, draft vocabulary]``.
+        features: ``[b, hidden]``.
+        choices: ``[b, k]`` ids of the likeliest tokens, likeliest first.
+        told: Their log probabilities and their ids on the host; None: nobody looks.
+    """
+
+    logits: Tensor
+    features: Tensor
+    choices: Tensor
+    told: tuple[list[list[float]], list[list[int]]] | None
+
+
+@dataclass(slots=True)
+class Growth:
+    """What both have in common.
+
+    Attributes:
+        request: Whose.
+        count: Tokens of a chain, levels of a tree, at most.
+        head: Maps draft ids to the target's.
+        vocab_size: Width of the target's logits.
+        eos_ids: Ids behind which nothing is drafted, where they are looked at.
+        frontier: What the next pass reads; None: nothing more.
+        read: Rows of committed tokens that were read beyond the one or two of any round.
+    """
+
+    request: SpecRequest
+    count: int
+    head: EagleHead
+    vocab_size: int
+    eos_ids: frozenset[int]
+    frontier: Frontier | None = None
+    read: int = 0
+
+    def whole(self, rows: Tensor) -> Tensor:
+        """Draft logits ``[b, draft vocabulary]`` over the target's vocabulary: -inf for all others."""
+        return self.spread(rows, -torch.inf)
+
+    def spread(self, rows: Tensor, rest: float) -> Tensor:
+        """``[b, draft vocabulary]`` to ``[b, V]``, ``rest`` where nothing can be drafted."""
+        wide = rows.new_full((rows.shape[0], self.vocab_size), rest)
+        ids = self.head.ids
+        if ids is None:
+            wide[:, : rows.shape[1]] = rows
+        else:
+            wide[:, ids] = rows
+        return wide
+
+
+@dataclass(slots=True)
+class Chain(Growth):
+    """One token after another; sampled requests draw them, and q says so.
+
+    ``go_on`` is asked with the head's probability of each token after that token was taken; False ends
+    the chain. None: never asked.
+    """
+
+    go_on: Callable[[float], bool] | None = None
+    confidences: list[float] = field(default_factory=list)
+    tokens: list[Tensor] = field(default_factory=list)
+    probs: list[Tensor] = field(default_factory=list)
+    drafted: list[int] = field(default_factory=list)
+
+    def take(self, seen: Seen) -> None:
+        """Take the next token; decide whether the chain goes on."""
+        self.frontier, params = None, self.request.params
+        drawn: int | None = None
+        confidence: float | None = None
+        if params.greedy and params.plain_logits:
+            token, probs = seen.choices[0, :1], None
+            if seen.told is not None:
+                confidence, drawn = math.exp(seen.told[0][0][0]), seen.told[1][0][0]
+        else:
+            token, probs, top = self._chosen(seen.logits)
+            if seen.told is not None:
+                drawn = int(token)
+                confidence = float(top if probs is None else probs[0, drawn])
+        if confidence != confidence:
+            return  # damaged weights, or all is banned: no distribution that a token comes from
+        self.tokens.append(token)
+        if probs is not None:
+            self.probs.append(probs)
+        ended = len(self.tokens) >= self.count
+        if drawn is not None:
+            self.drafted.append(drawn)
+            ended = ended or drawn in self.eos_ids
+        if self.go_on is not None and confidence is not None:
+            self.confidences.append(confidence)
+            ended = not self.go_on(confidence) or ended
+        if not ended:
+            self.frontier = Frontier(token, seen.features)
+
+    def _chosen(self, logits: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        """A token ``[1]``, the distribution ``[1, V]`` that it was drawn from, the top probability."""
+        request, params = self.request, self.request.params
+        if params.plain_logits:
+            probs = self.spread(probabilities(logits, params), 0.0)
+        else:
+            before = torch.cat(self.tokens) if self.tokens else self.drafted
+            row = request.process(self.whole(logits)[0], before).unsqueeze(0)
+            if params.greedy:
+                top, token = row.float().softmax(-1).max(-1)
+                return token, None, top
+            probs = probabilities(row, params)
+        token = request.draw(probs, len(request.token_ids) + len(self.tokens))
+        return token, probs, probs.amax(-1)
+
+    def proposal(self) -> Proposal:
+        """What was written."""
+        if not self.tokens:
+            return Proposal.empty(self.head.device)
+        return Proposal(
+            torch.cat(self.tokens), torch.cat(self.probs) if self.probs else None, source="eagle"
+        )
+
+
+@dataclass(slots=True)
+class TreeGrowth(Growth):
+    """The dynamic tree of EAGLE-2 (arXiv 2406.16858); its nodes are deterministic.
+
+    A level's nodes are the likeliest ``top_k`` paths among the children of the level before, ``top_k``
+    of each. In the end the likeliest ``size`` of all children stay, whether or not they were grown.
+    """
+
+    top_k: int = 4
+    size: int = 16
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    _level: int = 0
+    _beam: list[int] = field(default_factory=lambda: [-1])  # the nodes that the last pass read
+    _rows: list[int] = field(default_factory=list)  # of all read nodes, their parents' rows
+    _row_of: dict[int, int] = field(default_factory=lambda: {-1: -1})
+
+    def take(self, seen: Seen) -> None:
+        """Add the children of the nodes that were read; choose which of them are read next."""
+        self.frontier, first = None, len(self.tokens)
+        source = list[int]()
+        for row, (node, children) in enumerate(zip(self._beam, self._children(seen), strict=True)):
+            score = self.scores[node] if node >= 0 else 0.0
+            for chance, token in children:
+                if chance > -math.inf:  # not for NaN, either
+                    self.tokens.append(token)
+                    self.parents.append(node)
+                    self.scores.append(score + chance)
+                    source.append(row)
+        self._level += 1
+        able = [n for n in range(first, len(self.tokens)) if self.tokens[n] not in self.eos_ids]
+        beam = sorted(able, key=lambda node: -self.scores[node])[: self.top_k]
+        if self._level >= self.count or not beam:
+            return
+        self._beam = beam
+        for node in beam:
+            self._row_of[node] = len(self._rows)
+            self._rows.append(self._row_of[self.parents[node]])
+        device = seen.features.device
+        rows = torch.tensor([source[node - first] for node in beam], device=device)
+        ids = torch.tensor([self.tokens[node] for node in beam], device=device)
+        self.frontier = Frontier(ids, seen.features.index_select(0, rows), Tree(tuple(self._rows)))
+
+    def _children(self, seen: Seen) -> Iterator[list[tuple[float, int]]]:
+        """The likeliest tokens after each node that was read, with their log probabilities."""
+        assert seen.told is not None
+        if self.request.params.plain_logits:
+            for chances, ids in zip(*seen.told, strict=True):
+                yield list(zip(chances, ids, strict=True))[: self.top_k]
+            return
+        for node, row in zip(self._beam, self.whole(seen.logits), strict=True):
+            path = list[int]()
+            while node >= 0:
+                path.append(self.tokens[node])
+                node = self.parents[node]
+            processed = self.request.process(row, path[::-1]).float().log_softmax(-1)
+            best = processed.topk(min(self.top_k, self.vocab_size))
+            yield list(zip(best.values.tolist(), best.indices.tolist(), strict=True))
+
+    def proposal(self) -> Proposal:
+        """The likeliest nodes. A node is no likelier than its parent, so that no parent is missing."""
+        order = sorted(range(len(self.tokens)), key=lambda node: -self.scores[node])
+        kept = sorted(order[: self.size])
+        if not kept:
+            return Proposal.empty(self.head.device)
+        place = {node: index for index, node in enumerate(kept)} | {-1: -1}
+        parents = tuple(place[self.parents[node]] for node in kept)
+        tokens = torch.tensor([self.tokens[node] for node in kept], device=self.head.device)
+        return Proposal(tokens, None, parents, source="eagle")
+
+
+def widest(growths: Sequence[Growth]) -> int:
+    """How many choices a pass must give for each row."""
+    return max(one.top_k if isinstance(one, TreeGrowth) else 1 for one in growths)

@@ -1,0 +1,212 @@
+"""Trains an EAGLE-3 head (arXiv 2503.01840): training-time test over several unrolled draft steps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
+
+from specstream.model.heads.eagle_format import EagleShape, default_depths
+from specstream.model.weights import RotaryTable
+from specstream.train.eagle_module import EagleModule, Rows
+from specstream.train.loss import distance
+from specstream.train.trainee import Batch, Losses
+
+__all__ = ["EagleTrainee", "frequent_tokens"]
+
+_DECAY = 0.8  # weight of each further draft step against the one before, as in the paper's code
+_SLICE = 512  # rows of the target's logits over the whole vocabulary that exist at once
+
+
+class EagleTrainee:
+    """An EAGLE-3 head in training; its first weights are the target's last layer.
+
+    A draft step reads the feature of a token, true or its own, and the embedding of the next. In each
+    of the unrolled steps an origin attends to the true rows up to its own and to the rows of its own
+    earlier steps, as in service.
+
+    Args:
+        target: The model that it drafts for, of the Llama family; not trained.
+        vocabulary: Ids of the tokens that it can draft, ascending; None: all.
+        steps: Unrolled draft steps.
+        depths: After how many of the target's layers it reads hidden states; three.
+        own_head: Train an output head of its own, which begins as the target's rows. Otherwise those
+            rows are used as they are and take no room in the folder.
+        kv_heads: Of the layer, a multiple of the target's; None: as many. The embedding gets to the
+            output through the values alone, whose size this decides.
+        variants: Fields of `EagleShape` that turn variants on.
+    """
+
+    kind = "eagle"
+
+    def __init__(
+        self,
+        target: PreTrainedModel,
+        *,
+        vocabulary: Tensor | None = None,
+        steps: int = 4,
+        depths: Sequence[int] | None = None,
+        own_head: bool = False,
+        kv_heads: int | None = None,
+        variants: Mapping[str, bool] | None = None,
+    ) -> None:
+        config, inner = target.config, target.model
+        layers = int(config.num_hidden_layers)
+        self.depths = tuple(depths or default_depths(layers))
+        self.steps = steps
+        self._embedding = inner.embed_tokens.weight.detach().float()
+        output: Any = target.get_output_embeddings()  # type: ignore[no-untyped-call]
+        self._head = output.weight.detach().float()
+        size = self._head.shape[0]
+        self.vocabulary = torch.arange(size) if vocabulary is None else vocabulary
+        self._rows = self._head if vocabulary is None else self._head[vocabulary]
+        attention = inner.layers[-1].self_attn
+        shape = EagleShape(
+            target_hidden=int(config.hidden_size),
+            hidden=int(config.hidden_size),
+            intermediate=int(config.intermediate_size),
+            heads=int(config.num_attention_heads),
+            kv_heads=kv_heads or int(config.num_key_value_heads),
+            head_dim=int(attention.head_dim),
+            eps=float(config.rms_norm_eps),
+            vocab_size=size,
+            draft_vocab_size=self.vocabulary.shape[0],
+            depths=self.depths,
+            max_positions=int(config.max_position_embeddings),
+            activation=str(config.hidden_act),
+            rope=dict(config.rope_parameters),
+            bias=attention.q_proj.bias is not None,
+            **dict(variants or {}),
+        )
+        self._rotary = RotaryTable(target, shape.head_dim)
+        self.module: EagleModule = EagleModule(shape, self._rows if own_head else None)
+        _begin(self.module, inner)
+
+    def losses(self, batch: Batch, *, acceptance: float) -> Losses:
+        """See `Trainee.losses`; one entry of ``accepted`` for each unrolled step.
+
+        With gradients the target's probabilities are those among the tokens that can be drafted, as in
+        the paper's code: the others would cost more than the head. Without, they are exact.
+        """
+        tokens, replies = batch.token_ids, batch.replies & batch.present
+        wanted = replies[:, 1:]  # [b, t]: whether the token after t is to be predicted
+        log_p, row_of = self._target(batch.final[:, :-1], wanted)
+        origins, valid = _origins(wanted)
+        module, each = self.module, torch.arange(tokens.shape[0]).unsqueeze(1)
+        embeddings = F.embedding(tokens, self._embedding)
+        features = module.fuse(batch.states.float())
+        cos, sin = (
+            one.float().unsqueeze(1) for one in self._rotary.upto(tokens.shape[1] + self.steps)
+        )
+        true = tokens.shape[1] - 1
+        prefix = module.prefix(embeddings[:, 1:], features[:, :-1], cos[:true], sin[:true])
+        after = torch.arange(true) > origins.unsqueeze(-1)
+        seen = torch.zeros(after.shape).masked_fill_(after, -torch.inf)[:, :, None, None]
+        x, own, rows = features[each, origins], None, list[Rows]()
+        total, weight = torch.zeros(()), 0.0
+        accepted, counted = list[float](), list[int]()
+        for step in range(self.steps):
+            at = origins + step
+            read = (at + 1).clamp_max(true - 1)
+            valid = valid & (at + 1 < true) & wanted[each, read]
+            if not bool(valid.any()):
+                break
+            x = module.step(embeddings[each, read], x, cos[at], sin[at], seen, prefix, own)
+            states = module.norm(x[valid])
+            logits = (
+                F.linear(states, self._rows) if module.lm_head is None else module.lm_head(states)
+            )
+            loss, overlap = distance(logits, log_p[row_of[each, read][valid]], acceptance)
+            total = total + _DECAY**step * loss.sum()
+            weight += _DECAY**step * loss.shape[0]
+            accepted.append(float(overlap.sum()))
+            counted.append(overlap.shape[0])
+            x, own = module.fed_back(x), rows
+        return Losses(total / max(weight, 1.0), accepted, counted)
+
+    def _target(self, final: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        """The target's log probabilities of the draft's vocabulary where a token is to be predicted."""
+        exact = not torch.is_grad_enabled()
+        with torch.no_grad():
+            states = final[wanted].float()
+            parts = list[Tensor]()
+            for some in torch.split(states, _SLICE):
+                if exact:
+                    whole = F.linear(some, self._head)
+                    parts.append((whole - whole.logsumexp(-1, keepdim=True))[:, self.vocabulary])
+                else:
+                    parts.append(F.linear(some, self._rows).log_softmax(-1))
+            row_of = torch.zeros(wanted.shape, dtype=torch.int64)
+            row_of[wanted] = torch.arange(states.shape[0])
+        return torch.cat(parts) if parts else states.new_zeros(0, len(self.vocabulary)), row_of
+
+    def save(self, folder: Path, card: Mapping[str, str]) -> None:
+        """See `Trainee.save`: bfloat16, in the layout of the original repository and of SpecForge."""
+        shape = self.module.shape
+        tensors = {
+            name: value.detach().to(torch.bfloat16).contiguous()
+            for name, value in self.module.state_dict().items()
+        }
+        if shape.draft_vocab_size != shape.vocab_size:
+            allowed = torch.zeros(shape.vocab_size, dtype=torch.bool)
+            allowed[self.vocabulary] = True
+            tensors["t2d"] = allowed
+            tensors["d2t"] = self.vocabulary - torch.arange(shape.draft_vocab_size)
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+        config = shape.config | {"torch_dtype": "bfloat16"}
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        facts = "".join(f"- {title}: {text}\n" for title, text in card.items())
+        about = "# EAGLE-3 head\n\nDrafts for the model named below from its hidden states.\n\n"
+        (folder / "README.md").write_text(about + facts, encoding="utf-8")
+
+
+def frequent_tokens(replies: Sequence[Sequence[int]], count: int, vocab_size: int) -> Tensor:
+    """Ids of the ``count`` most frequent tokens, ascending; of those never seen the lowest."""
+    seen = torch.zeros(vocab_size, dtype=torch.int64)
+    for reply in replies:
+        seen += torch.bincount(torch.tensor(reply, dtype=torch.int64), minlength=vocab_size)
+    return seen.argsort(descending=True, stable=True)[:count].sort().values
+
+
+def _origins(wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """``[B, S]``: positions t with a token to predict after t + 1, padded with 0; which are real."""
+    found = [row[1:].nonzero().squeeze(1) for row in wanted]
+    origins = pad_sequence(found, batch_first=True)
+    counts = torch.tensor([one.shape[0] for one in found]).unsqueeze(1)
+    return origins, torch.arange(origins.shape[1]) < counts
+
+
+@torch.no_grad()
+def _begin(module: EagleModule, inner: Any) -> None:
+    """The last layer's weights on the feature's side, nothing on the embedding's, the last tap alone."""
+    last, ours = inner.layers[-1], module.midlayer
+    shape = module.shape
+    hidden, dim = shape.hidden, shape.head_dim
+    module.fc.weight.zero_()
+    module.fc.weight[:, -hidden:].fill_diagonal_(1.0)
+    ours.hidden_norm.weight.copy_(last.input_layernorm.weight)
+    ours.post_attention_layernorm.weight.copy_(last.post_attention_layernorm.weight)
+    module.norm.weight.copy_(inner.norm.weight)
+    for name in ("q_proj", "k_proj", "v_proj"):
+        theirs, mine = getattr(last.self_attn, name), cast("nn.Linear", ours.self_attn[name])
+        mine.weight[:, :hidden].zero_()
+        mine.weight[:, hidden:].copy_(_repeated(theirs.weight, mine.out_features, dim))
+        if shape.bias:
+            mine.bias.copy_(_repeated(theirs.bias, mine.out_features, dim))
+    cast("nn.Linear", ours.self_attn["o_proj"]).weight.copy_(last.self_attn.o_proj.weight)
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        getattr(ours.mlp, name).weight.copy_(getattr(last.mlp, name).weight)
+
+
+def _repeated(rows: Tensor, count: int, head_dim: int) -> Tensor:
+    """Heads of ``head_dim`` rows each, repeated in place until they are ``count`` rows."""
+    heads = rows.view(-1, head_dim, *rows.shape[1:])
+    return heads.repeat_interleave(count // rows.shape[0], 0).view(count, *rows.shape[1:])

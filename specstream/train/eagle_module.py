@@ -1,0 +1,172 @@
+"""An EAGLE-3 head as trainable modules, under the names of the published checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from specstream.model.heads.eagle_format import EagleShape
+
+__all__ = ["EagleModule", "Rows"]
+
+Rows = tuple[Tensor, Tensor]
+"""Keys and values, ``[B, n, kv_heads, head_dim]`` each."""
+
+
+class EagleModule(nn.Module):
+    """Fusion of the tapped layers, one decoder layer with an attention input of twice the width, a norm.
+
+    The embedding and, with ``head=None``, the output head belong to the target and are no part of it.
+
+    Args:
+        shape: Sizes and variants.
+        head: ``[draft vocabulary, hidden]`` of an output head of its own; None: rows of the target's.
+    """
+
+    def __init__(self, shape: EagleShape, head: Tensor | None = None) -> None:
+        super().__init__()
+        self.shape = s = shape
+        taps, eps = len(s.depths), s.eps
+        self.fc = nn.Linear(taps * s.target_hidden, s.hidden, bias=False)
+        self.fc_norm = (
+            nn.ModuleList(nn.RMSNorm(s.target_hidden, eps) for _ in range(taps))
+            if s.fc_norm
+            else None
+        )
+        self.input_norm = nn.RMSNorm(taps * s.target_hidden, eps) if s.norm_before_fc else None
+        self.midlayer = _Layer(s)
+        self.norm = nn.RMSNorm(s.hidden, eps)
+        self.lm_head: nn.Linear | None = None
+        if head is not None:
+            self.lm_head = nn.Linear(s.hidden, head.shape[0], bias=False)
+            self.lm_head.weight.data = head.detach().clone()
+
+    def fuse(self, states: Tensor) -> Tensor:
+        """``[..., depths, hidden]`` of the target to features ``[..., hidden]``."""
+        if self.fc_norm is not None:
+            parts = zip(self.fc_norm, states.unbind(-2), strict=True)
+            states = torch.stack([norm(one) for norm, one in parts], -2)
+        joint = states.flatten(-2)
+        if self.input_norm is not None:
+            joint = self.input_norm(joint)
+        fused: Tensor = self.fc(joint)
+        return fused
+
+    def fed_back(self, x: Tensor) -> Tensor:
+        """What the next draft step takes for a feature: the layer's output, or its norm (3.1)."""
+        if not self.shape.norm_output:
+            return x
+        normed: Tensor = self.norm(x)
+        return normed
+
+    def prefix(self, embeddings: Tensor, features: Tensor, cos: Tensor, sin: Tensor) -> Rows:
+        """Keys and values of true rows.
+
+        Args:
+            embeddings: ``[B, T, hidden]``: of the token after each feature's.
+            features: ``[B, T, hidden]``.
+            cos: ``[T, 1, head_dim]``; see `RotaryTable`.
+            sin: Likewise.
+        """
+        return self.midlayer.keys(self.midlayer.entry(embeddings, features)[0], cos, sin)
+
+    def step(
+        self,
+        embeddings: Tensor,
+        features: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        seen: Tensor,
+        prefix: Rows,
+        own: list[Rows] | None,
+    ) -> Tensor:
+        """One draft step of S origins in each sequence: hidden states ``[B, S, hidden]``.
+
+        Args:
+            embeddings: ``[B, S, hidden]``.
+            features: ``[B, S, hidden]``: true ones in the first step, then those of `fed_back`.
+            cos: ``[B, S, 1, head_dim]``.
+            sin: Likewise.
+            seen: ``[B, S, 1, 1, T]``: 0 where an origin sees a true row, -inf where it doesn't.
+            prefix: See `prefix`.
+            own: The origins' rows of earlier steps, to which this step's are added; None in the first
+                step, whose rows are true ones.
+        """
+        layer = self.midlayer
+        entry, residual = layer.entry(embeddings, features)
+        if own is not None:
+            own.append(layer.keys(entry, cos, sin))
+        x: Tensor = residual + layer.attend(entry, cos, sin, seen, prefix, own or ())
+        after: Tensor = x + layer.mlp(layer.post_attention_layernorm(x))
+        return after
+
+
+class _Layer(nn.Module):
+    def __init__(self, shape: EagleShape) -> None:
+        super().__init__()
+        self.shape = s = shape
+        self.input_layernorm = nn.RMSNorm(s.hidden, s.eps)
+        self.hidden_norm = nn.RMSNorm(s.hidden, s.eps)
+        self.self_attn = nn.ModuleDict(
+            {
+                "q_proj": nn.Linear(2 * s.hidden, s.heads * s.head_dim, bias=s.bias),
+                "k_proj": nn.Linear(2 * s.hidden, s.kv_heads * s.head_dim, bias=s.bias),
+                "v_proj": nn.Linear(2 * s.hidden, s.kv_heads * s.head_dim, bias=s.bias),
+                "o_proj": nn.Linear(s.heads * s.head_dim, s.hidden, bias=False),
+            }
+        )
+        self.post_attention_layernorm = nn.RMSNorm(s.hidden, s.eps)
+        self.mlp = _Mlp(s.hidden, s.intermediate)
+
+    def entry(self, embeddings: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        """What queries, keys and values read, and what the layer adds its results to."""
+        normed = self.hidden_norm(features)
+        joint = torch.cat([self.input_layernorm(embeddings), normed], -1)
+        return joint, normed if self.shape.norm_before_residual else features
+
+    def keys(self, entry: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        split = (*entry.shape[:-1], self.shape.kv_heads, self.shape.head_dim)
+        keys = self.self_attn["k_proj"](entry).view(split)
+        return _rotated(keys, cos, sin), self.self_attn["v_proj"](entry).view(split)
+
+    def attend(
+        self,
+        entry: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        seen: Tensor,
+        prefix: Rows,
+        own: Sequence[Rows],
+    ) -> Tensor:
+        s = self.shape
+        queries = self.self_attn["q_proj"](entry).view(*entry.shape[:2], s.heads, s.head_dim)
+        queries = _rotated(queries, cos, sin) * s.head_dim**-0.5
+        queries = queries.view(*entry.shape[:2], s.kv_heads, -1, s.head_dim)
+        scores = [torch.einsum("bskgd,btkd->bskgt", queries, prefix[0]) + seen]
+        scores += [(queries * keys.unsqueeze(3)).sum(-1, keepdim=True) for keys, _ in own]
+        weights = torch.cat(scores, -1).softmax(-1)
+        true = prefix[0].shape[1]
+        mixed = torch.einsum("bskgt,btkd->bskgd", weights[..., :true], prefix[1])
+        for index, (_, values) in enumerate(own, true):
+            mixed = mixed + weights[..., index : index + 1] * values.unsqueeze(3)
+        result: Tensor = self.self_attn["o_proj"](mixed.flatten(2))
+        return result
+
+
+class _Mlp(nn.Module):
+    def __init__(self, hidden: int, intermediate: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.up_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.down_proj = nn.Linear(intermediate, hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return result
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin

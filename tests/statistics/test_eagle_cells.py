@@ -1,0 +1,78 @@
+"""EAGLE heads through the whole engine: the exact distribution of the first four tokens.
+
+As in `test_tree_cells`: a G-test of N = 400 runs a cell against the exact distribution, which finds a
+total variation of 0.2 with probability 0.99; a cell fails at p < 1e-3 / (number of cells). The head has
+weights at random and can draft four of five tokens. The planted bug shows what the cells see: a
+proposer that tells a distribution that it didn't draw from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor
+
+from specstream.methods import EagleProposerConfig
+from specstream.speculation.proposal import Proposal, SpecRequest
+from specstream.speculation.proposers.eagle import EagleProposer
+from specstream.speculation.proposers.eagle_growth import Chain
+from tests.exactness.cells import VOCAB, Cell, run_cell
+from tests.heads import eagle_head, random_eagle
+
+ALPHA, N = 1e-3, 400
+DRAFTABLE = torch.tensor([0, 1, 2, 4])
+CHAIN, TREE = {"depth": 3}, {"depth": 3, "top_k": 2, "nodes": 5}
+CELLS = [
+    (settings, Cell("eagle", rule, warper, processor, k, batch, "tiny"))
+    for settings, rule, warper, processor, k, batch in (
+        (CHAIN, "block", "T 1", "none", "fixed", "1"),
+        (CHAIN, "ratio", "top-p", "penalties", "fixed", "4"),
+        (CHAIN, "block", "T 1.5", "automaton", "varying", "4"),
+        (TREE, "block", "T 1", "none", "fixed", "4"),
+        (TREE, "ratio", "top-k", "penalties", "fixed", "1"),
+    )
+]  # fmt: skip
+
+
+class Varied(EagleProposer):
+    """The budget depends on the text alone."""
+
+    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
+        most = [
+            min(b, 1 + (r.token_ids[-1] + len(r.token_ids)) % 4)
+            for r, b in zip(requests, budget, strict=True)
+        ]
+        return super().propose(requests, most)
+
+
+def eagle(cell: Cell, **settings: int) -> EagleProposer:
+    runner = cell.runner()
+    head = eagle_head(random_eagle(runner.model, vocabulary=DRAFTABLE, scale=3.0), runner)
+    kind = Varied if cell.k == "varying" else EagleProposer
+    return kind(EagleProposerConfig.model_validate(settings), head, VOCAB, frozenset({0}))
+
+
+@pytest.mark.parametrize(("settings", "cell"), CELLS, ids=str)
+def test_a_cell_has_the_exact_distribution(settings: dict[str, int], cell: Cell) -> None:
+    proposer = eagle(cell, **settings)
+    result = run_cell(cell, N, proposer=proposer)
+    assert result.p_value > ALPHA / len(CELLS), result
+
+
+def test_a_wrong_q_is_found() -> None:
+    cell = Cell("eagle", "block", "T 1", batch="32", target="tiny")
+    proposer = eagle(cell, **CHAIN)
+    chosen = Chain._chosen
+
+    def lying(self: Chain, logits: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        token, probs, top = chosen(self, logits)
+        assert probs is not None
+        other = (probs + 0.02) ** 3
+        return token, other / other.sum(-1, keepdim=True), top
+
+    with mock.patch.object(Chain, "_chosen", lying):
+        found = run_cell(cell, 3_000, proposer=proposer)
+    assert found.p_value < 1e-6
