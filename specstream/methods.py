@@ -10,6 +10,7 @@ __all__ = [
     "PROPOSERS",
     "AutoProposerConfig",
     "DraftProposerConfig",
+    "EarlyExitProposerConfig",
     "Method",
     "NgramProposerConfig",
     "OffProposerConfig",
@@ -46,6 +47,22 @@ class DraftProposerConfig(Method):
     num_tokens: int = Field(default=4, ge=1, le=32, description="tokens proposed a round")
     window: int = Field(
         default=256, ge=8, description="prompt tokens that the draft reads, at most"
+    )
+
+
+class EarlyExitProposerConfig(Method):
+    """The target's first layers draft, the others verify (LayerSkip, arXiv 2404.16710).
+
+    With a trained exit among the drafts, or without any: then through the target's own norm and head.
+    """
+
+    loads: ClassVar[Loads] = "head"
+    kind: Literal["early-exit"] = "early-exit"
+    num_tokens: int = Field(default=3, ge=1, le=32, description="tokens proposed a round")
+    layers: int | None = Field(
+        default=None,
+        ge=1,
+        description="layers that draft; default: the trained exit's, else a quarter of the target's",
     )
 
 
@@ -95,7 +112,17 @@ class AutoProposerConfig(_Lookup):
 
 
 ProposerConfig = Annotated[
-    AutoProposerConfig | DraftProposerConfig | NgramProposerConfig | OffProposerConfig,
+    AutoProposerConfig
+    | DraftProposerConfig
+    | EarlyExitProposerConfig
+    | NgramProposerConfig
+    | OffProposerConfig,
     Field(discriminator="kind"),
 ]
-PROPOSERS = (AutoProposerConfig, DraftProposerConfig, NgramProposerConfig, OffProposerConfig)
+PROPOSERS = (
+    AutoProposerConfig,
+    DraftProposerConfig,
+    EarlyExitProposerConfig,
+    NgramProposerConfig,
+    OffProposerConfig,
+)

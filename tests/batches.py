@@ -12,9 +12,12 @@ from torch import Tensor
 from specstream.config import DraftProposerConfig, NgramProposerConfig
 from specstream.engine.request import Request
 from specstream.engine.step import EngineCore
+from specstream.methods import EarlyExitProposerConfig
+from specstream.model.heads.early_exit import EarlyExit
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
+from specstream.speculation.proposers.early_exit import EarlyExitProposer
 from specstream.speculation.proposers.ngram import NgramProposer
 from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams
@@ -24,7 +27,7 @@ from tests.tiny import ask, byte_tokenizer, make_core, noisy_copy, run_until_idl
 TOKENIZER = byte_tokenizer()
 MODEL = tiny_model(len(TOKENIZER), seed=2)
 DRAFT = noisy_copy(MODEL, 0.1)
-KINDS = ["auto", "draft", "ngram", "off"]
+KINDS = ["auto", "draft", "early-exit", "ngram", "off"]
 TEXTS = [
     *(
         "abab",
@@ -55,6 +58,10 @@ def proposer(kind: str, seed: int = 0) -> Proposer:
         return DraftModelProposer(
             DraftProposerConfig(num_tokens=5), ModelRunner(DRAFT), frozenset()
         )
+    if kind == "early-exit":
+        runner = ModelRunner(MODEL)
+        config = EarlyExitProposerConfig(num_tokens=4)
+        return EarlyExitProposer(config, runner, EarlyExit(runner, 1), frozenset())
     if kind == "ngram":
         return NgramProposer(NgramProposerConfig(min_ngram=1), torch.device("cpu"))
     return OffProposer()

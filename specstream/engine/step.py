@@ -137,8 +137,10 @@ class EngineCore(Lifecycle):
         tokens = to_device(sequence.token_ids[at : at + part.tokens], self.target.device)
         if proposal is None or not proposal.length:
             return ForwardInput(tokens, sequence.cache)
-        tokens = torch.cat([tokens, proposal.tokens])
-        return ForwardInput(tokens, sequence.cache, 1 + proposal.length, proposal.tree)
+        tokens, entered = torch.cat([tokens, proposal.tokens]), proposal.entered
+        if entered is not None and not entered.fits(at, tokens.shape[0]):
+            entered = None
+        return ForwardInput(tokens, sequence.cache, 1 + proposal.length, proposal.tree, entered)
 
     def _learn(self, done: Pass, spans_ms: list[float], began: float) -> None:
         """Count prefill passes; tell the prefill budget and an adaptive proposer what the step took."""

@@ -27,6 +27,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from specstream.model.entry import Entered
+from specstream.model.kv.base import KVCache
 from specstream.model.tree import Tree
 from specstream.speculation.explanation import Explanation
 from specstream.types import SamplingParams
@@ -34,6 +36,7 @@ from specstream.types import SamplingParams
 __all__ = [
     "MAX_NODES",
     "AdaptiveProposer",
+    "CachedRequest",
     "Capabilities",
     "Proposal",
     "Proposer",
@@ -61,6 +64,9 @@ class Proposal:
             children. None: a chain. Siblings are tried in their order.
         source: The kind of proposer that made it, for reports.
         sound: Set by the engine. ``[K]`` bool, False for ids that named no token and were replaced.
+        entered: What the target's own first layers made of the unread committed tokens and the first
+            proposed ones (`ModelRunner.enter`), so that verification begins behind those layers. With
+            states of anything else the text is wrong. Chains only.
     """
 
     tokens: Tensor
@@ -68,6 +74,7 @@ class Proposal:
     parents: tuple[int, ...] | None = None
     source: str = ""
     sound: Tensor | None = None
+    entered: Entered | None = None
 
     @property
     def length(self) -> int:
@@ -183,6 +190,15 @@ class SpecRequest(Protocol):
         It is independent of the verifier's, as sharing noise would bias the text; with a seed both are
         keyed by the position, and that is what makes draft and target agree.
         """
+        ...
+
+
+class CachedRequest(SpecRequest, Protocol):
+    """A request as the engine knows it: the target's cache is there, too."""
+
+    @property
+    def cache(self) -> KVCache:
+        """The target's cache. A proposer that drafts with the target's layers rolls it back."""
         ...
 
 

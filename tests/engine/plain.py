@@ -6,9 +6,12 @@ import torch
 from transformers import PreTrainedModel
 
 from specstream.config import DraftProposerConfig, NgramProposerConfig
+from specstream.methods import EarlyExitProposerConfig
+from specstream.model.heads.early_exit import EarlyExit
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
+from specstream.speculation.proposers.early_exit import EarlyExitProposer
 from specstream.speculation.proposers.ngram import NgramProposer
 from specstream.speculation.proposers.off import OffProposer
 from tests.tiny import (
@@ -27,6 +30,10 @@ def proposer(kind: str, model: PreTrainedModel = MODEL, noise: float = 0.15) -> 
     if kind == "draft":
         runner = ModelRunner(noisy_copy(model, noise))
         return DraftModelProposer(DraftProposerConfig(num_tokens=5), runner, frozenset({EOS}))
+    if kind == "early-exit":
+        runner = ModelRunner(model)
+        config = EarlyExitProposerConfig(num_tokens=4)
+        return EarlyExitProposer(config, runner, EarlyExit(runner, 1), frozenset({EOS}))
     if kind == "ngram":
         return NgramProposer(NgramProposerConfig(min_ngram=1), torch.device("cpu"))
     if kind == "auto":

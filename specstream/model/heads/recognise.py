@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 __all__ = ["HEADS", "kind_of", "load_head", "read_head_config"]
 
-HEADS: Mapping[str, tuple[Callable[[Mapping[str, Any]], bool], str]] = {}
+HEADS: Mapping[str, tuple[Callable[[Mapping[str, Any]], bool], str]] = {
+    "early-exit": (
+        lambda config: config.get("model_type") == "specstream-early-exit",
+        "specstream.model.heads.early_exit:load",
+    ),
+}
 """By method: whether a ``config.json`` is one of its heads', and ``module:function`` that loads it."""
 
 

@@ -20,6 +20,7 @@ __all__ = ["KINDS", "build_proposer"]
 KINDS = {
     "auto": "specstream.speculation.proposers.auto_build",
     "draft": "specstream.speculation.proposers.draft_model",
+    "early-exit": "specstream.speculation.proposers.early_exit",
     "ngram": "specstream.speculation.proposers.ngram",
     "off": "specstream.speculation.proposers.off",
 }

@@ -8,6 +8,7 @@ from typing import cast
 from specstream.methods import (
     AutoProposerConfig,
     DraftProposerConfig,
+    EarlyExitProposerConfig,
     NgramProposerConfig,
     ProposerConfig,
 )
@@ -36,4 +37,6 @@ def _configs(config: AutoProposerConfig, parts: Parts) -> Iterator[ProposerConfi
     )
     if parts.draft is not None:
         yield DraftProposerConfig(window=config.window)
+    if "early-exit" in parts.heads:
+        yield EarlyExitProposerConfig()
     # One line a method with a head: ``if "eagle" in parts.heads: yield EagleProposerConfig()``.
