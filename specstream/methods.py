@@ -12,6 +12,7 @@ __all__ = [
     "DraftProposerConfig",
     "EarlyExitProposerConfig",
     "Method",
+    "MirrorProposerConfig",
     "NgramProposerConfig",
     "OffProposerConfig",
     "ProposerConfig",
@@ -19,7 +20,7 @@ __all__ = [
 ]
 
 
-Loads = Literal["nothing", "model", "head", "any"]
+Loads = Literal["nothing", "model", "head", "both", "any"]
 
 
 class Strict(BaseModel):
@@ -32,8 +33,8 @@ class Method(Strict):
     """The settings of one method.
 
     Attributes:
-        loads: What it drafts with: nothing, a draft model, a head on the target's hidden states, or
-            whatever is there.
+        loads: What it drafts with: nothing, a draft model, a head on the target's hidden states, both,
+            or whatever is there.
     """
 
     loads: ClassVar[Loads] = "nothing"
@@ -63,6 +64,28 @@ class EarlyExitProposerConfig(Method):
         default=None,
         ge=1,
         description="layers that draft; default: the trained exit's, else a quarter of the target's",
+    )
+
+
+class MirrorProposerConfig(Method):
+    """A draft model that drafts while the target verifies (Mirror, arXiv 2510.13161).
+
+    Halfway through its pass the target tells which outcomes are likely; a second CPU thread drafts what
+    follows them.
+    """
+
+    loads: ClassVar[Loads] = "both"
+    kind: Literal["mirror"] = "mirror"
+    num_tokens: int = Field(default=4, ge=1, le=32, description="tokens proposed a round")
+    window: int = Field(
+        default=256, ge=8, description="prompt tokens that the draft reads, at most"
+    )
+    branches: int = Field(default=2, ge=1, le=16, description="outcomes drafted for, at most")
+    layers: int | None = Field(
+        default=None,
+        ge=1,
+        description="the target's layers behind which outcomes are foretold; default: the trained "
+        "exit's, else half of the target's",
     )
 
 
@@ -115,6 +138,7 @@ ProposerConfig = Annotated[
     AutoProposerConfig
     | DraftProposerConfig
     | EarlyExitProposerConfig
+    | MirrorProposerConfig
     | NgramProposerConfig
     | OffProposerConfig,
     Field(discriminator="kind"),
@@ -123,6 +147,7 @@ PROPOSERS = (
     AutoProposerConfig,
     DraftProposerConfig,
     EarlyExitProposerConfig,
+    MirrorProposerConfig,
     NgramProposerConfig,
     OffProposerConfig,
 )

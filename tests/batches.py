@@ -22,12 +22,13 @@ from specstream.speculation.proposers.ngram import NgramProposer
 from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams
 from tests.choosers import Dice, proposer_with
+from tests.engine.plain import mirror
 from tests.tiny import ask, byte_tokenizer, make_core, noisy_copy, run_until_idle, tiny_model
 
 TOKENIZER = byte_tokenizer()
 MODEL = tiny_model(len(TOKENIZER), seed=2)
 DRAFT = noisy_copy(MODEL, 0.1)
-KINDS = ["auto", "draft", "early-exit", "ngram", "off"]
+KINDS = ["auto", "draft", "early-exit", "mirror", "ngram", "off"]
 TEXTS = [
     *(
         "abab",
@@ -62,6 +63,8 @@ def proposer(kind: str, seed: int = 0) -> Proposer:
         runner = ModelRunner(MODEL)
         config = EarlyExitProposerConfig(num_tokens=4)
         return EarlyExitProposer(config, runner, EarlyExit(runner, 1), frozenset())
+    if kind == "mirror":
+        return mirror(MODEL, 0.1, frozenset())
     if kind == "ngram":
         return NgramProposer(NgramProposerConfig(min_ngram=1), torch.device("cpu"))
     return OffProposer()

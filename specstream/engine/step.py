@@ -22,7 +22,7 @@ from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.model.transfer import to_device
 from specstream.model.tree_check import check_trees
 from specstream.speculation.explanation import Explanation
-from specstream.speculation.proposal import Proposal, Proposer, StepTimes
+from specstream.speculation.proposal import MidwayProposer, Proposal, Proposer, StepTimes
 
 __all__ = ["EngineCore"]
 
@@ -54,6 +54,8 @@ class EngineCore(Lifecycle):
             check_trees(target)
         if proposer.capabilities.hidden_states:
             target.check_states(proposer.capabilities.hidden_states)
+        if isinstance(proposer, MidwayProposer):
+            target.check_states((proposer.midway_depth,))
         super().__init__(config, target, tokenizer, proposer, eos_ids, now, free_bytes)
         self._rule = config.rule
         self._prefill = PrefillBudget()
@@ -110,7 +112,7 @@ class EngineCore(Lifecycle):
         while True:
             starts = [part.sequence.cache.length for part in parts]
             try:
-                logits, states = self._run([self._input(part) for part in parts])
+                logits, states = self._run(parts)
             except torch.OutOfMemoryError:
                 for part, start in zip(parts, starts, strict=True):
                     part.sequence.cache.rollback_to(start)
@@ -124,8 +126,11 @@ class EngineCore(Lifecycle):
             if not parts:
                 return Pass([], [], [], [])
 
-    def _run(self, inputs: list[ForwardInput]) -> tuple[list[Tensor], list[Tensor]]:
-        """Logits of each input and, for a proposer that reads them, its hidden states."""
+    def _run(self, parts: list[Part]) -> tuple[list[Tensor], list[Tensor]]:
+        """Logits of each part and, for a proposer that reads them, its hidden states."""
+        inputs = [self._input(part) for part in parts]
+        if watching := self.proposing.watch(parts):
+            return self.target.forward_watched(inputs, watching), []
         if not self.proposing.depths:
             return self.target.forward(inputs), []
         both = self.target.forward_with_states(inputs, self.proposing.depths)
@@ -168,4 +173,5 @@ class EngineCore(Lifecycle):
 
     @proposer.setter
     def proposer(self, proposer: Proposer) -> None:
+        self.proposing.close()
         self.proposing = Proposing(proposer, self.target)

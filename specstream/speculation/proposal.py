@@ -38,6 +38,7 @@ __all__ = [
     "AdaptiveProposer",
     "CachedRequest",
     "Capabilities",
+    "MidwayProposer",
     "Proposal",
     "Proposer",
     "SpecRequest",
@@ -268,6 +269,34 @@ class StateReader(Proposer, Protocol):
         prefilled; for a round, the last committed token and the accepted ones, in the order of the text.
         The token that followed them has no state yet.
         """
+        ...
+
+
+@runtime_checkable
+class MidwayProposer(Proposer, Protocol):
+    """A proposer that drafts ahead on a thread of its own while the target's pass goes on.
+
+    Attributes:
+        midway_depth: After how many of the target's layers `midway` is called.
+    """
+
+    midway_depth: int
+
+    def midway(self, requests: Sequence[SpecRequest], states: Sequence[Tensor]) -> None:
+        """In the middle of a pass that verifies proposals; the pass goes on when this returns.
+
+        What it starts ends before `propose`, `observe` or `release` does anything else: the pass may
+        fail, and be repeated.
+
+        Args:
+            requests: Those with a proposal.
+            states: ``[K + 1, hidden]`` each, after ``midway_depth`` layers: of the last committed
+                token and the proposed ones.
+        """
+        ...
+
+    def close(self) -> None:
+        """The engine ends, or has another proposer: end the thread. Idempotent."""
         ...
 
 

@@ -21,6 +21,7 @@ KINDS = {
     "auto": "specstream.speculation.proposers.auto_build",
     "draft": "specstream.speculation.proposers.draft_model",
     "early-exit": "specstream.speculation.proposers.early_exit",
+    "mirror": "specstream.speculation.proposers.mirror",
     "ngram": "specstream.speculation.proposers.ngram",
     "off": "specstream.speculation.proposers.off",
 }
