@@ -155,12 +155,12 @@ class EngineConfig(Strict):
         """Whether the draft model is loaded."""
         if isinstance(self.proposer, AutoProposerConfig):
             return self.proposer.draft
-        return self.proposer.loads == "model"
+        return self.proposer.loads in ("model", "both")
 
     @property
     def wants_heads(self) -> bool:
         """Whether drafting heads are loaded."""
-        return self.proposer.loads in ("head", "any")
+        return self.proposer.loads in ("head", "both", "any")
 
     @model_validator(mode="after")
     def _one_width_or_captured(self) -> EngineConfig:

@@ -11,8 +11,10 @@ __all__ = [
     "AutoProposerConfig",
     "DraftProposerConfig",
     "EagleProposerConfig",
+    "EarlyExitProposerConfig",
     "LookaheadProposerConfig",
     "Method",
+    "MirrorProposerConfig",
     "OffProposerConfig",
     "ProposerConfig",
     "Strict",
@@ -20,7 +22,7 @@ __all__ = [
 ]
 
 
-Loads = Literal["nothing", "model", "head", "any"]
+Loads = Literal["nothing", "model", "head", "both", "any"]
 
 
 class Strict(BaseModel):
@@ -33,8 +35,8 @@ class Method(Strict):
     """The settings of one method.
 
     Attributes:
-        loads: What it drafts with: nothing, a draft model, a head on the target's hidden states, or
-            whatever is there.
+        loads: What it drafts with: nothing, a draft model, a head on the target's hidden states, both,
+            or whatever is there.
     """
 
     loads: ClassVar[Loads] = "nothing"
@@ -76,6 +78,22 @@ class EagleProposerConfig(Method):
     )
 
 
+class EarlyExitProposerConfig(Method):
+    """The target's first layers draft, the others verify (LayerSkip, arXiv 2404.16710).
+
+    With a trained exit among the drafts, or without any: then through the target's own norm and head.
+    """
+
+    loads: ClassVar[Loads] = "head"
+    kind: Literal["early-exit"] = "early-exit"
+    num_tokens: int = Field(default=3, ge=1, le=32, description="tokens proposed a round")
+    layers: int | None = Field(
+        default=None,
+        ge=1,
+        description="layers that draft; default: the trained exit's, else a quarter of the target's",
+    )
+
+
 class LookaheadProposerConfig(Method):
     """Lookahead decoding: the target's own guesses at later tokens give n-grams (Fu et al. 2024)."""
 
@@ -92,6 +110,28 @@ class LookaheadProposerConfig(Method):
                 f"(window + branches) * (ngram - 1) is {nodes}; a pass takes 64 at most"
             )
         return self
+
+
+class MirrorProposerConfig(Method):
+    """A draft model that drafts while the target verifies (Mirror, arXiv 2510.13161).
+
+    Halfway through its pass the target tells which outcomes are likely; a second CPU thread drafts what
+    follows them.
+    """
+
+    loads: ClassVar[Loads] = "both"
+    kind: Literal["mirror"] = "mirror"
+    num_tokens: int = Field(default=4, ge=1, le=32, description="tokens proposed a round")
+    window: int = Field(
+        default=256, ge=8, description="prompt tokens that the draft reads, at most"
+    )
+    branches: int = Field(default=2, ge=1, le=16, description="outcomes drafted for, at most")
+    layers: int | None = Field(
+        default=None,
+        ge=1,
+        description="the target's layers behind which outcomes are foretold; default: the trained "
+        "exit's, else half of the target's",
+    )
 
 
 class OffProposerConfig(Method):
@@ -134,7 +174,9 @@ ProposerConfig = Annotated[
     AutoProposerConfig
     | DraftProposerConfig
     | EagleProposerConfig
+    | EarlyExitProposerConfig
     | LookaheadProposerConfig
+    | MirrorProposerConfig
     | OffProposerConfig
     | SuffixProposerConfig,
     Field(discriminator="kind"),
@@ -143,7 +185,9 @@ PROPOSERS = (
     AutoProposerConfig,
     DraftProposerConfig,
     EagleProposerConfig,
+    EarlyExitProposerConfig,
     LookaheadProposerConfig,
+    MirrorProposerConfig,
     OffProposerConfig,
     SuffixProposerConfig,
 )

@@ -12,20 +12,24 @@ from torch import Tensor
 from specstream.config import DraftProposerConfig, SuffixProposerConfig
 from specstream.engine.request import Request
 from specstream.engine.step import EngineCore
+from specstream.methods import EarlyExitProposerConfig
+from specstream.model.heads.early_exit import EarlyExit
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
+from specstream.speculation.proposers.early_exit import EarlyExitProposer
 from specstream.speculation.proposers.off import OffProposer
 from specstream.speculation.proposers.suffix import SuffixProposer
 from specstream.types import SamplingParams
 from tests.choosers import Dice, proposer_with
+from tests.engine.plain import mirror
 from tests.heads import eagle_proposer
 from tests.tiny import ask, byte_tokenizer, make_core, noisy_copy, run_until_idle, tiny_model
 
 TOKENIZER = byte_tokenizer()
 MODEL = tiny_model(len(TOKENIZER), seed=2)
 DRAFT = noisy_copy(MODEL, 0.1)
-KINDS = ["auto", "draft", "eagle", "off", "suffix"]
+KINDS = ["auto", "draft", "eagle", "early-exit", "mirror", "off", "suffix"]
 TEXTS = [
     *(
         "abab",
@@ -60,6 +64,12 @@ def proposer(kind: str, seed: int = 0) -> Proposer:
         return SuffixProposer(SuffixProposerConfig(min_score=0), torch.device("cpu"))
     if kind == "eagle":
         return eagle_proposer(MODEL, depth=3, top_k=2, nodes=5)
+    if kind == "early-exit":
+        runner = ModelRunner(MODEL)
+        config = EarlyExitProposerConfig(num_tokens=4)
+        return EarlyExitProposer(config, runner, EarlyExit(runner, 1), frozenset())
+    if kind == "mirror":
+        return mirror(MODEL, 0.1, frozenset())
     return OffProposer()
 
 

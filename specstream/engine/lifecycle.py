@@ -130,6 +130,7 @@ class Lifecycle:
         """End every request as cancelled."""
         for request in [*self.scheduler.running, *self.scheduler.waiting]:
             self._cancel(request)
+        self.proposing.close()
 
     def _cancel(self, request: Request) -> None:
         self.deliver(request, closing_chunk(request, "cancelled"), None)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from specstream.engine.prefill import Pass
+from torch import Tensor
+
+from specstream.engine.prefill import Part, Pass
 from specstream.engine.sequence import Sequence
 from specstream.errors import ProposalError
+from specstream.model.decoder import Tap
 from specstream.model.runner import ModelRunner
 from specstream.speculation.checking import checked, marked
 from specstream.speculation.explanation import Explanation
 from specstream.speculation.proposal import (
     AdaptiveProposer,
+    MidwayProposer,
     Proposal,
     Proposer,
     StateReader,
@@ -48,6 +52,7 @@ class Proposing:
             proposer.capabilities.hidden_states if isinstance(proposer, StateReader) else ()
         )
         self._reader = proposer if isinstance(proposer, StateReader) and self.depths else None
+        self._midway = proposer if isinstance(proposer, MidwayProposer) else None
         self._device, self._vocab_size = target.device, target.vocab_size
         self._longest = target.fixed_width - 1 if target.fixed_width else target.context_length
         self._logged: set[type[Exception]] = set()
@@ -86,6 +91,14 @@ class Proposing:
             raise ProposalError(f"{len(made)} proposals were made for {len(sequences)} requests")
         return made
 
+    def watch(self, parts: list[Part]) -> Mapping[int, Tap]:
+        """By depth who is to be given the states of a pass over ``parts`` while it runs."""
+        if self._midway is None or not any(
+            part.proposal and part.proposal.length for part in parts
+        ):
+            return {}
+        return {self._midway.midway_depth: _Watch(self, self._midway, parts)}
+
     def observe(self, done: Pass, verdicts: list[Verdict]) -> None:
         """What became of the proposals, and the hidden states of the tokens that stay.
 
@@ -123,6 +136,12 @@ class Proposing:
         with self._sparing():
             self.proposer.release(slot)
 
+    def close(self) -> None:
+        """The engine ends: whatever the proposer runs on its own ends, too. Idempotent."""
+        if self._midway is not None:
+            with self._sparing():
+                self._midway.close()
+
     @contextmanager
     def _sparing(self) -> Iterator[None]:
         try:
@@ -135,6 +154,22 @@ class Proposing:
         self._logged.add(type(error))
         traceback = None if isinstance(error, ProposalError) else error
         log("the proposer broke (%s); decoding goes on without its help", error, exc_info=traceback)
+
+
+class _Watch:
+    """Hands a pass's states of one depth to the proposer; a `Tap`."""
+
+    def __init__(self, proposing: Proposing, proposer: MidwayProposer, parts: list[Part]) -> None:
+        self._proposing, self._proposer, self._parts = proposing, proposer, parts
+
+    def append(self, states: Tensor) -> None:
+        """``[N, hidden]`` of all tokens of the pass."""
+        proposed = [part.proposal.length if part.proposal else 0 for part in self._parts]
+        counts = [part.tokens + more for part, more in zip(self._parts, proposed, strict=True)]
+        each = zip(self._parts, proposed, states.split_with_sizes(counts), strict=True)
+        told = [(part.sequence, rows[-1 - more :]) for part, more, rows in each if more]
+        with self._proposing._sparing():
+            self._proposer.midway([one for one, _ in told], [rows for _, rows in told])
 
 
 def _kept(done: Pass, verdicts: list[Verdict]) -> list[States]:

@@ -22,7 +22,7 @@ from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.model.transfer import to_device
 from specstream.model.tree_check import check_trees
 from specstream.speculation.explanation import Explanation
-from specstream.speculation.proposal import Proposal, Proposer, StepTimes
+from specstream.speculation.proposal import MidwayProposer, Proposal, Proposer, StepTimes
 from specstream.speculation.proposers.parts import DraftWeights
 
 __all__ = ["EngineCore"]
@@ -55,6 +55,8 @@ class EngineCore(Lifecycle):
             check_trees(target)
         if proposer.capabilities.hidden_states:
             target.check_states(proposer.capabilities.hidden_states)
+        if isinstance(proposer, MidwayProposer):
+            target.check_states((proposer.midway_depth,))
         super().__init__(config, target, tokenizer, proposer, eos_ids, now, free_bytes)
         self.draft_weights = DraftWeights()  # for reports
         self._rule = config.rule
@@ -112,7 +114,7 @@ class EngineCore(Lifecycle):
         while True:
             starts = [part.sequence.cache.length for part in parts]
             try:
-                logits, states = self._run([self._input(part) for part in parts])
+                logits, states = self._run(parts)
             except torch.OutOfMemoryError:
                 for part, start in zip(parts, starts, strict=True):
                     part.sequence.cache.rollback_to(start)
@@ -126,8 +128,11 @@ class EngineCore(Lifecycle):
             if not parts:
                 return Pass([], [], [], [])
 
-    def _run(self, inputs: list[ForwardInput]) -> tuple[list[Tensor], list[Tensor]]:
-        """Logits of each input and, for a proposer that reads them, its hidden states."""
+    def _run(self, parts: list[Part]) -> tuple[list[Tensor], list[Tensor]]:
+        """Logits of each part and, for a proposer that reads them, its hidden states."""
+        inputs = [self._input(part) for part in parts]
+        if watching := self.proposing.watch(parts):
+            return self.target.forward_watched(inputs, watching), []
         if not self.proposing.depths:
             return self.target.forward(inputs), []
         both = self.target.forward_with_states(inputs, self.proposing.depths)
@@ -139,8 +144,10 @@ class EngineCore(Lifecycle):
         tokens = to_device(sequence.token_ids[at : at + part.tokens], self.target.device)
         if proposal is None or not proposal.length:
             return ForwardInput(tokens, sequence.cache)
-        tokens = torch.cat([tokens, proposal.tokens])
-        return ForwardInput(tokens, sequence.cache, 1 + proposal.length, proposal.tree)
+        tokens, entered = torch.cat([tokens, proposal.tokens]), proposal.entered
+        if entered is not None and not entered.fits(at, tokens.shape[0]):
+            entered = None
+        return ForwardInput(tokens, sequence.cache, 1 + proposal.length, proposal.tree, entered)
 
     def _learn(self, done: Pass, spans_ms: list[float], began: float) -> None:
         """Count prefill passes; tell the prefill budget and an adaptive proposer what the step took."""
@@ -168,4 +175,5 @@ class EngineCore(Lifecycle):
 
     @proposer.setter
     def proposer(self, proposer: Proposer) -> None:
+        self.proposing.close()
         self.proposing = Proposing(proposer, self.target)

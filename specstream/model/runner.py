@@ -13,7 +13,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specstream.errors import ModelUnsupported
-from specstream.model.decoder import Decoder
+from specstream.model.decoder import Decoder, Tap
+from specstream.model.entry import Entered
 from specstream.model.graphs import (
     CapturePlan,
     CompiledPasses,
@@ -43,12 +44,14 @@ class ForwardInput:
         cache: The sequence's cache; grows by n rows.
         keep: Of how many last tokens logits are returned; at least as many as the tree has nodes.
         tree: The tree that the last tokens form; None: each token follows the one before it.
+        entered: What `ModelRunner.enter` made of the first tokens; None: all begin at the first layer.
     """
 
     token_ids: Tensor
     cache: KVCache
     keep: int = 1
     tree: Tree | None = None
+    entered: Entered | None = None
 
 
 class ModelRunner:
@@ -177,6 +180,41 @@ class ModelRunner:
             return [self._fixed(item, self.fixed_width) for item in inputs]
         return self._pass(inputs)
 
+    def forward_watched(
+        self, inputs: Sequence[ForwardInput], taps: Mapping[int, Tap]
+    ) -> list[Tensor]:
+        """As `forward`, eager; ``taps`` take states while the pass runs, see `Decoder.__call__`.
+
+        Check the depths with `check_states`.
+        """
+        self.forwards += len(inputs)
+        return self._decode(inputs, taps)
+
+    def enter(self, inputs: Sequence[ForwardInput], depth: int) -> list[Tensor]:
+        """Append tokens to the first ``depth`` layers: their states ``[n, hidden]`` each.
+
+        See `Decoder.enter`: the caller rolls the caches back. Check the depth with `check_states`.
+        """
+        caches = [cast(RowCache, item.cache) for item in inputs]
+        counts = [item.token_ids.shape[0] for item in inputs]
+        tokens = torch.cat([item.token_ids for item in inputs])
+        states = self.decoder.enter(tokens, caches, counts, depth)
+        return list(states.split_with_sizes(counts))
+
+    @property
+    def decoder(self) -> Decoder:
+        """What the model runs through.
+
+        Raises:
+            ModelUnsupported: its own forward (`lean` is False).
+        """
+        if self._decoder is None:
+            raise ModelUnsupported(
+                f"{type(self.model).__name__} runs through its own forward here, which begins and ends "
+                "at no other layer than the first and the last; choose another proposer"
+            )
+        return self._decoder
+
     def forward_with_states(
         self, inputs: Sequence[ForwardInput], depths: Sequence[int]
     ) -> list[tuple[Tensor, Tensor]]:
@@ -194,7 +232,6 @@ class ModelRunner:
             ModelUnsupported: passes of a fixed width, or a model that runs through its own forward.
         """
         self.check_states(depths)
-        assert self._decoder is not None
         taps: dict[int, list[Tensor]] = {depth: [] for depth in depths}
         logits = self._decode(inputs, taps)
         states = torch.stack([taps[depth][0] for depth in depths], 1)
@@ -244,7 +281,7 @@ class ModelRunner:
         self.forwards += len(inputs)
         if self._decoder is None:
             return [self._own_forward(item) for item in inputs]
-        if self._compiled is not None and all(item.tree is None for item in inputs):
+        if self._compiled is not None and not any(item.tree or item.entered for item in inputs):
             found = self._compiled(
                 [item.token_ids for item in inputs],
                 [cast(RowCache, item.cache) for item in inputs],
@@ -255,9 +292,9 @@ class ModelRunner:
         return self._decode(inputs)
 
     def _decode(
-        self, inputs: Sequence[ForwardInput], taps: Mapping[int, list[Tensor]] | None = None
+        self, inputs: Sequence[ForwardInput], taps: Mapping[int, Tap] | None = None
     ) -> list[Tensor]:
-        assert self._decoder is not None
+        decoder = self.decoder
         caches = [cast(RowCache, item.cache) for item in inputs]
         counts = [item.token_ids.shape[0] for item in inputs]
         keeps = [item.keep for item in inputs]
@@ -265,8 +302,11 @@ class ModelRunner:
         tokens = inputs[0].token_ids
         if len(inputs) > 1:
             tokens = torch.cat([item.token_ids for item in inputs])
-        hidden = self._decoder(tokens, caches, counts, keeps, trees, taps)
-        logits = self._fit(self._decoder.logits(hidden))
+        entered = [item.entered for item in inputs]
+        if taps and min(taps) < max((one.depth for one in entered if one is not None), default=0):
+            entered = [None] * len(inputs)  # states below that depth are wanted: compute them again
+        hidden = decoder(tokens, caches, counts, keeps, trees, taps, entered)
+        logits = self._fit(decoder.logits(hidden))
         return [logits] if len(keeps) == 1 else list(logits.split_with_sizes(keeps))
 
     def _own_forward(self, item: ForwardInput) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from specstream.errors import ProposalError
+from specstream.model.entry import Entered
 from specstream.model.sampling import free_to_look
 from specstream.model.tree import Tree
 from specstream.speculation.proposal import MAX_NODES, Proposal
@@ -66,6 +67,9 @@ def checked(
             raise ProposalError(f"token ids must be 0 to {vocab_size - 1}: {tokens.tolist()}")
         if probs is not None and not bool(distributions(probs).all()):
             raise ProposalError("each row of probs must be a distribution: from 0, with sum 1")
+    entered = proposal.entered
+    if entered is not None and (tree is not None or not isinstance(entered, Entered)):
+        raise ProposalError("entered must be what ModelRunner.enter made of a chain's first tokens")
     return replace(proposal, probs=probs, parents=None if tree is None else tree.parents)
 
 

@@ -27,6 +27,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from specstream.model.entry import Entered
+from specstream.model.kv.base import KVCache
 from specstream.model.tree import Tree
 from specstream.speculation.explanation import Explanation
 from specstream.types import SamplingParams
@@ -34,7 +36,9 @@ from specstream.types import SamplingParams
 __all__ = [
     "MAX_NODES",
     "AdaptiveProposer",
+    "CachedRequest",
     "Capabilities",
+    "MidwayProposer",
     "Proposal",
     "Proposer",
     "SpecRequest",
@@ -61,6 +65,9 @@ class Proposal:
             children. None: a chain. Siblings are tried in their order.
         source: The kind of proposer that made it, for reports.
         sound: Set by the engine. ``[K]`` bool, False for ids that named no token and were replaced.
+        entered: What the target's own first layers made of the unread committed tokens and the first
+            proposed ones (`ModelRunner.enter`), so that verification begins behind those layers. With
+            states of anything else the text is wrong. Chains only.
     """
 
     tokens: Tensor
@@ -68,6 +75,7 @@ class Proposal:
     parents: tuple[int, ...] | None = None
     source: str = ""
     sound: Tensor | None = None
+    entered: Entered | None = None
 
     @property
     def length(self) -> int:
@@ -190,6 +198,15 @@ class SpecRequest(Protocol):
         ...
 
 
+class CachedRequest(SpecRequest, Protocol):
+    """A request as the engine knows it: the target's cache is there, too."""
+
+    @property
+    def cache(self) -> KVCache:
+        """The target's cache. A proposer that drafts with the target's layers rolls it back."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a proposer needs and can do. An engine whose target can't serve it is refused when built.
@@ -258,6 +275,34 @@ class StateReader(Proposer, Protocol):
         prefilled; for a round, the last committed token and the accepted ones, in the order of the text.
         The token that followed them has no state yet.
         """
+        ...
+
+
+@runtime_checkable
+class MidwayProposer(Proposer, Protocol):
+    """A proposer that drafts ahead on a thread of its own while the target's pass goes on.
+
+    Attributes:
+        midway_depth: After how many of the target's layers `midway` is called.
+    """
+
+    midway_depth: int
+
+    def midway(self, requests: Sequence[SpecRequest], states: Sequence[Tensor]) -> None:
+        """In the middle of a pass that verifies proposals; the pass goes on when this returns.
+
+        What it starts ends before `propose`, `observe` or `release` does anything else: the pass may
+        fail, and be repeated.
+
+        Args:
+            requests: Those with a proposal.
+            states: ``[K + 1, hidden]`` each, after ``midway_depth`` layers: of the last committed
+                token and the proposed ones.
+        """
+        ...
+
+    def close(self) -> None:
+        """The engine ends, or has another proposer: end the thread. Idempotent."""
         ...
 
 

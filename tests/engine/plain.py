@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any, TypeVar
+
 import torch
 from transformers import PreTrainedModel
 
 from specstream.config import DraftProposerConfig, LookaheadProposerConfig, SuffixProposerConfig
+from specstream.methods import EarlyExitProposerConfig, MirrorProposerConfig
+from specstream.model.heads.early_exit import EarlyExit
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
+from specstream.speculation.proposers.early_exit import EarlyExitProposer
 from specstream.speculation.proposers.lookahead import LookaheadProposer
+from specstream.speculation.proposers.mirror import MirrorProposer
 from specstream.speculation.proposers.off import OffProposer
 from specstream.speculation.proposers.suffix import SuffixProposer
 from tests.heads import eagle_proposer
@@ -20,6 +28,8 @@ from tests.tiny import (
     noisy_copy,
     tiny_model,
 )
+
+T = TypeVar("T")
 
 TOKENIZER = byte_tokenizer()
 MODEL = tiny_model(len(TOKENIZER), seed=2)
@@ -35,9 +45,37 @@ def proposer(kind: str, model: PreTrainedModel = MODEL, noise: float = 0.15) -> 
         return LookaheadProposer(LookaheadProposerConfig(), torch.device("cpu"))
     if kind == "eagle":
         return eagle_proposer(model)
+    if kind == "early-exit":
+        runner = ModelRunner(model)
+        config = EarlyExitProposerConfig(num_tokens=4)
+        return EarlyExitProposer(config, runner, EarlyExit(runner, 1), frozenset({EOS}))
+    if kind == "mirror":
+        return mirror(model, noise)
     if kind == "auto":
         return auto_proposer(ModelRunner(noisy_copy(model, noise)))
     return OffProposer()
+
+
+def mirror(
+    model: PreTrainedModel = MODEL, noise: float = 0.15, eos_ids: frozenset[int] = frozenset({EOS})
+) -> MirrorProposer:
+    """Its second thread is the engine's own: every branch is finished, so rounds can be repeated."""
+    draft = ModelRunner(noisy_copy(model, noise))
+    proposer = DraftModelProposer(DraftProposerConfig(num_tokens=5), draft, eos_ids)
+    config, leave = MirrorProposerConfig(num_tokens=5, branches=3), EarlyExit(ModelRunner(model), 1)
+    return MirrorProposer(config, proposer, leave, eos_ids, AtOnce())
+
+
+class AtOnce(Executor):
+    """Runs what is submitted in the call."""
+
+    def submit(self, work: Callable[..., T], /, *args: Any, **options: Any) -> Future[T]:
+        done: Future[T] = Future()
+        try:
+            done.set_result(work(*args, **options))
+        except Exception as error:
+            done.set_exception(error)
+        return done
 
 
 @torch.inference_mode()

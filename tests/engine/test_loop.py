@@ -29,7 +29,16 @@ from tests.tiny import (
 
 
 def test_every_kind_is_tested_here() -> None:
-    assert set(KINDS) == {"auto", "draft", "eagle", "lookahead", "off", "suffix"}
+    assert set(KINDS) == {
+        "auto",
+        "draft",
+        "eagle",
+        "early-exit",
+        "lookahead",
+        "mirror",
+        "off",
+        "suffix",
+    }
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))

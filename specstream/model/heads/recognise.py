@@ -19,6 +19,10 @@ __all__ = ["HEADS", "kind_of", "load_head", "read_head_config"]
 
 HEADS: Mapping[str, tuple[Callable[[Mapping[str, Any]], bool], str]] = {
     "eagle": (is_eagle, "specstream.model.heads.eagle:load"),
+    "early-exit": (
+        lambda config: config.get("model_type") == "specstream-early-exit",
+        "specstream.model.heads.early_exit:load",
+    ),
 }
 """By method: whether a ``config.json`` is one of its heads', and ``module:function`` that loads it."""
 

@@ -23,6 +23,8 @@ KINDS = {
     "suffix": "specstream.speculation.proposers.suffix",
     "lookahead": "specstream.speculation.proposers.lookahead",
     "eagle": "specstream.speculation.proposers.eagle",
+    "early-exit": "specstream.speculation.proposers.early_exit",
+    "mirror": "specstream.speculation.proposers.mirror",
     "off": "specstream.speculation.proposers.off",
 }
 

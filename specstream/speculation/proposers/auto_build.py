@@ -9,6 +9,7 @@ from specstream.methods import (
     AutoProposerConfig,
     DraftProposerConfig,
     EagleProposerConfig,
+    EarlyExitProposerConfig,
     LookaheadProposerConfig,
     ProposerConfig,
     SuffixProposerConfig,
@@ -46,3 +47,5 @@ def _configs(config: AutoProposerConfig, parts: Parts) -> Iterator[ProposerConfi
     # One line a method with a head.
     if "eagle" in parts.heads:
         yield EagleProposerConfig(depth=min(config.max_tokens, 16))
+    if "early-exit" in parts.heads:
+        yield EarlyExitProposerConfig()

@@ -264,6 +264,23 @@ class DraftModelProposer:
             state.rows.extend(verdict.tokens[: verdict.accepted])
             state.keep(min(len(state.rows), state.cache.length))
 
+    def settle(self, slot: int, tokens: Sequence[int], chain: Sequence[int], sure: int = 0) -> None:
+        """Keep the slot's rows as far as they are those of ``tokens``, in place of `observe`.
+
+        Args:
+            slot: Whose cache.
+            tokens: A request's tokens, or those that may be its tokens next.
+            chain: What `write` wrote last, behind the rows that it read.
+            sure: So many of the first tokens are known to be the same.
+        """
+        state = self._sequences.get(slot)
+        if state is None:
+            return
+        state.rows.extend(chain)
+        first = min(max(0, sure - state.start), len(state.rows))
+        same = first + _common_prefix(state.rows[first:], tokens[state.start + first :])
+        state.keep(min(same, state.cache.length))
+
     def release(self, slot: int) -> None:
         """Drop the slot's cache."""
         self._sequences.pop(slot, None)

@@ -1,0 +1,133 @@
+"""An exit from the middle of a target: its own norm and output head, or a trained adapter before.
+
+The trained exit adds a small MLP to the states of its depth, then norms them with weights of
+its own; the output head is the target's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.model.heads.recognise import read_head_config
+from specstream.model.heads.tensors import Tensors
+from specstream.model.norms import rms_norm
+from specstream.model.products import product
+from specstream.model.runner import ModelRunner
+
+__all__ = ["MODEL_TYPE", "EarlyExit", "ExitWeights", "load"]
+
+MODEL_TYPE = "specstream-early-exit"
+
+
+@dataclass(frozen=True, slots=True)
+class ExitWeights:
+    """A trained exit's tensors.
+
+    Attributes:
+        norm: ``[hidden]``.
+        up: ``[width, hidden]``.
+        down: ``[hidden, width]``.
+        head_norm: ``[hidden]``.
+    """
+
+    norm: Tensor
+    up: Tensor
+    down: Tensor
+    head_norm: Tensor
+
+
+class EarlyExit:
+    """What the target would say after its first layers; a `Head`.
+
+    Args:
+        target: Runs through `Decoder`.
+        layers: After how many of its layers; at least 1, fewer than all.
+        weights: Of a trained exit, in the target's dtype and on its device; None: the states go to the
+            target's final norm and output head as they are.
+
+    Raises:
+        ModelUnsupported: the target can't be left there.
+    """
+
+    kind = "early-exit"
+
+    def __init__(
+        self, target: ModelRunner, layers: int, weights: ExitWeights | None = None
+    ) -> None:
+        target.check_states((layers,))
+        depth = len(target.decoder.weights.layers)
+        if not 0 < layers < depth:
+            raise ModelUnsupported(
+                f"{type(target.model).__name__} has {depth} layers: an early exit is behind 1 to "
+                f"{depth - 1} of them, not {layers}"
+            )
+        self.layers, self._decoder = layers, target.decoder
+        tensors = [] if weights is None else [weights.norm, weights.up, weights.down]
+        tensors += [] if weights is None else [weights.head_norm]
+        self.parameters = sum(tensor.numel() for tensor in tensors)
+        self.nbytes = sum(tensor.nbytes for tensor in tensors)
+        self.trained = weights is not None
+        if weights is not None:
+            eps, packed = self._decoder.weights.eps, self._decoder.packed
+            self._norm = rms_norm(weights.norm, eps)
+            self._head_norm = rms_norm(weights.head_norm, eps)
+            self._up = product(weights.up, packed=packed)
+            self._down = product(weights.down, packed=packed)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """``[n, V]`` of ``[n, hidden]``, the states after `layers` layers."""
+        if not self.trained:
+            return self._decoder.logits(self._decoder.normed(states))
+        inner = F.silu(self._up(self._norm(states)))
+        return self._decoder.logits(self._head_norm(states + self._down(inner)))
+
+
+def load(folder: Path, target: ModelRunner) -> EarlyExit:
+    """The trained exit of a folder.
+
+    Raises:
+        ModelBroken: its config or tensors are missing, or not what they should be.
+        ModelUnsupported: made for another target, or the target can't be left early.
+    """
+    config, sizes = read_head_config(folder), target.decoder.weights
+    wanted = {
+        "hidden_size": sizes.hidden,
+        "vocab_size": sizes.vocab_size,
+        "num_hidden_layers": len(sizes.layers),
+    }
+    for name, size in wanted.items():
+        if config.get(name) != size:
+            raise ModelUnsupported(
+                f"{folder} is an early exit for a target with {name} {config.get(name)}; this one has "
+                f"{size}"
+            )
+    layers, width = _count(folder, config, "layers"), _count(folder, config, "width")
+    tensors, hidden = Tensors.read(folder), sizes.hidden
+
+    def take(name: str, *shape: int) -> Tensor:
+        found = tensors.take(f"{name}.weight", shape)
+        if not found.is_floating_point():
+            raise ModelBroken(f"{folder}: {name}.weight holds {found.dtype}, not floats")
+        return found.to(sizes.device, sizes.dtype)
+
+    weights = ExitWeights(
+        norm=take("norm", hidden),
+        up=take("up", width, hidden),
+        down=take("down", hidden, width),
+        head_norm=take("head_norm", hidden),
+    )
+    return EarlyExit(target, layers, weights)
+
+
+def _count(folder: Path, config: Mapping[str, Any], name: str) -> int:
+    found = config.get(name)
+    if type(found) is not int or found < 1:
+        raise ModelBroken(f"{folder}: config.json has no whole number {name}")
+    return found

@@ -1,0 +1,223 @@
+"""What a mirrored draft keeps of a round: the proposal, and what was drafted for its outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from specstream.speculation.explanation import Explanation
+from specstream.speculation.proposal import Proposal, SpecRequest, StepTimes, Verdict
+from specstream.speculation.proposers.drafting import Drafting
+from specstream.types import SamplingParams
+
+__all__ = ["Ahead", "Branch", "MirrorCounts", "Round", "likely"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """A request as it will be if ``more`` is committed; a `SpecRequest` for a draft.
+
+    Its logits processors, if any, are the request's after the same tokens.
+    """
+
+    request: SpecRequest
+    more: Sequence[int]
+    token_ids: list[int]
+
+    @classmethod
+    def of(cls, request: SpecRequest, more: Sequence[int]) -> Ahead:
+        """The request with ``more`` behind its tokens."""
+        return cls(request, list(more), [*request.token_ids, *more])
+
+    @property
+    def slot(self) -> int:
+        """The request's."""
+        return self.request.slot
+
+    @property
+    def id(self) -> int:
+        """The request's."""
+        return self.request.id
+
+    @property
+    def prompt_length(self) -> int:
+        """The request's."""
+        return self.request.prompt_length
+
+    @property
+    def reference_ids(self) -> list[int]:
+        """The request's."""
+        return self.request.reference_ids
+
+    @property
+    def params(self) -> SamplingParams:
+        """The request's."""
+        return self.request.params
+
+    @property
+    def phrase_left(self) -> int | None:
+        """The request's."""
+        return self.request.phrase_left
+
+    def process(self, logits: Tensor, drafted: Sequence[int] | Tensor) -> Tensor:
+        """See `SpecRequest.process`."""
+        if not self.more:
+            return self.request.process(logits, drafted)
+        ids = drafted.tolist() if isinstance(drafted, Tensor) else drafted
+        return self.request.process(logits, [*self.more, *ids])
+
+    def draw(self, probs: Tensor, position: int) -> Tensor:
+        """See `SpecRequest.draw`."""
+        return self.request.draw(probs, position)
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """What follows one outcome.
+
+    Attributes:
+        request_id: Whose.
+        end: How many tokens the request then has.
+        tokens: The outcome: accepted tokens and the one that follows them.
+        chain: The draft's, behind those.
+    """
+
+    request_id: int
+    end: int
+    tokens: tuple[int, ...]
+    chain: Drafting
+
+
+@dataclass(slots=True)
+class Round:
+    """One request's proposal, at most ``count`` tokens.
+
+    Attributes:
+        drafted: Its tokens.
+        written: Those whose rows the draft's cache may hold behind the rows that it has read.
+        hidden: How many of its tokens were drafted during the pass before.
+        branches: By likelihood, as far as there was time.
+    """
+
+    request: SpecRequest
+    count: int
+    drafted: list[int] = field(default_factory=list)
+    tokens: list[Tensor] = field(default_factory=list)
+    probs: list[Tensor] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)
+    hidden: int = 0
+    branches: list[Branch] = field(default_factory=list)
+
+    def take(self, chain: Drafting) -> None:
+        """Begin with the tokens of a branch; its rows are known to the draft."""
+        self.drafted = chain.drafted[: self.count]
+        self.tokens, self.probs = chain.tokens[: self.count], chain.probs[: self.count]
+        self.hidden = len(self.drafted)
+
+    def extend(self, chain: Drafting) -> None:
+        """Go on with tokens that were drafted now."""
+        self.drafted += chain.drafted
+        self.tokens += chain.tokens
+        self.probs += chain.probs
+        self.written = chain.drafted
+
+    def proposal(self, source: str) -> Proposal:
+        """The tokens, with the distributions that they were drawn from."""
+        if not self.tokens:
+            return Proposal.empty()
+        probs = torch.cat(self.probs) if self.probs else None
+        return Proposal(torch.cat(self.tokens), probs, source=source)
+
+
+def likely(probs: Tensor, drafted: Sequence[int], most: int) -> list[tuple[int, int]]:
+    """The likeliest outcomes of a verification, the likeliest first.
+
+    Args:
+        probs: ``[K + 1, V]``: what the target will probably say after the committed tokens and after
+            each drafted one.
+        drafted: The K tokens.
+        most: How many outcomes, at most.
+
+    Returns:
+        Pairs of the number of accepted tokens and the token that follows them.
+    """
+    reached, found = 1.0, list[tuple[float, int, int]]()
+    width = min(most + 1, probs.shape[-1])
+    tops, tokens = (part.tolist() for part in probs.topk(width, -1))
+    for accepted, (row, ids) in enumerate(zip(tops, tokens, strict=True)):
+        going_on = drafted[accepted] if accepted < len(drafted) else None
+        for p, token in zip(row, ids, strict=True):
+            if token != going_on and p == p:
+                found.append((reached * p, accepted, token))
+        if going_on is not None:
+            reached *= float(probs[accepted, going_on])
+    found.sort(key=lambda one: -one[0])
+    return [(accepted, token) for _, accepted, token in found[:most]]
+
+
+@dataclass(slots=True)
+class MirrorCounts:
+    """What mirrored rounds brought, and what they took.
+
+    Attributes:
+        rounds: With a proposal and a verdict.
+        foretold: Outcomes that were among those that had been drafted for.
+        drafted: Proposed tokens.
+        accepted: Of them.
+        first: First tokens of proposals that were accepted.
+        hidden: Proposed tokens that had been drafted during the pass before.
+    """
+
+    rounds: int = 0
+    foretold: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    first: int = 0
+    hidden: int = 0
+    timed: int = 0
+    propose_ms: float = 0.0
+    verify_ms: float = 0.0
+    total_ms: float = 0.0
+
+    def add(self, one: Round, verdict: Verdict, true: Branch | None) -> None:
+        """A round with its verdict; ``true`` is the branch that came true."""
+        self.rounds += 1
+        self.foretold += true is not None
+        self.drafted += len(one.drafted)
+        self.accepted += verdict.accepted
+        self.first += verdict.accepted > 0
+        self.hidden += one.hidden
+
+    def clock(self, times: StepTimes) -> None:
+        """A step; one that also read prompts doesn't count."""
+        if times.rows and times.tokens > times.rows:
+            self.timed += 1
+            self.propose_ms += times.propose_ms
+            self.verify_ms += times.verify_ms
+            self.total_ms += times.total_ms
+
+    def explain(self, kind: str) -> Explanation:
+        """In figures and words; a plain round counts as long as the target's pass over a proposal."""
+        rounds, pass_ms = max(1, self.rounds), self.verify_ms or 1.0
+        tau = 1.0 + self.accepted / rounds
+        mean = self.drafted / rounds
+        cost = self.total_ms / pass_ms if self.timed else 1.0
+        hits, hidden = self.foretold / rounds, self.hidden / max(1, self.drafted)
+        return Explanation(
+            words=(
+                f"of {self.rounds} outcomes {hits:.0%} were foretold and drafted for during the "
+                f"target's pass; {hidden:.0%} of the proposed tokens come from there"
+            ),
+            kind=kind if self.rounds else "off",
+            num_tokens=mean,
+            acceptance=self.first / rounds,
+            tau=tau,
+            draft_cost=self.propose_ms / pass_ms,
+            verify_cost=1.0,
+            overhead=max(0.0, cost - 1.0 - self.propose_ms / pass_ms),
+            predicted_speedup=tau / cost,
+            ceiling=(1.0 + mean) / cost,
+        )

@@ -1,0 +1,107 @@
+"""Trains an exit from the middle of a target: an adapter in front of the target's own output head."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from specstream.errors import ModelUnsupported
+from specstream.model.heads.early_exit import MODEL_TYPE
+from specstream.model.runner import ModelRunner
+from specstream.train.loss import distance
+from specstream.train.trainee import Batch, Losses
+
+__all__ = ["EarlyExitTrainee", "ExitModule"]
+
+
+class ExitModule(nn.Module):
+    """States of a depth to inputs of the output head; the arithmetic of `EarlyExit`.
+
+    It begins as no more than the final norm: ``down`` is zero.
+
+    Args:
+        hidden: Size of the states.
+        width: Size between the adapter's matrices.
+        final_norm: ``[hidden]``, the weight of the target's final norm.
+        eps: Epsilon of the norms.
+    """
+
+    def __init__(self, hidden: int, width: int, final_norm: Tensor, eps: float) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(hidden, eps=eps)
+        self.up = nn.Linear(hidden, width, bias=False)
+        self.down = nn.Linear(width, hidden, bias=False)
+        self.head_norm = nn.RMSNorm(hidden, eps=eps)
+        with torch.no_grad():
+            self.down.weight.zero_()
+            self.head_norm.weight.copy_(final_norm)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """``[..., hidden]`` to the same shape."""
+        inner = self.down(F.silu(self.up(self.norm(states))))
+        found: Tensor = self.head_norm(states + inner)
+        return found
+
+
+class EarlyExitTrainee:
+    """An exit behind some layers of a target; a `Trainee`.
+
+    Args:
+        target: Its output head is used, and stays as it is.
+        layers: After how many layers the exit is; at least 1, fewer than all.
+        width: Of the adapter. Default: two thirds of the hidden size.
+
+    Raises:
+        ModelUnsupported: the target can't be left there.
+    """
+
+    kind = "early-exit"
+
+    def __init__(self, target: ModelRunner, layers: int, width: int | None = None) -> None:
+        target.check_states((layers,))
+        sizes = target.decoder.weights
+        if not 0 < layers < len(sizes.layers):
+            raise ModelUnsupported(
+                f"the target has {len(sizes.layers)} layers: an exit is behind 1 to "
+                f"{len(sizes.layers) - 1} of them, not {layers}"
+            )
+        self.layers, self.depths = layers, (layers,)
+        self._head = sizes.head.detach().float().clone()
+        self._config = {
+            "model_type": MODEL_TYPE,
+            "layers": layers,
+            "width": width or 2 * sizes.hidden // 3,
+            "hidden_size": sizes.hidden,
+            "num_hidden_layers": len(sizes.layers),
+            "vocab_size": sizes.vocab_size,
+        }
+        norm = sizes.norm.detach().float()
+        made = ExitModule(sizes.hidden, width or 2 * sizes.hidden // 3, norm, sizes.eps)
+        self._dtype, self.module = sizes.dtype, made.to(sizes.device)
+
+    def losses(self, batch: Batch, *, acceptance: float) -> Losses:
+        """See `Trainee.losses`. All draft positions are alike, so one is counted."""
+        counts = (batch.replies & batch.present)[:, 1:]
+        logits = F.linear(self.module(batch.states[:, :-1, 0][counts].float()), self._head)
+        with torch.no_grad():
+            wanted = F.linear(batch.final[:, :-1][counts].float(), self._head).log_softmax(-1)
+        loss, overlap = distance(logits, wanted, acceptance)
+        return Losses(loss.mean(), [float(overlap.sum())], [overlap.shape[0]])
+
+    def save(self, folder: Path, card: Mapping[str, str]) -> None:
+        """See `Trainee.save`."""
+        (folder / "config.json").write_text(json.dumps(self._config, indent=2) + "\n", "utf-8")
+        tensors = {
+            name: value.detach().to("cpu", self._dtype).contiguous()
+            for name, value in self.module.state_dict().items()
+        }
+        save_file(tensors, folder / "model.safetensors")
+        facts = "\n".join(f"- **{title}**: {text}" for title, text in card.items())
+        text = f"# An early exit behind {self.layers} layers, for specstream\n\n{facts}\n"
+        (folder / "README.md").write_text(text, "utf-8")

@@ -1,0 +1,131 @@
+"""A pass that goes on from what the first layers have made of some of its tokens."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specstream.errors import ModelUnsupported
+from specstream.model.decoder import Decoder
+from specstream.model.entry import Entered, common_depth
+from specstream.model.kv.base import RowCache
+from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.tree import Tree
+from tests.model.families import FAMILY, build, decoder_of, text, whole
+
+
+def entered(decoder: Decoder, ids: torch.Tensor, cache: RowCache, steps: list[int]) -> Entered:
+    """The first layer reads ``ids`` in steps, and the cache is rolled back."""
+    at = cache.length
+    parts = ids.split_with_sizes(steps)
+    states = [decoder.enter(part, [cache], [part.shape[0]], 1) for part in parts]
+    cache.rollback_to(at)
+    return Entered(at, 1, torch.cat(states))
+
+
+@pytest.mark.parametrize("backend", ["contiguous", "pooled"])
+@pytest.mark.parametrize("name", sorted(FAMILY))
+@torch.inference_mode()
+def test_logits_are_those_of_a_whole_pass(name: str, backend: str) -> None:
+    """Some sequences have entered in part, one wholly, one not at all; rows grow past their capacity."""
+    model = build(name)
+    decoder = decoder_of(model, backend, 16_384)
+    texts = [text(n, seed=n) for n in (264, 12, 90, 40)]
+    wanted = [whole(model, ids) for ids in texts]
+    begun = [254, 8, 3, 40 - 7]
+    caches = [decoder.new_cache() for _ in texts]
+    for ids, cache, start in zip(texts, caches, begun, strict=True):
+        decoder(ids[:start], [cache], [start])
+    for _ in range(2):  # the second time over junk rows of the first
+        firsts = [
+            entered(decoder, texts[0][254:258], caches[0], [1, 1, 2]),
+            entered(decoder, texts[1][8:12], caches[1], [1] * 4),
+            None,
+            entered(decoder, texts[3][33:34], caches[3], [1]),
+        ]
+        counts = [10, 4, 87, 7]
+        tokens = torch.cat([ids[start:] for ids, start in zip(texts, begun, strict=True)])
+        kept = [one.states.clone() for one in firsts if one is not None]
+        found = decoder.logits(decoder(tokens, caches, counts, [4, 4, 1, 2], None, None, firsts))
+        for rows, own in zip(found.split_with_sizes([4, 4, 1, 2]), wanted, strict=True):
+            torch.testing.assert_close(rows, own[-rows.shape[0] :], atol=1e-4, rtol=1e-4)
+        assert [cache.length for cache in caches] == [264, 12, 90, 40]
+        for one, before in zip([f for f in firsts if f is not None], kept, strict=True):
+            assert torch.equal(one.states, before)  # a pass may be repeated
+        for cache, start in zip(caches, begun, strict=True):
+            cache.rollback_to(start)
+    # Junk of the first layer behind the valid rows is harmless.
+    plain = decoder.logits(decoder(texts[1][8:], caches[1:2], [4]))
+    torch.testing.assert_close(plain, wanted[1][8:], atol=1e-4, rtol=1e-4)
+
+
+@torch.inference_mode()
+def test_beside_a_tree() -> None:
+    runner, tree = ModelRunner(build("llama")), Tree((-1, -1, 0))
+    one, other = text(8), text(9, 5)
+    caches = [runner.new_cache(), runner.new_cache()]
+    runner.forward([ForwardInput(one[:5], caches[0]), ForwardInput(other[:5], caches[1])])
+    plain = runner.forward(
+        [ForwardInput(one[5:], caches[0], 3), ForwardInput(other[5:], caches[1], 4, tree)]
+    )
+    for cache in caches:
+        cache.rollback_to(5)
+    (states,) = runner.enter([ForwardInput(one[5:7], caches[0])], 1)
+    caches[0].rollback_to(5)
+    found = runner.forward(
+        [
+            ForwardInput(one[5:], caches[0], 3, entered=Entered(5, 1, states)),
+            ForwardInput(other[5:], caches[1], 4, tree),
+        ]
+    )
+    for rows, own in zip(found, plain, strict=True):
+        torch.testing.assert_close(rows, own, atol=1e-5, rtol=1e-5)
+
+
+@torch.inference_mode()
+def test_states_below_the_depth_are_computed_again() -> None:
+    runner, ids = ModelRunner(build("llama")), text(9)
+    cache = runner.new_cache()
+    runner.forward([ForwardInput(ids[:5], cache)])
+    wanted = runner.forward_with_states([ForwardInput(ids[5:], cache, 2)], (0, 1, 2))
+    for depths in ((0, 1, 2), (1, 2)):
+        cache.rollback_to(5)
+        (states,) = runner.enter([ForwardInput(ids[5:7], cache)], 1)
+        cache.rollback_to(5)
+        item = ForwardInput(ids[5:], cache, 2, entered=Entered(5, 1, states))
+        ((logits, found),) = runner.forward_with_states([item], depths)
+        torch.testing.assert_close(logits, wanted[0][0], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(found, wanted[0][1][:, -len(depths) :], atol=1e-5, rtol=1e-5)
+
+
+@torch.inference_mode()
+def test_an_interrupted_pass_leaves_valid_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, ids = ModelRunner(build("llama")), text(9)
+    cache = runner.new_cache()
+    runner.forward([ForwardInput(ids[:5], cache)])
+    (states,) = runner.enter([ForwardInput(ids[5:7], cache)], 1)
+    cache.rollback_to(5)
+    item = ForwardInput(ids[5:], cache, 2, entered=Entered(5, 1, states))
+
+    def out_of_memory(*args: object) -> torch.Tensor:
+        raise torch.OutOfMemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(runner.decoder, "enter", out_of_memory)
+        with pytest.raises(torch.OutOfMemoryError):
+            runner.forward([item])
+    assert cache.length == 5
+    (again,) = runner.forward([item])
+    torch.testing.assert_close(again, whole(build("llama"), ids)[-2:], atol=1e-4, rtol=1e-4)
+
+
+def test_what_can_not_be_joined_is_refused() -> None:
+    states = torch.zeros(2, 32)
+    assert common_depth([None, Entered(0, 1, states)]) == 1 and common_depth([None]) == 0
+    with pytest.raises(ValueError, match="one depth"):
+        common_depth([Entered(0, 1, states), Entered(0, 2, states)])
+    one = Entered(5, 1, states)
+    assert one.fits(5, 2) and not one.fits(4, 2) and not one.fits(5, 1)
+    assert not Entered(5, 1, states[:0]).fits(5, 2)
+    with pytest.raises(ModelUnsupported, match="own forward"):
+        _ = ModelRunner(build("llama"), lean=False).decoder

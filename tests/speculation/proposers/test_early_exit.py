@@ -1,0 +1,257 @@
+"""Drafting with the target's first layers: what is proposed, what verification costs, and exactness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from specstream.bench.exactness.gtest import g_test
+from specstream.bench.exactness.harness import sample
+from specstream.engine.step import EngineCore
+from specstream.errors import ConfigError, ModelUnsupported
+from specstream.methods import AutoProposerConfig, EarlyExitProposerConfig
+from specstream.model.heads.early_exit import EarlyExit, ExitWeights
+from specstream.model.layers import Layer
+from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest
+from specstream.speculation.proposers import build_proposer
+from specstream.speculation.proposers.auto_build import build as build_auto
+from specstream.speculation.proposers.early_exit import EarlyExitProposer
+from specstream.speculation.proposers.parts import Parts
+from specstream.types import SamplingParams
+from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, plain_greedy
+from tests.exactness.toy import EOS, Letters, TinyRunner, exact_joint, tiny_llama
+from tests.exactness.toy import make_core as toy_core
+from tests.tiny import ask, make_core, run_until_idle
+
+V = len(TOKENIZER)
+
+
+def weights(seed: int, scale: float = 0.3) -> ExitWeights:
+    """A trained exit's tensors, at random."""
+    torch.manual_seed(seed)
+    up, down = scale * torch.randn(24, 32), scale * torch.randn(32, 24)
+    return ExitWeights(torch.ones(32), up, down, torch.ones(32) + scale * torch.randn(32))
+
+
+def early(tokens: int = 4, given: ExitWeights | None = None) -> EarlyExitProposer:
+    runner = ModelRunner(MODEL)
+    config = EarlyExitProposerConfig(num_tokens=tokens)
+    return EarlyExitProposer(config, runner, EarlyExit(runner, 1, given), frozenset())
+
+
+class Proposed(EarlyExitProposer):
+    """Keeps its proposals."""
+
+    made: list[Proposal]
+
+    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
+        found = super().propose(requests, budget)
+        self.made.extend(found)
+        return found
+
+
+def watched(tokens: int) -> Proposed:
+    runner = ModelRunner(MODEL)
+    proposer = Proposed(
+        EarlyExitProposerConfig(num_tokens=tokens), runner, EarlyExit(runner, 1), frozenset()
+    )
+    proposer.made = []
+    return proposer
+
+
+def test_the_drafted_tokens_enter_verification_behind_the_layers_that_drafted_them() -> None:
+    """In the target's pass over K drafted tokens the first layer reads one token, not K + 1."""
+    proposer = watched(4)
+    core = make_core(MODEL, TOKENIZER, proposer, eos_ids=())
+    read: list[int] = []
+    layers = cast("list[object]", core.target.decoder._layers)
+    first = cast(Layer, layers[0])
+
+    def count(x: Tensor, *args: object) -> Tensor:
+        read.append(x.shape[0])
+        return first(x, *args)  # type: ignore[arg-type]
+
+    layers[0] = count
+    _, inbox = ask(core, PROMPTS[0], SamplingParams(max_tokens=41))
+    run_until_idle(core)
+    assert inbox.token_ids == plain_greedy(PROMPTS[0], 41, None)
+    assert len(proposer.made) > 5
+    for made in proposer.made:
+        entered = made.entered
+        assert entered is not None and entered.depth == 1
+        assert entered.states.shape == (made.length, 32)  # the last token and all drafted but one
+    assert read[0] > 1 and set(read[1:]) == {1}
+
+
+def test_states_are_the_targets_own() -> None:
+    proposer = watched(5)
+    core = make_core(MODEL, TOKENIZER, proposer, eos_ids=())
+    request, _ = ask(core, PROMPTS[1], SamplingParams(max_tokens=30))
+    core.step()
+    ids = list(request.token_ids)
+    core.step()
+    made = proposer.made[0]
+    assert made.entered is not None and made.entered.at == len(ids) - 1
+    read = torch.tensor([*ids, *made.tokens[:-1].tolist()])
+    with torch.inference_mode():
+        runner = ModelRunner(MODEL)
+        item = ForwardInput(read, runner.new_cache())
+        ((_, wanted),) = runner.forward_with_states([item], (1,))
+    torch.testing.assert_close(made.entered.states, wanted[-made.length :, 0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["random", "NaN", "huge"])
+def test_a_head_that_lies_costs_speed_only(kind: str) -> None:
+    given = weights(3)
+    if kind != "random":
+        given = replace(given, down=given.down * (torch.nan if kind == "NaN" else 1e30))
+    core = make_core(MODEL, TOKENIZER, early(4, given), max_running=4)
+    asked = [ask(core, prompt, SamplingParams(max_tokens=25)) for prompt in PROMPTS]
+    run_until_idle(core)
+    for prompt, (request, inbox) in zip(PROMPTS, asked, strict=True):
+        assert inbox.token_ids == plain_greedy(prompt, 25)
+        assert kind != "NaN" or request.stats.drafted == 0
+
+
+class Wrong(EarlyExitProposer):
+    """Its states belong to other rows, or its proposal is a tree."""
+
+    how = ""
+    capabilities = Capabilities(trees=True)
+
+    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
+        made = super().propose(requests, budget)
+        for index, one in enumerate(made):
+            assert one.entered is not None
+            junk = replace(one.entered, states=torch.full_like(one.entered.states, 9.0))
+            if self.how == "tree":
+                # A tree of one node is a chain.
+                parents, given = (-1,) * one.length, junk if one.length > 1 else None
+                made[index] = replace(one, parents=parents, entered=given)
+            elif self.how == "place":
+                made[index] = replace(one, entered=replace(junk, at=junk.at - 1))
+            else:
+                states = torch.full((one.length + 2, 32), 9.0)
+                made[index] = replace(one, entered=replace(junk, states=states))
+        return made
+
+
+@pytest.mark.parametrize("how", ["tree", "place", "count"])
+def test_states_that_can_not_be_those_of_the_pass_are_not_used(how: str) -> None:
+    runner = ModelRunner(MODEL)
+    proposer = Wrong(EarlyExitProposerConfig(), runner, EarlyExit(runner, 1), frozenset())
+    proposer.how = how
+    core = make_core(MODEL, TOKENIZER, proposer, eos_ids=())
+    _, inbox = ask(core, PROMPTS[1], SamplingParams(max_tokens=20))
+    run_until_idle(core)
+    assert inbox.token_ids == plain_greedy(PROMPTS[1], 20, None)
+
+
+class Breaks(EarlyExitProposer):
+    """Raises in the middle of a chain, or after it."""
+
+    calls = 0
+
+    def _choose(self, chain: object, row: Tensor) -> None:
+        self.calls += 1
+        if self.calls % 7 == 3:
+            raise RuntimeError("in the middle")
+        super()._choose(chain, row)  # type: ignore[arg-type]
+
+
+def test_an_error_in_the_middle_of_a_chain_leaves_the_targets_caches_as_they_were() -> None:
+    runner = ModelRunner(MODEL)
+    proposer = Breaks(EarlyExitProposerConfig(), runner, EarlyExit(runner, 1), frozenset())
+    core = make_core(MODEL, TOKENIZER, proposer, eos_ids=())
+    asked = [ask(core, prompt, SamplingParams(max_tokens=30)) for prompt in PROMPTS[:3]]
+    run_until_idle(core)
+    for prompt, (_, inbox) in zip(PROMPTS, asked, strict=False):
+        assert inbox.token_ids == plain_greedy(prompt, 30, None)
+    assert proposer.calls > 7
+
+
+def test_cancelled_rounds_and_turns_leave_a_cache_that_serves_the_next() -> None:
+    core = make_core(MODEL, TOKENIZER, early(), eos_ids=(), prefill_chunk=5)
+    text = "a conversation"
+    for turn in range(4):
+        request, inbox = ask(core, text, SamplingParams(max_tokens=30), session="s")
+        for _ in range(6 + turn):
+            core.step()
+        inbox.delivery.cancelled = True
+        run_until_idle(core)
+        shown = inbox.token_ids
+        assert shown == plain_greedy(text, len(shown), None)
+        kept = core.slots._kept["s"]
+        assert kept.rows == request.token_ids[: kept.cache.length]
+        text = text + "." + str(turn)
+
+
+@pytest.mark.parametrize(
+    ("warper", "batch"),
+    [(SamplingParams(1.0), 1), (SamplingParams(0.7, top_p=0.8), 4), (SamplingParams(1.3), 4)],
+)
+def test_sampled_replies_have_the_exact_distribution(warper: SamplingParams, batch: int) -> None:
+    """A G-test of 600 replies; a total variation of 0.17 is found with probability 0.99."""
+    runner = TinyRunner(5, 0)
+    ModelRunner.__init__(runner, tiny_llama(5, 0, layers=2))
+    proposer = EarlyExitProposer(
+        EarlyExitProposerConfig(num_tokens=3), runner, EarlyExit(runner, 1), frozenset({EOS})
+    )
+    params = replace(warper, max_tokens=5)
+    core = toy_core(runner, Letters(), proposer, frozenset({EOS}), max_running=batch)
+    seen = sample(core, "bcdbc", params, 600, length=4)
+    prompt = Letters().encode("bcdbc")
+    result = g_test(seen, exact_joint(runner.logits_after, params, prompt, 4, frozenset({EOS})))
+    assert result.p_value > 1e-3 / 3, result
+
+
+def test_a_seeded_reply_is_the_same_without_it() -> None:
+    params = SamplingParams(temperature=0.9, seed=11, max_tokens=40)
+
+    def reply(core: EngineCore, kind: str) -> list[int]:
+        _, inbox = ask(core, PROMPTS[2], params, proposer=kind)
+        run_until_idle(core)
+        return inbox.token_ids
+
+    core = make_core(MODEL, TOKENIZER, early(), eos_ids=())
+    assert reply(core, "test") == reply(core, "off")
+
+
+def parts(runner: ModelRunner, **heads: EarlyExit) -> Parts:
+    named = {name.replace("_", "-"): head for name, head in heads.items()}
+    return Parts(runner, frozenset(), TOKENIZER, heads=named)
+
+
+def test_it_is_built_with_a_trained_exit_or_without() -> None:
+    runner = ModelRunner(MODEL)
+    plain = build_proposer(EarlyExitProposerConfig(layers=1), parts(runner))
+    assert isinstance(plain, EarlyExitProposer) and not plain._exit.trained
+    assert isinstance(build_proposer(EarlyExitProposerConfig(), parts(runner)), EarlyExitProposer)
+    trained = EarlyExit(runner, 1, weights(0))
+    made = build_proposer(EarlyExitProposerConfig(), parts(runner, early_exit=trained))
+    assert isinstance(made, EarlyExitProposer) and made._exit is trained
+    with pytest.raises(ConfigError, match="behind 1 layers, not 2"):
+        build_proposer(EarlyExitProposerConfig(layers=2), parts(runner, early_exit=trained))
+    with pytest.raises(ModelUnsupported, match="1 to 1"):
+        build_proposer(EarlyExitProposerConfig(layers=2), parts(runner))
+    for other in (ModelRunner(MODEL, lean=False), ModelRunner(MODEL, fixed_width=8)):
+        with pytest.raises(ModelUnsupported, match="LlamaForCausalLM"):
+            build_proposer(EarlyExitProposerConfig(layers=1), parts(other))
+
+
+def test_auto_takes_a_trained_exit_as_a_candidate() -> None:
+    runner = ModelRunner(MODEL)
+    trained = EarlyExit(runner, 1, weights(0))
+    auto = build_auto(AutoProposerConfig(), parts(runner, early_exit=trained))
+    assert "early-exit" in auto._candidates
+    core = make_core(MODEL, TOKENIZER, auto, eos_ids=())
+    asked = [ask(core, prompt, SamplingParams(max_tokens=30)) for prompt in PROMPTS]
+    run_until_idle(core)
+    for prompt, (_, inbox) in zip(PROMPTS, asked, strict=True):
+        assert inbox.token_ids == plain_greedy(prompt, 30, None)

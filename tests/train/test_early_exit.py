@@ -1,0 +1,76 @@
+"""Training an early exit: it learns what the target says, and leaves the target alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from specstream.errors import ModelUnsupported
+from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.train.early_exit import EarlyExitTrainee
+from specstream.train.trainee import Batch
+from tests.tiny import tiny_model
+
+VOCAB = 30
+
+
+def batch_of(runner: ModelRunner) -> Batch:
+    """Two sequences, the second one shorter; the first tokens are no reply."""
+    torch.manual_seed(0)
+    ids = torch.randint(VOCAB, (2, 24))
+    states, final = torch.zeros(2, 24, 1, 32), torch.zeros(2, 24, 32)
+    present = torch.ones(2, 24, dtype=torch.bool)
+    present[1, 16:] = False
+    replies = present.clone()
+    replies[:, :5] = False
+    with torch.inference_mode():
+        for row, length in enumerate((24, 16)):
+            item = ForwardInput(ids[row, :length], runner.new_cache())
+            ((_, found),) = runner.forward_with_states([item], (1, 3))
+            states[row, :length, 0] = found[:, 0]
+            final[row, :length] = runner.decoder.normed(found[:, 1])
+    return Batch(ids, replies, present, states, final)
+
+
+def test_it_learns_the_targets_choices_and_changes_no_weight_of_it() -> None:
+    runner = ModelRunner(tiny_model(VOCAB, layers=3))
+    before = {name: value.clone() for name, value in runner.model.state_dict().items()}
+    batch, trainee = batch_of(runner), EarlyExitTrainee(runner, 1, 64)
+    first = trainee.losses(batch, acceptance=0.0)
+    assert first.counted == [19 + 11]
+    optimiser = torch.optim.Adam(trainee.module.parameters(), 0.01)
+    for step in range(120):
+        losses = trainee.losses(batch, acceptance=step / 120)
+        optimiser.zero_grad()
+        losses.loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    last = trainee.losses(batch, acceptance=0.0)
+    assert last.loss.item() < 0.5 * first.loss.item()
+    assert last.accepted[0] > first.accepted[0] + 5
+    for name, value in runner.model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_padding_has_no_part_in_it() -> None:
+    runner = ModelRunner(tiny_model(VOCAB, layers=3))
+    batch, trainee = batch_of(runner), EarlyExitTrainee(runner, 1)
+    wanted = trainee.losses(batch, acceptance=0.5)
+    batch.states[1, 16:], batch.final[1, 16:] = 7.0, -3.0
+    found = trainee.losses(batch, acceptance=0.5)
+    assert found.loss.item() == wanted.loss.item() and found.accepted == wanted.accepted
+
+
+def test_the_folder_tells_what_it_is_for(tmp_path: Path) -> None:
+    runner = ModelRunner(tiny_model(VOCAB, layers=3))
+    EarlyExitTrainee(runner, 2).save(tmp_path, {"Data": "two replies"})
+    assert "two replies" in (tmp_path / "README.md").read_text()
+    assert (tmp_path / "model.safetensors").stat().st_size < 20_000
+
+
+def test_a_depth_that_is_no_exit_is_refused() -> None:
+    runner = ModelRunner(tiny_model(VOCAB, layers=3))
+    for layers in (0, 3):
+        with pytest.raises(ModelUnsupported, match="1 to 2"):
+            EarlyExitTrainee(runner, layers)
