@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 __all__ = [
     "PROPOSERS",
     "AutoProposerConfig",
+    "BlockProposerConfig",
     "DraftProposerConfig",
     "Method",
     "NgramProposerConfig",
@@ -36,6 +37,20 @@ class Method(Strict):
     """
 
     loads: ClassVar[Loads] = "nothing"
+
+
+class BlockProposerConfig(Method):
+    """A head that drafts a block of tokens in one pass (DFlash, arXiv 2602.06036)."""
+
+    loads: ClassVar[Loads] = "head"
+    kind: Literal["block"] = "block"
+    num_tokens: int = Field(default=15, ge=1, le=32, description="tokens proposed a round, at most")
+    min_confidence: float = Field(
+        default=0.1,
+        ge=0.0,
+        le=1.0,
+        description="a block is cut behind the token that makes it less likely than this",
+    )
 
 
 class DraftProposerConfig(Method):
@@ -95,7 +110,17 @@ class AutoProposerConfig(_Lookup):
 
 
 ProposerConfig = Annotated[
-    AutoProposerConfig | DraftProposerConfig | NgramProposerConfig | OffProposerConfig,
+    AutoProposerConfig
+    | BlockProposerConfig
+    | DraftProposerConfig
+    | NgramProposerConfig
+    | OffProposerConfig,
     Field(discriminator="kind"),
 ]
-PROPOSERS = (AutoProposerConfig, DraftProposerConfig, NgramProposerConfig, OffProposerConfig)
+PROPOSERS = (
+    AutoProposerConfig,
+    BlockProposerConfig,
+    DraftProposerConfig,
+    NgramProposerConfig,
+    OffProposerConfig,
+)

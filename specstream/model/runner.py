@@ -177,6 +177,28 @@ class ModelRunner:
             return [self._fixed(item, self.fixed_width) for item in inputs]
         return self._pass(inputs)
 
+    @property
+    def decoder(self) -> Decoder:
+        """What the model runs through.
+
+        Raises:
+            ModelUnsupported: its own forward (`lean` is False).
+        """
+        if self._decoder is None:
+            raise ModelUnsupported(
+                f"{type(self.model).__name__} runs through its own forward here, which begins and ends "
+                "at no other layer than the first and the last; choose another proposer"
+            )
+        return self._decoder
+
+    def head_logits(self, hidden: Tensor) -> Tensor:
+        """``[n, vocab_size]``: the output head on normed states ``[n, hidden]``, a head's for instance.
+
+        Raises:
+            ModelUnsupported: a model that runs through its own forward.
+        """
+        return self._fit(self.decoder.logits(hidden))
+
     def forward_with_states(
         self, inputs: Sequence[ForwardInput], depths: Sequence[int]
     ) -> list[tuple[Tensor, Tensor]]:

@@ -119,9 +119,17 @@ class RotaryTable:
     """
 
     def __init__(self, model: PreTrainedModel, head_dim: int) -> None:
-        self._rotary = _inner(model).rotary_emb
-        self._probe = _inner(model).embed_tokens.weight.data[:1]
-        self._half = head_dim // 2
+        self._begin(_inner(model).rotary_emb, _inner(model).embed_tokens.weight.data, head_dim)
+
+    @classmethod
+    def made_by(cls, rotary: nn.Module, like: Tensor, head_dim: int) -> RotaryTable:
+        """The table of another rotary embedding, in the dtype and on the device of ``like``."""
+        made = cls.__new__(cls)
+        made._begin(rotary, like, head_dim)
+        return made
+
+    def _begin(self, rotary: nn.Module, like: Tensor, head_dim: int) -> None:
+        self._rotary, self._probe, self._half = rotary, like[:1], head_dim // 2
         self._cos, self._sin = self._angles(_FIRST_POSITIONS)
 
     def upto(self, end: int) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.model.heads.block_format import BlockShape
 
 if TYPE_CHECKING:
     from specstream.model.heads.base import Head
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["HEADS", "kind_of", "load_head", "read_head_config"]
 
-HEADS: Mapping[str, tuple[Callable[[Mapping[str, Any]], bool], str]] = {}
+HEADS: Mapping[str, tuple[Callable[[Mapping[str, Any]], bool], str]] = {
+    "block": (BlockShape.fits, "specstream.model.heads.block:load"),
+}
 """By method: whether a ``config.json`` is one of its heads', and ``module:function`` that loads it."""
 
 

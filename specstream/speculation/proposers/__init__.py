@@ -19,6 +19,7 @@ __all__ = ["KINDS", "build_proposer"]
 
 KINDS = {
     "auto": "specstream.speculation.proposers.auto_build",
+    "block": "specstream.speculation.proposers.block",
     "draft": "specstream.speculation.proposers.draft_model",
     "ngram": "specstream.speculation.proposers.ngram",
     "off": "specstream.speculation.proposers.off",

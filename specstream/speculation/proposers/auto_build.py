@@ -7,6 +7,7 @@ from typing import cast
 
 from specstream.methods import (
     AutoProposerConfig,
+    BlockProposerConfig,
     DraftProposerConfig,
     NgramProposerConfig,
     ProposerConfig,
@@ -36,4 +37,6 @@ def _configs(config: AutoProposerConfig, parts: Parts) -> Iterator[ProposerConfi
     )
     if parts.draft is not None:
         yield DraftProposerConfig(window=config.window)
+    if "block" in parts.heads:
+        yield BlockProposerConfig(num_tokens=config.max_tokens)
     # One line a method with a head: ``if "eagle" in parts.heads: yield EagleProposerConfig()``.
