@@ -18,13 +18,14 @@ from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.ngram import NgramProposer
 from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams
+from tests.blocks import block_proposer
 from tests.choosers import Dice, proposer_with
 from tests.tiny import ask, byte_tokenizer, make_core, noisy_copy, run_until_idle, tiny_model
 
 TOKENIZER = byte_tokenizer()
 MODEL = tiny_model(len(TOKENIZER), seed=2)
 DRAFT = noisy_copy(MODEL, 0.1)
-KINDS = ["auto", "draft", "ngram", "off"]
+KINDS = ["auto", "block", "draft", "ngram", "off"]
 TEXTS = [
     *(
         "abab",
@@ -51,6 +52,8 @@ TEXTS = [
 def proposer(kind: str, seed: int = 0) -> Proposer:
     if kind == "auto":
         return proposer_with(Dice(seed), ModelRunner(DRAFT))
+    if kind == "block":
+        return block_proposer(MODEL)
     if kind == "draft":
         return DraftModelProposer(
             DraftProposerConfig(num_tokens=5), ModelRunner(DRAFT), frozenset()
@@ -83,14 +86,24 @@ class Passes:
     def __init__(self, core: EngineCore) -> None:
         self.core = core
         self.all: list[dict[int, int]] = []
-        forward = core.target.forward
+        forward, with_states = core.target.forward, core.target.forward_with_states
 
-        def spy(inputs: Sequence[ForwardInput]) -> list[Tensor]:
+        def note(inputs: Sequence[ForwardInput]) -> None:
             owners = {id(r.sequence.cache): r for r in core.scheduler.running}
             self.all.append({owners[id(i.cache)].id: i.token_ids.shape[0] for i in inputs})
+
+        def spy(inputs: Sequence[ForwardInput]) -> list[Tensor]:
+            note(inputs)
             return forward(inputs)
 
+        def spy_states(
+            inputs: Sequence[ForwardInput], depths: Sequence[int]
+        ) -> list[tuple[Tensor, Tensor]]:
+            note(inputs)
+            return with_states(inputs, depths)
+
         core.target.forward = spy  # type: ignore[method-assign]
+        core.target.forward_with_states = spy_states  # type: ignore[method-assign]
 
     def of(self, request: Request) -> list[int]:
         """Tokens of the request in each pass that it was part of."""

@@ -16,8 +16,9 @@ from transformers import PreTrainedModel
 
 from specstream.methods import BlockProposerConfig
 from specstream.model.heads.block import BlockHead, load
-from specstream.model.runner import ModelRunner
+from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.speculation.proposers.block import BlockProposer
+from specstream.train.block import BlockTrainee
 from specstream.train.trainee import Batch
 
 MASK = 1
@@ -103,21 +104,23 @@ def block_head(runner: ModelRunner, seed: int = 0, **changes: Any) -> BlockHead:
 
 
 def block_proposer(model: PreTrainedModel, **settings: Any) -> BlockProposer:
-    """A random head for ``model`` as a proposer that never cuts a block short."""
+    """A head for ``model`` before its training, which is right now and then, as a proposer."""
     config = BlockProposerConfig(**{"min_confidence": 0.0, **settings})
-    return BlockProposer(config, _head(model))
+    return BlockProposer(config, _begun(model))
 
 
 @functools.lru_cache(maxsize=4)
-def _head(model: PreTrainedModel) -> BlockHead:
-    return block_head(ModelRunner(model))
+def _begun(model: PreTrainedModel) -> BlockHead:
+    depths = (min(1, model.config.num_hidden_layers - 1),)
+    trainee = BlockTrainee(model, mask_token_id=MASK, block_size=SIZE, layers=1, depths=depths)
+    with tempfile.TemporaryDirectory() as folder:
+        trainee.save(Path(folder), {})
+        return load(Path(folder), ModelRunner(model))
 
 
 @torch.inference_mode()
 def batch_of(runner: ModelRunner, tokens: Tensor, depths: tuple[int, ...], prompt: int) -> Batch:
     """What the trainer hands over for sequences ``[B, T]`` whose prompts have one length."""
-    from specstream.model.runner import ForwardInput
-
     states, finals = list[Tensor](), list[Tensor]()
     wanted = (*depths, len(runner.decoder.weights.layers))
     for row in tokens:
@@ -130,5 +133,9 @@ def batch_of(runner: ModelRunner, tokens: Tensor, depths: tuple[int, ...], promp
     present = torch.ones(tokens.shape, dtype=torch.bool)
     with torch.inference_mode(False):
         return Batch(
-            tokens.clone(), replies, present, torch.stack(states).clone(), torch.stack(finals).clone()
+            tokens.clone(),
+            replies,
+            present,
+            torch.stack(states).clone(),
+            torch.stack(finals).clone(),
         )

@@ -11,6 +11,7 @@ from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.ngram import NgramProposer
 from specstream.speculation.proposers.off import OffProposer
+from tests.blocks import block_proposer
 from tests.tiny import (
     EOS,
     auto_proposer,
@@ -29,6 +30,8 @@ def proposer(kind: str, model: PreTrainedModel = MODEL, noise: float = 0.15) -> 
         return DraftModelProposer(DraftProposerConfig(num_tokens=5), runner, frozenset({EOS}))
     if kind == "ngram":
         return NgramProposer(NgramProposerConfig(min_ngram=1), torch.device("cpu"))
+    if kind == "block":
+        return block_proposer(model)
     if kind == "auto":
         return auto_proposer(ModelRunner(noisy_copy(model, noise)))
     return OffProposer()

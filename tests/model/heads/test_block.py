@@ -20,7 +20,7 @@ from tests.tiny import tiny_model
 
 MODEL = tiny_model(64, seed=5, layers=3, scale=2.0)
 RUNNER = ModelRunner(MODEL)
-TAPS = {"dflash_config": {"mask_token_id": MASK, "target_layer_ids": [0, 1]}}
+TAPS: dict[str, Any] = {"dflash_config": {"mask_token_id": MASK, "target_layer_ids": [0, 1]}}
 
 
 def module_of(config: dict[str, Any], tensors: dict[str, Tensor]) -> BlockModule:
@@ -38,7 +38,7 @@ def by_module(module: BlockModule, head: Any, ids: Tensor, states: Tensor, seen:
     x = RUNNER.model.get_input_embeddings()(block)
     positions = torch.arange(at, at + size).unsqueeze(0)
     out = module(states.unsqueeze(0), x, head._rotary.upto(64), positions, seen)
-    return torch.as_tensor(RUNNER.model.get_output_embeddings()(out[0, 1:]))
+    return RUNNER.head_logits(out[0, 1:])
 
 
 @pytest.mark.parametrize("windows", [False, True])
@@ -75,7 +75,7 @@ def test_service_computes_what_training_computes(windows: bool) -> None:
 @torch.inference_mode()
 def test_a_sliding_layer_is_causal_and_sees_its_window_only() -> None:
     kinds, ids = ["sliding_attention"] * 2, torch.arange(3, 15)
-    changes = {"layer_types": kinds, "sliding_window": 4, **TAPS}
+    changes: dict[str, Any] = {"layer_types": kinds, "sliding_window": 4, **TAPS}
     config = config_of(MODEL, **changes)
     head, module = block_head(RUNNER, **changes), module_of(config, tensors_of(config))
     item = ForwardInput(ids[:-1], RUNNER.new_cache())
@@ -156,7 +156,9 @@ def test_missing_and_wrong_tensors_are_named(tmp_path: Path) -> None:
     whole = tensors_of(config)
     name = "layers.1.self_attn.k_norm.weight"
     with pytest.raises(ModelBroken, match="k_norm"):
-        load_head(save_block(tmp_path, config, {k: v for k, v in whole.items() if k != name}), RUNNER)
+        load_head(
+            save_block(tmp_path, config, {k: v for k, v in whole.items() if k != name}), RUNNER
+        )
     with pytest.raises(ModelBroken, match="shape"):
         load_head(save_block(tmp_path, config, whole | {"fc.weight": torch.zeros(32, 32)}), RUNNER)
     ints = whole | {"norm.weight": torch.ones(32, dtype=torch.int64)}
