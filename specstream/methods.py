@@ -15,6 +15,7 @@ __all__ = [
     "NgramProposerConfig",
     "OffProposerConfig",
     "ProposerConfig",
+    "StreamingProposerConfig",
     "Strict",
 ]
 
@@ -90,6 +91,26 @@ class OffProposerConfig(Method):
     kind: Literal["off"] = "off"
 
 
+class StreamingProposerConfig(Method):
+    """Drafts within the pass that verifies (Speculative Streaming, arXiv 2402.11131)."""
+
+    loads: ClassVar[Loads] = "head"
+    kind: Literal["streaming"] = "streaming"
+    num_tokens: int = Field(default=16, ge=1, le=32, description="tokens proposed a round, at most")
+    min_confidence: float = Field(
+        default=0.1,
+        ge=0.0,
+        le=1.0,
+        description="a draft is cut behind the token that makes it less likely than this",
+    )
+    prune_below: float = Field(
+        default=0.0,
+        ge=0.0,
+        le=1.0,
+        description="drafted tokens that an early exit finds less likely than this get no streams",
+    )
+
+
 class AutoProposerConfig(_Lookup):
     """Chooses each round, per request, by measured costs and acceptance: draft, lookup or no proposer.
 
@@ -114,7 +135,8 @@ ProposerConfig = Annotated[
     | BlockProposerConfig
     | DraftProposerConfig
     | NgramProposerConfig
-    | OffProposerConfig,
+    | OffProposerConfig
+    | StreamingProposerConfig,
     Field(discriminator="kind"),
 ]
 PROPOSERS = (
@@ -123,4 +145,5 @@ PROPOSERS = (
     DraftProposerConfig,
     NgramProposerConfig,
     OffProposerConfig,
+    StreamingProposerConfig,
 )

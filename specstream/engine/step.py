@@ -110,7 +110,7 @@ class EngineCore(Lifecycle):
         while True:
             starts = [part.sequence.cache.length for part in parts]
             try:
-                logits, states = self._run([self._input(part) for part in parts])
+                logits, states = self._run(parts)
             except torch.OutOfMemoryError:
                 for part, start in zip(parts, starts, strict=True):
                     part.sequence.cache.rollback_to(start)
@@ -124,8 +124,12 @@ class EngineCore(Lifecycle):
             if not parts:
                 return Pass([], [], [], [])
 
-    def _run(self, inputs: list[ForwardInput]) -> tuple[list[Tensor], list[Tensor]]:
-        """Logits of each input and, for a proposer that reads them, its hidden states."""
+    def _run(self, parts: list[Part]) -> tuple[list[Tensor], list[Tensor]]:
+        """Logits of each part and, for a proposer that reads them, its hidden states."""
+        inputs = [self._input(part) for part in parts]
+        rider = self.proposing.rider(parts)
+        if rider is not None:
+            return self.target.forward(inputs, rider), []
         if not self.proposing.depths:
             return self.target.forward(inputs), []
         both = self.target.forward_with_states(inputs, self.proposing.depths)

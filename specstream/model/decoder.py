@@ -21,9 +21,10 @@ from specstream.model.attention.base import AttentionBackend, AttentionPlan, Bat
 from specstream.model.attention.contiguous import ContiguousAttention
 from specstream.model.attention.pooled import PooledAttention
 from specstream.model.kv.base import RowCache
-from specstream.model.layers import layer_of, select
+from specstream.model.layers import Layer, layer_of, select
 from specstream.model.norms import rms_norm
 from specstream.model.products import can_pack, product
+from specstream.model.rider import Rider
 from specstream.model.transfer import to_device
 from specstream.model.tree import Tree, positions_of
 from specstream.model.weights import DecoderWeights, RotaryTable
@@ -88,6 +89,7 @@ class Decoder:
         keeps: Sequence[int] | None = None,
         trees: Sequence[Tree | None] | None = None,
         taps: Mapping[int, list[Tensor]] | None = None,
+        rider: Rider | None = None,
     ) -> Tensor:
         """Append tokens to each sequence; final hidden states ``[kept, hidden]``.
 
@@ -99,14 +101,17 @@ class Decoder:
             trees: Per sequence the tree that its last tokens form, or None for a chain.
             taps: For some depths d a list, to which ``[N, hidden]`` is added: the states of all tokens
                 after d layers, before any norm.
+            rider: Rows that travel along; not together with ``taps``.
         """
         if trees is not None and not any(trees):
             trees = None
         batch = Batch(caches, counts, keeps or counts, trees)
+        if rider is not None:
+            rider.prepare(batch)
         plan = self.attention.plan(batch)
         cos, sin = self._rope(batch)
         narrow = keeps is not None and sum(keeps) < tokens.shape[0]
-        x = self.run(tokens, cos, sin, plan, narrow=narrow, taps=taps or {})
+        x = self.run(tokens, cos, sin, plan, narrow=narrow, taps=taps or {}, rider=rider)
         for cache, count in zip(caches, counts, strict=True):
             cache.append_to(cache.length + count)
         return x
@@ -120,6 +125,7 @@ class Decoder:
         *,
         narrow: bool = False,
         taps: Mapping[int, list[Tensor]] | None = None,
+        rider: Rider | None = None,
     ) -> Tensor:
         """The layers and the final norm; touches no cache but through ``plan``.
 
@@ -133,6 +139,7 @@ class Decoder:
             plan: Attention of this pass.
             narrow: Return the kept tokens' states only.
             taps: See `__call__`.
+            rider: See `__call__`.
         """
         taps, depth = taps or {}, len(self._layers)
         last = depth - 1 if narrow and depth not in taps else None
@@ -140,12 +147,27 @@ class Decoder:
         for index, layer in enumerate(self._layers):
             if index in taps:
                 taps[index].append(x.clone())
+            if rider is not None and index >= rider.depth:
+                if index == rider.depth:
+                    x, cos, sin, plan = rider.board(x, cos, sin, plan)
+                layer = rider.layer(index)
             x = layer(x, cos, sin, plan, index, plan.narrow() if index == last else None)
+        if rider is not None:
+            x = rider.leave(x)
         if depth in taps:
             taps[depth].append(x)
             if narrow:
                 x = select(x, plan.narrow())
         return self._norm(x)
+
+    @property
+    def layers(self) -> Sequence[Layer]:
+        """The layers."""
+        return self._layers
+
+    def normed(self, states: Tensor) -> Tensor:
+        """The final norm of states ``[n, hidden]``, of any depth."""
+        return self._norm(states)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[n, V]`` of hidden states ``[n, hidden]``."""

@@ -25,6 +25,7 @@ from specstream.model.kv.base import KVCache, RowCache
 from specstream.model.kv.transformers import TransformersCache, check_supported
 from specstream.model.positions import declared_positions, steady_positions
 from specstream.model.products import ROUNDED
+from specstream.model.rider import Rider
 from specstream.model.transfer import to_device
 from specstream.model.tree import Tree, positions_of
 
@@ -167,12 +168,17 @@ class ModelRunner:
         """Unused bytes of the key-value pool; None where each cache allocates memory of its own."""
         return None if self._decoder is None else self._decoder.attention.free_bytes
 
-    def forward(self, inputs: Sequence[ForwardInput]) -> list[Tensor]:
+    def forward(
+        self, inputs: Sequence[ForwardInput], rider: Rider | None = None
+    ) -> list[Tensor]:
         """Append tokens to each sequence; its logits, ``[keep, vocab_size]`` each.
 
-        A sequence's logits depend on the other inputs by rounding at most; with a fixed width not at
-        all.
+        A sequence's logits depend on the other inputs, and on rows that travel along (``rider``), by
+        rounding at most; with a fixed width not at all. A rider needs a pass through `Decoder`.
         """
+        if rider is not None:
+            self.forwards += len(inputs)
+            return self._decode(inputs, rider=rider)
         if self.fixed_width is not None:
             return [self._fixed(item, self.fixed_width) for item in inputs]
         return self._pass(inputs)
@@ -277,7 +283,10 @@ class ModelRunner:
         return self._decode(inputs)
 
     def _decode(
-        self, inputs: Sequence[ForwardInput], taps: Mapping[int, list[Tensor]] | None = None
+        self,
+        inputs: Sequence[ForwardInput],
+        taps: Mapping[int, list[Tensor]] | None = None,
+        rider: Rider | None = None,
     ) -> list[Tensor]:
         assert self._decoder is not None
         caches = [cast(RowCache, item.cache) for item in inputs]
@@ -287,7 +296,7 @@ class ModelRunner:
         tokens = inputs[0].token_ids
         if len(inputs) > 1:
             tokens = torch.cat([item.token_ids for item in inputs])
-        hidden = self._decoder(tokens, caches, counts, keeps, trees, taps)
+        hidden = self._decoder(tokens, caches, counts, keeps, trees, taps, rider)
         logits = self._fit(self._decoder.logits(hidden))
         return [logits] if len(keeps) == 1 else list(logits.split_with_sizes(keeps))
 

@@ -27,6 +27,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from specstream.model.rider import Rider
 from specstream.model.tree import Tree
 from specstream.speculation.explanation import Explanation
 from specstream.types import SamplingParams
@@ -35,6 +36,7 @@ __all__ = [
     "MAX_NODES",
     "AdaptiveProposer",
     "Capabilities",
+    "Passenger",
     "Proposal",
     "Proposer",
     "SpecRequest",
@@ -251,6 +253,21 @@ class StateReader(Proposer, Protocol):
         Called once a pass after `observe`, for all that took part: for a prompt, the tokens that were
         prefilled; for a round, the last committed token and the accepted ones, in the order of the text.
         The token that followed them has no state yet.
+        """
+        ...
+
+
+@runtime_checkable
+class Passenger(Proposer, Protocol):
+    """A proposer that drafts within the target's pass; it reads no hidden states."""
+
+    def ride(
+        self, requests: Sequence[SpecRequest], proposals: Sequence[Proposal]
+    ) -> Rider | None:
+        """What travels in the pass that verifies these proposals; None: nothing.
+
+        Called right before the pass, once more if it is repeated with fewer requests. The pass's first
+        inputs are those of ``requests``, in their order; others only read a prompt.
         """
         ...
 

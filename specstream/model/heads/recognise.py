@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from specstream.errors import ModelBroken, ModelUnsupported
 from specstream.model.heads.block_format import BlockShape
+from specstream.model.heads.streaming_format import StreamingShape
 
 if TYPE_CHECKING:
     from specstream.model.heads.base import Head
@@ -19,6 +20,7 @@ __all__ = ["HEADS", "kind_of", "load_head", "read_head_config"]
 
 HEADS: Mapping[str, tuple[Callable[[Mapping[str, Any]], bool], str]] = {
     "block": (BlockShape.fits, "specstream.model.heads.block:load"),
+    "streaming": (StreamingShape.fits, "specstream.model.heads.streaming:load"),
 }
 """By method: whether a ``config.json`` is one of its heads', and ``module:function`` that loads it."""
 

@@ -23,6 +23,7 @@ KINDS = {
     "draft": "specstream.speculation.proposers.draft_model",
     "ngram": "specstream.speculation.proposers.ngram",
     "off": "specstream.speculation.proposers.off",
+    "streaming": "specstream.speculation.proposers.streaming",
 }
 
 
