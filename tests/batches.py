@@ -12,6 +12,7 @@ from torch import Tensor
 from specstream.config import DraftProposerConfig, NgramProposerConfig
 from specstream.engine.request import Request
 from specstream.engine.step import EngineCore
+from specstream.model.rider import Rider
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
@@ -20,12 +21,13 @@ from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams
 from tests.blocks import block_proposer
 from tests.choosers import Dice, proposer_with
+from tests.streams import streaming_proposer
 from tests.tiny import ask, byte_tokenizer, make_core, noisy_copy, run_until_idle, tiny_model
 
 TOKENIZER = byte_tokenizer()
 MODEL = tiny_model(len(TOKENIZER), seed=2)
 DRAFT = noisy_copy(MODEL, 0.1)
-KINDS = ["auto", "block", "draft", "ngram", "off"]
+KINDS = ["auto", "block", "draft", "ngram", "off", "streaming"]
 TEXTS = [
     *(
         "abab",
@@ -54,6 +56,8 @@ def proposer(kind: str, seed: int = 0) -> Proposer:
         return proposer_with(Dice(seed), ModelRunner(DRAFT))
     if kind == "block":
         return block_proposer(MODEL)
+    if kind == "streaming":
+        return streaming_proposer(ModelRunner(MODEL))
     if kind == "draft":
         return DraftModelProposer(
             DraftProposerConfig(num_tokens=5), ModelRunner(DRAFT), frozenset()
@@ -92,9 +96,9 @@ class Passes:
             owners = {id(r.sequence.cache): r for r in core.scheduler.running}
             self.all.append({owners[id(i.cache)].id: i.token_ids.shape[0] for i in inputs})
 
-        def spy(inputs: Sequence[ForwardInput]) -> list[Tensor]:
+        def spy(inputs: Sequence[ForwardInput], rider: Rider | None = None) -> list[Tensor]:
             note(inputs)
-            return forward(inputs)
+            return forward(inputs, rider)
 
         def spy_states(
             inputs: Sequence[ForwardInput], depths: Sequence[int]

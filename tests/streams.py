@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,10 @@ STREAMS = 3
 def trainee_of(model: PreTrainedModel, noise: float = 0.0, **options: Any) -> StreamingTrainee:
     """Streams before their training: their adapters do nothing, or something random."""
     settings = {"streams": STREAMS, "stream_layers": 1, "rank": 4, **options}
-    made, generator = StreamingTrainee(model, **settings), torch.Generator().manual_seed(0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        made = StreamingTrainee(model, **settings)
+    generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for one in made.module.parameters():
             one.add_(torch.randn(one.shape, generator=generator) * noise)

@@ -168,9 +168,7 @@ class ModelRunner:
         """Unused bytes of the key-value pool; None where each cache allocates memory of its own."""
         return None if self._decoder is None else self._decoder.attention.free_bytes
 
-    def forward(
-        self, inputs: Sequence[ForwardInput], rider: Rider | None = None
-    ) -> list[Tensor]:
+    def forward(self, inputs: Sequence[ForwardInput], rider: Rider | None = None) -> list[Tensor]:
         """Append tokens to each sequence; its logits, ``[keep, vocab_size]`` each.
 
         A sequence's logits depend on the other inputs, and on rows that travel along (``rider``), by

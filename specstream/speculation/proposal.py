@@ -261,9 +261,7 @@ class StateReader(Proposer, Protocol):
 class Passenger(Proposer, Protocol):
     """A proposer that drafts within the target's pass; it reads no hidden states."""
 
-    def ride(
-        self, requests: Sequence[SpecRequest], proposals: Sequence[Proposal]
-    ) -> Rider | None:
+    def ride(self, requests: Sequence[SpecRequest], proposals: Sequence[Proposal]) -> Rider | None:
         """What travels in the pass that verifies these proposals; None: nothing.
 
         Called right before the pass, once more if it is repeated with fewer requests. The pass's first

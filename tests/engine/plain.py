@@ -12,6 +12,7 @@ from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.ngram import NgramProposer
 from specstream.speculation.proposers.off import OffProposer
 from tests.blocks import block_proposer
+from tests.streams import streaming_proposer
 from tests.tiny import (
     EOS,
     auto_proposer,
@@ -32,6 +33,8 @@ def proposer(kind: str, model: PreTrainedModel = MODEL, noise: float = 0.15) -> 
         return NgramProposer(NgramProposerConfig(min_ngram=1), torch.device("cpu"))
     if kind == "block":
         return block_proposer(model)
+    if kind == "streaming":
+        return streaming_proposer(ModelRunner(model), 0.02)
     if kind == "auto":
         return auto_proposer(ModelRunner(noisy_copy(model, noise)))
     return OffProposer()

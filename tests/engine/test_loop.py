@@ -29,7 +29,7 @@ from tests.tiny import (
 
 
 def test_every_kind_is_tested_here() -> None:
-    assert set(KINDS) == {"auto", "block", "draft", "ngram", "off"}
+    assert set(KINDS) == {"auto", "block", "draft", "ngram", "off", "streaming"}
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))

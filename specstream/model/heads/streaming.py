@@ -109,8 +109,8 @@ class Streams:
 
     Args:
         head: Whose.
-        proposed: Of each of the pass's first inputs the proposed tokens, which are its last; each of them
-            and the token before them are nodes that get streams.
+        proposed: Of each of the pass's first inputs the proposed tokens, which are its last; each of
+            them and the token before them are nodes that get streams.
         least: A proposed token that an early exit before the top layers finds less likely than this,
             together with those before it, gets no streams. 0: all get them, and nothing is computed.
 

@@ -12,7 +12,7 @@ __all__ = ["MODEL_TYPE", "PRODUCTS", "StreamingShape"]
 
 MODEL_TYPE = "specstream-streaming"
 PRODUCTS = ("qkv", "out", "gate_up", "down")
-"""The products of a layer, each with an adapter ``layers.I.NAME_a`` ``[rank, in]``, ``_b`` ``[out, rank]``."""
+"""The products of a layer, each with an adapter: ``layers.I.NAME_a [rank, in]``, ``_b [out, rank]``."""
 _MOST_STREAMS, _MOST_RANK = 16, 4096
 
 
