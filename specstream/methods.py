@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 __all__ = [
     "PROPOSERS",
     "AutoProposerConfig",
+    "BlockProposerConfig",
     "DraftProposerConfig",
     "EagleProposerConfig",
     "EarlyExitProposerConfig",
@@ -17,6 +18,7 @@ __all__ = [
     "MirrorProposerConfig",
     "OffProposerConfig",
     "ProposerConfig",
+    "StreamingProposerConfig",
     "Strict",
     "SuffixProposerConfig",
 ]
@@ -49,6 +51,20 @@ class _Lookup(Method):
     )
     store_tokens: int = Field(
         default=16384, ge=0, le=2**24, description="tokens of past replies that are kept, at most"
+    )
+
+
+class BlockProposerConfig(Method):
+    """A head that drafts a block of tokens in one pass (DFlash, arXiv 2602.06036)."""
+
+    loads: ClassVar[Loads] = "head"
+    kind: Literal["block"] = "block"
+    num_tokens: int = Field(default=15, ge=1, le=32, description="tokens proposed a round, at most")
+    min_confidence: float = Field(
+        default=0.1,
+        ge=0.0,
+        le=1.0,
+        description="a block is cut behind the token that makes it less likely than this",
     )
 
 
@@ -140,6 +156,26 @@ class OffProposerConfig(Method):
     kind: Literal["off"] = "off"
 
 
+class StreamingProposerConfig(Method):
+    """Drafts within the pass that verifies (Speculative Streaming, arXiv 2402.11131)."""
+
+    loads: ClassVar[Loads] = "head"
+    kind: Literal["streaming"] = "streaming"
+    num_tokens: int = Field(default=16, ge=1, le=32, description="tokens proposed a round, at most")
+    min_confidence: float = Field(
+        default=0.1,
+        ge=0.0,
+        le=1.0,
+        description="a draft is cut behind the token that makes it less likely than this",
+    )
+    prune_below: float = Field(
+        default=0.0,
+        ge=0.0,
+        le=1.0,
+        description="drafted tokens that an early exit finds less likely than this get no streams",
+    )
+
+
 class SuffixProposerConfig(_Lookup):
     """What followed the same words in prompt, reply, reference and past replies (Oliaro et al. 2024)."""
 
@@ -172,22 +208,26 @@ class AutoProposerConfig(_Lookup):
 
 ProposerConfig = Annotated[
     AutoProposerConfig
+    | BlockProposerConfig
     | DraftProposerConfig
     | EagleProposerConfig
     | EarlyExitProposerConfig
     | LookaheadProposerConfig
     | MirrorProposerConfig
     | OffProposerConfig
+    | StreamingProposerConfig
     | SuffixProposerConfig,
     Field(discriminator="kind"),
 ]
 PROPOSERS = (
     AutoProposerConfig,
+    BlockProposerConfig,
     DraftProposerConfig,
     EagleProposerConfig,
     EarlyExitProposerConfig,
     LookaheadProposerConfig,
     MirrorProposerConfig,
     OffProposerConfig,
+    StreamingProposerConfig,
     SuffixProposerConfig,
 )

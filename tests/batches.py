@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from specstream.config import DraftProposerConfig, SuffixProposerConfig
 from specstream.engine.request import Request
@@ -21,15 +20,17 @@ from specstream.speculation.proposers.early_exit import EarlyExitProposer
 from specstream.speculation.proposers.off import OffProposer
 from specstream.speculation.proposers.suffix import SuffixProposer
 from specstream.types import SamplingParams
+from tests.blocks import block_proposer
 from tests.choosers import Dice, proposer_with
 from tests.engine.plain import mirror
 from tests.heads import eagle_proposer
+from tests.streams import streaming_proposer
 from tests.tiny import ask, byte_tokenizer, make_core, noisy_copy, run_until_idle, tiny_model
 
 TOKENIZER = byte_tokenizer()
 MODEL = tiny_model(len(TOKENIZER), seed=2)
 DRAFT = noisy_copy(MODEL, 0.1)
-KINDS = ["auto", "draft", "eagle", "early-exit", "mirror", "off", "suffix"]
+KINDS = ["auto", "block", "draft", "eagle", "early-exit", "mirror", "off", "streaming", "suffix"]
 TEXTS = [
     *(
         "abab",
@@ -56,6 +57,10 @@ TEXTS = [
 def proposer(kind: str, seed: int = 0) -> Proposer:
     if kind == "auto":
         return proposer_with(Dice(seed), ModelRunner(DRAFT))
+    if kind == "block":
+        return block_proposer(MODEL)
+    if kind == "streaming":
+        return streaming_proposer(ModelRunner(MODEL))
     if kind == "draft":
         return DraftModelProposer(
             DraftProposerConfig(num_tokens=5), ModelRunner(DRAFT), frozenset()
@@ -96,14 +101,21 @@ class Passes:
     def __init__(self, core: EngineCore) -> None:
         self.core = core
         self.all: list[dict[int, int]] = []
-        forward = core.target.forward
 
-        def spy(inputs: Sequence[ForwardInput]) -> list[Tensor]:
+        def note(inputs: Sequence[ForwardInput]) -> None:
             owners = {id(r.sequence.cache): r for r in core.scheduler.running}
             self.all.append({owners[id(i.cache)].id: i.token_ids.shape[0] for i in inputs})
-            return forward(inputs)
 
-        core.target.forward = spy  # type: ignore[method-assign]
+        def spied(run: Callable[..., Any]) -> Callable[..., Any]:
+            def spy(inputs: Sequence[ForwardInput], *args: Any) -> Any:
+                note(inputs)
+                return run(inputs, *args)
+
+            return spy
+
+        for name in ("forward", "forward_with_states", "forward_watched", "forward_with_rider"):
+            if hasattr(core.target, name):
+                setattr(core.target, name, spied(getattr(core.target, name)))
 
     def of(self, request: Request) -> list[int]:
         """Tokens of the request in each pass that it was part of."""

@@ -12,12 +12,14 @@ from specstream.engine.prefill import Part, Pass
 from specstream.engine.sequence import Sequence
 from specstream.errors import ProposalError
 from specstream.model.decoder import Tap
+from specstream.model.rider import Rider
 from specstream.model.runner import ModelRunner
 from specstream.speculation.checking import checked, marked
 from specstream.speculation.explanation import Explanation
 from specstream.speculation.proposal import (
     AdaptiveProposer,
     MidwayProposer,
+    Passenger,
     Proposal,
     Proposer,
     StateReader,
@@ -53,6 +55,7 @@ class Proposing:
         )
         self._reader = proposer if isinstance(proposer, StateReader) and self.depths else None
         self._midway = proposer if isinstance(proposer, MidwayProposer) else None
+        self._passenger = proposer if isinstance(proposer, Passenger) else None
         self._device, self._vocab_size = target.device, target.vocab_size
         self._longest = target.fixed_width - 1 if target.fixed_width else target.context_length
         self._logged: set[type[Exception]] = set()
@@ -98,6 +101,16 @@ class Proposing:
         ):
             return {}
         return {self._midway.midway_depth: _Watch(self, self._midway, parts)}
+
+    def rider(self, parts: list[Part]) -> Rider | None:
+        """What the proposer adds to the pass of these parts."""
+        rounds = [part for part in parts if part.proposal is not None]
+        if self._passenger is None or not rounds:
+            return None
+        with self._sparing():
+            proposals = [part.proposal for part in rounds if part.proposal is not None]
+            return self._passenger.ride([part.sequence for part in rounds], proposals)
+        return None
 
     def observe(self, done: Pass, verdicts: list[Verdict]) -> None:
         """What became of the proposals, and the hidden states of the tokens that stay.

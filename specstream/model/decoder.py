@@ -23,9 +23,10 @@ from specstream.model.attention.contiguous import ContiguousAttention
 from specstream.model.attention.pooled import PooledAttention
 from specstream.model.entry import Entered, common_depth
 from specstream.model.kv.base import RowCache
-from specstream.model.layers import layer_of, select
+from specstream.model.layers import Layer, layer_of, select
 from specstream.model.norms import rms_norm
 from specstream.model.products import can_pack, product
+from specstream.model.rider import Rider
 from specstream.model.transfer import to_device
 from specstream.model.tree import Tree, positions_of
 from specstream.model.weights import DecoderWeights, RotaryTable
@@ -99,6 +100,7 @@ class Decoder:
         trees: Sequence[Tree | None] | None = None,
         taps: Mapping[int, Tap] | None = None,
         entered: Sequence[Entered | None] | None = None,
+        rider: Rider | None = None,
     ) -> Tensor:
         """Append tokens to each sequence; final hidden states ``[kept, hidden]``.
 
@@ -112,6 +114,7 @@ class Decoder:
                 after d layers, before any norm.
             entered: Per sequence what `enter` made of its first tokens, or None; one depth for all, no
                 deeper than the taps. Such a sequence has no tree.
+            rider: Rows that travel along; not together with ``taps``.
         """
         if trees is not None and not any(trees):
             trees = None
@@ -119,10 +122,14 @@ class Decoder:
         if entered is not None and (depth := common_depth(entered)):
             begun = depth, self._entering(tokens, caches, counts, trees, entered, depth)
         batch = Batch(caches, counts, keeps or counts, trees)
+        if rider is not None:
+            rider.prepare(batch)
         plan = self.attention.plan(batch)
         cos, sin = rotations(self.rotary, batch, self.weights.device)
         narrow = keeps is not None and sum(keeps) < tokens.shape[0]
-        x = self.run(tokens, cos, sin, plan, narrow=narrow, taps=taps or {}, begun=begun)
+        x = self.run(
+            tokens, cos, sin, plan, narrow=narrow, taps=taps or {}, begun=begun, rider=rider
+        )
         for cache, count in zip(caches, counts, strict=True):
             cache.append_to(cache.length + count)
         return x
@@ -194,6 +201,7 @@ class Decoder:
         narrow: bool = False,
         taps: Mapping[int, Tap] | None = None,
         begun: tuple[int, Tensor] | None = None,
+        rider: Rider | None = None,
     ) -> Tensor:
         """The layers and the final norm; touches no cache but through ``plan``.
 
@@ -209,6 +217,7 @@ class Decoder:
             taps: See `__call__`.
             begun: Begin after so many layers, with all tokens' states ``[N, hidden]``, which are
                 overwritten. Default: with the embeddings.
+            rider: See `__call__`.
         """
         taps, depth = taps or {}, len(self._layers)
         last = depth - 1 if narrow and depth not in taps else None
@@ -217,12 +226,23 @@ class Decoder:
             layer = self._layers[index]
             if index in taps:
                 taps[index].append(x.clone())
+            if rider is not None and index >= rider.depth:
+                if index == rider.depth:
+                    x, cos, sin, plan = rider.board(x, cos, sin, plan)
+                layer = rider.layer(index)
             x = layer(x, cos, sin, plan, index, plan.narrow() if index == last else None)
+        if rider is not None:
+            x = rider.leave(x)
         if depth in taps:
             taps[depth].append(x)
             if narrow:
                 x = select(x, plan.narrow())
         return self._norm(x)
+
+    @property
+    def layers(self) -> Sequence[Layer]:
+        """The layers."""
+        return self._layers
 
     def normed(self, states: Tensor) -> Tensor:
         """The final norm of states ``[n, hidden]``, of any depth."""

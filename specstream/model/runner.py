@@ -26,6 +26,7 @@ from specstream.model.kv.base import KVCache, RowCache
 from specstream.model.kv.transformers import TransformersCache, check_supported
 from specstream.model.positions import declared_positions, steady_positions
 from specstream.model.products import ROUNDED
+from specstream.model.rider import Rider
 from specstream.model.transfer import to_device
 from specstream.model.tree import Tree, positions_of
 
@@ -180,6 +181,15 @@ class ModelRunner:
             return [self._fixed(item, self.fixed_width) for item in inputs]
         return self._pass(inputs)
 
+    def forward_with_rider(self, inputs: Sequence[ForwardInput], rider: Rider) -> list[Tensor]:
+        """As `forward`, eager, with rows that travel along; logits differ by rounding at most.
+
+        Raises:
+            ModelUnsupported: a model that runs through its own forward.
+        """
+        self.forwards += len(inputs)
+        return self._decode(inputs, rider=rider)
+
     def forward_watched(
         self, inputs: Sequence[ForwardInput], taps: Mapping[int, Tap]
     ) -> list[Tensor]:
@@ -214,6 +224,14 @@ class ModelRunner:
                 "at no other layer than the first and the last; choose another proposer"
             )
         return self._decoder
+
+    def head_logits(self, hidden: Tensor) -> Tensor:
+        """``[n, vocab_size]``: the output head on normed states ``[n, hidden]``, a head's for instance.
+
+        Raises:
+            ModelUnsupported: a model that runs through its own forward.
+        """
+        return self._fit(self.decoder.logits(hidden))
 
     def forward_with_states(
         self, inputs: Sequence[ForwardInput], depths: Sequence[int]
@@ -292,7 +310,10 @@ class ModelRunner:
         return self._decode(inputs)
 
     def _decode(
-        self, inputs: Sequence[ForwardInput], taps: Mapping[int, Tap] | None = None
+        self,
+        inputs: Sequence[ForwardInput],
+        taps: Mapping[int, Tap] | None = None,
+        rider: Rider | None = None,
     ) -> list[Tensor]:
         decoder = self.decoder
         caches = [cast(RowCache, item.cache) for item in inputs]
@@ -305,7 +326,7 @@ class ModelRunner:
         entered = [item.entered for item in inputs]
         if taps and min(taps) < max((one.depth for one in entered if one is not None), default=0):
             entered = [None] * len(inputs)  # states below that depth are wanted: compute them again
-        hidden = decoder(tokens, caches, counts, keeps, trees, taps, entered)
+        hidden = decoder(tokens, caches, counts, keeps, trees, taps, entered, rider)
         logits = self._fit(decoder.logits(hidden))
         return [logits] if len(keeps) == 1 else list(logits.split_with_sizes(keeps))
 

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from specstream.model.entry import Entered
 from specstream.model.kv.base import KVCache
+from specstream.model.rider import Rider
 from specstream.model.tree import Tree
 from specstream.speculation.explanation import Explanation
 from specstream.types import SamplingParams
@@ -39,6 +40,7 @@ __all__ = [
     "CachedRequest",
     "Capabilities",
     "MidwayProposer",
+    "Passenger",
     "Proposal",
     "Proposer",
     "SpecRequest",
@@ -303,6 +305,19 @@ class MidwayProposer(Proposer, Protocol):
 
     def close(self) -> None:
         """The engine ends, or has another proposer: end the thread. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class Passenger(Proposer, Protocol):
+    """A proposer that drafts within the target's pass; it reads no hidden states."""
+
+    def ride(self, requests: Sequence[SpecRequest], proposals: Sequence[Proposal]) -> Rider | None:
+        """What travels in the pass that verifies these proposals; None: nothing.
+
+        Called right before the pass, once more if it is repeated with fewer requests. The pass's first
+        inputs are those of ``requests``, in their order; others only read a prompt.
+        """
         ...
 
 

@@ -20,7 +20,9 @@ from specstream.speculation.proposers.lookahead import LookaheadProposer
 from specstream.speculation.proposers.mirror import MirrorProposer
 from specstream.speculation.proposers.off import OffProposer
 from specstream.speculation.proposers.suffix import SuffixProposer
+from tests.blocks import block_proposer
 from tests.heads import eagle_proposer
+from tests.streams import streaming_proposer
 from tests.tiny import (
     EOS,
     auto_proposer,
@@ -51,6 +53,10 @@ def proposer(kind: str, model: PreTrainedModel = MODEL, noise: float = 0.15) -> 
         return EarlyExitProposer(config, runner, EarlyExit(runner, 1), frozenset({EOS}))
     if kind == "mirror":
         return mirror(model, noise)
+    if kind == "block":
+        return block_proposer(model)
+    if kind == "streaming":
+        return streaming_proposer(ModelRunner(model), 0.02)
     if kind == "auto":
         return auto_proposer(ModelRunner(noisy_copy(model, noise)))
     return OffProposer()

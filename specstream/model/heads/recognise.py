@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.model.heads.block_format import BlockShape
 from specstream.model.heads.eagle_format import is_eagle
+from specstream.model.heads.streaming_format import StreamingShape
 
 if TYPE_CHECKING:
     from specstream.model.heads.base import Head
@@ -23,6 +25,8 @@ HEADS: Mapping[str, tuple[Callable[[Mapping[str, Any]], bool], str]] = {
         lambda config: config.get("model_type") == "specstream-early-exit",
         "specstream.model.heads.early_exit:load",
     ),
+    "block": (BlockShape.fits, "specstream.model.heads.block:load"),
+    "streaming": (StreamingShape.fits, "specstream.model.heads.streaming:load"),
 }
 """By method: whether a ``config.json`` is one of its heads', and ``module:function`` that loads it."""
 

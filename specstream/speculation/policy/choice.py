@@ -206,7 +206,9 @@ class Step:
             width = self._width(group) + len(group)  # a token of each is proposed in any case
             most = sum(p.room(name) - 1 for p in group)
             wider = [worth * ms for ms in self._costs.widening(width, most + 1)]
-            lockstep = Lockstep(worth * draft.step, worth * draft.row, wider, len(group))
+            # One pass that drafts everything is paid: no further token needs another.
+            again = worth if candidate.passes == "each" else 0.0
+            lockstep = Lockstep(again * draft.step, again * draft.row, wider, len(group))
             for index, place in enumerate(self._places):
                 if place.candidate == name and place.room(name) > 1:
                     room = place.room(name)

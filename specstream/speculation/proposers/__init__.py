@@ -19,6 +19,7 @@ __all__ = ["KINDS", "build_proposer"]
 
 KINDS = {
     "auto": "specstream.speculation.proposers.auto_build",
+    "block": "specstream.speculation.proposers.block",
     "draft": "specstream.speculation.proposers.draft_model",
     "suffix": "specstream.speculation.proposers.suffix",
     "lookahead": "specstream.speculation.proposers.lookahead",
@@ -26,6 +27,7 @@ KINDS = {
     "early-exit": "specstream.speculation.proposers.early_exit",
     "mirror": "specstream.speculation.proposers.mirror",
     "off": "specstream.speculation.proposers.off",
+    "streaming": "specstream.speculation.proposers.streaming",
 }
 
 

@@ -7,6 +7,7 @@ from typing import cast
 
 from specstream.methods import (
     AutoProposerConfig,
+    BlockProposerConfig,
     DraftProposerConfig,
     EagleProposerConfig,
     EarlyExitProposerConfig,
@@ -49,3 +50,6 @@ def _configs(config: AutoProposerConfig, parts: Parts) -> Iterator[ProposerConfi
         yield EagleProposerConfig(depth=min(config.max_tokens, 16))
     if "early-exit" in parts.heads:
         yield EarlyExitProposerConfig()
+    if "block" in parts.heads:
+        yield BlockProposerConfig(num_tokens=config.max_tokens)
+    # One line a method with a head: ``if "eagle" in parts.heads: yield EagleProposerConfig()``.

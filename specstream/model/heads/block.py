@@ -1,0 +1,321 @@
+"""A block-parallel head (DFlash, arXiv 2602.06036): one pass drafts a whole block of tokens.
+
+The block is the last committed token and a mask token for each that is to be drafted; its few decoder
+layers see all of it at once. What they know of the text are keys and values made of the target's hidden
+states, a row for each token that the target has read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import Qwen3Config
+from transformers.activations import ACT2FN
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
+
+from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.model.attention.base import AttentionPlan
+from specstream.model.attention.heads import Heads
+from specstream.model.heads.block_format import BlockShape
+from specstream.model.heads.recognise import read_head_config
+from specstream.model.heads.tensors import Tensors
+from specstream.model.kv.contiguous import ContiguousCache
+from specstream.model.layers import layer_of
+from specstream.model.norms import rms_norm
+from specstream.model.products import product
+from specstream.model.runner import ModelRunner
+from specstream.model.transfer import to_device
+from specstream.model.weights import DecoderWeights, LayerWeights, RotaryTable
+
+__all__ = ["BlockHead", "Context", "load", "rotary_of"]
+
+
+@dataclass(slots=True)
+class Context:
+    """The rows of one sequence.
+
+    Attributes:
+        cache: Keys and values, one row a token.
+        first: Position of the first row.
+    """
+
+    cache: ContiguousCache
+    first: int = 0
+
+    @property
+    def end(self) -> int:
+        """Position behind the last row."""
+        return self.first + self.cache.length
+
+
+class BlockHead:
+    """The head of a folder, ready to run with its target's embedding and output head.
+
+    Args:
+        shape: Sizes.
+        tensors: Its weights, of the published names; all are taken.
+        target: What it drafts for.
+
+    Raises:
+        ModelBroken: a tensor is missing or has another shape.
+        ModelUnsupported: made for another target.
+    """
+
+    kind = "block"
+
+    def __init__(self, shape: BlockShape, tensors: Tensors, target: ModelRunner) -> None:
+        _check(shape, target)
+        self.shape, self.depths, self.device = shape, shape.depths, target.device
+        self._target = target
+        decoder = target.decoder
+        like = decoder.weights
+        take = partial(_Take, tensors, like.dtype, like.device)()
+        hidden = shape.hidden
+        fc = take("fc.weight", hidden, len(shape.depths) * hidden)
+        feature_norm = take("hidden_norm.weight", hidden)
+        layers = tuple(_layer(take, shape, index) for index in range(shape.layers))
+        sizes = DecoderWeights(
+            heads=shape.heads,
+            kv_heads=shape.kv_heads,
+            head_dim=shape.head_dim,
+            hidden=hidden,
+            intermediate=shape.intermediate,
+            eps=shape.eps,
+            activation=ACT2FN[shape.activation],
+            activation_name=shape.activation,
+            embedding=like.embedding,
+            norm=take("norm.weight", hidden),
+            head=like.head,
+            layers=layers,
+            nbytes=take.nbytes,
+        )
+        self.parameters, self.nbytes = take.parameters, take.nbytes
+        norms = partial(rms_norm, eps=shape.eps)
+        products = partial(product, packed=decoder.packed)
+        self._fc, self._feature_norm = products(fc), norms(feature_norm)
+        self._layers = [layer_of(sizes, one, norms, products) for one in layers]
+        self._norm = norms(sizes.norm)
+        self._rows = _RowsOf(sizes, norms, products)
+        self._weights = sizes
+        self._rotary = rotary_of(shape, like.embedding)
+        self._heads = Heads(shape.heads, shape.kv_heads, shape.head_dim)
+
+    def new_context(self) -> Context:
+        """Rows of a sequence of which nothing was read."""
+        w = self._weights
+        shape = len(w.layers), w.kv_heads, w.head_dim
+        return Context(ContiguousCache(*shape, w.dtype, w.device))
+
+    def read(self, contexts: Sequence[Context], states: Sequence[Tensor]) -> None:
+        """Append rows to each context, made of the target's ``[n, depths, hidden]``."""
+        counts = [one.shape[0] for one in states]
+        joint = states[0] if len(states) == 1 else torch.cat(list(states))
+        features = self._feature_norm(self._fc(joint.flatten(1)))
+        spans = [slice(one.end, one.end + n) for one, n in zip(contexts, counts, strict=True)]
+        cos, sin = self._angles(spans)
+        for index, each in enumerate(self._rows(features, cos, sin)):
+            for one, rows in zip(contexts, each.split_with_sizes(counts), strict=True):
+                fresh = one.cache.views(rows.shape[0])[0][index]
+                fresh.copy_(rows.view(fresh.shape))
+        for one, count in zip(contexts, counts, strict=True):
+            one.cache.append_to(one.cache.length + count)
+
+    def block(
+        self, contexts: Sequence[Context], anchors: Sequence[int], keeps: Sequence[int]
+    ) -> Tensor:
+        """Logits ``[sum(keeps), V]`` of the tokens after each anchor; changes no context.
+
+        Args:
+            contexts: Each ends before its anchor.
+            anchors: The last token of each sequence.
+            keeps: How many tokens of each block are wanted, from 1 to ``block_size - 1``.
+        """
+        size = self.shape.block_size
+        ids = [[anchor] + [self.shape.mask_token_id] * (size - 1) for anchor in anchors]
+        x = F.embedding(to_device(ids, self.device).flatten(), self._weights.embedding)
+        cos, sin = self._angles([slice(one.end, one.end + size) for one in contexts])
+        plan = _BlockPlan(self._heads, self.shape, contexts, keeps)
+        last = len(self._layers) - 1
+        for index, layer in enumerate(self._layers):
+            x = layer(x, cos, sin, plan, index, plan.narrow() if index == last else None)
+        return self._target.head_logits(self._norm(x))
+
+    def _angles(self, spans: Sequence[slice]) -> tuple[Tensor, Tensor]:
+        cos, sin = self._rotary.upto(max(span.stop for span in spans))
+        return (
+            torch.cat([cos[span] for span in spans]).unsqueeze(1),
+            torch.cat([sin[span] for span in spans]).unsqueeze(1),
+        )
+
+
+class _RowsOf:
+    """Keys and values of all layers, made of the features: ``[n, 2 * kv_heads, head_dim]`` each."""
+
+    def __init__(self, sizes: DecoderWeights, norms: object, products: object) -> None:
+        assert callable(norms) and callable(products)
+        w, first = sizes, sizes.heads * sizes.head_dim
+        biases = [one.qkv_bias[first:] for one in w.layers if one.qkv_bias is not None]
+        joint = torch.cat([one.qkv[first:] for one in w.layers])
+        self._product = products(joint, torch.cat(biases) if biases else None)
+        self._norms = [norms(one.key_norm) for one in w.layers]
+        self._keys, self._dim = w.kv_heads, w.head_dim
+
+    def __call__(self, features: Tensor, cos: Tensor, sin: Tensor) -> list[Tensor]:
+        keys, dim = self._keys, self._dim
+        joint = self._product(features).view(-1, len(self._norms), 2 * keys, dim)
+        found = list[Tensor]()
+        for index, norm in enumerate(self._norms):
+            turned = norm(joint[:, index, :keys])
+            swapped = turned.roll(dim // 2, -1)
+            found.append(torch.cat([turned * cos + swapped * sin, joint[:, index, keys:]], 1))
+        return found
+
+
+class _BlockPlan(AttentionPlan):
+    """Attention of blocks, whose tokens see the context and one another; nothing stays behind."""
+
+    def __init__(
+        self, heads: Heads, shape: BlockShape, contexts: Sequence[Context], keeps: Sequence[int]
+    ) -> None:
+        self._heads, self._size, self._keeps = heads, shape.block_size, list(keeps)
+        views = [one.cache.views(self._size) for one in contexts]
+        self._fresh, self._shown = zip(*views, strict=True)
+        self._lengths = [one.cache.length for one in contexts]
+        self._device = contexts[0].cache.layer_rows(0)[0].device
+        self._dtype = contexts[0].cache.layer_rows(0)[0].dtype
+        self._kinds = list(zip(shape.causal, shape.windows, strict=True))
+        self._asked = [range(self._size)] * len(contexts)
+
+    def narrow(self) -> Tensor:
+        """See `AttentionPlan.narrow`: the first wanted tokens behind each anchor."""
+        self._asked = [range(1, 1 + keep) for keep in self._keeps]
+        starts = range(0, self._size * len(self._asked), self._size)
+        rows = [
+            start + row for start, asked in zip(starts, self._asked, strict=True) for row in asked
+        ]
+        return to_device(rows, self._device)
+
+    def forward(self, layer: int, queries: Tensor, kv: Tensor) -> Tensor:
+        """See `AttentionPlan.forward`."""
+        parts, heads = list[Tensor](), self._heads
+        counts = [len(asked) for asked in self._asked]
+        stops = list(accumulate(counts))
+        for number, new in enumerate(kv.split_with_sizes([self._size] * len(counts))):
+            fresh, shown = self._fresh[number][layer], self._shown[number]
+            fresh.copy_(new.view(fresh.shape))
+            asked = queries[stops[number] - counts[number] : stops[number]]
+            mask = self._mask(layer, number)
+            parts.append(heads.attend_few(asked, shown[2 * layer], shown[2 * layer + 1], mask))
+        return torch.cat(parts)
+
+    def _mask(self, layer: int, number: int) -> Tensor | None:
+        """None: everything is seen."""
+        causal, window = self._kinds[layer]
+        before = self._lengths[number]
+        if not causal and (window is None or window >= before + self._size):
+            return None
+        asked = self._asked[number]
+        queries = torch.arange(asked.start, asked.stop).unsqueeze(1) + before
+        gaps = queries - torch.arange(before + self._size)
+        hidden = torch.zeros(gaps.shape, dtype=torch.bool)
+        if causal:
+            hidden |= gaps < 0
+        if window is not None:
+            hidden |= gaps.abs() >= window
+        mask = torch.zeros(gaps.shape, dtype=self._dtype).masked_fill_(hidden, -torch.inf)
+        return mask.repeat_interleave(self._heads.group, 0).to(self._device, non_blocking=True)
+
+
+class _Take:
+    """Takes tensors in the target's dtype, and counts what it took."""
+
+    def __init__(self, tensors: Tensors, dtype: torch.dtype, device: torch.device) -> None:
+        self._tensors, self._dtype, self._device = tensors, dtype, device
+        self.parameters = self.nbytes = 0
+
+    def __call__(self, name: str, *shape: int) -> Tensor:
+        found = self._tensors.take((name, f"model.{name}"), shape)
+        if not found.is_floating_point():
+            raise ModelBroken(f"{self._tensors.folder}: {name} holds {found.dtype}, not floats")
+        made = found.to(self._device, self._dtype)
+        self.parameters += made.numel()
+        self.nbytes += made.nbytes
+        return made
+
+
+def load(folder: Path, target: ModelRunner) -> BlockHead:
+    """The head of a folder; see `specstream.model.heads.recognise.load_head`."""
+    shape = BlockShape.of(read_head_config(folder))
+    _check(shape, target)
+    return BlockHead(shape, Tensors.read(folder), target)
+
+
+def rotary_of(shape: BlockShape, like: Tensor) -> RotaryTable:
+    """Cosines and sines of the head's own positions, of the dtype and device of ``like``."""
+    config = Qwen3Config(
+        hidden_size=shape.hidden,
+        num_attention_heads=shape.heads,
+        head_dim=shape.head_dim,
+        max_position_embeddings=shape.max_positions,
+        rope_parameters=dict(shape.rope),
+    )
+    rotary = Qwen3RotaryEmbedding(config).to(like.device)
+    return RotaryTable.by(rotary, like[:1], shape.head_dim)
+
+
+def _check(shape: BlockShape, target: ModelRunner) -> None:
+    target.check_states(shape.depths)
+    weights = target.decoder.weights
+    layers, vocabulary, hidden = len(weights.layers), weights.vocab_size, weights.hidden
+    told = (
+        ("hidden states of size", shape.hidden, hidden),
+        ("a vocabulary of", shape.vocab_size, vocabulary),
+        ("a target of so many layers:", shape.target_layers or layers, layers),
+    )
+    for what, made, found in told:
+        if made != found:
+            raise ModelUnsupported(
+                f"the block head was made for {what} {made}, and this target has {found}; "
+                "choose a head of this target"
+            )
+    if layers in shape.depths:
+        raise ModelUnsupported(
+            f"the block head reads the target's last layer ({layers - 1}), behind its final norm; only "
+            "layers before the last can be read"
+        )
+    if not 0 <= shape.mask_token_id < vocabulary:
+        raise ModelUnsupported(
+            f"the block head's mask token {shape.mask_token_id} is none of the target's {vocabulary}"
+        )
+    if shape.activation not in ACT2FN:
+        raise ModelUnsupported(
+            f"the block head's activation {shape.activation!r} is not known here"
+        )
+
+
+def _layer(take: _Take, shape: BlockShape, index: int) -> LayerWeights:
+    s, start = shape, f"layers.{index}."
+    rows, kv_rows = s.heads * s.head_dim, s.kv_heads * s.head_dim
+    three = (("q_proj", rows), ("k_proj", kv_rows), ("v_proj", kv_rows))
+    attention, mlp = start + "self_attn.", start + "mlp."
+    gate_up = [take(f"{mlp}{n}.weight", s.intermediate, s.hidden) for n in ("gate_proj", "up_proj")]
+    biases = [take(f"{attention}{name}.bias", size) for name, size in three] if s.bias else []
+    return LayerWeights(
+        norm=take(start + "input_layernorm.weight", s.hidden),
+        qkv=torch.cat([take(f"{attention}{name}.weight", size, s.hidden) for name, size in three]),
+        qkv_bias=torch.cat(biases) if biases else None,
+        query_norm=take(attention + "q_norm.weight", s.head_dim),
+        key_norm=take(attention + "k_norm.weight", s.head_dim),
+        out=take(attention + "o_proj.weight", s.hidden, rows),
+        out_bias=take(attention + "o_proj.bias", s.hidden) if s.bias else None,
+        mlp_norm=take(start + "post_attention_layernorm.weight", s.hidden),
+        gate_up=torch.cat(gate_up),
+        down=take(mlp + "down_proj.weight", s.hidden, s.intermediate),
+    )

@@ -1,0 +1,185 @@
+"""The folder of a block-parallel head (DFlash): its ``config.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from specstream.errors import ModelBroken, ModelUnsupported
+
+__all__ = ["BlockShape"]
+
+_MOST_LAYERS, _MOST_BLOCK = 64, 64
+_UNKNOWN = {
+    "markov_rank": "DSpark's Markov correction",
+    "enable_confidence_head": "DSpark's confidence head",
+    "selector_rank": "DFlash 2's candidate selector",
+    "conv_kernel_size": "DFlash 2's convolutions",
+    "fc_layernorm": "a norm of each tapped layer",
+    "final_logit_softcapping": "soft-capped logits",
+}
+_SCALES = ("input_embedding_scale", "output_multiplier")
+_REQUIRED = (
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "vocab_size",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockShape:
+    """Sizes of a DFlash head.
+
+    Attributes:
+        hidden: Size of the hidden states, the target's own.
+        layers: Its decoder layers.
+        block_size: Tokens of a block, the anchor included.
+        mask_token_id: The token that stands for one to be drafted.
+        depths: After how many of the target's layers it reads hidden states.
+        target_layers: Layers of its target; None: not told.
+        causal: For each layer, whether a token of the block sees only those before it.
+        windows: For each layer how many positions back attention reaches; None: all.
+        rope: ``rope_parameters`` of its config.
+        bias: Whether the products of attention have biases.
+    """
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+    block_size: int
+    mask_token_id: int
+    depths: tuple[int, ...]
+    target_layers: int | None = None
+    causal: tuple[bool, ...] = ()
+    windows: tuple[int | None, ...] = ()
+    eps: float = 1e-6
+    max_positions: int = 32768
+    activation: str = "silu"
+    rope: Mapping[str, Any] = field(default_factory=lambda: {"rope_type": "default"})
+    bias: bool = False
+
+    @staticmethod
+    def fits(config: Mapping[str, Any]) -> bool:
+        """Whether ``config`` is that of a DFlash head, of whatever version."""
+        return "dflash_config" in config or any(
+            str(name).startswith("DFlash") for name in config.get("architectures") or ()
+        )
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> BlockShape:
+        """The shape that a published ``config.json`` describes.
+
+        Raises:
+            ModelBroken: a field is missing or makes no sense.
+            ModelUnsupported: an extension that isn't known here.
+        """
+        own = config.get("dflash_config") or {}
+        if not isinstance(own, Mapping):
+            raise ModelBroken("dflash_config of the block head is no JSON object")
+        joint = {**config, **own}
+        _refuse_extensions(joint)
+        try:
+            return cls._read(joint)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelBroken(f"the config.json of the block head is damaged: {error!r}") from None
+
+    @classmethod
+    def _read(cls, joint: Mapping[str, Any]) -> BlockShape:
+        hidden, _, heads, layers, _ = sizes = [int(joint[name]) for name in _REQUIRED]
+        kinds = joint.get("layer_types") or ["full_attention"] * layers
+        causal, window = joint.get("is_causal"), joint.get("sliding_window")
+        sliding = [kind == "sliding_attention" for kind in kinds]
+        told = joint.get("num_target_layers")
+        made = cls(
+            hidden=hidden,
+            intermediate=sizes[1],
+            layers=layers,
+            heads=heads,
+            kv_heads=int(joint.get("num_key_value_heads") or heads),
+            head_dim=int(joint.get("head_dim") or hidden // heads),
+            vocab_size=sizes[4],
+            block_size=int(joint.get("block_size", 16)),
+            mask_token_id=int(joint["mask_token_id"]),
+            # Published ids count layers from 0 and mean their output: one more than our depths.
+            depths=tuple(int(layer) + 1 for layer in joint["target_layer_ids"]),
+            target_layers=None if told is None else int(told),
+            causal=tuple(one if causal is None else bool(causal) for one in sliding),
+            windows=tuple(int(window or 0) if one else None for one in sliding),
+            eps=float(joint.get("rms_norm_eps", 1e-6)),
+            max_positions=int(joint.get("max_position_embeddings", 32768)),
+            activation=str(joint.get("hidden_act", "silu")),
+            rope=_rope(joint),
+            bias=bool(joint.get("attention_bias", False)),
+        )
+        if not 1 <= layers <= _MOST_LAYERS or len(kinds) != layers:
+            raise ValueError(f"{layers} layers with {len(kinds)} layer_types")
+        if not 2 <= made.block_size <= _MOST_BLOCK or not made.depths:
+            raise ValueError(f"block_size {made.block_size}, target_layer_ids {made.depths}")
+        if min(*sizes, made.kv_heads, made.head_dim) < 1 or heads % made.kv_heads:
+            raise ValueError(f"sizes {sizes}, {made.kv_heads} key heads of {made.head_dim}")
+        if any(window is not None and window < 1 for window in made.windows):
+            raise ValueError("layers with sliding attention, and no sliding_window")
+        if len(set(made.depths)) != len(made.depths):
+            raise ValueError("target_layer_ids names a layer twice")
+        return made
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """``config.json`` in the published layout."""
+        windows = [window for window in self.windows if window is not None]
+        return {
+            "architectures": ["DFlashDraftModel"],
+            "model_type": "qwen3",
+            "hidden_size": self.hidden,
+            "intermediate_size": self.intermediate,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "hidden_act": self.activation,
+            "rms_norm_eps": self.eps,
+            "vocab_size": self.vocab_size,
+            "max_position_embeddings": self.max_positions,
+            "rope_parameters": dict(self.rope),
+            "rope_theta": self.rope.get("rope_theta", 10000.0),
+            "attention_bias": self.bias,
+            "tie_word_embeddings": False,
+            "layer_types": [
+                "full_attention" if window is None else "sliding_attention"
+                for window in self.windows or (None,) * self.layers
+            ],
+            "sliding_window": windows[0] if windows else None,
+            "num_target_layers": self.target_layers,
+            "block_size": self.block_size,
+            "dflash_config": {
+                "mask_token_id": self.mask_token_id,
+                "target_layer_ids": [depth - 1 for depth in self.depths],
+            },
+        }
+
+
+def _refuse_extensions(config: Mapping[str, Any]) -> None:
+    for key, name in _UNKNOWN.items():
+        if config.get(key):
+            raise ModelUnsupported(f"the block head needs {name} ({key}), which is not known here")
+    for key in _SCALES:
+        if float(config.get(key) or 1.0) != 1.0:
+            raise ModelUnsupported(f"the block head scales by {key}, which is not known here")
+
+
+def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
+    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    found = {"rope_type": given.get("type", "default"), **given}
+    found.setdefault("rope_theta", float(config.get("rope_theta", 10000.0)))
+    if found["rope_type"] not in ("default", "linear", "llama3"):
+        raise ModelUnsupported(
+            f"the block head has positions of type {found['rope_type']!r}, which is not known here"
+        )
+    return found

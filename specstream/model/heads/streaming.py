@@ -1,0 +1,307 @@
+"""A head for Speculative Streaming (arXiv 2402.11131): verification and drafting in one pass.
+
+In the target's top layers each verified token has streams beside its own row, one for each token to be
+drafted. Stream j of a token sees the text up to the token and the token's streams up to j. Their rows
+share the target's products with the rows that are verified; adapters of low rank are added to theirs
+alone, so the target's own rows stay what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.model.attention.base import AttentionPlan, Batch
+from specstream.model.attention.heads import Heads
+from specstream.model.heads.recognise import read_head_config
+from specstream.model.heads.streaming_format import PRODUCTS, StreamingShape
+from specstream.model.heads.tensors import Tensors
+from specstream.model.kv.contiguous import ContiguousCache
+from specstream.model.layers import Layer
+from specstream.model.norms import rms_norm
+from specstream.model.products import Product, product
+from specstream.model.runner import ModelRunner
+from specstream.model.transfer import to_device
+
+__all__ = ["StreamingHead", "Streams", "load"]
+
+
+class StreamingHead:
+    """The head of a folder, on its target's layers.
+
+    Args:
+        shape: Sizes.
+        tensors: Its weights; all are taken.
+        target: What it drafts for.
+
+    Raises:
+        ModelBroken: a tensor is missing or has another shape.
+        ModelUnsupported: made for another target, or one whose passes take no streams.
+    """
+
+    kind = "streaming"
+
+    def __init__(self, shape: StreamingShape, tensors: Tensors, target: ModelRunner) -> None:
+        _check(shape, target)
+        self.shape, self.target, self.device = shape, target, target.device
+        decoder = target.decoder
+        weights, self.parameters, self.nbytes = decoder.weights, 0, 0
+        hidden, count = shape.hidden_size, shape.streams
+
+        def take(name: str, *sizes: int) -> Tensor:
+            found = tensors.take(name, sizes)
+            if not found.is_floating_point():
+                raise ModelBroken(f"{tensors.folder}: {name} holds {found.dtype}, not floats")
+            made = found.to(weights.device, weights.dtype)
+            self.parameters += made.numel()
+            self.nbytes += made.nbytes
+            return made
+
+        products = partial(product, packed=decoder.packed)
+        entry = take("entry.weight", count * hidden, hidden)
+        self._entry = products(entry, take("entry.bias", count * hidden))
+        self._norm = rms_norm(take("norm.weight", hidden), weights.eps)
+        self.heads = Heads(weights.heads, weights.kv_heads, weights.head_dim)
+        self.rows = _Rows()
+        self._layers = list[Layer]()
+        for index in range(shape.stream_layers):
+            layer = decoder.layers[shape.depth + index]
+            adapted: dict[str, Product] = {}
+            for name in PRODUCTS:
+                out, into = getattr(weights.layers[shape.depth + index], name).shape
+                down = take(f"layers.{index}.{name}_a", shape.rank, into)
+                up = take(f"layers.{index}.{name}_b", out, shape.rank)
+                base = cast(Product, getattr(layer, name))
+                adapted[name] = _Adapted(base, products(down), products(up), self.rows)
+            self._layers.append(
+                replace(
+                    layer,
+                    qkv=adapted["qkv"],
+                    out=adapted["out"],
+                    gate_up=adapted["gate_up"],
+                    down=adapted["down"],
+                )
+            )
+
+    def entered(self, states: Tensor) -> Tensor:
+        """The first rows of the streams, ``[n * streams, hidden]``, of nodes' states at `depth`."""
+        return self._entry(states).view(-1, self.shape.hidden_size)
+
+    def layer(self, index: int) -> Layer:
+        """The target's layer ``index`` with its adapters."""
+        return self._layers[index - self.shape.depth]
+
+    def logits(self, states: Tensor) -> Tensor:
+        """``[n, vocab_size]`` of streams behind the last layer, ``[n, hidden]``."""
+        return self.target.head_logits(self._norm(states))
+
+
+class Streams:
+    """The streams of one pass; a `Rider`.
+
+    Args:
+        head: Whose.
+        proposed: Of each of the pass's first inputs the proposed tokens, which are its last; each of
+            them and the token before them are nodes that get streams.
+        least: A proposed token that an early exit before the top layers finds less likely than this,
+            together with those before it, gets no streams. 0: all get them, and nothing is computed.
+
+    Attributes:
+        states: Behind the pass: for each of those inputs, streams of its first nodes:
+            ``[nodes, streams, hidden]``.
+    """
+
+    def __init__(self, head: StreamingHead, proposed: Sequence[Tensor], least: float = 0.0) -> None:
+        self._head, self._proposed, self._least = head, proposed, least
+        self._nodes = [1 + tokens.shape[0] for tokens in proposed]
+        self.depth = head.shape.depth
+        self.states: list[Tensor] = []
+
+    def prepare(self, batch: Batch) -> None:
+        """See `Rider.prepare`."""
+        self._batch, count = batch, self._head.shape.streams
+        self._starts = [cache.length for cache in batch.caches]
+        for nodes, cache, new in zip(self._nodes, batch.caches, batch.counts, strict=False):
+            cache.reserve(cache.length + new + nodes * count)
+
+    def board(
+        self, x: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan
+    ) -> tuple[Tensor, Tensor, Tensor, AttentionPlan]:
+        """See `Rider.board`."""
+        head, count = self._head, self._head.shape.streams
+        firsts = [
+            stop - 1 - tokens.shape[0]
+            for stop, tokens in zip(accumulate(self._batch.counts), self._proposed, strict=False)
+        ]
+        if self._least > 0.0:
+            self._prune(x, firsts)
+        rows, places = list[int](), list[int]()
+        for number, (first, nodes) in enumerate(zip(firsts, self._nodes, strict=True)):
+            end = self._starts[number] + self._batch.counts[number]
+            position = end - 1 - self._proposed[number].shape[0]
+            rows += range(first, first + nodes)
+            # A stream has the position of the token that it stands for.
+            places += [position + i + j for i in range(nodes) for j in range(1, count + 1)]
+        entered = head.entered(x.index_select(0, to_device(rows, x.device)))
+        head.rows.count = entered.shape[0]
+        table = head.target.decoder.rotary.upto(max(places) + 1)
+        at = to_device(places, x.device)
+        turned = [one.index_select(0, at).unsqueeze(1) for one in table]
+        riding = _RidingPlan(head, plan, self._batch, self._starts, self._nodes, x.shape[0])
+        return (
+            torch.cat([x, entered]),
+            torch.cat([cos, turned[0]]),
+            torch.cat([sin, turned[1]]),
+            riding,
+        )
+
+    def _prune(self, x: Tensor, firsts: Sequence[int]) -> None:
+        """Keep a chain's nodes as far as the early exit finds them likely."""
+        asked = [
+            first + i
+            for first, tokens in zip(firsts, self._proposed, strict=True)
+            for i in range(tokens.shape[0])
+        ]
+        if not asked:
+            return
+        target = self._head.target
+        states = target.decoder.normed(x.index_select(0, to_device(asked, x.device)))
+        probs = target.head_logits(states).float().softmax(-1)
+        told = probs.gather(1, torch.cat(list(self._proposed)).unsqueeze(1)).squeeze(1)
+        sizes = [tokens.shape[0] for tokens in self._proposed]
+        for number, each in enumerate(told.split_with_sizes(sizes)):
+            likely = each.cumprod(0) >= self._least
+            self._nodes[number] = 1 + int(likely.sum())
+
+    def layer(self, index: int) -> Layer:
+        """See `Rider.layer`."""
+        return self._head.layer(index)
+
+    def leave(self, x: Tensor) -> Tensor:
+        """See `Rider.leave`."""
+        count = self._head.rows.count
+        streams = x[x.shape[0] - count :].view(-1, self._head.shape.streams, x.shape[1])
+        self.states = list(streams.split_with_sizes(self._nodes))
+        return x[: x.shape[0] - count]
+
+
+class _RidingPlan(AttentionPlan):
+    """Attention of the pass and of its streams, whose keys and values stand behind the pass's rows.
+
+    No cache is told of those rows, so the next pass writes over them.
+    """
+
+    def __init__(
+        self,
+        head: StreamingHead,
+        inner: AttentionPlan,
+        batch: Batch,
+        starts: Sequence[int],
+        nodes: Sequence[int],
+        rows: int,
+    ) -> None:
+        self._inner, self._heads, self._own = inner, head.heads, rows
+        self._device, count = head.device, head.shape.streams
+        self._counts = [one * count for one in nodes]
+        self._ends, self._layers, self._masks = list[int](), list[tuple[Tensor, ...]](), []
+        for number, some in enumerate(nodes):
+            cache = cast(ContiguousCache, batch.caches[number])
+            end = starts[number] + batch.counts[number]
+            self._ends.append(end)
+            self._layers.append(cache.layer_rows(end + some * count))
+            first = end - batch.keeps[number]
+            seen = _seen(first, some, count, end, self._device)
+            mask = torch.zeros(seen.shape, dtype=head.target.dtype, device=self._device)
+            mask = mask.masked_fill_(~seen, -torch.inf)
+            self._masks.append(mask.repeat_interleave(self._heads.group, 0))
+
+    def narrow(self) -> Tensor:
+        """See `AttentionPlan.narrow`."""
+        kept = self._inner.narrow()
+        if isinstance(kept, slice):
+            kept = torch.arange(self._own, device=self._device)[kept]
+        streams = torch.arange(self._own, self._own + sum(self._counts), device=self._device)
+        return torch.cat([kept, streams])
+
+    def forward(self, layer: int, queries: Tensor, kv: Tensor) -> Tensor:
+        """See `AttentionPlan.forward`."""
+        heads, asked = self._heads, queries.shape[0] - sum(self._counts)
+        mixed = [self._inner.forward(layer, queries[:asked], kv[: self._own])]
+        for number, (some, new) in enumerate(
+            zip(
+                queries[asked:].split_with_sizes(self._counts),
+                kv[self._own :].split_with_sizes(self._counts),
+                strict=True,
+            )
+        ):
+            end, count = self._ends[number], self._counts[number]
+            keys, values = self._layers[number][2 * layer : 2 * layer + 2]
+            keys[:, end : end + count] = new[:, : heads.keys].transpose(0, 1)
+            values[:, end : end + count] = new[:, heads.keys :].transpose(0, 1)
+            shown = keys[:, : end + count].unsqueeze(0), values[:, : end + count].unsqueeze(0)
+            mixed.append(heads.attend_few(some, *shown, self._masks[number]))
+        return torch.cat(mixed)
+
+
+class _Rows:
+    """How many of a pass's rows are streams: its last."""
+
+    count = 0
+
+
+class _Adapted:
+    """A product of the target, with an adapter for the rows of streams."""
+
+    def __init__(self, base: Product, down: Product, up: Product, rows: _Rows) -> None:
+        self._base, self._down, self._up, self._rows = base, down, up, rows
+
+    def __call__(self, x: Tensor) -> Tensor:
+        first = x.shape[0] - self._rows.count
+        made = self._base(x)
+        made[first:] += self._up(self._down(x[first:]))
+        return made
+
+
+def _seen(first: int, nodes: int, count: int, end: int, device: torch.device) -> Tensor:
+    """``[nodes * count, end + nodes * count]`` bool; the first node has row ``first`` of the cache."""
+    rows = torch.arange(nodes * count, device=device)
+    limits = (first + rows // count).unsqueeze(1)
+    text = torch.arange(end, device=device) <= limits
+    same = (rows.unsqueeze(1) // count) == (rows // count)
+    return torch.cat([text, same & (rows <= rows.unsqueeze(1))], 1)
+
+
+def load(folder: Path, target: ModelRunner) -> StreamingHead:
+    """The head of a folder; see `specstream.model.heads.recognise.load_head`."""
+    shape = StreamingShape.of(read_head_config(folder))
+    _check(shape, target)
+    return StreamingHead(shape, Tensors.read(folder), target)
+
+
+def _check(shape: StreamingShape, target: ModelRunner) -> None:
+    target.check_states((shape.depth,))
+    weights = target.decoder.weights
+    told = (
+        ("hidden states of size", shape.hidden_size, weights.hidden),
+        ("a vocabulary of", shape.vocab_size, weights.vocab_size),
+        ("a target of so many layers:", shape.num_target_layers, len(weights.layers)),
+    )
+    for what, made, found in told:
+        if made != found:
+            raise ModelUnsupported(
+                f"the streaming head was made for {what} {made}, and this target has {found}; "
+                "choose a head of this target"
+            )
+    if not isinstance(target.new_cache(), ContiguousCache):
+        raise ModelUnsupported(
+            f"streams can't travel over the key-value pool of {target.device}, only over the caches "
+            "that are used on a CPU; choose another proposer"
+        )

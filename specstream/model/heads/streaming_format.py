@@ -1,0 +1,72 @@
+"""The folder of a head for Speculative Streaming: its ``config.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from specstream.errors import ModelBroken
+
+__all__ = ["MODEL_TYPE", "PRODUCTS", "StreamingShape"]
+
+MODEL_TYPE = "specstream-streaming"
+PRODUCTS = ("qkv", "out", "gate_up", "down")
+"""The products of a layer, each with an adapter: ``layers.I.NAME_a [rank, in]``, ``_b [out, rank]``."""
+_MOST_STREAMS, _MOST_RANK = 16, 4096
+
+
+@dataclass(frozen=True, slots=True)
+class StreamingShape:
+    """Sizes of a head for Speculative Streaming.
+
+    Attributes:
+        hidden_size: Size of the target's hidden states.
+        vocab_size: Rows of the target's embedding.
+        num_target_layers: Layers of the target.
+        stream_layers: In how many of the top ones streams travel.
+        streams: Streams of each token: tokens that are drafted.
+        rank: Of the adapters.
+    """
+
+    hidden_size: int
+    vocab_size: int
+    num_target_layers: int
+    stream_layers: int
+    streams: int
+    rank: int
+
+    def __post_init__(self) -> None:
+        top = 1 <= self.stream_layers < self.num_target_layers
+        few = 1 <= self.streams <= _MOST_STREAMS and 1 <= self.rank <= _MOST_RANK
+        if not (top and few and self.hidden_size > 0 and self.vocab_size > 0):
+            raise ModelBroken(f"the config.json of the streaming head makes no sense: {self}")
+
+    @property
+    def depth(self) -> int:
+        """After how many of the target's layers streams begin."""
+        return self.num_target_layers - self.stream_layers
+
+    @staticmethod
+    def fits(config: Mapping[str, Any]) -> bool:
+        """Whether ``config`` is that of a streaming head."""
+        return config.get("model_type") == MODEL_TYPE
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> StreamingShape:
+        """The shape of a ``config.json``.
+
+        Raises:
+            ModelBroken: a field is missing or makes no sense.
+        """
+        try:
+            return cls(**{name: int(config[name]) for name in cls.__dataclass_fields__})
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelBroken(
+                f"the config.json of the streaming head is damaged: {error!r}"
+            ) from None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """``config.json``."""
+        return {"model_type": MODEL_TYPE, "architectures": ["StreamingHead"], **asdict(self)}

@@ -1,0 +1,110 @@
+"""Speculative Streaming (arXiv 2402.11131): the pass that verifies a draft writes the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from specstream.methods import StreamingProposerConfig
+from specstream.model.heads.streaming import StreamingHead, Streams
+from specstream.speculation.policy.records import Offer
+from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
+from specstream.speculation.proposers.candidate import Task
+from specstream.speculation.proposers.marginals import stop_below, take_chain
+from specstream.speculation.proposers.parts import Parts
+
+__all__ = ["StreamingProposer", "build"]
+
+
+class _Next(NamedTuple):
+    """The streams of the last accepted token.
+
+    Attributes:
+        request_id: Whose.
+        length: How many tokens the request has when they apply.
+        states: ``[streams, hidden]``.
+    """
+
+    request_id: int
+    length: int
+    states: Tensor
+
+
+class StreamingProposer:
+    """Drafts from the streams of the token that was accepted last; no pass of its own.
+
+    What a stream stands for is predicted without the tokens between, so a token's q is the stream's
+    own distribution. A round whose last accepted token got no streams is followed by one without a
+    draft.
+    """
+
+    name = "streaming"
+    capabilities = Capabilities()
+
+    def __init__(self, config: StreamingProposerConfig, head: StreamingHead) -> None:
+        self._config, self._head = config, head
+        self._most = min(config.num_tokens, head.shape.streams)
+        self._looks = head.device.type == "cpu"
+        self._next: dict[int, _Next] = {}
+        self._pass: Streams | None = None
+        self._on_board: list[int] = []  # slots of the requests in it
+
+    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
+        """Up to as many tokens each as there are streams."""
+        least, empty = self._config.min_confidence, Proposal.empty(self._head.device)
+        tasks = dict[int, Task]()
+        states = list[Tensor]()
+        for number, (request, most) in enumerate(zip(requests, budget, strict=True)):
+            found, count = self._next.get(request.slot), min(most, self._most)
+            if found is None or count < 1:
+                continue
+            if (found.request_id, found.length) == (request.id, len(request.token_ids)):
+                tasks[number] = Task(request, count, Offer(count), stop_below(least))
+                states.append(found.states[:count])
+        made = [empty] * len(requests)
+        if tasks:
+            rows = self._head.logits(torch.cat(states))
+            each = rows.split_with_sizes([task.count for task in tasks.values()])
+            for (number, task), logits in zip(tasks.items(), each, strict=True):
+                taken = take_chain(task, logits, looks=self._looks, source=self.name)
+                made[number] = taken.proposal
+        return made
+
+    def ride(
+        self, requests: Sequence[SpecRequest], proposals: Sequence[Proposal]
+    ) -> Streams | None:
+        """Streams of the proposed tokens, and of the one before them."""
+        self._on_board = [request.slot for request in requests]
+        proposed = [proposal.tokens for proposal in proposals]
+        self._pass = Streams(self._head, proposed, self._config.prune_below)
+        return self._pass
+
+    def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
+        """Keep the streams of each last accepted token."""
+        states = self._pass.states if self._pass is not None else []
+        found, self._pass = dict(zip(self._on_board, states, strict=False)), None
+        for request, verdict in zip(requests, verdicts, strict=True):
+            self._next.pop(request.slot, None)
+            nodes = found.get(request.slot)
+            if nodes is not None and verdict.accepted < nodes.shape[0]:
+                length = len(request.token_ids) + len(verdict.tokens)
+                # A copy: the states of all other nodes needn't be kept with it.
+                self._next[request.slot] = _Next(
+                    request.id, length, nodes[verdict.accepted].clone()
+                )
+
+    def release(self, slot: int) -> None:
+        """Drop the slot's streams."""
+        self._next.pop(slot, None)
+
+
+def build(config: StreamingProposerConfig, parts: Parts) -> StreamingProposer:
+    """The streaming head that was loaded.
+
+    Raises:
+        ConfigError: none was loaded.
+    """
+    return StreamingProposer(config, cast(StreamingHead, parts.head("streaming")))

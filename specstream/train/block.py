@@ -1,0 +1,165 @@
+"""Trains a block-parallel head (DFlash, arXiv 2602.06036) from blocks at random places of a reply."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specstream.model.heads.block import rotary_of
+from specstream.model.heads.block_format import BlockShape
+from specstream.train.block_module import BlockModule
+from specstream.train.folders import write_head
+from specstream.train.loss import distance
+from specstream.train.trainee import Batch, Losses
+
+__all__ = ["BlockTrainee"]
+
+
+class BlockTrainee:
+    """A DFlash head in training; its layers begin as the target's last ones.
+
+    Args:
+        target: The model that it drafts for, of the Llama family; not trained.
+        mask_token_id: The token that stands for one to be drafted; one that replies don't use.
+        block_size: Tokens of a block, the anchor included.
+        layers: Decoder layers.
+        depths: After how many of the target's layers it reads hidden states; none the last. Default: up
+            to five, evenly spread.
+        anchors: Blocks of each sequence in a step.
+        decay: Position i of a block weighs ``exp(-(i - 1) / decay)``, as later ones are less often
+            reached.
+    """
+
+    kind = "block"
+
+    def __init__(
+        self,
+        target: PreTrainedModel,
+        *,
+        mask_token_id: int,
+        block_size: int = 8,
+        layers: int = 2,
+        depths: Sequence[int] | None = None,
+        anchors: int = 32,
+        decay: float = 4.0,
+    ) -> None:
+        config, inner = target.config, target.model
+        output: Any = target.get_output_embeddings()  # type: ignore[no-untyped-call]
+        self._embedding = inner.embed_tokens.weight.detach().float()
+        self._head = output.weight.detach().float()
+        count = int(config.num_hidden_layers)
+        self.depths = tuple(depths or _spread(count))
+        self._anchors, self._decay = anchors, decay
+        self.shape = shape = BlockShape(
+            hidden=int(config.hidden_size),
+            intermediate=int(config.intermediate_size),
+            layers=layers,
+            heads=int(config.num_attention_heads),
+            kv_heads=int(config.num_key_value_heads),
+            head_dim=int(inner.layers[-1].self_attn.head_dim),
+            vocab_size=self._head.shape[0],
+            block_size=block_size,
+            mask_token_id=mask_token_id,
+            depths=self.depths,
+            target_layers=count,
+            causal=(False,) * layers,
+            windows=(None,) * layers,
+            eps=float(config.rms_norm_eps),
+            max_positions=int(config.max_position_embeddings),
+            activation=str(config.hidden_act),
+            rope=dict(config.rope_parameters),
+        )
+        self._rotary = rotary_of(shape, self._embedding)
+        self.module: BlockModule = BlockModule(shape).to(self._embedding.device)
+        _begin(self.module, inner)
+
+    def losses(self, batch: Batch, *, acceptance: float) -> Losses:
+        """See `Trainee.losses`; one entry of ``accepted`` for each position behind the anchor."""
+        size, device = self.shape.block_size, batch.token_ids.device
+        wanted = batch.replies & batch.present
+        anchors, real = _anchors(wanted, self._anchors)
+        offsets = torch.arange(size, device=device)
+        positions = anchors.unsqueeze(-1) + offsets  # [b, blocks, size]
+        x = self._blocks(batch.token_ids, anchors)
+        rotary = self._rotary.upto(batch.token_ids.shape[1] + size)
+        seen = _seen(anchors, batch.token_ids.shape[1], size)
+        states = batch.states.float()
+        out = self.module(states, x.flatten(1, 2), rotary, positions.flatten(1), seen)
+        out = out.unflatten(1, positions.shape[1:])[:, :, 1:]
+        ahead = positions[:, :, 1:].clamp_max(wanted.shape[1] - 1)
+        inside = positions[:, :, 1:] < wanted.shape[1]
+        each = torch.arange(wanted.shape[0], device=device)[:, None, None]
+        # A position counts as long as all before it are the reply's, too.
+        valid = (real.unsqueeze(-1) & inside & wanted[each, ahead]).long().cumprod(-1).bool()
+        with torch.no_grad():
+            final = batch.final[each, ahead - 1][valid].float()
+            log_p = F.linear(final, self._head).log_softmax(-1)
+        loss, overlap = distance(F.linear(out[valid], self._head), log_p, acceptance)
+        at = offsets[:-1].expand(valid.shape)[valid]
+        weights = torch.exp(-at / self._decay)
+        total = (weights * loss).sum() / weights.sum().clamp_min(1e-6)
+        sums = torch.zeros(size - 1, device=device).index_add_(0, at, overlap)
+        counts = at.bincount(minlength=size - 1)
+        return Losses(total, sums.tolist(), counts.tolist())
+
+    def _blocks(self, tokens: Tensor, anchors: Tensor) -> Tensor:
+        """Embeddings ``[b, blocks, size, hidden]`` of each anchor and the masks behind it."""
+        ids = torch.full((*anchors.shape, self.shape.block_size), self.shape.mask_token_id)
+        ids = ids.to(tokens.device)
+        ids[:, :, 0] = tokens.gather(1, anchors)
+        return F.embedding(ids, self._embedding)
+
+    def save(self, folder: Path, card: Mapping[str, str]) -> None:
+        """See `Trainee.save`: the published layout of DFlash."""
+        write_head(folder, "Block-parallel head (DFlash)", self.module, self.shape.config, card)
+
+
+def _spread(layers: int) -> tuple[int, ...]:
+    """Up to five depths from the second layer to the last but two."""
+    first, last = min(2, layers - 1), max(layers - 2, 1)
+    steps = min(5, last - first + 1)
+    if steps < 2:
+        return (last,)
+    return tuple(sorted({round(first + i * (last - first) / (steps - 1)) for i in range(steps)}))
+
+
+def _anchors(wanted: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """``[b, n]`` random positions behind which a wanted token follows, and which are real."""
+    able = wanted[:, 1:]
+    scores = torch.rand(able.shape, device=wanted.device).masked_fill_(~able, -1.0)
+    count = max(1, min(most, int(able.sum(1).max())))
+    chosen, anchors = scores.topk(count, 1)
+    return anchors, chosen >= 0.0
+
+
+def _seen(anchors: Tensor, length: int, size: int) -> Tensor:
+    """``[b, 1, Q, length + Q]`` bool: states before the anchor, and tokens of the same block."""
+    starts = anchors.repeat_interleave(size, 1)
+    context = torch.arange(length, device=anchors.device) < starts.unsqueeze(-1)
+    block = torch.arange(starts.shape[1], device=anchors.device) // size
+    same = (block.unsqueeze(1) == block).expand(anchors.shape[0], -1, -1)
+    return torch.cat([context, same], -1).unsqueeze(1)
+
+
+@torch.no_grad()
+def _begin(module: BlockModule, inner: Any) -> None:
+    """The target's last layers; queries and keys lose their scale to the norms of their own."""
+    shape, layers = module.shape, inner.layers
+    one = torch.eye(shape.hidden) / math.sqrt(len(shape.depths))
+    module.fc.weight.copy_(torch.cat([one] * len(shape.depths), 1))
+    module.norm.weight.copy_(inner.norm.weight)
+    mine: Any = module.layers
+    for ours, theirs in zip(mine, layers[len(layers) - shape.layers :], strict=True):
+        ours.input_layernorm.weight.copy_(theirs.input_layernorm.weight)
+        ours.post_attention_layernorm.weight.copy_(theirs.post_attention_layernorm.weight)
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            ours.self_attn[name].weight.copy_(getattr(theirs.self_attn, name).weight)
+        for name in ("gate_proj", "up_proj", "down_proj"):
+            ours.mlp[name].weight.copy_(getattr(theirs.mlp, name).weight)

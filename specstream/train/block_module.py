@@ -1,0 +1,120 @@
+"""A block-parallel head (DFlash) as trainable modules, under the names of the published checkpoints."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+
+from specstream.model.heads.block_format import BlockShape
+
+__all__ = ["BlockModule"]
+
+
+class BlockModule(nn.Module):
+    """Fusion of the tapped layers, decoder layers that attend to it and to the block, a norm.
+
+    Embedding and output head belong to the target and are no part of it.
+    """
+
+    def __init__(self, shape: BlockShape) -> None:
+        super().__init__()
+        self.shape = s = shape
+        self.fc = nn.Linear(len(s.depths) * s.hidden, s.hidden, bias=False)
+        self.hidden_norm = nn.RMSNorm(s.hidden, s.eps)
+        self.layers = nn.ModuleList(_Layer(s) for _ in range(s.layers))
+        self.norm = nn.RMSNorm(s.hidden, s.eps)
+
+    def forward(
+        self,
+        states: Tensor,
+        x: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        positions: Tensor,
+        seen: Tensor,
+    ) -> Tensor:
+        """Normed hidden states ``[B, Q, hidden]`` of the blocks' tokens.
+
+        Args:
+            states: ``[B, T, depths, hidden]`` of the target.
+            x: ``[B, Q, hidden]``: embeddings of the blocks' tokens, Q of all blocks of a sequence.
+            rotary: Cosines and signed sines by position; see `RotaryTable.upto`.
+            positions: ``[B, Q]`` int64 of the blocks' tokens.
+            seen: ``[B, 1, Q, T + Q]`` bool: what a block's token attends to: states, then tokens.
+        """
+        features = self.hidden_norm(self.fc(states.flatten(-2)))
+        context = _angles(rotary, torch.arange(states.shape[1], device=x.device).unsqueeze(0))
+        block = _angles(rotary, positions)
+        for layer in self.layers:
+            x = layer(x, features, context, block, seen)
+        normed: Tensor = self.norm(x)
+        return normed
+
+
+class _Layer(nn.Module):
+    def __init__(self, shape: BlockShape) -> None:
+        super().__init__()
+        self.shape = s = shape
+        self.input_layernorm = nn.RMSNorm(s.hidden, s.eps)
+        rows, kv_rows = s.heads * s.head_dim, s.kv_heads * s.head_dim
+        self.self_attn = nn.ModuleDict(
+            {
+                "q_proj": nn.Linear(s.hidden, rows, bias=s.bias),
+                "k_proj": nn.Linear(s.hidden, kv_rows, bias=s.bias),
+                "v_proj": nn.Linear(s.hidden, kv_rows, bias=s.bias),
+                "o_proj": nn.Linear(rows, s.hidden, bias=s.bias),
+                "q_norm": nn.RMSNorm(s.head_dim, s.eps),
+                "k_norm": nn.RMSNorm(s.head_dim, s.eps),
+            }
+        )
+        self.post_attention_layernorm = nn.RMSNorm(s.hidden, s.eps)
+        self.mlp = nn.ModuleDict(
+            {
+                "gate_proj": nn.Linear(s.hidden, s.intermediate, bias=False),
+                "up_proj": nn.Linear(s.hidden, s.intermediate, bias=False),
+                "down_proj": nn.Linear(s.intermediate, s.hidden, bias=False),
+            }
+        )
+
+    def forward(
+        self,
+        x: Tensor,
+        features: Tensor,
+        context: tuple[Tensor, Tensor],
+        block: tuple[Tensor, Tensor],
+        seen: Tensor,
+    ) -> Tensor:
+        a, normed = self.self_attn, self.input_layernorm(x)
+        queries = _turned(a["q_norm"](self._split(a["q_proj"](normed))), block)
+        keys = torch.cat([self._keys(features, context), self._keys(normed, block)], 1)
+        values = torch.cat([a["v_proj"](features), a["v_proj"](normed)], 1)
+        mixed = F.scaled_dot_product_attention(
+            queries.transpose(1, 2),
+            keys.transpose(1, 2),
+            self._split(values).transpose(1, 2),
+            attn_mask=seen,
+            enable_gqa=self.shape.heads != self.shape.kv_heads,
+        )
+        x = x + a["o_proj"](mixed.transpose(1, 2).flatten(2))
+        wide, m = self.post_attention_layernorm(x), self.mlp
+        gate = ACT2FN[self.shape.activation](m["gate_proj"](wide))
+        result: Tensor = x + m["down_proj"](gate * m["up_proj"](wide))
+        return result
+
+    def _keys(self, rows: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+        a = self.self_attn
+        return _turned(a["k_norm"](self._split(a["k_proj"](rows))), angles)
+
+    def _split(self, rows: Tensor) -> Tensor:
+        return rows.view(*rows.shape[:-1], -1, self.shape.head_dim)
+
+
+def _angles(rotary: tuple[Tensor, Tensor], positions: Tensor) -> tuple[Tensor, Tensor]:
+    cos, sin = rotary
+    return cos[positions].unsqueeze(-2), sin[positions].unsqueeze(-2)
+
+
+def _turned(x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+    cos, sin = angles
+    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin

@@ -1,0 +1,107 @@
+"""Trains streams for Speculative Streaming (arXiv 2402.11131); the target stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specstream.errors import ModelUnsupported
+from specstream.model.heads.streaming_format import StreamingShape
+from specstream.model.weights import DecoderWeights, RotaryTable
+from specstream.train.folders import write_head
+from specstream.train.loss import distance
+from specstream.train.streaming_module import StreamingModule
+from specstream.train.trainee import Batch, Losses
+
+__all__ = ["StreamingTrainee"]
+
+_DECAY = 0.8  # weight of each further stream against the one before
+
+
+class StreamingTrainee:
+    """Streams in training: stream j of token t learns the target's distribution after token t + j.
+
+    Args:
+        target: The model that they draft for, of the Llama family; not trained.
+        streams: Of each token.
+        stream_layers: In how many of the top layers they travel.
+        rank: Of the adapters.
+        places: Tokens of each sequence whose streams are computed in a step.
+
+    Raises:
+        ModelUnsupported: a target of another family.
+    """
+
+    kind = "streaming"
+
+    def __init__(
+        self,
+        target: PreTrainedModel,
+        *,
+        streams: int = 3,
+        stream_layers: int = 3,
+        rank: int = 32,
+        places: int = 64,
+    ) -> None:
+        weights = DecoderWeights.of(target)
+        if weights is None:
+            raise ModelUnsupported(f"streams need a model of the Llama family, not {type(target)}")
+        self.shape = StreamingShape(
+            hidden_size=weights.hidden,
+            vocab_size=weights.vocab_size,
+            num_target_layers=len(weights.layers),
+            stream_layers=stream_layers,
+            streams=streams,
+            rank=rank,
+        )
+        self.depths: tuple[int, ...] = (self.shape.depth,)
+        self._places = places
+        output: Any = target.get_output_embeddings()  # type: ignore[no-untyped-call]
+        self._head = output.weight.detach().float()
+        self._rotary = RotaryTable(target, weights.head_dim)
+        self.module: StreamingModule = StreamingModule(self.shape, weights).to(weights.device)
+
+    def losses(self, batch: Batch, *, acceptance: float) -> Losses:
+        """See `Trainee.losses`; one entry of ``accepted`` for each stream."""
+        wanted, count = batch.replies & batch.present, self.shape.streams
+        length, device = wanted.shape[1], wanted.device
+        at, real = _places(wanted, self._places)
+        rotary = self._rotary.upto(length + count + 1)
+        wide = rotary[0].float(), rotary[1].float()
+        states = batch.states[:, :, 0].float()
+        angles = wide[0][:length].unsqueeze(1), wide[1][:length].unsqueeze(1)
+        out = self.module(states, at, self.module.text_rows(states, angles), wide)
+        ahead = at.unsqueeze(-1) + torch.arange(1, count + 1, device=device)  # rows of the target
+        predicted = (ahead + 1).clamp_max(length - 1)
+        each = torch.arange(wanted.shape[0], device=device)[:, None, None]
+        valid = real.unsqueeze(-1) & (ahead + 1 < length) & wanted[each, predicted]
+        valid = valid.long().cumprod(-1).bool()
+        with torch.no_grad():
+            final = batch.final[each, ahead.clamp_max(length - 1)][valid].float()
+            log_p = F.linear(final, self._head).log_softmax(-1)
+        loss, overlap = distance(F.linear(out[valid], self._head), log_p, acceptance)
+        stream = torch.arange(count, device=device).expand(valid.shape)[valid]
+        weights = _DECAY**stream
+        total = (weights * loss).sum() / weights.sum().clamp_min(1e-6)
+        sums = torch.zeros(count, device=device).index_add_(0, stream, overlap)
+        return Losses(total, sums.tolist(), stream.bincount(minlength=count).tolist())
+
+    def save(self, folder: Path, card: Mapping[str, str]) -> None:
+        """See `Trainee.save`."""
+        title = "Streams for Speculative Streaming"
+        write_head(folder, title, self.module, self.shape.config, card)
+
+
+def _places(wanted: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """``[b, n]`` random positions two before a wanted token, and which are real."""
+    able = wanted[:, 2:] & wanted[:, 1:-1]
+    scores = torch.rand(able.shape, device=wanted.device).masked_fill_(~able, -1.0)
+    count = max(1, min(most, int(able.sum(1).max())))
+    chosen, at = scores.topk(count, 1)
+    return at, chosen >= 0.0

@@ -1,0 +1,162 @@
+"""The streams of a token in training: the target's top layers, frozen, with adapters."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from specstream.model.heads.streaming_format import PRODUCTS, StreamingShape
+from specstream.model.weights import DecoderWeights, LayerWeights
+
+__all__ = ["StreamingModule"]
+
+Angles = tuple[Tensor, Tensor]
+Rows = tuple[Tensor, Tensor]
+
+
+class StreamingModule(nn.Module):
+    """Entries, adapters and the last norm of streams; the target's weights are no part of the module.
+
+    Args:
+        shape: Sizes.
+        target: The target's tensors.
+    """
+
+    def __init__(self, shape: StreamingShape, target: DecoderWeights) -> None:
+        super().__init__()
+        self.shape, hidden = shape, shape.hidden_size
+        self._sizes = target
+        self._tops = [_Frozen(one, target) for one in target.layers[shape.depth :]]
+        self.entry = nn.Linear(hidden, shape.streams * hidden)
+        self.layers = nn.ModuleList(_Adapters(shape.rank, one) for one in self._tops)
+        self.norm = nn.RMSNorm(hidden, target.eps)
+        with torch.no_grad():
+            self.entry.weight.copy_(torch.eye(hidden).repeat(shape.streams, 1))
+            self.entry.bias.zero_()
+            self.norm.weight.copy_(target.norm)
+
+    @torch.no_grad()
+    def text_rows(self, states: Tensor, angles: Angles) -> list[Rows]:
+        """Keys and values ``[B, T, kv_heads, head_dim]`` of the text in each top layer.
+
+        Args:
+            states: ``[B, T, hidden]`` at the depth where streams begin.
+            angles: Cosines and sines ``[T, 1, head_dim]``.
+        """
+        x, found = states, list[Rows]()
+        for layer in self._tops:
+            queries, keys, values = layer.split(layer.product("qkv", layer.normed(x)), angles)
+            found.append((keys, values))
+            mixed = F.scaled_dot_product_attention(
+                queries.transpose(1, 2),
+                keys.transpose(1, 2),
+                values.transpose(1, 2),
+                is_causal=True,
+                enable_gqa=True,
+            )
+            x = x + layer.product("out", mixed.transpose(1, 2).flatten(2))
+            x = x + layer.product("down", layer.gated(layer.product("gate_up", layer.wide(x))))
+        return found
+
+    def forward(self, states: Tensor, at: Tensor, rows: list[Rows], rotary: Angles) -> Tensor:
+        """Normed states of the streams: ``[B, P, streams, hidden]``.
+
+        Args:
+            states: ``[B, T, hidden]``.
+            at: ``[B, P]`` positions whose streams are computed.
+            rows: See `text_rows`.
+            rotary: Cosines and sines by position; see `RotaryTable.upto`.
+        """
+        count, device = self.shape.streams, states.device
+        each = torch.arange(states.shape[0], device=device).unsqueeze(1)
+        x = self.entry(states[each, at]).unflatten(-1, (count, -1))
+        positions = at.unsqueeze(-1) + torch.arange(1, count + 1, device=device)
+        angles = rotary[0][positions].unsqueeze(-2), rotary[1][positions].unsqueeze(-2)
+        hidden = torch.arange(states.shape[1], device=device) > at.unsqueeze(-1)
+        mask = torch.zeros(hidden.shape, device=device).masked_fill_(hidden, -torch.inf)
+        for layer, adapters, text in zip(self._tops, self.layers, rows, strict=True):
+            x = x + layer.streams(x, adapters, text, angles, mask[:, :, None, None, None])
+            wide = layer.wide(x)
+            gated = layer.gated(layer.product("gate_up", wide) + adapters(wide, "gate_up"))
+            x = x + layer.product("down", gated) + adapters(gated, "down")
+        normed: Tensor = self.norm(x)
+        return normed
+
+
+class _Adapters(nn.Module):
+    def __init__(self, rank: int, layer: _Frozen) -> None:
+        super().__init__()
+        for name in PRODUCTS:
+            out, into = layer.weight(name).shape
+            down = nn.Parameter(torch.randn(rank, into) * into**-0.5)
+            self.register_parameter(f"{name}_a", down)
+            self.register_parameter(f"{name}_b", nn.Parameter(torch.zeros(out, rank)))
+
+    def forward(self, x: Tensor, name: str) -> Tensor:
+        down, up = self.get_parameter(f"{name}_a"), self.get_parameter(f"{name}_b")
+        return F.linear(F.linear(x, down), up)
+
+
+class _Frozen:
+    """One of the target's layers, in float32."""
+
+    def __init__(self, weights: LayerWeights, sizes: DecoderWeights) -> None:
+        self._w, self._sizes = weights, sizes
+        self._wide = {name: getattr(weights, name).detach().float() for name in PRODUCTS}
+
+    def weight(self, name: str) -> Tensor:
+        weight: Tensor = self._wide[name]
+        return weight
+
+    def product(self, name: str, x: Tensor) -> Tensor:
+        bias = {"qkv": self._w.qkv_bias, "out": self._w.out_bias}.get(name)
+        return F.linear(x, self._wide[name], None if bias is None else bias.float())
+
+    def normed(self, x: Tensor) -> Tensor:
+        return self._rms(x, self._w.norm)
+
+    def wide(self, x: Tensor) -> Tensor:
+        return self._rms(x, self._w.mlp_norm)
+
+    def gated(self, joint: Tensor) -> Tensor:
+        gate, up = joint.chunk(2, -1)
+        return self._sizes.activation(gate) * up
+
+    def split(self, joint: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys, normed where the target does and rotated, and values."""
+        s, w = self._sizes, self._w
+        heads = joint.reshape(*joint.shape[:-1], -1, s.head_dim)
+        queries, keys, values = heads.split_with_sizes([s.heads, s.kv_heads, s.kv_heads], -2)
+        if w.query_norm is not None and w.key_norm is not None:
+            queries, keys = self._rms(queries, w.query_norm), self._rms(keys, w.key_norm)
+        return _turned(queries, angles), _turned(keys, angles), values
+
+    def streams(
+        self, x: Tensor, adapters: nn.Module, text: Rows, angles: Angles, mask: Tensor
+    ) -> Tensor:
+        """Attention's result for ``[B, P, streams, hidden]``."""
+        s, normed = self._sizes, self.normed(x)
+        joint = self.product("qkv", normed) + adapters(normed, "qkv")
+        queries, keys, values = self.split(joint, angles)
+        grouped = (*queries.shape[:-2], s.kv_heads, -1, s.head_dim)
+        queries = queries.reshape(grouped) * s.head_dim**-0.5
+        over_text = torch.einsum("bpjkgd,btkd->bpjkgt", queries, text[0]) + mask
+        own = torch.einsum("bpjkgd,bpikd->bpjkgi", queries, keys)
+        count = x.shape[2]
+        later = torch.ones(count, count, dtype=torch.bool, device=x.device).triu_(1)
+        own = own.masked_fill(later[:, None, None], -torch.inf)
+        weights = torch.cat([over_text, own], -1).softmax(-1)
+        length = over_text.shape[-1]
+        mixed = torch.einsum("bpjkgt,btkd->bpjkgd", weights[..., :length], text[1])
+        mixed = mixed + torch.einsum("bpjkgi,bpikd->bpjkgd", weights[..., length:], values)
+        flat = mixed.flatten(3)
+        return self.product("out", flat) + torch.as_tensor(adapters(flat, "out"))
+
+    def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), weight.float(), self._sizes.eps)
+
+
+def _turned(x: Tensor, angles: Angles) -> Tensor:
+    cos, sin = angles
+    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin

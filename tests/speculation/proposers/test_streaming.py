@@ -1,0 +1,112 @@
+"""Speculative Streaming through the engine: greedy equality, slots, and streams that lie."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from specstream.errors import ConfigError
+from specstream.methods import StreamingProposerConfig
+from specstream.model.heads.streaming import StreamingHead
+from specstream.model.runner import ModelRunner
+from specstream.speculation.proposers.parts import Parts
+from specstream.speculation.proposers.streaming import StreamingProposer, build
+from specstream.types import SamplingParams
+from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, plain_greedy
+from tests.streams import STREAMS, streaming_head, streaming_proposer
+from tests.tiny import ask, make_core, run_until_idle
+
+RUNNER = ModelRunner(MODEL)
+
+
+@pytest.mark.parametrize("prune_below", [0.0, 0.05, 1.0])
+def test_four_at_once_write_the_targets_own_text(prune_below: float) -> None:
+    proposer = streaming_proposer(RUNNER, prune_below=prune_below)
+    core = make_core(MODEL, TOKENIZER, proposer, prefill_chunk=5, max_running=4)
+    asked = [ask(core, text, SamplingParams(max_tokens=25)) for text in PROMPTS]
+    run_until_idle(core)
+    for text, (request, inbox) in zip(PROMPTS, asked, strict=True):
+        assert inbox.token_ids == plain_greedy(text, 25)
+        assert request.stats.drafted > 0
+    assert not proposer._next
+
+
+def test_a_draft_is_as_long_as_budget_and_setting_allow() -> None:
+    for setting, most in ((1, 1), (2, 2), (32, STREAMS)):
+        core = make_core(MODEL, TOKENIZER, streaming_proposer(RUNNER, num_tokens=setting))
+        _, inbox = ask(core, PROMPTS[0], SamplingParams(max_tokens=12))
+        run_until_idle(core)
+        assert max(chunk.drafted for chunk in inbox.chunks) == most
+        assert len(inbox.token_ids) <= 12
+
+
+def test_processors_and_seeds_are_followed() -> None:
+    params = SamplingParams(max_tokens=17, repetition_penalty=1.3, logit_bias={40: 2.0})
+    found = list[list[int]]()
+    for setting in (1, 3):
+        core = make_core(MODEL, TOKENIZER, streaming_proposer(RUNNER, num_tokens=setting))
+        _, inbox = ask(core, PROMPTS[1], params)
+        run_until_idle(core)
+        found.append(inbox.token_ids)
+    assert found[0] == found[1]
+    drawn = list[list[int]]()
+    for setting in (1, 3):
+        core = make_core(MODEL, TOKENIZER, streaming_proposer(RUNNER, num_tokens=setting))
+        _, inbox = ask(core, PROMPTS[1], SamplingParams(temperature=1.0, seed=5, max_tokens=17))
+        run_until_idle(core)
+        drawn.append(inbox.token_ids)
+    assert drawn[0] == drawn[1]
+
+
+def test_turns_of_a_conversation_and_a_cancelled_one() -> None:
+    proposer = streaming_proposer(RUNNER)
+    core = make_core(MODEL, TOKENIZER, proposer, max_sessions=1, eos_ids=(), prefill_chunk=3)
+    _, one = ask(core, "abcdef", SamplingParams(max_tokens=10), session="s")
+    run_until_idle(core)
+    longer = "abcdef" + one.text[:4] + "?"
+    request, two = ask(core, longer, SamplingParams(max_tokens=400), session="s")
+    for _ in range(8):
+        core.step()
+    assert request.stats.drafted > 0
+    two.delivery.cancelled = True
+    run_until_idle(core)
+    _, three = ask(core, longer, SamplingParams(max_tokens=12), session="s")
+    run_until_idle(core)
+    assert three.token_ids == plain_greedy(longer, 12, None)
+    assert len(proposer._next) <= 1
+    core.slots.forget("s")
+    assert not proposer._next
+
+
+class Lying(StreamingHead):
+    """Answers anything."""
+
+    answer = "noise"
+
+    def logits(self, states: Tensor) -> Tensor:
+        rows = torch.randn(states.shape[0], RUNNER.vocab_size) * 30
+        if self.answer == "nan":
+            rows[::2] = torch.nan
+        if self.answer == "wide":
+            rows = torch.cat([rows, rows + 99], 1)
+        return rows[1:] if self.answer == "few" else rows
+
+
+@pytest.mark.parametrize("answer", ["noise", "nan", "wide", "few"])
+def test_streams_that_lie_cost_only_speed(answer: str) -> None:
+    head = streaming_head(RUNNER)
+    head.__class__ = Lying
+    head.answer = answer  # type: ignore[attr-defined]
+    core = make_core(MODEL, TOKENIZER, StreamingProposer(StreamingProposerConfig(), head))
+    _, inbox = ask(core, PROMPTS[1], SamplingParams(max_tokens=20))
+    run_until_idle(core)
+    assert inbox.token_ids == plain_greedy(PROMPTS[1], 20)
+
+
+def test_it_is_built_of_a_head_that_was_loaded() -> None:
+    heads = {"streaming": streaming_head(RUNNER)}
+    made = build(StreamingProposerConfig(), Parts(RUNNER, frozenset(), TOKENIZER, heads=heads))
+    assert isinstance(made, StreamingProposer)
+    with pytest.raises(ConfigError, match="specstream train streaming"):
+        build(StreamingProposerConfig(), Parts(RUNNER, frozenset(), TOKENIZER))
