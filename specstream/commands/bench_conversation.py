@@ -193,7 +193,7 @@ def _soak_lines(document: dict[str, Any]) -> list[str]:
     return [
         f"{document['target']}, {document['dtype']}: {document['minutes']:.1f} minutes, "
         f"{document['turns']} turns",
-        f"question to first audible sample, medians: {waits['first_turns']:.0f} ms in the first ten turns, "
+        f"question to first audible sample: {waits['first_turns']:.0f} ms in the first ten turns, "
         f"{waits['last_turns']:.0f} in the last ten",
         f"largest delay of a cue behind its sound: {document['largest_cue_delay_ms']:.0f} ms; "
         f"most silence in one reply: {document['longest_gaps_ms']:.0f} ms",

@@ -114,9 +114,10 @@ async def test_late_cues_and_gaps_are_told() -> None:
     await anyio.sleep(0.15)
     heard(bytes(4800), 24_000)
     cues = [(began - 1, 0), (began + 0.02, 2399), (began + 0.14, 2400), (began + 9, 99_999)]
-    assert heard.reply_over(cues) == (pytest.approx(20), pytest.approx(50))
+    late, gaps = heard.reply_over(cues)
+    assert (late, gaps) == (pytest.approx(20), pytest.approx(50))
     heard(bytes(4800), 24_000)
-    assert heard.reply_over([]) == (0, 0), "each reply has a clock of its own"
+    assert max(heard.reply_over([])) == 0, "each reply has a clock of its own"
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "nan", "1e9"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from random import Random
@@ -323,6 +324,25 @@ async def test_a_recogniser_that_breaks_fails_one_item() -> None:
         assert "tired" in failed["error"]["message"]
         await speak(wire, voice(1), silence(3))
         await wire.until("response.done")
+
+
+@pytest.mark.parametrize("interrupt", ["voice", "words"])
+async def test_a_recogniser_that_hangs_fails_one_item_and_typing_goes_on(
+    interrupt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hasty = ListenerSettings(deadline_s=0.1, by_words=False, partial_ms=None)
+    monkeypatch.setattr(microphone, "listener_settings", lambda heard, by_words: hasty)
+    ear = Ear()
+    ear.recognizer.takes_s = math.inf
+    async with ear.client() as wire:
+        own = {"type": "realtime", "specstream": {"interrupt": interrupt}}
+        await wire.send("session.update", session=own)
+        await speak(wire, voice(1), silence(3))
+        failed = await wire.until("conversation.item.input_audio_transcription.failed")
+        assert failed["error"]["code"] == "adapter_failed"
+        assert "longer than 0.1 s" in failed["error"]["message"]
+        await wire.ask("Are you there?")
+        assert (await wire.until("response.done"))["response"]["status"] == "completed"
 
 
 async def test_a_detector_that_breaks_is_one_error() -> None:
