@@ -17,7 +17,6 @@ from specstream.listening.events import (
 )
 from specstream.listening.listener import Listener
 from specstream.listening.settings import ListenerSettings
-from specstream.pipeline.listening_interfaces import Transcript
 from specstream.turn import Turn
 
 __all__ = ["Hearing"]
@@ -53,7 +52,7 @@ class Hearing:
                 await tell("ears", event)
                 if done is not None:
                     await tell("agent", done)
-                if isinstance(event, TurnHeard) and _has_words(event.transcript):
+                if isinstance(event, TurnHeard) and event.transcript.has_words:
                     await ask(event.transcript.text)
         await ask(None)
 
@@ -66,11 +65,11 @@ class Hearing:
                     reply.pause()
                     return ReplyPaused(reply.played_ms)
             case TurnPartial():
-                if reply is not None and _has_words(event.transcript):
+                if reply is not None and event.transcript.has_words:
                     reply.interrupt()
             case TurnHeard():
                 self.open.discard(event.turn)
-                if not _has_words(event.transcript):
+                if not event.transcript.has_words:
                     return self._go_on(reply)
                 if reply is not None:
                     reply.interrupt()
@@ -87,7 +86,3 @@ class Hearing:
             return None
         reply.resume()
         return ReplyResumed(reply.played_ms)
-
-
-def _has_words(transcript: Transcript) -> bool:
-    return any(map(str.isalnum, transcript.text))

@@ -24,7 +24,7 @@ from specstream.listening.resampler import Resampler
 from specstream.pipeline.interfaces import SpeechSynthesizer
 from specstream.pipeline.listening_interfaces import Recognizer
 from specstream.pipeline.playout import Playout
-from specstream.types import Chunk, Phrase, Span, Speech
+from specstream.types import AvatarCue, Chunk, Phrase, Span, Speech
 from specstream.ws.realtime.timings import FirstAudible
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "ask_in_writing",
     "heard_as",
     "interrupted",
+    "median",
     "said",
 ]
 
@@ -79,6 +80,7 @@ class TurnFigures:
         spoken: The words that the voice said.
         pcm: What it said, signed 16-bit little-endian mono at ``sample_rate``.
         sample_rate: Samples a second.
+        cues: The avatar's cues: when each came, in seconds of the event loop, and its first sample.
     """
 
     asked: str
@@ -88,6 +90,7 @@ class TurnFigures:
     spoken: str = ""
     pcm: bytes = b""
     sample_rate: int = 24_000
+    cues: list[tuple[float, int]] = field(default_factory=list)
 
     @property
     def wait_ms(self) -> float:
@@ -143,6 +146,8 @@ class _Watch:
                 self.turn.sample_rate = speech.sample_rate
                 self._words += [mark.text for mark in speech.marks if mark.kind == "word"]
                 self._pcm.append(speech.pcm)
+            case AvatarCue(samples=samples):
+                self.turn.cues.append((now / 1e3, samples.start))
             case ReplyEnded():
                 return True
         return False
@@ -229,18 +234,17 @@ async def heard_as(recognizer: Recognizer, pcm: bytes, sample_rate: int) -> str:
 
 @dataclass(slots=True)
 class ConversationFigures:
-    """What was measured of a conversation; medians in milliseconds."""
+    """What was measured of a conversation; medians in milliseconds, memory by when it was measured."""
 
     written: list[TurnFigures] = field(default_factory=list)
     aloud: list[TurnFigures] = field(default_factory=list)
     questions: WordErrors = field(default_factory=WordErrors)
     answers: WordErrors = field(default_factory=WordErrors)
     silence_ms: list[float] = field(default_factory=list)
-    memory_mb: tuple[float, float] = (0.0, 0.0)
+    memory_mb: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """All figures as plain data."""
-        memory = dict(zip(("after_three_turns", "at_the_end"), self.memory_mb, strict=True))
         return {
             "written": _waits(self.written),
             "aloud": _waits(self.aloud),
@@ -248,12 +252,13 @@ class ConversationFigures:
                 "questions": self.questions.to_dict(),
                 "answers": self.answers.to_dict(),
             },
-            "interruption_to_silence_ms": _median(self.silence_ms),
-            "memory_mb": {name: round(mb, 1) for name, mb in memory.items()},
+            "interruption_to_silence_ms": median(self.silence_ms),
+            "memory_mb": {name: round(mb, 1) for name, mb in self.memory_mb.items()},
         }
 
 
-def _median(values: Sequence[float]) -> float | None:
+def median(values: Sequence[float]) -> float | None:
+    """To a tenth; None without values."""
     return round(statistics.median(values), 1) if values else None
 
 
@@ -262,9 +267,9 @@ def _waits(turns: Sequence[TurnFigures]) -> dict[str, Any]:
     waits = sorted(turn.wait_ms for turn in turns)
     return {
         "turns": len(turns),
-        "first_audible_ms": _median(waits),
+        "first_audible_ms": median(waits),
         "p95_ms": round(waits[math.ceil(0.95 * len(waits)) - 1], 1) if waits else None,
-        "parts_ms": {name: _median([turn.parts[name] for turn in turns]) for name in names},
+        "parts_ms": {name: median([turn.parts[name] for turn in turns]) for name in names},
     }
 
 

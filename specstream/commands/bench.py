@@ -77,6 +77,12 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         help="measure a spoken conversation instead: waits for the first sound and their parts, words "
         "understood, silence after an interruption; --limit N turns of each kind (default: 20)",
     )
+    add(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help="with --conversation: talk for so long instead; memory by part, waits and cues at the end",
+    )
     add("--budget", type=float, metavar="SECONDS", help="begin no further prompt after this time")
     add("--out", default="bench-out", metavar="DIR", help="where results go (default: bench-out)")
 

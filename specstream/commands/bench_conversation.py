@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +13,7 @@ from typing import Any
 
 from specstream.agent.agent import Agent
 from specstream.bench import conversation as talk
+from specstream.bench.soak import HeardAt, SoakFigures, converse, resident_mb
 from specstream.commands.chain import load_voice
 from specstream.commands.common import engine_of, params_of
 from specstream.commands.output import note, print_json
@@ -30,6 +31,7 @@ __all__ = ["run_conversation"]
 
 _TOKENS = 48
 _INTERRUPTIONS = 5
+_MOST_MINUTES = 24 * 60
 
 
 async def run_conversation(args: argparse.Namespace) -> None:
@@ -45,17 +47,25 @@ async def run_conversation(args: argparse.Namespace) -> None:
     """
     if args.limit is not None and args.limit < 1:
         raise ConfigError("--limit must be at least 1")
+    if args.minutes is not None and not 0 < args.minutes <= _MOST_MINUTES:
+        raise ConfigError(f"--minutes must be above 0 and at most {_MOST_MINUTES}")
     config = _config(args)
     turns = min(args.limit or len(talk.QUESTIONS), len(talk.QUESTIONS))
     params = params_of(args)
     if args.max_tokens is None:
         params = replace(params, max_tokens=_TOKENS)
     note(f"loading the models ({config.dtype}), voice and ears")
+    document: dict[str, Any] = {"target": config.target or "bundled", "dtype": config.dtype}
     async with Engine(config) as engine:
-        figures = await _measure(engine, params, talk.QUESTIONS[:turns])
-    document = {"target": config.target or "bundled", "dtype": config.dtype, **figures.to_dict()}
-    _write(Path(args.out), document | {"each": _turns(figures)})
-    print("\n".join(_lines(document)), flush=True)
+        if args.minutes is not None:
+            document |= (await _soak(engine, params, args.minutes)).to_dict()
+            each, lines = {}, _soak_lines
+        else:
+            figures = await _measure(engine, params, talk.QUESTIONS[:turns])
+            document |= figures.to_dict()
+            each, lines = {"each": _turns(figures)}, _lines
+    _write(Path(args.out), document | each)
+    print("\n".join(lines(document)), flush=True)
     note(f"written to {args.out}/conversation.json")
     if args.json:
         print_json(document)
@@ -81,9 +91,12 @@ async def _measure(
     engine: Engine, params: SamplingParams, questions: Sequence[str]
 ) -> talk.ConversationFigures:
     figures, progress = talk.ConversationFigures(), Progress(sys.stderr)
+    memory = figures.memory_mb
+    memory["models"] = resident_mb()
     voice, recognizer = load_voice("auto"), load_adapter("recognizer", "whisper")
     rate = voice.capabilities.sample_rate
     ears = Ears(recognizer, load_adapter("turns", "silero"))
+    memory["voice and ears"] = resident_mb()
     agent = Agent(
         engine=engine,
         voice=voice,
@@ -101,27 +114,48 @@ async def _measure(
             figures.aloud.append(await talk.ask_aloud(agent, question, pcm, rate))
             tell(at + 1, len(questions))
             if at == min(2, len(questions) - 1):
-                early = _memory_mb()
+                memory["a few turns"] = resident_mb()
         progress.clear()
+        memory["all turns"] = resident_mb()
         for turn in figures.aloud:
             figures.questions.add(turn.asked, turn.heard)
         for turn in figures.written:
             heard = await talk.heard_as(recognizer, turn.pcm, turn.sample_rate)
             figures.answers.add(turn.spoken, heard)
-        figures.memory_mb = early, _memory_mb()
+        memory["answers recognised"] = resident_mb()
 
     def playing(playout: Playout) -> Agent:
         return Agent(engine=engine, voice=load_voice("auto"), play=playout, params=params)
 
     figures.silence_ms = await talk.interrupted(playing, questions[:_INTERRUPTIONS])
+    memory["the end"] = resident_mb()
     return figures
 
 
-def _memory_mb() -> float:
-    """The largest resident set of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
-        2**20 if sys.platform == "darwin" else 2**10
+async def _soak(engine: Engine, params: SamplingParams, minutes: float) -> SoakFigures:
+    progress, memory = Progress(sys.stderr), {"models": resident_mb()}
+    voice = load_voice("auto")
+    memory["voice"] = resident_mb()
+    ears = Ears(load_adapter("recognizer", "whisper"), load_adapter("turns", "silero"))
+    memory["ears"] = resident_mb()
+    heard = HeardAt()
+    agent = Agent(
+        engine=engine,
+        voice=voice,
+        avatar="viseme",
+        recognizer=ears,
+        sample_rate=voice.capabilities.sample_rate,
+        play=Playout(heard),
+        params=params,
     )
+    async with agent:
+        tell = progress.phase("minute")
+        figures = await converse(
+            agent, heard, voice, minutes * 60, lambda s: tell(int(s // 60), math.ceil(minutes))
+        )
+    progress.clear()
+    figures.memory_mb = memory | figures.memory_mb
+    return figures
 
 
 def _turns(figures: talk.ConversationFigures) -> list[dict[str, Any]]:
@@ -151,9 +185,22 @@ def _lines(document: dict[str, Any]) -> list[str]:
         share = f"{errors['errors']} of {errors['words']}"
         lines.append(f"word errors of the {kind}: {100 * errors['rate']:.1f} % ({share})")
     lines.append(f"interruption to silence: {document['interruption_to_silence_ms']:.0f} ms")
+    return [*lines, *_memory_lines(document)]
+
+
+def _soak_lines(document: dict[str, Any]) -> list[str]:
+    waits = document["first_audible_ms"]
+    return [
+        f"{document['target']}, {document['dtype']}: {document['minutes']:.1f} minutes, "
+        f"{document['turns']} turns",
+        f"question to first audible sample: {waits['first_turns']:.0f} ms in the first ten turns, "
+        f"{waits['last_turns']:.0f} in the last ten",
+        f"largest delay of a cue behind its sound: {document['largest_cue_delay_ms']:.0f} ms; "
+        f"most silence in one reply: {document['longest_gaps_ms']:.0f} ms",
+        *_memory_lines(document),
+    ]
+
+
+def _memory_lines(document: dict[str, Any]) -> list[str]:
     memory = document["memory_mb"]
-    lines.append(
-        f"most memory after three turns {memory['after_three_turns']:.0f} MB, at the end "
-        f"{memory['at_the_end']:.0f} MB"
-    )
-    return lines
+    return ["memory:", *(f"  {name:<26}{mb:>7.0f} MB" for name, mb in memory.items())]

@@ -47,6 +47,11 @@ class Transcript:
     words: tuple[HeardWord, ...] = ()
     language: str | None = None
 
+    @property
+    def has_words(self) -> bool:
+        """Whether a letter or a digit was said; recognisers write noise as "..." or nothing."""
+        return any(map(str.isalnum, self.text))
+
 
 @dataclass(frozen=True, slots=True)
 class RecognizerCapabilities:

@@ -27,6 +27,7 @@ from specstream.pipeline.segment_marks import (
     newline,
 )
 from specstream.pipeline.segment_stops import FIRST_MARKS, MARKS, is_stop, stop
+from specstream.pipeline.segment_words import word_break
 from specstream.pipeline.token_map import TokenMap
 from specstream.types import Chunk, Phrase, Span, Tag
 
@@ -44,18 +45,29 @@ class Segmenter:
     Args:
         first_clause_chars: The first phrase may end with a clause once it is this long (a Chinese,
             Japanese or Korean character counts as three); None waits for the sentence.
+        first_words_chars: Once it is this long, an English one may end between words, too, before
+            one that joins, such as "because"; None: it doesn't.
         max_chars: No phrase is longer.
 
     Raises:
         ConfigError: an option is out of range.
     """
 
-    def __init__(self, *, first_clause_chars: int | None = 24, max_chars: int = 240) -> None:
+    def __init__(
+        self,
+        *,
+        first_clause_chars: int | None = 24,
+        first_words_chars: int | None = 36,
+        max_chars: int = 240,
+    ) -> None:
         if max_chars < _SHORTEST_WINDOW:
             raise ConfigError(f"max_chars must be at least {_SHORTEST_WINDOW}, not {max_chars}")
         if first_clause_chars is not None and first_clause_chars < 1:
             raise ConfigError(f"first_clause_chars must be at least 1, not {first_clause_chars}")
+        if first_words_chars is not None and first_words_chars < 1:
+            raise ConfigError(f"first_words_chars must be at least 1, not {first_words_chars}")
         self._first_clause_chars, self._max_chars = first_clause_chars, max_chars
+        self._first_words_chars = first_words_chars
         self._tokens = TokenMap()
         self._index, self._t_ms = 0, 0.0
         self._origin: int | None = None  # offset of the reply's first character
@@ -183,10 +195,23 @@ class Segmenter:
         wanted = self._clause_chars
         if wanted is None:
             return Decision(at + 1)
+        if mark == " ":
+            least = self._first_words_chars
+            if least is None or self._weight(at) < least:
+                return Decision(at + 1)
+            return word_break(self._text, at, self._without_wholes(at))
         decision = clause(self._text, at, self._head)
         if decision and decision.cut and self._weight(decision.resume) < wanted:
             return Decision(decision.resume)
         return decision
+
+    def _without_wholes(self, end: int) -> str:
+        """The text that waits, up to ``end``, without directions, links and code."""
+        parts, at = list[str](), self._head
+        for whole in self._wholes:
+            parts += self._text[at : whole.start], "" if whole.tag is not None else "x"
+            at = whole.end
+        return "".join(parts) + self._text[at:end]
 
     def _weight(self, end: int) -> int:
         """About how long the text up to ``end`` sounds, in Latin letters."""

@@ -14,7 +14,7 @@ import pytest
 
 from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
 from specstream.listening.ears import Ears
-from specstream.listening.events import TurnEnded, TurnHeard, TurnStarted
+from specstream.listening.events import ListeningFailed, TurnEnded, TurnHeard, TurnLost, TurnStarted
 from specstream.listening.listener import Listener
 from specstream.listening.resampler import Resampler
 from specstream.listening.settings import ListenerSettings
@@ -151,6 +151,48 @@ def test_silence_and_noise_are_no_speech(rate: int) -> None:
     click = np.zeros(rate)
     click[: rate // 500] = 0.9
     assert list(track.add(pcm(click))) == []
+
+
+def sounds(say: Any) -> dict[str, bytes]:
+    """What a broken or misused microphone gives."""
+    random = np.random.default_rng(2)
+    spoken = say("What is the capital of France?")
+    eight_bit = np.clip(spoken * 128 + 128, 0, 255).astype(np.uint8)
+    return {
+        "two minutes of silence": silence(120),
+        "faint noise": pcm(random.normal(0, 0.01, 20 * RATE)),
+        "loud noise": pcm(random.normal(0, 0.3, 20 * RATE)),
+        "clipped noise": pcm(random.normal(0, 5, 20 * RATE)),
+        "speech of 8 bits": np.tile(eight_bit, 12)[: 20 * RATE].tobytes(),
+        "random bytes": random.bytes(40 * RATE),
+        "the least": b"\0\0",
+        "nothing": b"",
+    }
+
+
+@needs_ears
+async def test_what_is_no_speech_is_no_turn_and_a_question_after_it_is_heard(
+    say: Any, recognizer: WhisperRecognizer
+) -> None:
+    ears = Ears(recognizer, SileroDetector())
+    question = pcm(say("What is the capital of France?")) + silence(1)
+    settings = ListenerSettings(partial_ms=None)
+    for name, sound in sounds(say).items():
+        events = await hear(ears, sound, settings)
+        assert [e for e in events if isinstance(e, TurnLost | ListeningFailed)] == [], name
+        heard = [e.transcript.text for e in events if isinstance(e, TurnHeard)]
+        assert not any(heard), (name, heard)
+    events = await hear(ears, sounds(say)["loud noise"] + silence(1) + question, settings)
+    assert "capital" in [e.transcript.text for e in events if isinstance(e, TurnHeard)][-1]
+
+
+@needs_ears
+async def test_a_stream_without_audio_has_heard_nothing(recognizer: WhisperRecognizer) -> None:
+    for given in (b"", b"\0\0", silence(0.05)):
+        stream = recognizer.open(16_000)
+        stream.add(given)
+        assert (await stream.finish()).text == ""
+        await stream.aclose()
 
 
 @needs_ears

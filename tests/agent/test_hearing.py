@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from specstream import Agent
 from specstream.agent import ReplyEnded, ReplyPaused, ReplyResumed, ReplyStarted
-from specstream.errors import AdapterFailed
+from specstream.errors import AdapterFailed, RequestError
 from specstream.listening.doubles import ScriptedRecognizer, ScriptedTurnDetector
 from specstream.listening.ears import Ears
 from specstream.listening.events import ListeningFailed, TurnHeard, TurnLost
@@ -163,6 +164,45 @@ async def test_a_reply_that_begins_while_somebody_speaks_waits_for_them() -> Non
         await anyio.sleep(5)
         assert room.sound.ms == 2000
     assert [e.asked for e in room.made(ReplyStarted)] == ["Tell me"]
+
+
+async def test_a_recogniser_that_hangs_costs_a_turn_and_the_reply_goes_on() -> None:
+    room = Room([""], deadline_s=2.0)
+    room.recognizer.takes_s = math.inf
+    async with room.talking() as agent:
+        await agent.say("Tell me")
+        await anyio.sleep(0.5)
+        await room.speak(300)
+        await room.speak(600, silence=True)
+        await anyio.sleep(5)
+        assert room.told() == ["Tell me", TEXT]
+        await agent.say("And?")
+    (lost,) = room.made(TurnLost)
+    assert "longer than 2 s" in str(lost.error)
+    assert room.told() == ["Tell me", TEXT, "And?", "Fine."]
+
+
+async def test_half_a_sample_is_refused_nothing_is_taken_and_the_agent_lives() -> None:
+    room = Room(["Hello there."])
+    async with room.talking() as agent:
+        for bad in (b"\1", b"\1" * 333):
+            with pytest.raises(RequestError, match="even number of bytes"):
+                await agent.hear(bad)
+        await agent.hear(b"")
+        await room.speak(400)
+        await room.speak(600, silence=True)
+    assert room.told() == ["Hello there.", TEXT]
+
+
+async def test_minutes_of_silence_are_no_turn() -> None:
+    room = Room(["Hello there."])
+    async with room.talking() as agent:
+        for _ in range(5):
+            await agent.hear(bytes(2 * RATE * 60))
+        assert room.events == []
+        await room.speak(400)
+        await room.speak(600, silence=True)
+    assert room.told() == ["Hello there.", TEXT]
 
 
 async def test_what_was_said_last_is_answered_before_the_end() -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from specstream import Agent, cli
@@ -16,13 +17,14 @@ from specstream.bench.conversation import (
     heard_as,
     interrupted,
 )
+from specstream.bench.soak import HeardAt, converse
 from specstream.errors import AdapterFailed, EngineError
 from specstream.listening.doubles import ScriptedRecognizer, ScriptedTurnDetector
 from specstream.listening.ears import Ears
 from specstream.listening.settings import ListenerSettings
 from specstream.pipeline.playout import Playout
 from specstream.testing import ScriptedEngine
-from tests.ws.doubles import WordVoice
+from tests.ws.doubles import OneCueFace, WordVoice
 
 RATE = 16_000
 REPLY = "One two three."
@@ -90,6 +92,40 @@ async def test_speech_is_brought_to_the_recognisers_rate() -> None:
     recognizer = ScriptedRecognizer(["Fine."])
     assert await heard_as(recognizer, b"\0\4" * 24_000, 24_000) == "Fine."
     assert recognizer.open_streams == 0
+
+
+@virtual
+async def test_a_long_conversation_counts_its_turns_and_measures_its_cues() -> None:
+    heard = HeardAt()
+    async with agent_of(avatar=OneCueFace(), play=Playout(heard)) as agent:
+        figures = await converse(agent, heard, WordVoice(), 30.0)
+    document = figures.to_dict()
+    assert 0.5 <= document["minutes"] < 0.6
+    assert document["turns"] > 6
+    assert list(document["memory_mb"]) == ["after 6 turns", "the end"]
+    assert all(mb > 1 for mb in document["memory_mb"].values())
+    assert document["largest_cue_delay_ms"] == document["longest_gaps_ms"] == 0
+
+
+@virtual
+async def test_late_cues_and_gaps_are_told() -> None:
+    heard, began = HeardAt(), anyio.current_time()
+    heard(bytes(4800), 24_000)  # 100 ms
+    await anyio.sleep(0.15)
+    heard(bytes(4800), 24_000)
+    cues = [(began - 1, 0), (began + 0.02, 2399), (began + 0.14, 2400), (began + 9, 99_999)]
+    late, gaps = heard.reply_over(cues)
+    assert late == pytest.approx(20) and gaps == pytest.approx(50)
+    heard(bytes(4800), 24_000)
+    assert max(heard.reply_over([])) == 0, "each reply has a clock of its own"
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "nan", "1e9"])
+def test_bad_minutes_are_told_before_anything_is_loaded(
+    minutes: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench", "--conversation", f"--minutes={minutes}"]) == 2
+    assert "--minutes must be above 0" in capsys.readouterr().err
 
 
 def test_figures_without_turns_are_null() -> None:

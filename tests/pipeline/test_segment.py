@@ -18,7 +18,7 @@ SOUP = (
     '|«|»| »|"|`|```\n|`x. Y`|Dr. |U.S. |p.m. |etc. |e.g. |Sunday |The |word|Word |a|I |I. |1. |2'
     "|3.5|12. |Oktober |。|！|」|「|と|你好|，|、|—| — |–| - |-|,|, |;|: |[x](http://a.b/c. D)|[1]"
     "|😀|👨\u200d👩\u200d👧|é|e\u0301|؟|।|नम|𠀀|*|**|_|# |- |said |Tom |asked |°|$|'|’|iv. |ii) "
-    "|b. |Inc. |Ltd. |No. |XIV |V |. . .|Τι; |\0|www.x.y |a@b.c|.Next |.com "
+    "|b. |Inc. |Ltd. |No. |XIV |V |. . .|Τι; |\0|www.x.y |a@b.c|.Next |.com |and |which |ways "
 ).split("|")
 
 
@@ -90,6 +90,7 @@ def random_text(rng: random.Random) -> str:
 def random_options(rng: random.Random) -> dict[str, Any]:
     return {
         "first_clause_chars": rng.choice([None, 1, 10, 24]),
+        "first_words_chars": rng.choice([None, 1, 10, 36]),
         "max_chars": rng.choice([64, 80, 240]),
     }
 
@@ -115,7 +116,9 @@ def test_chunking_never_matters() -> None:
     assert splits_that_matter(1500, seed=1) == 0  # 3000 splits
 
 
-@pytest.mark.parametrize("rule", ["stop", "newline", "bracket", "clause", "backticks"])
+@pytest.mark.parametrize(
+    "rule", ["stop", "newline", "bracket", "clause", "backticks", "word_break"]
+)
 def test_a_rule_that_does_not_wait_is_noticed(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = getattr(segment_module, rule)
 
@@ -225,7 +228,8 @@ def test_waiting_costs_little() -> None:
 def test_work_is_linear_and_the_window_bounded(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     size, options = 20_000, {"max_chars": 120}
     windows: list[int] = []
-    for name in ("stop", "newline", "bracket", "clause", "backticks", "length_break"):
+    rules = ("stop", "newline", "bracket", "clause", "backticks", "word_break", "length_break")
+    for name in rules:
         honest = getattr(segment_module, name)
 
         def counted(window: str, *rest: Any, honest: Any = honest, **options: Any) -> Any:

@@ -1,5 +1,6 @@
 import random
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +51,45 @@ def test_only_the_first_phrase_may_end_with_a_clause(reply: str) -> None:
     reasons = [phrase.reason for phrase in cut(text)]
     assert set(reasons[1:]) <= {"sentence", "end"}
     assert "clause" not in {phrase.reason for phrase in cut(text, first_clause_chars=None)}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "A very skilled conductor of an orchestra ‖who leads it all is needed here.",
+        "Our cats sleep so much during the day ‖because they hunt at night.",
+        "[smile] Our cats sleep so much during the day ‖because they hunt at night.",
+        "The call of `sort` in these two lines ‖with its key is all that you need here.",
+        "The bicycle stays upright with the steady help of a rider.",
+        "The path that leads along the river is rare and precious ‖in a dry land.",
+        "The bus that goes there every morning leaves ‖at 6 in winter.",
+        "The film that they saw last summer was called Lost in Translation.",
+        "The ship that they built there had between 20 and 30 sails.",
+        "She says that they never saw a “house of stone and glass” there.",
+        "The one that they call **the house of stone and glass** is new.",
+        "The one that they call [the house of stone and glass](https://x.y) is new.",
+        "To answer this we need to look at the data step by step.",
+        "Der Zug nach Hamburg fährt heute leider von Gleis sieben in wenigen Minuten ab.",
+        "De trein naar Utrecht rijdt vandaag helaas niet van spoor zeven in de ochtend.",
+    ],
+)
+def test_a_long_first_phrase_ends_before_a_word_that_joins_clauses(reply: str) -> None:
+    text = reply.replace("‖", "")
+    assert marked(text) == reply
+    assert marked(text, first_words_chars=None) == text
+
+
+def test_words_end_no_phrase_but_the_first_and_only_in_english() -> None:
+    english = "She tends the garden that lies behind the house because it calms her. "
+    first, *rest = cut(english * 3)
+    assert first.text == "She tends the garden that lies behind the house "
+    assert {phrase.reason for phrase in rest} <= {"sentence", "end"}
+    lines = (Path(__file__).parent / "boundaries.txt").read_text("utf-8").split("## de\n")[1]
+    foreign = lines.split("## assistant")[0].splitlines()
+    assert len(foreign) > 50
+    for line in foreign:
+        text = line.replace("‖", "").replace("⏎", "\n")
+        assert cut(text, first_words_chars=1) == cut(text, first_words_chars=None)
 
 
 def test_a_long_sentence_ends_after_a_clause_or_between_words() -> None:
@@ -137,6 +177,8 @@ def test_bad_input_is_refused() -> None:
         Segmenter(max_chars=10)
     with pytest.raises(ConfigError, match="first_clause_chars must be at least 1"):
         Segmenter(first_clause_chars=0)
+    with pytest.raises(ConfigError, match="first_words_chars must be at least 1"):
+        Segmenter(first_words_chars=0)
     segmenter = Segmenter()
     segmenter.add(chunk("One", 0))
     with pytest.raises(ProtocolError, match="text so far ends at 3"):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import re
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -186,8 +189,19 @@ class WhisperStream:
 
     async def aclose(self) -> None:
         """Release the audio; idempotent."""
+        if not self._closed and self._known_for:
+            with suppress(RuntimeError):  # the recogniser was closed before
+                self._thread.submit(_give_back)
         self._closed = True
         self._pcm.clear()
+
+
+def _give_back() -> None:
+    """Return freed memory to the system: turns of many lengths leave holes that glibc keeps."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
+        if trim is not None:
+            trim(0)
 
 
 def _repeats(text: str) -> bool:

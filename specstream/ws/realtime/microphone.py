@@ -52,15 +52,15 @@ class Responder(Protocol):
         ...
 
 
-def listener_settings(heard: AudioInput) -> ListenerSettings:
+def listener_settings(heard: AudioInput, *, by_words: bool = False) -> ListenerSettings:
     """The listener's settings for a session's ``audio.input``.
 
     ``server_vad`` ends a turn by silence alone, as its documentation says. ``semantic_vad`` adds the
-    words; its ``eagerness`` is our patience.
+    words; its ``eagerness`` is our patience. ``by_words``: see `Hearing`; it needs partial transcripts.
     """
     turns = heard.turn_detection
     language = heard.transcription.language if heard.transcription is not None else None
-    partial_ms = 500.0 if heard.transcription is not None else None
+    partial_ms = 500.0 if by_words or heard.transcription is not None else None
     if turns is None:
         return ListenerSettings(manual=True, partial_ms=partial_ms, language=language)
     if turns.type == "semantic_vad":
@@ -101,7 +101,7 @@ class Microphone:
     ) -> None:
         self._ears, self._session, self._put = ears, session, put
         self._responder, self._group = responder, group
-        self._settings = session.hearing
+        self._settings = (session.hearing, session.by_words)
         self._hearing: Hearing | None = None
         self._all: list[Hearing] = []
         self._since_ms = 0.0  # audio before the present listener's
@@ -149,9 +149,10 @@ class Microphone:
 
     def reconfigure(self) -> None:
         """The session's settings changed: if those of audio input did, listen anew."""
-        if self._session.hearing == self._settings:
+        settings = (self._session.hearing, self._session.by_words)
+        if settings == self._settings:
             return
-        self._settings = self._session.hearing
+        self._settings = settings
         hearing, self._hearing = self._hearing, None
         if hearing is not None:
             self._since_ms += hearing.listener.now_ms
@@ -182,7 +183,8 @@ class Microphone:
         except (binascii.Error, ValueError):
             message = "Invalid 'audio': expected base64-encoded audio."
             raise Refused("invalid_value", message, param="audio") from None
-        kind = self._settings.format.type if self._settings.format is not None else "audio/pcm"
+        form = self._settings[0].format
+        kind = form.type if form is not None else "audio/pcm"
         if kind == "audio/pcm" and len(data) % 2:
             message = "Invalid 'audio': 16-bit PCM has an even number of bytes."
             raise Refused("invalid_value", message, param="audio")
@@ -190,12 +192,18 @@ class Microphone:
 
     def _listener(self) -> Hearing:
         if self._hearing is None:
-            settings = self._settings
-            kind = settings.format.type if settings.format is not None else "audio/pcm"
-            listener = Listener(
-                self._ears, sample_rate=sample_rate(kind), settings=listener_settings(settings)
+            heard, by_words = self._settings
+            kind = heard.format.type if heard.format is not None else "audio/pcm"
+            settings = listener_settings(heard, by_words=by_words)
+            listener = Listener(self._ears, sample_rate=sample_rate(kind), settings=settings)
+            self._hearing = Hearing(
+                listener,
+                self._session,
+                self._put,
+                self._begun,
+                self._since_ms,
+                by_words=by_words,
             )
-            self._hearing = Hearing(listener, self._session, self._put, self._since_ms)
             self._all.append(self._hearing)
             self._group.start_soon(self._hear, self._hearing)
         return self._hearing
@@ -212,11 +220,14 @@ class Microphone:
             self._all.remove(hearing)
             await self._settle()
 
-    async def _follow(self, hearing: Hearing, event: object) -> None:
+    async def _begun(self) -> None:
         turns = self._session.hearing.turn_detection
-        begins = await hearing.take(event)
-        if begins and turns is not None and turns.interrupt_response:
+        if turns is not None and turns.interrupt_response:
             await self._responder.interrupt()
+
+    async def _follow(self, hearing: Hearing, event: object) -> None:
+        await hearing.take(event)
+        turns = self._session.hearing.turn_detection
         if hearing.owed and turns is not None and turns.create_response:
             if not (hearing.speaking and turns.interrupt_response):
                 hearing.owed = False

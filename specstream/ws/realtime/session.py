@@ -56,6 +56,11 @@ class RealtimeSession:
         return self._settings.audio.input
 
     @property
+    def by_words(self) -> bool:
+        """Whether a turn begins, for the client, with its first word instead of a voice."""
+        return self._settings.specstream.interrupt == "words"
+
+    @property
     def wants(self) -> Sequence[OwnEvent]:
         """Our own event types that the client asked for."""
         return self._settings.specstream.events

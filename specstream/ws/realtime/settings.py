@@ -143,9 +143,13 @@ class Sampling(Group):
 
 
 class SessionOwn(Group):
-    """``session.specstream``: our event types that the client wants, and how replies are made."""
+    """``session.specstream``: our event types that the client wants, and how replies are made.
+
+    ``interrupt``: a turn is announced, and stops a reply, at a voice as with OpenAI, or at a word.
+    """
 
     events: list[OwnEvent] = []
+    interrupt: Literal["voice", "words"] = "voice"
     sampling: Sampling = Sampling()
     chat_template_kwargs: TemplateKwargs = {}
 

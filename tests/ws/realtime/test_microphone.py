@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from random import Random
@@ -229,6 +230,91 @@ async def test_speaking_interrupts_as_the_client_wishes(interrupts: bool) -> Non
             assert (await wire.until("response.done"))["response"]["status"] == "completed"
 
 
+@asynccontextmanager
+async def counting(ear: Ear, gate: Gate) -> AsyncGenerator[Wire, None]:
+    """A reply under way, which only a word interrupts."""
+    turns = {"type": "server_vad", "interrupt_response": True}
+    async with ear.client(turn_detection=turns) as wire:
+        own = {"type": "realtime", "specstream": {"interrupt": "words"}}
+        await wire.send("session.update", session=own)
+        updated = await wire.until("session.updated")
+        assert updated["session"]["specstream"]["interrupt"] == "words"
+        gate.shut(after=2)
+        await wire.ask("Count.")
+        await wire.until("response.output_text.delta")
+        yield wire
+
+
+async def test_a_noise_interrupts_nothing_where_words_are_waited_for() -> None:
+    gate = Gate(shut=False)
+    ear = Ear(engine=ScriptedEngine(["One two three four five six."], gate=gate))
+    ear.recognizer = ScriptedRecognizer(["", "...", "?!", SAID], word_ms=100)
+    async with counting(ear, gate) as wire:
+        for turn in range(3):
+            await speak(wire, voice(0.7), silence(1))
+            await wait_for(lambda turn=turn: len(ear.recognizer.audio) == turn + 1)  # type: ignore[misc]
+            await wait_for(lambda: ear.recognizer.open_streams == 0)
+        gate.open()
+        done = (await wire.until("response.done"))["response"]
+        assert done["status"] == "completed"
+        assert done["output"][0]["content"][0]["text"] == "One two three four five six."
+        assert not [kind for kind in wire.types() if kind.startswith("input_audio_buffer")]
+        await wire.ask("Again.")
+        await wire.until("response.done")
+    roles = [message["role"] for message in ear.engine.requests[-1][0]]
+    assert roles == ["user", "assistant", "user"]
+
+
+@pytest.mark.parametrize("while_said", [True, False])
+async def test_a_word_interrupts_as_soon_as_it_is_known(while_said: bool) -> None:
+    gate = Gate(shut=False)
+    ear = Ear(engine=ScriptedEngine(["One two three four five six.", "Paris."], gate=gate))
+    ear.recognizer = ScriptedRecognizer([SAID], word_ms=100 if while_said else 10_000)
+    async with counting(ear, gate) as wire:
+        await speak(wire, voice(0.7), *([] if while_said else [silence(1)]))
+        done = (await wire.until("response.done"))["response"]
+        assert (done["status"], done["status_details"]["reason"]) == ("cancelled", "turn_detected")
+        assert ("input_audio_buffer.committed" in wire.types()) is False
+        gate.open()
+        if while_said:
+            await speak(wire, silence(1))
+        done = (await wire.until("response.done"))["response"]
+        assert done["output"][0]["content"][0]["text"] == "Paris."
+        heard = [kind for kind in wire.types() if kind.startswith("input_audio_buffer")]
+        assert heard == HEARD[:3]
+        (started,) = [e for e in wire.seen if e["type"] == HEARD[0]]
+        assert started["audio_start_ms"] == 0
+    roles = [message["role"] for message in ear.engine.requests[-1][0]]
+    assert roles == ["user", "assistant", "user"]
+
+
+async def test_words_that_were_lost_are_told_and_interrupt_nothing() -> None:
+    gate = Gate(shut=False)
+    lost = AdapterFailed("the ear is tired")
+    ear = Ear(lost, engine=ScriptedEngine(["One two three four five six."], gate=gate))
+    async with counting(ear, gate) as wire:
+        await speak(wire, voice(1), silence(1))
+        failed = await wire.until("conversation.item.input_audio_transcription.failed")
+        assert failed["error"]["code"] == "adapter_failed"
+        gate.open()
+        assert (await wire.until("response.done"))["response"]["status"] == "completed"
+        assert not [kind for kind in wire.types() if "speech" in kind]
+
+
+async def test_a_turn_that_is_cleared_before_a_word_leaves_nothing_behind() -> None:
+    gate = Gate(shut=False)
+    ear = Ear(engine=ScriptedEngine(["One two three four five six."], gate=gate))
+    ear.recognizer = ScriptedRecognizer([SAID], word_ms=10_000)
+    async with counting(ear, gate) as wire:
+        await speak(wire, voice(0.7))
+        await wait_for(lambda: ear.recognizer.open_streams == 1)
+        await wire.send("input_audio_buffer.clear")
+        await wire.until("input_audio_buffer.cleared")
+        gate.open()
+        assert (await wire.until("response.done"))["response"]["status"] == "completed"
+        assert not [kind for kind in wire.types() if "speech" in kind]
+
+
 async def test_a_recogniser_that_breaks_fails_one_item() -> None:
     ear = Ear(AdapterFailed("the ear is tired"), SAID)
     async with ear.client() as wire:
@@ -238,6 +324,25 @@ async def test_a_recogniser_that_breaks_fails_one_item() -> None:
         assert "tired" in failed["error"]["message"]
         await speak(wire, voice(1), silence(3))
         await wire.until("response.done")
+
+
+@pytest.mark.parametrize("interrupt", ["voice", "words"])
+async def test_a_recogniser_that_hangs_fails_one_item_and_typing_goes_on(
+    interrupt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hasty = ListenerSettings(deadline_s=0.1, by_words=False, partial_ms=None)
+    monkeypatch.setattr(microphone, "listener_settings", lambda heard, by_words: hasty)
+    ear = Ear()
+    ear.recognizer.takes_s = math.inf
+    async with ear.client() as wire:
+        own = {"type": "realtime", "specstream": {"interrupt": interrupt}}
+        await wire.send("session.update", session=own)
+        await speak(wire, voice(1), silence(3))
+        failed = await wire.until("conversation.item.input_audio_transcription.failed")
+        assert failed["error"]["code"] == "adapter_failed"
+        assert "longer than 0.1 s" in failed["error"]["message"]
+        await wire.ask("Are you there?")
+        assert (await wire.until("response.done"))["response"]["status"] == "completed"
 
 
 async def test_a_detector_that_breaks_is_one_error() -> None:
@@ -276,7 +381,7 @@ async def test_a_full_buffer_is_one_error_until_it_is_emptied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     short = ListenerSettings(manual=True, max_turn_s=2.0)
-    monkeypatch.setattr(microphone, "listener_settings", lambda heard: short)
+    monkeypatch.setattr(microphone, "listener_settings", lambda heard, by_words: short)
     ear = Ear()
     async with ear.client(**MANUAL) as wire:
         chunk = base64.b64encode(voice(1)).decode()

@@ -1,0 +1,132 @@
+"""A long conversation on this machine: does memory grow, and do cues stay with their sound?"""
+
+from __future__ import annotations
+
+import itertools
+import resource
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from specstream.agent.agent import Agent
+from specstream.bench import conversation as talk
+from specstream.pipeline.interfaces import SpeechSynthesizer
+
+__all__ = ["HeardAt", "SoakFigures", "converse", "resident_mb"]
+
+_STATM = Path("/proc/self/statm")
+_WARM = 6  # turns until memory counts
+
+
+def resident_mb() -> float:
+    """This process's resident set in MiB; where the system doesn't tell it, the largest so far."""
+    if _STATM.exists():
+        return int(_STATM.read_text().split()[1]) * resource.getpagesize() / 2**20
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+class HeardAt:
+    """A writer for a `Playout`: plays nothing, and knows when each sample of a reply was written."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []  # first samples of the writes
+        self._times: list[float] = []
+        self._end = self._rate = 0
+
+    def __call__(self, pcm: bytes, sample_rate: int) -> None:
+        """Take audio."""
+        self._starts.append(self._end)
+        self._times.append(anyio.current_time())
+        self._end, self._rate = self._end + len(pcm) // 2, sample_rate
+
+    def reply_over(self, cues: Sequence[tuple[float, int]]) -> tuple[float, float]:
+        """Milliseconds: how late the latest cue came for its sound, and the silence of all gaps.
+
+        ``cues`` are pairs of a time and a sample. The reply is forgotten.
+        """
+        late = gaps = 0.0
+        for at, sample in cues:
+            if sample < self._end:
+                written = self._times[bisect_right(self._starts, sample) - 1]
+                late = max(late, at - written)
+        for start, at in zip(self._starts, self._times, strict=True):
+            gaps = max(gaps, at - self._times[0] - start / self._rate)
+        self._starts, self._times, self._end = [], [], 0
+        return late * 1e3, gaps * 1e3
+
+
+@dataclass(slots=True)
+class SoakFigures:
+    """What a long conversation came to.
+
+    Attributes:
+        minutes: How long it was.
+        turns: Questions that were answered.
+        waits_ms: Of each turn, until the first audible sample.
+        cue_late_ms: The largest delay of a cue behind its sound.
+        gaps_ms: The most silence in one reply, where decoding was slower than speech.
+        memory_mb: Resident memory, by the moment when it was measured.
+    """
+
+    minutes: float = 0.0
+    turns: int = 0
+    waits_ms: list[float] = field(default_factory=list)
+    cue_late_ms: float = 0.0
+    gaps_ms: float = 0.0
+    memory_mb: dict[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures as plain data; the waits as their medians of the first and the last ten turns."""
+        early, late = talk.median(self.waits_ms[:10]), talk.median(self.waits_ms[-10:])
+        return {
+            "minutes": round(self.minutes, 2),
+            "turns": self.turns,
+            "first_audible_ms": {"first_turns": early, "last_turns": late},
+            "largest_cue_delay_ms": round(self.cue_late_ms, 1),
+            "longest_gaps_ms": round(self.gaps_ms, 1),
+            "memory_mb": {name: round(mb, 1) for name, mb in self.memory_mb.items()},
+        }
+
+
+async def converse(
+    agent: Agent,
+    heard: HeardAt,
+    voice: SpeechSynthesizer,
+    seconds: float,
+    tell: Callable[[float], None] = lambda _: None,
+) -> SoakFigures:
+    """Ask the questions over and over, typed and spoken in turn, for so long.
+
+    The agent plays through ``heard``. Cancelling loses the figures.
+
+    Raises:
+        SpecstreamError: a turn got no reply, or none to be heard.
+    """
+    figures, began = SoakFigures(), anyio.current_time()
+    rate, spoken = voice.capabilities.sample_rate, False
+    for question in itertools.cycle(talk.QUESTIONS):
+        passed = anyio.current_time() - began
+        if passed >= seconds:
+            break
+        if spoken:
+            turn = await talk.ask_aloud(agent, question, await talk.said(voice, question), rate)
+        else:
+            turn = await talk.ask_in_writing(agent, question)
+        spoken = not spoken
+        figures.turns += 1
+        figures.waits_ms.append(turn.wait_ms)
+        late, gaps = heard.reply_over(turn.cues)
+        figures.cue_late_ms = max(figures.cue_late_ms, late)
+        figures.gaps_ms = max(figures.gaps_ms, gaps)
+        if figures.turns == _WARM:
+            figures.memory_mb[f"after {_WARM} turns"] = resident_mb()
+        tell(passed)
+    figures.memory_mb["the end"] = resident_mb()
+    figures.minutes = (anyio.current_time() - began) / 60
+    return figures

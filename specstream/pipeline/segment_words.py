@@ -1,0 +1,61 @@
+"""Where a long first phrase may end without a mark: before an English conjunction or preposition.
+
+There a speaker may breathe, and what comes first is understood without the rest. As in
+`segment_marks`, the decision is None while more text could change it: it waits for the end of the
+word after the white space.
+"""
+
+from __future__ import annotations
+
+import re
+
+from specstream.pipeline.segment_marks import Decision, end_of
+
+__all__ = ["word_break"]
+
+_LONGEST = 9  # letters; no opener is longer
+_LETTERS = re.compile(r"[^\W\d_]*")
+# Words, light punctuation and nothing else: no quote, bracket, emphasis, link or table is open.
+_PROSE = re.compile(
+    r"\s*(?:[^\W_]+(?:['’.,:-][^\W_]+)*[,;:.!?]?\s+)*([^\W\d_]+(?:['’-][^\W\d_]+)*)"
+)
+_ENGLISH = re.compile(
+    r"\b(?:and|are|because|been|between|does|during|from|how|it's|should|that|the|their|there|these|they|"
+    r"this|through|which|while|who|whose|with|without|would|you|your)\b",
+    re.IGNORECASE,
+)
+_OPENERS = frozenset(
+    "and or but because that which who whose when while where if unless until although though with "
+    "without by from for to into onto through during between among before after under in on at".split()
+)
+# After these the sentence is open: articles, prepositions, auxiliaries, words that ask for the next one.
+_OPEN = _OPENERS | frozenset(
+    "a an the this these those some any no every each all both either neither another other such my "
+    "your his her its our their one two three four five six seven eight nine ten many much most more "
+    "less fewer several few of as than about like over per via upon within against toward towards "
+    "is are was were be been being am do does did has have had can could will would shall should may "
+    "might must not never also just only even very too so quite rather really still well up out off "
+    "down due according order able going want wants need needs used how what why whether then i you "
+    "he she it we they there it's that's there's you're they're let let's me us him "
+    "them go wish love hope try mr mrs ms dr st face hand piece side step word".split()
+)
+
+
+def word_break(text: str, at: int, before: str) -> Decision | None:
+    """White space at ``at``: may the phrase end after it?
+
+    ``before`` is the phrase so far, without directions, links and code.
+    """
+    after = at + 1
+    end = end_of(_LETTERS, text, after, after + _LONGEST)
+    if end == len(text):
+        return None
+    if text[after:end] not in _OPENERS or text[end] != " ":
+        return Decision(after)
+    prose = _PROSE.fullmatch(before)
+    if prose is None or not prose[1].islower() or prose[1] in _OPEN:
+        return Decision(after)
+    if text[after:end] in ("and", "or") and before.lower().split()[-2:][0] in _OPEN:
+        return Decision(after)  # "a rare and precious stone"
+    english = _ENGLISH.search(f"{before} {text[after:end]}")
+    return Decision(after, cut=english is not None, reason="clause")
