@@ -50,7 +50,8 @@ def trainee(
         _begin_like(model, target)
     else:
         model = _read(options.init, target, tokenizer)
-    return DraftTrainee(model.to(target.device), target, tokenizer)
+    nn.Module.to(model, target.device)
+    return DraftTrainee(model, target, tokenizer)
 
 
 def draft_config(target: ModelRunner, size: str = "") -> LlamaConfig:
@@ -168,7 +169,7 @@ class DraftTrainee:
             checkpoint(self._distance, *part, acceptance, use_reentrant=False)
             if ours.shape[0] > size and torch.is_grad_enabled()
             else self._distance(*part, acceptance)
-            for part in zip(ours.split(size), theirs.split(size), tokens.split(size), strict=True)
+            for part in zip(*(torch.split(each, size) for each in (ours, theirs, tokens)), strict=True)
         ]
         loss, overlap, kept = (torch.cat(each) for each in zip(*parts, strict=True))
         return Losses(loss.mean(), *_by_position(wanted, overlap, kept))
@@ -195,7 +196,8 @@ class DraftTrainee:
         model = LlamaForCausalLM(self._model.config)
         model.load_state_dict(self._model.state_dict())
         model.generation_config.eos_token_id = self._end
-        model.to(torch.bfloat16).save_pretrained(folder)
+        nn.Module.to(model, torch.bfloat16)
+        model.save_pretrained(folder)
         self._tokenizer.save_pretrained(folder)
         write_card(folder, card)
 

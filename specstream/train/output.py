@@ -99,7 +99,8 @@ def facts_of(
         "Data": f"{result.reply_tokens} tokens of the target's replies to the prompts of "
         f"{options.data or options.replies}; {result.tokens} tokens were learnt in {result.steps} steps",
         "Figures": f"Acceptance by draft position on {result.held.tokens:.0f} tokens of held-out "
-        f"replies sampled at temperature 1: {positions}; mean acceptance length {result.held.length:.2f}",
+        f"replies sampled at temperature 1: {positions}; mean "
+        f"acceptance length {result.held.length:.2f}",
         "Licence": "The weights were learnt from the target's replies to these prompts: its "
         "licence and that of the prompts decide how they may be used.",
         "Made with": f"specstream train {options.kind}",

@@ -130,14 +130,9 @@ def _step(
     ]
     done: list[Reply] = []
     results = target.forward_with_states(inputs, depths)
-    rows = torch.stack([logits[-1] for logits, _ in results]).float().cpu()
-    greedy = rows.argmax(-1).tolist()
-    for index, (slot, (_, states)) in enumerate(zip(tuple(running), results, strict=True)):
+    tokens = _drawn(running, torch.stack([logits[-1] for logits, _ in results]).float())
+    for slot, token, (_, states) in zip(tuple(running), tokens, results, strict=True):
         slot.states.append(states.to("cpu", torch.bfloat16))
-        token = greedy[index]
-        if slot.temperature > 0:
-            p = (rows[index] / slot.temperature).softmax(-1)
-            token = int(torch.multinomial(p, 1, generator=slot.noise))
         slot.ids.append(token)
         slot.new = [token]
         full = len(slot.ids) >= target.context_length
@@ -146,3 +141,14 @@ def _step(
             ids = torch.tensor(slot.ids, dtype=torch.int32)
             done.append(Reply(ids, slot.prompt, torch.cat(slot.states), slot.source))
     return done
+
+
+def _drawn(running: Sequence[_Slot], logits: Tensor) -> list[int]:
+    """A token for each row of ``logits [n, V]``, by inverting the distribution function."""
+    heat = torch.tensor([slot.temperature for slot in running], device=logits.device).unsqueeze(1)
+    scaled = torch.where(heat > 0, logits / heat.clamp_min(1e-6), logits)
+    below = scaled.softmax(-1, dtype=torch.float64).cumsum(-1)
+    at = torch.stack([torch.rand(1, generator=slot.noise, dtype=torch.float64) for slot in running])
+    sampled = torch.searchsorted(below, at.to(below.device) * below[:, -1:], right=True)
+    sampled = sampled.clamp_max(logits.shape[1] - 1)
+    return torch.where(heat > 0, sampled, logits.argmax(-1, keepdim=True)).squeeze(1).tolist()
