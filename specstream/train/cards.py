@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["write_card"]
+from transformers.utils import logging as hf_logging
+
+__all__ = ["quietly", "write_card"]
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without transformers' progress bars."""
+    shown = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if shown:
+            hf_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def write_card(folder: Path, card: Mapping[str, str]) -> None:

@@ -7,7 +7,7 @@ It needs none of the target's hidden states but the final ones, which give the t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from specstream.config import EngineConfig
 from specstream.errors import ConfigError, ModelBroken, ModelUnsupported
 from specstream.model.load import load_config, load_model, load_tokenizer
 from specstream.model.runner import ModelRunner
-from specstream.train.cards import write_card
+from specstream.train.cards import quietly, write_card
 from specstream.train.loss import distance
 from specstream.train.options import TrainOptions
 from specstream.train.trainee import Batch, Losses
@@ -150,7 +150,8 @@ class DraftTrainee:
         self._model, self._tokenizer = model, tokenizer
         head: Any = target.model.get_output_embeddings()  # type: ignore[no-untyped-call]
         self._head: Tensor = head.weight.detach()
-        self._bf16 = target.device.type == "cuda" or _fast_bf16()
+        # On a CPU, casts cost a model of this size more than products in bfloat16 save.
+        self._bf16 = target.device.type == "cuda"
         self._end = target.model.generation_config.eos_token_id
 
     def losses(self, batch: Batch, *, acceptance: float) -> Losses:
@@ -197,7 +198,8 @@ class DraftTrainee:
         model.load_state_dict(self._model.state_dict())
         model.generation_config.eos_token_id = self._end
         nn.Module.to(model, torch.bfloat16)
-        model.save_pretrained(folder)
+        with quietly():
+            model.save_pretrained(folder)
         self._tokenizer.save_pretrained(folder)
         write_card(folder, card)
 
@@ -221,8 +223,3 @@ def _by_position(wanted: Tensor, overlap: Tensor, kept: Tensor) -> tuple[list[fl
         counted.append(float(weight.sum()))
         weight = weight * w[:, k:]
     return accepted, counted
-
-
-def _fast_bf16() -> bool:
-    supported: Callable[[], bool] = torch.ops.mkldnn._is_mkldnn_bf16_supported
-    return bool(torch.backends.mkldnn.is_available() and supported())  # type: ignore[no-untyped-call]

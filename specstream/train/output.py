@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from safetensors import SafetensorError
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -27,12 +28,20 @@ def check_out(options: TrainOptions) -> None:
     """Refuse a folder that exists, before anything is computed.
 
     Raises:
-        ConfigError: it exists and ``force`` isn't given.
+        ConfigError: it exists and ``force`` isn't given, or it is no model's folder.
     """
     if options.out.exists() and not options.force:
         raise ConfigError(f"{options.out} exists: choose another --out, or --force to replace it")
-    if options.out.exists() and not options.out.is_dir():
-        raise ConfigError(f"{options.out} is no folder; --out names a folder to make")
+    if not options.out.name or options.out.name == "..":
+        raise ConfigError(f"--out {options.out} is no name of a folder to make")
+    if options.out.exists() and not _replaceable(options.out):
+        raise ConfigError(
+            f"{options.out} is no model's folder (it has no config.json), so --force doesn't replace it"
+        )
+
+
+def _replaceable(folder: Path) -> bool:
+    return folder.is_dir() and ((folder / "config.json").is_file() or not any(folder.iterdir()))
 
 
 def open_work(options: TrainOptions, plan: Mapping[str, Any]) -> None:
@@ -75,10 +84,10 @@ def finish(options: TrainOptions, save: Callable[[Path], None], look: Callable[[
         if options.out.exists():
             shutil.rmtree(options.out)
         beside.rename(options.out)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         shutil.rmtree(beside, ignore_errors=True)
         raise OutputError(
-            f"{options.out} can't be written: {error.strerror or error}; the training is kept in "
+            f"{options.out} can't be written: {error}; the training is kept in "
             f"{options.work}: the same command goes on from there"
         ) from error
     if not options.keep:

@@ -35,7 +35,7 @@ _FOR_HELD = 0.1
 _FOR_TRAINING = 0.95  # of what is left: loading, saving and measuring passes take some, too
 _HELD = 64
 _BATCH_LOGITS = 1 << 27  # values of a batch's logits, about
-_MOST_TOKENS, _LEAST_TOKENS = 4096, 1024
+_MOST_TOKENS, _LEAST_TOKENS = 2048, 1024
 
 Tell = Callable[[str, float, str], None]
 """Called often: what is done ("replies", "training" …), how much of it (0 to 1), figures in words."""
