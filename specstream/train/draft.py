@@ -170,7 +170,9 @@ class DraftTrainee:
             checkpoint(self._distance, *part, acceptance, use_reentrant=False)
             if ours.shape[0] > size and torch.is_grad_enabled()
             else self._distance(*part, acceptance)
-            for part in zip(*(torch.split(each, size) for each in (ours, theirs, tokens)), strict=True)
+            for part in zip(
+                *(torch.split(each, size) for each in (ours, theirs, tokens)), strict=True
+            )
         ]
         loss, overlap, kept = (torch.cat(each) for each in zip(*parts, strict=True))
         return Losses(loss.mean(), *_by_position(wanted, overlap, kept))
@@ -181,7 +183,7 @@ class DraftTrainee:
         """Loss, acceptance probability, and min(1, q / p) of the target's own token: ``[n]`` each."""
         device = ours.device.type
         with torch.autocast(device, torch.bfloat16, enabled=self._bf16):
-            logits = F.linear(ours, self._model.model.embed_tokens.weight)
+            logits = F.linear(ours, self._model.lm_head.weight)
             with torch.no_grad():
                 wanted = F.linear(theirs, self._head.to(theirs.dtype))
         log_p = wanted.float().log_softmax(-1)

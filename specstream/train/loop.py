@@ -17,7 +17,8 @@ from specstream.train.trainee import Batch, Trainee
 
 __all__ = ["Budget", "Loop", "Measured", "measure"]
 
-_MEASURED = 20  # times in a training
+_MEASURED = 20  # times in a training, at most
+_MEASURING = 0.1  # of the time, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class _State:
     seconds: float = 0.0
     position: Position = field(default_factory=Position)
     tokens: int = 0
+    measuring: float = 0.0
     curve: list[tuple[int, float, float]] = field(default_factory=list)
 
 
@@ -122,7 +124,7 @@ class Loop:
         kept = saved["state"]
         self._state = _State(
             kept["step"], kept["seconds"], Position(*kept["position"]), kept["tokens"],
-            [(step, at, value) for step, at, value in kept["curve"]],
+            kept["measuring"], [(step, at, value) for step, at, value in kept["curve"]],
         )  # fmt: skip
         return True
 
@@ -138,6 +140,7 @@ class Loop:
             "seconds": now.seconds,
             "position": (at.epoch, at.block, at.batch),
             "tokens": now.tokens,
+            "measuring": now.measuring,
             "curve": now.curve,
         }
         write_tensors(
@@ -180,7 +183,8 @@ class Loop:
             now.seconds += time.perf_counter() - began
             before, done = done, self._budget.done(now.step, now.seconds)
             tell(min(done, 1.0), float(made.loss.detach()), now.curve[-1][2])
-            if int(before * _MEASURED) < int(done * _MEASURED):
+            due = int(before * _MEASURED) < int(done * _MEASURED)
+            if due and now.measuring <= _MEASURING * now.seconds:
                 self._measure()
             if time.perf_counter() - saved >= self._every:
                 self.save()
@@ -192,7 +196,8 @@ class Loop:
     def _measure(self) -> None:
         began = time.perf_counter()
         found = measure(self._trainee, self._held())
-        self._state.seconds += time.perf_counter() - began
+        self._state.measuring += (took := time.perf_counter() - began)
+        self._state.seconds += took
         first = found.positions[0] if found.positions else 0.0
         self._state.curve.append((self._state.step, self._state.seconds, first))
 

@@ -16,7 +16,7 @@ WORDS = "the cat sat on a mat and saw the dog run to the sea while rain fell on 
 
 def target_folder(root: Path) -> Path:
     """A tiny target; nothing ends its replies."""
-    return save_pair(root, eos=False, scale=6.0)[0]
+    return save_pair(root, eos=False, scale=9.0)[0]
 
 
 def prompts_file(path: Path, count: int = 24) -> Path:

@@ -52,9 +52,10 @@ def same(one: Path, other: Path) -> bool:
 def test_it_learns_and_makes_a_folder(root: Path) -> None:
     heard: list[str] = []
     trained = train(
-        options(root, "learns", steps=60), lambda what, done, says: heard.append(what)
+        options(root, "learns", steps=40, lr=0.03, size="2x32"),
+        lambda what, done, says: heard.append(what),
     )
-    assert trained.held.positions[0] > trained.before + 0.1
+    assert trained.held.positions[0] > trained.before + 0.03, trained.curve
     assert list(dict.fromkeys(heard)) == [
         "loading", "held-out replies", "replies", "training", "saving"
     ]  # fmt: skip
@@ -87,7 +88,9 @@ def test_a_stop_saves_and_says_how_to_go_on(root: Path, whole: Path) -> None:
     steps: list[str] = []
     asked = options(root, "stopped", checkpoint_s=1e9)
     with pytest.raises(TrainingStopped, match="the same command goes on") as caught:
-        train(asked, lambda what, done, says: steps.append(what), lambda: steps.count("training") == 3)
+        train(
+            asked, lambda what, done, says: steps.append(what), lambda: steps.count("training") == 3
+        )
     assert caught.value.exit_code == 130 and not (root / "stopped").exists()
     with pytest.raises(KeyboardInterrupt):  # a crash: nothing is saved after the third step
         train(asked, lambda what, done, says: _crash_at(0.7, what, done))
