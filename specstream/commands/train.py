@@ -19,7 +19,7 @@ from specstream.train.kinds import KINDS, known_kinds
 from specstream.train.options import TrainOptions
 
 if TYPE_CHECKING:
-    from specstream.train.run import Trained
+    from specstream.train.trained import Trained
 
 __all__ = ["add_train_options", "run"]
 

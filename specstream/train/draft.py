@@ -106,7 +106,7 @@ def _weights(vocabulary: int, layers: int, width: int) -> int:
 @torch.no_grad()
 def _begin_like(model: LlamaForCausalLM, target: ModelRunner) -> None:
     """Tokens that are alike for the target begin alike: its embedding on its principal components."""
-    theirs: Any = target.model.get_input_embeddings()  # type: ignore[no-untyped-call]
+    theirs: Any = target.model.get_input_embeddings()
     table, own = theirs.weight.detach().float().cpu(), model.model.embed_tokens.weight
     table = table - table.mean(0)
     _, vectors = torch.linalg.eigh(table.T @ table)
@@ -166,13 +166,14 @@ class DraftTrainee:
         ours, theirs = states[:, :-1][wanted], batch.final[:, :-1][wanted]
         tokens = batch.token_ids[:, 1:][wanted]
         size = max(1, _CHUNK // self._head.shape[0])
+        # Logits of a large vocabulary are computed again for the gradients, rather than kept.
+        apart = ours.shape[0] > size and torch.is_grad_enabled()
+        split = (torch.split(each, size) for each in (ours, theirs, tokens))
         parts = [
-            checkpoint(self._distance, *part, acceptance, use_reentrant=False)
-            if ours.shape[0] > size and torch.is_grad_enabled()
-            else self._distance(*part, acceptance)
-            for part in zip(
-                *(torch.split(each, size) for each in (ours, theirs, tokens)), strict=True
-            )
+            checkpoint(self._distance, a, b, c, acceptance, use_reentrant=False)
+            if apart
+            else self._distance(a, b, c, acceptance)
+            for a, b, c in zip(*split, strict=True)
         ]
         loss, overlap, kept = (torch.cat(each) for each in zip(*parts, strict=True))
         return Losses(loss.mean(), *_by_position(wanted, overlap, kept))

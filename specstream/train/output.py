@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError
 from torch import nn
@@ -14,9 +14,7 @@ from transformers import PreTrainedModel
 from specstream.errors import ConfigError, OutputError
 from specstream.train.files import read_json, write_json
 from specstream.train.options import TrainOptions
-
-if TYPE_CHECKING:
-    from specstream.train.run import Trained
+from specstream.train.trained import Trained
 
 __all__ = ["check_out", "facts_of", "finish", "open_work"]
 

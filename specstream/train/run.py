@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,16 +18,17 @@ from specstream.model.runner import ModelRunner
 from specstream.train.batches import Batches, finishing
 from specstream.train.data import Prompts, digest, hold_out, read_data
 from specstream.train.kinds import trainee_of
-from specstream.train.loop import Budget, Loop, Measured, measure
+from specstream.train.loop import Budget, Loop, measure
 from specstream.train.optim import Optimizers
 from specstream.train.options import TrainOptions
 from specstream.train.output import check_out, facts_of, finish, open_work
 from specstream.train.replies import ON_POLICY, Writing, write_replies
-from specstream.train.speed import Speed, predict
+from specstream.train.speed import predict
 from specstream.train.store import Replies
+from specstream.train.trained import Trained
 from specstream.train.trainee import Batch, Trainee
 
-__all__ = ["Tell", "Trained", "train"]
+__all__ = ["Tell", "train"]
 
 _FOR_REPLIES = 1 / 3  # of the time
 _FOR_HELD = 0.1
@@ -39,37 +39,6 @@ _MOST_TOKENS, _LEAST_TOKENS = 2048, 1024
 
 Tell = Callable[[str, float, str], None]
 """Called often: what is done ("replies", "training" …), how much of it (0 to 1), figures in words."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """What came of a training.
-
-    Attributes:
-        folder: Where it is.
-        kind: What was trained.
-        before: Acceptance at the first position on held-out replies, before the first step.
-        held: Acceptance on held-out replies; empty positions if there were none.
-        speed: The predicted speedup here, or why there is no prediction.
-        steps: Training steps.
-        tokens: Tokens that steps have learnt from.
-        reply_tokens: Tokens of replies that were written for it.
-        seconds: Of the steps.
-        padding: Share of padding in the batches.
-        curve: Step, seconds and held-out acceptance at the first position.
-    """
-
-    folder: Path
-    kind: str
-    before: float
-    held: Measured
-    speed: Speed | str
-    steps: int
-    tokens: int
-    reply_tokens: int
-    seconds: float
-    padding: float
-    curve: list[tuple[int, float, float]]
 
 
 def train(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from specstream.train.run import Trained
 from specstream.train.speed import Speed
+from specstream.train.trained import Trained
 
 __all__ = ["as_json", "table_of"]
 

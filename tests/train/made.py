@@ -36,7 +36,7 @@ def options(root: Path, name: str = "out", **given: Any) -> TrainOptions:
     if not target.exists():
         target_folder(root)
         prompts_file(root / "prompts.jsonl")
-    values = {
+    values: dict[str, Any] = {
         "kind": "draft", "out": root / name, "target": str(target), "data": root / "prompts.jsonl",
         "steps": 8, "max_reply": 12, "batch_tokens": 128, "size": "1x16", "threads": 1,
         "checkpoint_s": 0.0,

@@ -15,17 +15,22 @@ from tests.train.made import prompts_file
 TOKENIZER = byte_tokenizer()
 
 
+def text_of(ids: list[int] | None) -> str:
+    assert ids is not None
+    return str(TOKENIZER.decode(ids))
+
+
 def test_prompts_in_both_forms(tmp_path: Path) -> None:
     found = read_data(prompts_file(tmp_path / "p.jsonl"), TOKENIZER, 100)
-    assert len(found) == 24 and TOKENIZER.decode(found[1]) == "cat sat on a"
-    assert TOKENIZER.decode(found[2]) == "sat a and the"  # messages, without a chat template
+    assert len(found) == 24 and text_of(found[1]) == "cat sat on a"
+    assert text_of(found[2]) == "sat a and the"  # messages, without a chat template
 
 
 def test_a_chat_template_is_used(tmp_path: Path) -> None:
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
     found = read_data(prompts_file(tmp_path / "p.jsonl"), tokenizer, 100)
-    assert tokenizer.decode(found[1]) == "[cat sat on a]"
+    assert text_of(found[1]) == "[cat sat on a]"
 
 
 def test_text_is_cut_into_pieces(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -133,7 +134,7 @@ def test_a_full_disk_keeps_the_checkpoint(root: Path, monkeypatch: pytest.Monkey
             raise OSError(errno.ENOSPC, "No space left on device")
         real(descriptor)
 
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OutputError, match="No space left .* make room and give the same command"):
         train(asked)
     monkeypatch.undo()
@@ -176,20 +177,22 @@ def test_going_on_from_a_draft(root: Path, whole: Path, tmp_path: Path) -> None:
 
 
 def test_options_that_cannot_be(root: Path) -> None:
-    for wrong, message in (
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"data": None}, "--data .* or --replies"),
         ({"minutes": 0.0}, "--minutes must be more than 0"),
         ({"steps": 0}, "--steps must be more"),
         ({"optimizer": "sgd"}, "unknown optimizer"),
-    ):
+    ]
+    for wrong, message in refused:
         with pytest.raises(ConfigError, match=message):
             options(root, **wrong)
-    for wrong, message in (
+    refused = [
         ({"size": "big"}, "not layers x width"),
         ({"size": "2x7"}, "multiple of 8"),
         ({"settings": {"depth": "3"}}, "no setting 'depth'"),
         ({"kind": "nothing"}, "can't be trained; there are: .*draft"),
-    ):
+    ]
+    for wrong, message in refused:
         with pytest.raises(ConfigError, match=message):
             train(options(root, "never", **wrong))
 
