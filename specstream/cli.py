@@ -31,6 +31,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     from specstream.commands.pull import add_pull_options
     from specstream.commands.serving import add_server_options
+    from specstream.commands.train import add_train_options
     from specstream.commands.usage import Parser, read_arguments
 
     parser = Parser(
@@ -93,6 +94,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         add_model_options(command, every_method=command is bench)
         if command not in (adapter, verify):
             add_sampling_options(command)
+
+    train = commands.add_parser("train", help="make a draft, or a drafting head, for a target")
+    add_train_options(train)
+    train.set_defaults(run="train:run")
 
     pull = commands.add_parser("pull", help="bring a known model into the cache folder")
     add_pull_options(pull)

@@ -25,6 +25,8 @@
     │   ├── ProtocolError        a malformed frame, or one out of order
     │   ├── ConnectionFailed     nobody answers, or the peer went away
     │   └── PortUnavailable      the address can't be listened on
+    ├── TrainingError            a training that can't go on, or was stopped
+    │   └── TrainingStopped      the user stopped it; the same command goes on
     └── OutputError              a result can't be written (disk full, no permission)
 
 Each message says what is wrong and, where there is one, what to do about it. ``code`` is the stable
@@ -55,6 +57,8 @@ __all__ = [
     "RequestError",
     "SamplingError",
     "SpecstreamError",
+    "TrainingError",
+    "TrainingStopped",
     "VocabularyMismatch",
     "WireError",
 ]
@@ -199,6 +203,19 @@ class PortUnavailable(WireError):
     """The address can't be listened on (taken, or not permitted)."""
 
     code = "port_unavailable"
+
+
+class TrainingError(SpecstreamError):
+    """A training can't go on."""
+
+    code = "training_failed"
+
+
+class TrainingStopped(TrainingError):
+    """A training was stopped on purpose; what it has is saved, and the same options go on with it."""
+
+    code = "training_stopped"
+    exit_code = 130
 
 
 class OutputError(SpecstreamError):

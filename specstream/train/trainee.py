@@ -42,12 +42,13 @@ class Losses:
         loss: ``[]`` float32, with gradients: a mean over the tokens that count.
         accepted: By draft position, sums over tokens of the probability that a sampled draft token is
             accepted, sum min(p, q) (Leviathan et al. 2023, corollary 3.6), given that all before were.
-        counted: By draft position, how many tokens that is over.
+        counted: By draft position, how many tokens that is over; or their weights, where it depends on
+            the tokens before how likely it is that the position is reached.
     """
 
     loss: Tensor
     accepted: Sequence[float]
-    counted: Sequence[int]
+    counted: Sequence[float]
 
 
 class Trainee(Protocol):

@@ -8,8 +8,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from specstream.model.tree import Tree
+from specstream.speculation.policy.costs import Costs
 from specstream.speculation.policy.policy import Policy
 from specstream.speculation.policy.records import (
+    Candidate,
     Explanation,
     Offer,
     Outcome,
@@ -103,6 +105,16 @@ class AutoProposer:
         self._outcomes: list[Outcome] = []
         self._passes = self._read = 0
         self._over: list[int] = []  # requests that ended before their last round was learned from
+
+    @property
+    def costs(self) -> Costs:
+        """What passes cost here, as far as it is known by now."""
+        return self._policy.costs
+
+    def candidate(self, name: str) -> Candidate | None:
+        """One of those that it chooses among."""
+        made = self._candidates.get(name)
+        return None if made is None else made.candidate
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
         """What the policy planned for each."""

@@ -1,0 +1,139 @@
+"""``specstream train``: makes a draft, or a drafting head, for a target."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specstream.commands.interrupts import ends_at_once
+from specstream.commands.output import note, print_json
+from specstream.commands.progress import Progress
+from specstream.config import DEFAULT_TARGET
+from specstream.errors import ConfigError, TrainingStopped
+from specstream.train.kinds import KINDS, known_kinds
+from specstream.train.options import TrainOptions
+
+if TYPE_CHECKING:
+    from specstream.train.trained import Trained
+
+__all__ = ["add_train_options", "run"]
+
+_EVERY_S = 10.0
+
+
+def add_train_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    kinds = [kind for kind in KINDS if kind in known_kinds()]
+    parser.add_argument("kind", choices=kinds, help="what is trained")
+    add = parser.add_argument
+    add("--out", required=True, metavar="FOLDER", type=Path, help="the folder to make")
+    add("--target", default=DEFAULT_TARGET, metavar="MODEL", help="default: the bundled one")
+    data = 'prompts, JSON lines with "messages" or "prompt", or plain text'
+    add("--data", metavar="FILE", type=Path, help=data)
+    add("--eval", metavar="FILE", type=Path, help="held-out prompts (default: a part of --data)")
+    add(
+        "--replies",
+        metavar="FOLDER",
+        type=Path,
+        help="replies with states that were written before; then --data is not needed",
+    )
+    add("--init", metavar="FOLDER", type=Path, help="go on from a folder that was trained before")
+    add("--minutes", type=float, default=15.0, metavar="N", help="time for all of it (default: 15)")
+    add("--steps", type=int, metavar="N", help="so many training steps, instead of a time")
+    add("--tokens", type=int, metavar="N", help="so many tokens of replies, instead of a time")
+    add("--max-reply", type=int, default=256, metavar="N", help="longest reply (default: 256)")
+    add("--size", default="", metavar="LAYERSxWIDTH", help="of a draft, such as 2x192")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of the method; repeatable",
+    )
+    add("--optimizer", choices=["auto", "muon", "adamw"], default="auto")
+    add("--lr", type=float, help="peak learning rate")
+    add("--batch-tokens", type=int, metavar="N", help="tokens of a training step")
+    add("--seed", type=int, default=0)
+    add("--threads", type=int, metavar="N", help="CPU threads (default: all cores but one)")
+    add("--device", default="auto", help="auto, cpu, cuda, cuda:1 …")
+    add("--dtype", choices=["auto", "float32", "bfloat16"], default="auto")
+    add("--keep", action="store_true", help="keep the replies in FOLDER.training")
+    add("--force", action="store_true", help="replace FOLDER and what is in FOLDER.training")
+    add("--json", action="store_true", help="one JSON object as the last line of stdout")
+
+
+async def run(args: argparse.Namespace) -> None:
+    """Train, with a line of progress, and print the table.
+
+    Cancelling it, as an interrupt does, saves the training first.
+
+    Raises:
+        SpecstreamError: see `specstream.train.run.train`.
+    """
+    options = _options(args)
+    with ends_at_once():
+        from specstream.train.run import train
+        from specstream.train.table import as_json, table_of
+    stopped, shown = threading.Event(), _Shown()
+    work = asyncio.get_running_loop().run_in_executor(
+        None, lambda: train(options, shown.tell, stopped.is_set)
+    )
+    try:
+        trained: Trained = await asyncio.shield(work)
+    except asyncio.CancelledError:
+        stopped.set()
+        await _told(work, shown)
+        raise
+    finally:
+        shown.progress.clear()
+    for line in table_of(trained):
+        print(line)
+    note(f"use it: specstream chat --target {options.target} --draft {options.out}")
+    if args.json:
+        print_json(as_json(trained))
+
+
+async def _told(work: asyncio.Future[Trained], shown: _Shown) -> None:
+    """Wait for the training to save what it has, and say how to go on."""
+    try:
+        await work
+    except TrainingStopped as error:
+        shown.progress.clear()
+        note(f"specstream: {error}")
+
+
+def _options(args: argparse.Namespace) -> TrainOptions:
+    values: dict[str, Any] = {
+        name: getattr(args, name)
+        for name in TrainOptions.__dataclass_fields__
+        if hasattr(args, name)
+    }
+    settings = {}
+    for text in args.set:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--set {text}: give NAME=VALUE")
+        settings[name] = value
+    return TrainOptions(**values, settings=settings)
+
+
+class _Shown:
+    """What a person sees."""
+
+    def __init__(self) -> None:
+        self.progress = Progress(sys.stderr, every=_EVERY_S)
+        self._doing = ""
+        self._line: Callable[[int, int], str] = lambda done, total: ""
+
+    def tell(self, what: str, done: float, says: str) -> None:
+        if what != self._doing:
+            self._doing = what
+            self.progress.clear()
+            note(what)
+        bar = "#" * round(done * 20)
+        self.progress.show(f"{what} {done:4.0%} [{bar:.<20}] {says}")

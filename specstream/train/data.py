@@ -1,0 +1,162 @@
+"""Training data: prompts as JSON lines, or plain text, to token ids."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+from transformers import PreTrainedTokenizerBase
+
+from specstream.engine.prompt import PromptEncoder, check_messages
+from specstream.errors import ConfigError, PromptError
+from specstream.types import Message
+
+__all__ = ["LEAST_PROMPTS", "Prompts", "digest", "hold_out", "read_data"]
+
+LEAST_PROMPTS = 8
+"""Fewer prompts than this are refused: nothing would be left to measure with."""
+_MOST_BYTES = 1 << 30
+_TEXT_TOKENS = 48  # of a piece of plain text that the target goes on from
+
+
+class Prompts(Sequence["list[int] | None"]):
+    """Prompts as token ids, encoded when they are asked for; None for one that is too long.
+
+    Args:
+        items: Conversations, or token ids.
+        encode: From an item to its ids.
+        longest: Tokens of a prompt, at most.
+    """
+
+    def __init__(
+        self, items: Sequence[Any], encode: Callable[[Any], list[int]], longest: int
+    ) -> None:
+        self._items, self._encode, self._longest = items, encode, longest
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @overload
+    def __getitem__(self, index: int) -> list[int] | None: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Prompts: ...
+
+    def __getitem__(self, index: int | slice) -> list[int] | Prompts | None:
+        if isinstance(index, slice):
+            return Prompts(self._items[index], self._encode, self._longest)
+        ids = self._encode(self._items[index])
+        return ids if len(ids) <= self._longest else None
+
+    def chosen(self, indices: Sequence[int]) -> Prompts:
+        """Some of them, in this order."""
+        return Prompts([self._items[i] for i in indices], self._encode, self._longest)
+
+
+def read_data(
+    path: Path, tokenizer: PreTrainedTokenizerBase, longest: int, *, least: int = LEAST_PROMPTS
+) -> Prompts:
+    """The prompts of a file; those of more than ``longest`` tokens are left out.
+
+    A file whose first line that isn't empty begins with ``{`` is read as JSON lines: each an object with
+    ``messages`` (a conversation that ends with the user's turn) or ``prompt`` (a text). With a chat
+    template, a text is the user's turn; without one, messages are read line by line. Other keys are
+    ignored. Any other file is text: it is cut into pieces which the target goes on from.
+
+    Raises:
+        ConfigError: the file can't be read, a line isn't such an object (says which), the chat template
+            refuses the first prompt, or there are fewer than ``least`` prompts.
+    """
+    text = _text_of(path)
+    first = next((line for line in text.split("\n") if line.strip()), "")
+    if not first:
+        raise ConfigError(f"{path} is empty: it must hold prompts (JSON lines) or text")
+    if first.lstrip().startswith("{"):
+        found = _lines(path, text, tokenizer, longest)
+    else:
+        found = Prompts(_pieces(text, tokenizer), list, longest)
+    if len(found) < least:
+        raise ConfigError(
+            f"{path} gives {len(found)} prompts and training needs at least {least}: add some"
+        )
+    return found
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file.
+
+    Raises:
+        ConfigError: it can't be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ConfigError(f"can't read {path}: {error.strerror or error}") from None
+
+
+def hold_out(prompts: Prompts, most: int) -> tuple[Prompts, Prompts]:
+    """Prompts to train on, and a tenth, at most ``most`` spread over the file, to measure with."""
+    count = max(1, min(most, len(prompts) // 10))
+    chosen = {i * len(prompts) // count for i in range(count)}
+    rest = [i for i in range(len(prompts)) if i not in chosen]
+    return prompts.chosen(rest), prompts.chosen(sorted(chosen))
+
+
+def _text_of(path: Path) -> str:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ConfigError(f"{path} is larger than {_MOST_BYTES >> 20} MiB: give a part of it")
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"can't read {path}: {error.strerror or error}") from None
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        at = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}, line {at}: not UTF-8 text: {error.reason}") from None
+
+
+def _lines(path: Path, text: str, tokenizer: PreTrainedTokenizerBase, longest: int) -> Prompts:
+    encoder = PromptEncoder(tokenizer, warns=False)
+    found: list[tuple[int, list[Message]]] = []
+
+    def encode(item: tuple[int, list[Message]]) -> list[int]:
+        number, messages = item
+        try:
+            return encoder.encode(messages, 1 << 30).ids
+        except PromptError as error:
+            raise ConfigError(f"{path}, line {number}: {error}") from None
+
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            found.append((number, check_messages(_messages(json.loads(line)))))
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{path}, line {number}: not JSON: {error}") from None
+        except (ConfigError, PromptError) as error:
+            raise ConfigError(f"{path}, line {number}: {error}") from None
+    encode(found[0])
+    return Prompts(found, encode, longest)
+
+
+def _messages(value: Any) -> list[Message] | str:
+    if not isinstance(value, dict):
+        raise ConfigError('a line is an object with "messages" or "prompt"')
+    if isinstance(messages := value.get("messages"), list):
+        return messages
+    if isinstance(prompt := value.get("prompt"), str):
+        return prompt
+    raise ConfigError('a line needs "messages" (a list) or "prompt" (a text)')
+
+
+def _pieces(text: str, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
+    """Stretches of the text, each to be continued; what begins a text for this tokenizer comes first."""
+    lead = [i for i in tokenizer.encode("") if i != tokenizer.eos_token_id]
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+    whole = range(0, len(ids) - _TEXT_TOKENS + 1, _TEXT_TOKENS)
+    return [[*lead, *ids[start : start + _TEXT_TOKENS]] for start in whole]

@@ -1,0 +1,228 @@
+"""``train draft``: a small Llama that learns to write what the target writes (distillation).
+
+It needs none of the target's hidden states but the final ones, which give the target's distribution
+(Zhou et al. 2023, DistillSpec).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
+
+from specstream.config import EngineConfig
+from specstream.errors import ConfigError, ModelBroken, ModelUnsupported
+from specstream.model.load import load_config, load_model, load_tokenizer
+from specstream.model.runner import ModelRunner
+from specstream.train.cards import quietly, write_card
+from specstream.train.loss import distance
+from specstream.train.options import TrainOptions
+from specstream.train.trainee import Batch, Losses
+
+__all__ = ["DraftTrainee", "draft_config", "trainee"]
+
+_POSITIONS = 8
+_SIZE = re.compile(r"(\d+)x(\d+)")
+_CHUNK = 1 << 26  # logits that are held at once
+
+
+def trainee(
+    target: ModelRunner, tokenizer: PreTrainedTokenizerBase, options: TrainOptions
+) -> DraftTrainee:
+    """A new draft of ``options.size``, or the one of ``options.init``.
+
+    Raises:
+        ConfigError: a size that can't be, or a setting (there are none).
+        ModelUnsupported: ``options.init`` is no Llama, or has another vocabulary.
+        ModelError: it can't be read.
+    """
+    if options.settings:
+        raise ConfigError(f"train draft has no setting {min(options.settings)!r}")
+    if options.init is None:
+        model = LlamaForCausalLM(draft_config(target, options.size))
+        _begin_like(model, target)
+    else:
+        model = _read(options.init, target, tokenizer)
+    nn.Module.to(model, target.device)
+    return DraftTrainee(model, target, tokenizer)
+
+
+def draft_config(target: ModelRunner, size: str = "") -> LlamaConfig:
+    """The shape of a draft: ``size`` ("2x192"), else two layers and about a tenth of the parameters.
+
+    Raises:
+        ConfigError: no such shape.
+    """
+    model = target.model
+    theirs: Any = model.config
+    layers, width = 2, 0
+    if size:
+        if (match := _SIZE.fullmatch(size)) is None:
+            raise ConfigError(f"--size {size!r} is not layers x width, such as 2x192")
+        layers, width = int(match[1]), int(match[2])
+    head = next((dim for dim in (64, 32, 16, 8) if width % dim == 0), 0) if size else 64
+    if not size:
+        budget = sum(p.numel() for p in model.parameters()) / 10
+        head = min(64, max(8, int(theirs.hidden_size) // 4))
+        width = head
+        while _weights(target.model_vocab_size, layers, width + head) <= 1.2 * budget:
+            width += head
+    if not head or layers < 1:
+        raise ConfigError(
+            f"--size {size}: the width must be a multiple of 8, and layers at least 1"
+        )
+    heads = width // head
+    return LlamaConfig(
+        vocab_size=target.model_vocab_size,
+        hidden_size=width,
+        intermediate_size=-(-width * 8 // 3 // 64) * 64,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=next(
+            n for n in (heads // 3, heads // 2, heads) if n and heads % n == 0
+        ),
+        head_dim=head,
+        max_position_embeddings=int(theirs.max_position_embeddings),
+        rms_norm_eps=1e-6,
+        rope_parameters=theirs.rope_parameters,
+        tie_word_embeddings=True,
+        bos_token_id=theirs.bos_token_id,
+        eos_token_id=theirs.eos_token_id,
+        pad_token_id=theirs.pad_token_id,
+    )
+
+
+def _weights(vocabulary: int, layers: int, width: int) -> int:
+    return vocabulary * width + layers * 11 * width * width
+
+
+@torch.no_grad()
+def _begin_like(model: LlamaForCausalLM, target: ModelRunner) -> None:
+    """Tokens that are alike for the target begin alike: its embedding on its principal components."""
+    theirs: Any = target.model.get_input_embeddings()
+    table, own = theirs.weight.detach().float().cpu(), model.model.embed_tokens.weight
+    table = table - table.mean(0)
+    _, vectors = torch.linalg.eigh(table.T @ table)
+    kept = min(own.shape[1], table.shape[1])
+    projected = table @ vectors.flip(1)[:, :kept]
+    own[:, :kept] = projected * (model.config.initializer_range / projected.std())
+
+
+def _read(
+    folder: Path, target: ModelRunner, tokenizer: PreTrainedTokenizerBase
+) -> LlamaForCausalLM:
+    name = str(folder)
+    if not folder.is_dir():
+        raise ConfigError(f"--init {name}: there is no such folder")
+    if load_config(name).model_type != "llama":
+        raise ModelUnsupported(f"--init {name} is no draft that this trainer makes (a Llama)")
+    if load_tokenizer(name).get_vocab() != tokenizer.get_vocab():
+        raise ModelUnsupported(f"--init {name} was made for another target: its tokens differ")
+    model: Any = load_model(name, EngineConfig(device="cpu", dtype="float32"))
+    rows = int(model.config.vocab_size)
+    if rows != target.model_vocab_size:
+        raise ModelUnsupported(
+            f"--init {name} was made for another target: it has {rows} output rows, the target "
+            f"{target.model_vocab_size}"
+        )
+    if not isinstance(model, LlamaForCausalLM):
+        raise ModelBroken(f"--init {name} is no causal language model")
+    return model.requires_grad_(True)
+
+
+class DraftTrainee:
+    """A draft model in training; see `specstream.train.trainee.Trainee`."""
+
+    kind = "draft"
+    depths: tuple[int, ...] = ()
+
+    def __init__(
+        self, model: LlamaForCausalLM, target: ModelRunner, tokenizer: PreTrainedTokenizerBase
+    ) -> None:
+        self.module: nn.Module = model
+        self._model, self._tokenizer = model, tokenizer
+        head: Any = target.model.get_output_embeddings()  # type: ignore[no-untyped-call]
+        self._head: Tensor = head.weight.detach()
+        # On a CPU, casts cost a model of this size more than products in bfloat16 save.
+        self._bf16 = target.device.type == "cuda"
+        self._end = target.model.generation_config.eos_token_id
+
+    def losses(self, batch: Batch, *, acceptance: float) -> Losses:
+        """See `Trainee.losses`. Position k is the k-th token that the draft writes by itself.
+
+        What comes before it in an accepted chain is distributed as the target's own tokens, weighted by
+        the probability that each would have been drafted and accepted, min(1, q / p).
+        """
+        wanted = batch.replies[:, 1:] & batch.present[:, 1:]
+        with torch.autocast(batch.token_ids.device.type, torch.bfloat16, enabled=self._bf16):
+            states = self._model.model(input_ids=batch.token_ids, use_cache=False).last_hidden_state
+        ours, theirs = states[:, :-1][wanted], batch.final[:, :-1][wanted]
+        tokens = batch.token_ids[:, 1:][wanted]
+        size = max(1, _CHUNK // self._head.shape[0])
+        # Logits of a large vocabulary are computed again for the gradients, rather than kept.
+        apart = ours.shape[0] > size and torch.is_grad_enabled()
+        split = (torch.split(each, size) for each in (ours, theirs, tokens))
+        parts = [
+            checkpoint(self._distance, a, b, c, acceptance, use_reentrant=False)
+            if apart
+            else self._distance(a, b, c, acceptance)
+            for a, b, c in zip(*split, strict=True)
+        ]
+        loss, overlap, kept = (torch.cat(each) for each in zip(*parts, strict=True))
+        return Losses(loss.mean(), *_by_position(wanted, overlap, kept))
+
+    def _distance(
+        self, ours: Tensor, theirs: Tensor, tokens: Tensor, acceptance: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Loss, acceptance probability, and min(1, q / p) of the target's own token: ``[n]`` each."""
+        device = ours.device.type
+        with torch.autocast(device, torch.bfloat16, enabled=self._bf16):
+            logits = F.linear(ours, self._model.lm_head.weight)
+            with torch.no_grad():
+                wanted = F.linear(theirs, self._head.to(theirs.dtype))
+        log_p = wanted.float().log_softmax(-1)
+        loss, overlap = distance(logits, log_p, acceptance)
+        with torch.no_grad():
+            at = tokens.unsqueeze(1)
+            log_q = logits.float().gather(1, at) - logits.float().logsumexp(-1, keepdim=True)
+            kept = (log_q - log_p.gather(1, at)).clamp_max(0.0).exp().squeeze(1)
+        return loss, overlap, kept
+
+    def save(self, folder: Path, card: Mapping[str, str]) -> None:
+        """See `Trainee.save`: a plain transformers folder in bfloat16."""
+        model = LlamaForCausalLM(self._model.config)
+        model.load_state_dict(self._model.state_dict())
+        model.generation_config.eos_token_id = self._end
+        nn.Module.to(model, torch.bfloat16)
+        with quietly():
+            model.save_pretrained(folder)
+        self._tokenizer.save_pretrained(folder)
+        write_card(folder, card)
+
+
+def _by_position(wanted: Tensor, overlap: Tensor, kept: Tensor) -> tuple[list[float], list[float]]:
+    """Sums of acceptance, and of weights, by draft position.
+
+    Args:
+        wanted: ``[B, T]`` bool: which tokens count.
+        overlap: ``[n]``: of those, the probability that a draft there is accepted.
+        kept: ``[n]``: the probability that this very token would have been drafted and accepted.
+    """
+    a, w = (torch.zeros(wanted.shape, dtype=torch.float64) for _ in range(2))
+    here = wanted.cpu()
+    a[here], w[here] = overlap.double().cpu(), kept.double().cpu()
+    weight, accepted, counted = here.double(), [], []
+    for k in range(min(_POSITIONS, wanted.shape[1])):
+        width = wanted.shape[1] - k
+        weight = weight[:, :width] * here[:, k:]
+        accepted.append(float((weight * a[:, k:]).sum()))
+        counted.append(float(weight.sum()))
+        weight = weight * w[:, k:]
+    return accepted, counted

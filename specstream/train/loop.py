@@ -1,0 +1,223 @@
+"""The training loop: steps, checkpoints, measurements. No file but the checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specstream.train.batches import Batches, Position
+from specstream.train.files import read_tensors, write_tensors
+from specstream.train.optim import Optimizers, acceptance_weight, rate
+from specstream.train.trainee import Batch, Trainee
+
+__all__ = ["Budget", "Loop", "Measured", "measure"]
+
+_MEASURED = 20  # times in a training, at most
+_MEASURING = 0.1  # of the time, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How long: so many steps, or else so many seconds of steps."""
+
+    steps: int | None
+    seconds: float
+
+    def done(self, step: int, seconds: float) -> float:
+        """From 0 to 1."""
+        if self.steps is not None:
+            return step / self.steps
+        return seconds / self.seconds if self.seconds > 0 else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Acceptance by draft position: given that all drafts before it were accepted."""
+
+    positions: tuple[float, ...]
+    tokens: float
+
+    @property
+    def length(self) -> float:
+        """Mean tokens a round, if so many are drafted as there are positions."""
+        reached, total = 1.0, 1.0
+        for one in self.positions:
+            reached *= one
+            total += reached
+        return total
+
+
+@dataclass(slots=True)
+class _State:
+    step: int = 0
+    seconds: float = 0.0
+    position: Position = field(default_factory=Position)
+    tokens: int = 0
+    measuring: float = 0.0
+    curve: list[tuple[int, float, float]] = field(default_factory=list)
+
+
+class Loop:
+    """One training. It can be stopped and gone on with at any step.
+
+    Args:
+        trainee: What is trained.
+        optimizers: Its optimisers.
+        batches: Where batches come from.
+        held: Makes the held-out batches.
+        budget: How long.
+        checkpoint: The file.
+        every: Seconds between checkpoints.
+    """
+
+    def __init__(
+        self,
+        trainee: Trainee,
+        optimizers: Optimizers,
+        batches: Batches,
+        held: Callable[[], Iterator[Batch]],
+        budget: Budget,
+        checkpoint: Path,
+        every: float,
+    ) -> None:
+        self._trainee, self._optimizers, self._batches = trainee, optimizers, batches
+        self._held, self._budget, self._checkpoint = held, budget, checkpoint
+        self._every, self._state = every, _State()
+
+    @property
+    def step(self) -> int:
+        """Steps taken."""
+        return self._state.step
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that steps have learnt from, prompts included, padding not."""
+        return self._state.tokens
+
+    @property
+    def seconds(self) -> float:
+        """What the steps took."""
+        return self._state.seconds
+
+    @property
+    def curve(self) -> list[tuple[int, float, float]]:
+        """Step, seconds and held-out acceptance at the first position, of each measurement."""
+        return list(self._state.curve)
+
+    def resume(self) -> bool:
+        """Go on from the checkpoint, if there is one.
+
+        Raises:
+            OutputError: it is damaged.
+        """
+        if not self._checkpoint.exists():
+            return False
+        saved = read_tensors(self._checkpoint)
+        self._trainee.module.load_state_dict(saved["module"])
+        self._optimizers.load(saved["optimizers"])
+        torch.set_rng_state(saved["rng"])
+        kept = saved["state"]
+        self._state = _State(
+            kept["step"], kept["seconds"], Position(*kept["position"]), kept["tokens"],
+            kept["measuring"], [(step, at, value) for step, at, value in kept["curve"]],
+        )  # fmt: skip
+        return True
+
+    def save(self) -> None:
+        """Write the checkpoint, whole or not at all.
+
+        Raises:
+            OutputError: it can't be written; the one before is kept.
+        """
+        now, at = self._state, self._state.position
+        state: dict[str, Any] = {
+            "step": now.step,
+            "seconds": now.seconds,
+            "position": (at.epoch, at.block, at.batch),
+            "tokens": now.tokens,
+            "measuring": now.measuring,
+            "curve": now.curve,
+        }
+        write_tensors(
+            self._checkpoint,
+            {
+                "module": self._trainee.module.state_dict(),
+                "optimizers": self._optimizers.state(),
+                "rng": torch.get_rng_state(),
+                "state": state,
+            },
+        )
+
+    def run(self, tell: Callable[[float, float, float], None], stop: Callable[[], bool]) -> bool:
+        """Train until the budget is used; returns False, with a checkpoint written, if stopped.
+
+        Args:
+            tell: Called after each step: how much is done (0 to 1), its loss, the last held-out
+                acceptance.
+            stop: Asked before each step.
+
+        Raises:
+            OutputError: the checkpoint can't be written.
+        """
+        now, saved = self._state, time.perf_counter()
+        module, batches = self._trainee.module.train(), self._batches.endless(now.position)
+        done = self._budget.done(now.step, now.seconds)
+        if not now.curve:
+            self._measure()
+        while done < 1.0:
+            if stop():
+                self.save()
+                return False
+            began = time.perf_counter()
+            position, batch = next(batches)
+            made = self._trainee.losses(batch, acceptance=acceptance_weight(done))
+            made.loss.backward()  # type: ignore[no-untyped-call]
+            self._optimizers.step(rate(done, now.step))
+            now.step, now.position = now.step + 1, position
+            now.tokens += int(batch.present.sum())
+            now.seconds += time.perf_counter() - began
+            before, done = done, self._budget.done(now.step, now.seconds)
+            tell(min(done, 1.0), float(made.loss.detach()), now.curve[-1][2])
+            due = int(before * _MEASURED) < int(done * _MEASURED)
+            if due and now.measuring <= _MEASURING * now.seconds:
+                self._measure()
+            if time.perf_counter() - saved >= self._every:
+                self.save()
+                saved = time.perf_counter()
+        module.eval()
+        self.save()
+        return True
+
+    def _measure(self) -> None:
+        began = time.perf_counter()
+        found = measure(self._trainee, self._held())
+        self._state.measuring += (took := time.perf_counter() - began)
+        self._state.seconds += took
+        first = found.positions[0] if found.positions else 0.0
+        self._state.curve.append((self._state.step, self._state.seconds, first))
+
+
+@torch.no_grad()
+def measure(trainee: Trainee, batches: Iterator[Batch]) -> Measured:
+    """Acceptance on held-out replies. Random numbers of the training are not used up."""
+    training, rng = trainee.module.training, torch.get_rng_state()
+    trainee.module.eval()
+    accepted: list[float] = []
+    counted: list[float] = []
+    for batch in batches:
+        made = trainee.losses(batch, acceptance=0.0)
+        missing = len(made.accepted) - len(accepted)
+        accepted += [0.0] * missing
+        counted += [0.0] * missing
+        for k, (a, n) in enumerate(zip(made.accepted, made.counted, strict=True)):
+            accepted[k] += a
+            counted[k] += n
+    trainee.module.train(training)
+    torch.set_rng_state(rng)
+    pairs = [(a, n) for a, n in zip(accepted, counted, strict=True) if n > 0]
+    return Measured(tuple(a / n for a, n in pairs), counted[0] if counted else 0.0)

@@ -1,0 +1,90 @@
+"""Optimisers and their schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specstream.errors import ConfigError
+
+__all__ = ["Optimizers", "acceptance_weight", "rate"]
+
+_DEFAULT_LR = {"muon": 4e-3, "adamw": 2e-3}
+_CLIP = 1.0
+
+
+def rate(done: float, step: int) -> float:
+    """The learning rate's factor: a warm-up over 30 steps, constant, from half on falling to .02."""
+    warm = min(1.0, (step + 1) / 30)
+    return warm * (1.0 if done < 0.5 else max(0.02, 2.0 * (1.0 - done)))
+
+
+def acceptance_weight(done: float) -> float:
+    """The weight of the acceptance loss: KL alone at first, .7 from three quarters on."""
+    return min(0.7, max(0.0, (done - 0.3) * 1.5))
+
+
+class Optimizers:
+    """Muon (Jordan et al. 2024) for matrices and AdamW for the rest, or AdamW for all.
+
+    Args:
+        module: Its trainable parameters.
+        kind: ``"muon"``, ``"adamw"``, or ``"auto"``: Muon where torch has it.
+        lr: Peak learning rate; None: the optimiser's default.
+
+    Raises:
+        ConfigError: Muon is wanted and this torch has none.
+    """
+
+    def __init__(self, module: nn.Module, kind: str, lr: float | None) -> None:
+        muon: Any = getattr(torch.optim, "Muon", None)
+        if kind == "muon" and muon is None:
+            raise ConfigError(
+                f"torch {torch.__version__} has no Muon (2.9 and later have it); --optimizer adamw"
+            )
+        self.kind = "adamw" if kind == "adamw" or muon is None else "muon"
+        self._lr = _DEFAULT_LR[self.kind] if lr is None else lr
+        named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
+        self._parameters = [p for _, p in named]
+        matrices = [p for n, p in named if self.kind == "muon" and _is_matrix(n, p)]
+        chosen = {id(p) for p in matrices}
+        rest = [p for p in self._parameters if id(p) not in chosen]
+        self._each: list[torch.optim.Optimizer] = []
+        if matrices:
+            self._each.append(
+                muon(
+                    matrices, lr=self._lr, momentum=0.95, weight_decay=0.02,
+                    adjust_lr_fn="match_rms_adamw",
+                )
+            )  # fmt: skip
+        if rest:
+            self._each.append(
+                torch.optim.AdamW(rest, lr=self._lr, betas=(0.9, 0.95), weight_decay=0.0)
+            )
+
+    def step(self, factor: float) -> float:
+        """Clip the gradients, take one step, clear them; returns the norm they had."""
+        norm = nn.utils.clip_grad_norm_(self._parameters, _CLIP)
+        for one in self._each:
+            for group in one.param_groups:
+                group["lr"] = self._lr * factor
+            one.step()
+            one.zero_grad(set_to_none=True)
+        return float(norm)
+
+    def state(self) -> dict[str, Any]:
+        """All that the next step depends on."""
+        return {str(i): one.state_dict() for i, one in enumerate(self._each)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`."""
+        for i, one in enumerate(self._each):
+            one.load_state_dict(state[str(i)])
+
+
+def _is_matrix(name: str, parameter: Tensor) -> bool:
+    """Hidden matrices; embeddings and output heads are tables of vectors."""
+    return parameter.ndim == 2 and not any(part in name for part in ("embed", "head"))

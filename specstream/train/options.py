@@ -1,0 +1,110 @@
+"""What a training is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specstream.config import DEFAULT_TARGET
+from specstream.errors import ConfigError
+
+__all__ = ["TrainOptions"]
+
+_OPTIMIZERS = ("auto", "muon", "adamw")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOptions:
+    """Options of one training; the same options with the same ``out`` go on with one that was stopped.
+
+    Attributes:
+        kind: What is trained, a key of `specstream.train.kinds.KINDS`.
+        out: The folder to make. Beside it, ``<out>.training`` holds what a stopped training needs.
+        target: The model to draft for: a folder, a pulled model's name, a GGUF file or a Hub id.
+        data: Prompts as JSON lines, or plain text; see `specstream.train.data`.
+        eval: Held-out prompts, likewise; None: a part of ``data``.
+        replies: A folder of replies with states that were written before; see
+            `specstream.train.store`. ``data`` is then not needed.
+        init: A folder to go on from, made by this trainer for the same target.
+        minutes: Wall-clock limit of writing replies and training together.
+        steps: Train so many steps instead; the result is then a function of the options and the
+            replies alone.
+        tokens: Write so many tokens of replies; None: for a part of ``minutes``.
+        max_reply: Longest reply, in tokens.
+        longest: Longer sequences are cut into pieces of so many tokens when they are learnt.
+        batch_tokens: Tokens of a training step, about; None: by the size of the vocabulary.
+        learn_prompts: Losses on the prompts' tokens too, not on replies alone.
+        size: Layers x width of ``draft``, such as ``"2x192"``; empty: about a tenth of the target.
+        optimizer: ``"muon"`` (matrices; AdamW for the rest), ``"adamw"``, or ``"auto"``: Muon where
+            torch has it.
+        lr: Peak learning rate; None: the optimiser's default.
+        settings: Settings of the method, by name, as texts.
+        seed: Of the weights, of the replies' sampling and of the order of the data.
+        threads: CPU threads; None: all cores but one.
+        device: Where target and trainee run.
+        dtype: Of the target while it writes replies.
+        checkpoint_s: Seconds between checkpoints.
+        force: An existing ``out`` is replaced, and work of other options in ``<out>.training`` removed.
+        keep: Replies and checkpoint stay in ``<out>.training`` when the training is done.
+    """
+
+    kind: str
+    out: Path
+    target: str = DEFAULT_TARGET
+    data: Path | None = None
+    eval: Path | None = None
+    replies: Path | None = None
+    init: Path | None = None
+    minutes: float = 15.0
+    steps: int | None = None
+    tokens: int | None = None
+    max_reply: int = 256
+    longest: int = 512
+    batch_tokens: int | None = None
+    learn_prompts: bool = True
+    size: str = ""
+    optimizer: str = "auto"
+    lr: float | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    seed: int = 0
+    threads: int | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+    checkpoint_s: float = 30.0
+    force: bool = False
+    keep: bool = False
+
+    def __post_init__(self) -> None:
+        if self.data is None and self.replies is None:
+            raise ConfigError("training needs --data (prompts or text) or --replies (a folder)")
+        if self.optimizer not in _OPTIMIZERS:
+            raise ConfigError(f"unknown optimizer {self.optimizer!r}: {', '.join(_OPTIMIZERS)}")
+        for name, least in (
+            ("minutes", 0.0),
+            ("steps", 0),
+            ("tokens", 0),
+            ("max_reply", 1),
+            ("longest", 7),
+            ("batch_tokens", 7),
+            ("lr", 0.0),
+            ("threads", 0),
+        ):
+            value = getattr(self, name)
+            if value is not None and not value > least:
+                option = name.replace("_", "-")
+                raise ConfigError(f"--{option} must be more than {least:g}, not {value:g}")
+
+    @property
+    def work(self) -> Path:
+        """The folder of what a stopped training needs to go on."""
+        return self.out.with_name(self.out.name + ".training")
+
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for a stopped training to go on, as JSON data."""
+        given = asdict(self)
+        for name in ("out", "threads", "checkpoint_s", "force", "keep", "device", "minutes"):
+            del given[name]
+        paths = {k: str(v.resolve()) for k, v in given.items() if isinstance(v, Path)}
+        return given | paths | {"settings": dict(self.settings)}

@@ -1,0 +1,114 @@
+"""The folders of a training: the one it makes, and the one it works in."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from safetensors import SafetensorError
+from torch import nn
+from transformers import PreTrainedModel
+
+from specstream.errors import ConfigError, OutputError
+from specstream.train.files import read_json, write_json
+from specstream.train.options import TrainOptions
+from specstream.train.trained import Trained
+
+__all__ = ["check_out", "facts_of", "finish", "open_work"]
+
+_PLAN = "plan.json"
+T = TypeVar("T")
+
+
+def check_out(options: TrainOptions) -> None:
+    """Refuse a folder that exists, before anything is computed.
+
+    Raises:
+        ConfigError: it exists and ``force`` isn't given, or it is no model's folder.
+    """
+    if options.out.exists() and not options.force:
+        raise ConfigError(f"{options.out} exists: choose another --out, or --force to replace it")
+    if not options.out.name or options.out.name == "..":
+        raise ConfigError(f"--out {options.out} is no name of a folder to make")
+    if options.out.exists() and not _replaceable(options.out):
+        raise ConfigError(
+            f"{options.out} is no model's folder (it has no config.json), so --force doesn't replace it"
+        )
+
+
+def _replaceable(folder: Path) -> bool:
+    return folder.is_dir() and ((folder / "config.json").is_file() or not any(folder.iterdir()))
+
+
+def open_work(options: TrainOptions, plan: Mapping[str, Any]) -> None:
+    """Make the work folder, or accept what an earlier run of the same options left there.
+
+    Raises:
+        ConfigError: it was left by other options, and ``force`` isn't given.
+        OutputError: it can't be written.
+    """
+    before = read_json(options.work / _PLAN)
+    if before is not None:
+        differ = sorted(k for k in plan.keys() | before.keys() if plan.get(k) != before.get(k))
+        if not differ:
+            return
+        if not options.force:
+            raise ConfigError(
+                f"{options.work} is of a training with other options ({', '.join(differ)}): give those "
+                "again to go on with it, choose another --out, or --force to start anew"
+            )
+        shutil.rmtree(options.work)
+    try:
+        options.work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{options.work} can't be made: {error.strerror or error}") from error
+    write_json(options.work / _PLAN, plan)
+
+
+def finish(options: TrainOptions, save: Callable[[Path], None], look: Callable[[Path], T]) -> T:
+    """Write the folder beside its place, look at it, and rename it; then remove the work folder.
+
+    Raises:
+        OutputError: it can't be written; the checkpoint is kept.
+    """
+    beside = options.out.with_name(options.out.name + ".new")
+    try:
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        save(beside)
+        found = look(beside)
+        if options.out.exists():
+            shutil.rmtree(options.out)
+        beside.rename(options.out)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise OutputError(
+            f"{options.out} can't be written: {error}; the training is kept in "
+            f"{options.work}: the same command goes on from there"
+        ) from error
+    if not options.keep:
+        shutil.rmtree(options.work, ignore_errors=True)
+    return found
+
+
+def facts_of(
+    options: TrainOptions, target: PreTrainedModel, module: nn.Module, result: Trained
+) -> dict[str, str]:
+    """The card's facts."""
+    weights = sum(p.numel() for p in module.parameters())
+    positions = " ".join(f"{one:.3f}" for one in result.held.positions)
+    return {
+        "title": f"{options.kind} for {options.target}",
+        "Target": f"{type(target).__name__}, {options.target}",
+        "Weights": f"{weights / 1e6:.2f} million trained parameters",
+        "Data": f"{result.reply_tokens} tokens of the target's replies to the prompts of "
+        f"{options.data or options.replies}; {result.tokens} tokens were learnt in {result.steps} steps",
+        "Figures": f"Acceptance by draft position on {result.held.tokens:.0f} tokens of held-out "
+        f"replies sampled at temperature 1: {positions}; mean "
+        f"acceptance length {result.held.length:.2f}",
+        "Licence": "The weights were learnt from the target's replies to these prompts: its "
+        "licence and that of the prompts decide how they may be used.",
+        "Made with": f"specstream train {options.kind}",
+    }

@@ -1,0 +1,154 @@
+"""Writes the target's replies, many at once, with the states of the very passes that wrote them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from specstream.model.kv.base import KVCache
+from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.train.store import Replies, Reply
+
+__all__ = ["ON_POLICY", "Writing", "write_replies"]
+
+ON_POLICY = (1.0, 0.0, 0.7, 1.0)
+"""Temperatures by turns; 0 is greedy."""
+_AT_ONCE = 32
+_SHARD_BYTES = 64 << 20
+_SHARD_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """What is to be written.
+
+    Attributes:
+        prompts: Token ids by the prompt's number; None: one that is left out.
+        end_ids: Tokens that end a reply.
+        most: Tokens of a reply.
+        temperatures: By turns.
+        tokens: Begin no more replies after so many tokens in all; None: no such limit.
+        seconds: Begin no more after so long; None: no such limit.
+        seed: Of the sampling: a reply depends on it and its prompt, by rounding also on the others.
+    """
+
+    prompts: Sequence[Sequence[int] | None]
+    end_ids: frozenset[int]
+    most: int
+    temperatures: Sequence[float] = ON_POLICY
+    tokens: int | None = None
+    seconds: float | None = None
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class _Slot:
+    source: int
+    prompt: int
+    ids: list[int]
+    new: list[int]
+    cache: KVCache
+    temperature: float
+    noise: torch.Generator
+    states: list[Tensor] = field(default_factory=list)
+
+
+@torch.inference_mode()
+def write_replies(
+    target: ModelRunner,
+    replies: Replies,
+    wanted: Writing,
+    *,
+    tell: Callable[[int, float], None],
+    stop: Callable[[], bool],
+) -> bool:
+    """Write the replies that are not in ``replies`` yet; returns whether nothing stopped it.
+
+    Finished replies are written to a shard every 64 MB or 30 seconds; unfinished ones are lost when it
+    is stopped.
+
+    Args:
+        target: Gives states at ``replies.depths``.
+        replies: Where they go.
+        wanted: What is to be written.
+        tell: Called with the tokens and the seconds so far.
+        stop: Asked before each pass.
+
+    Raises:
+        OutputError: a shard can't be written; those before it are kept.
+    """
+    before, began, last = replies.seconds, time.perf_counter(), time.perf_counter()
+    waiting = _slots(target, wanted, replies.sources)
+    running: list[_Slot] = []
+    done: list[Reply] = []
+    tokens, size = replies.tokens, 0
+    while not stop():
+        now = time.perf_counter()
+        spent = before + now - began
+        late = wanted.seconds is not None and spent >= wanted.seconds
+        enough = wanted.tokens is not None and tokens >= wanted.tokens
+        # At the end those under way are finished: short replies alone would be another distribution.
+        while not (late or enough) and len(running) < _AT_ONCE:
+            slot = next(waiting, None)
+            if slot is None:
+                break
+            running.append(slot)
+        if not running:
+            break
+        for reply in _step(target, running, replies.depths, wanted):
+            done.append(reply)
+            tokens += reply.ids.shape[0] - reply.prompt
+            size += reply.states.nbytes
+        if size >= _SHARD_BYTES or (done and now - last >= _SHARD_S):
+            replies.append(done, now - last)
+            done, size, last = [], 0, now
+        tell(tokens, spent)
+    if done:
+        replies.append(done, time.perf_counter() - last)
+    return not stop()
+
+
+def _slots(target: ModelRunner, wanted: Writing, written: set[int]) -> Iterator[_Slot]:
+    for source in range(len(wanted.prompts)):
+        if source in written or (prompt := wanted.prompts[source]) is None:
+            continue
+        ids, noise = list(prompt), torch.Generator().manual_seed(wanted.seed * 1_000_003 + source)
+        heat = wanted.temperatures[source % len(wanted.temperatures)]
+        yield _Slot(source, len(ids), ids, list(ids), target.new_cache(), heat, noise)
+
+
+def _step(
+    target: ModelRunner, running: list[_Slot], depths: Sequence[int], wanted: Writing
+) -> list[Reply]:
+    """One pass over all running replies; those that ended are taken out and returned."""
+    inputs = [
+        ForwardInput(torch.tensor(slot.new, device=target.device), slot.cache) for slot in running
+    ]
+    done: list[Reply] = []
+    results = target.forward_with_states(inputs, depths)
+    tokens = _drawn(running, torch.stack([logits[-1] for logits, _ in results]).float())
+    for slot, token, (_, states) in zip(tuple(running), tokens, results, strict=True):
+        slot.states.append(states.to("cpu", torch.bfloat16))
+        slot.ids.append(token)
+        slot.new = [token]
+        full = len(slot.ids) >= target.context_length
+        if token in wanted.end_ids or len(slot.ids) - slot.prompt >= wanted.most or full:
+            running.remove(slot)
+            ids = torch.tensor(slot.ids, dtype=torch.int32)
+            done.append(Reply(ids, slot.prompt, torch.cat(slot.states), slot.source))
+    return done
+
+
+def _drawn(running: Sequence[_Slot], logits: Tensor) -> list[int]:
+    """A token for each row of ``logits [n, V]``, by inverting the distribution function."""
+    heat = torch.tensor([slot.temperature for slot in running], device=logits.device).unsqueeze(1)
+    scaled = torch.where(heat > 0, logits / heat.clamp_min(1e-6), logits)
+    below = scaled.softmax(-1, dtype=torch.float64).cumsum(-1)
+    at = torch.stack([torch.rand(1, generator=slot.noise, dtype=torch.float64) for slot in running])
+    sampled = torch.searchsorted(below, at.to(below.device) * below[:, -1:], right=True)
+    sampled = sampled.clamp_max(logits.shape[1] - 1)
+    return torch.where(heat > 0, sampled, logits.argmax(-1, keepdim=True)).squeeze(1).tolist()

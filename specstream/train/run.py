@@ -1,0 +1,225 @@
+"""A whole training: from options to a folder that ``--draft`` loads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from specstream.config import EngineConfig
+from specstream.engine.build import end_ids
+from specstream.errors import TrainingError, TrainingStopped
+from specstream.model.load import load_model, load_tokenizer
+from specstream.model.runner import ModelRunner
+from specstream.train.batches import Batches, finishing
+from specstream.train.data import Prompts, digest, hold_out, read_data
+from specstream.train.kinds import trainee_of
+from specstream.train.loop import Budget, Loop, measure
+from specstream.train.optim import Optimizers
+from specstream.train.options import TrainOptions
+from specstream.train.output import check_out, facts_of, finish, open_work
+from specstream.train.replies import ON_POLICY, Writing, write_replies
+from specstream.train.speed import predict
+from specstream.train.store import Replies
+from specstream.train.trained import Trained
+from specstream.train.trainee import Batch, Trainee
+
+__all__ = ["Tell", "train"]
+
+_FOR_REPLIES = 1 / 3  # of the time
+_FOR_HELD = 0.1
+_FOR_TRAINING = 0.95  # of what is left: loading, saving and measuring passes take some, too
+_HELD = 64
+_BATCH_LOGITS = 1 << 27  # values of a batch's logits, about
+_MOST_TOKENS, _LEAST_TOKENS = 2048, 1024
+
+Tell = Callable[[str, float, str], None]
+"""Called often: what is done ("replies", "training" …), how much of it (0 to 1), figures in words."""
+
+
+def train(
+    options: TrainOptions,
+    tell: Tell = lambda what, done, says: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Trained:
+    """Train and write ``options.out``. Runs on the calling thread until it is done.
+
+    Everything needed to go on is kept in ``options.work``: after a crash, a full disk or a stop the same
+    options go on where the last checkpoint is.
+
+    Args:
+        options: What is asked for.
+        tell: Hears of the progress.
+        stop: Asked often; once it is true the training is saved and ends.
+
+    Raises:
+        TrainingStopped: ``stop`` said so.
+        ConfigError: options, data or folders that don't fit.
+        ModelError: the target can't be loaded, or can't be learnt from.
+        OutputError: something can't be written; what was written before is kept.
+        TrainingError: the loss is not finite.
+    """
+    check_out(options)
+    one = _Training(options, tell, stop)
+    return one.run()
+
+
+class _Training:
+    def __init__(self, options: TrainOptions, tell: Tell, stop: Callable[[], bool]) -> None:
+        self._options, self._tell, self._stop = options, tell, stop
+        torch.set_num_threads(options.threads or max(1, (os.cpu_count() or 2) - 1))
+        tell("loading", 0.0, options.target)
+        self._engine = EngineConfig.model_validate(
+            {"target": options.target, "device": options.device, "dtype": options.dtype,
+             "threads": options.threads}
+        )  # fmt: skip
+        self._tokenizer: PreTrainedTokenizerBase = load_tokenizer(options.target)
+        self._target = ModelRunner(load_model(options.target, self._engine))
+        self._target.model.requires_grad_(False)
+        config: Any = self._target.model.config
+        self._layers, self._hidden = int(config.num_hidden_layers), int(config.hidden_size)
+        self._target.check_states([self._layers])
+        torch.manual_seed(options.seed)
+        self._trainee: Trainee = trainee_of(self._target, self._tokenizer, options)
+        self._depths = tuple(sorted({*self._trainee.depths, self._layers}))
+        self._target.check_states(self._depths)
+        self._optimizers = Optimizers(self._trainee.module, options.optimizer, options.lr)
+
+    def run(self) -> Trained:
+        options = self._options
+        named = {"data": options.data, "eval": options.eval}
+        digests = {name: digest(path) for name, path in named.items() if path is not None}
+        open_work(options, options.identity() | {"digests": digests})
+        replies, names, held, skip = self._data()
+        batches = self._batches(replies, names, prompts=options.learn_prompts, skip=skip)
+        spent = replies.seconds if options.replies is None else 0.0
+        left = max(0.0, options.minutes * 60 - spent - held.seconds) * _FOR_TRAINING
+        measured = held if skip == 0 else replies
+        loop = Loop(
+            self._trainee,
+            self._optimizers,
+            batches,
+            lambda: self._held(measured, skip),
+            Budget(options.steps, left),
+            options.work / "checkpoint.pt",
+            options.checkpoint_s,
+        )
+        loop.resume()
+        if not loop.run(self._tell_step, self._stop):
+            raise self._stopped(f"step {loop.step}")
+        found = measure(self._trainee, self._held(measured, skip))
+        if not found.positions:
+            raise TrainingError("nothing was measured: the held-out replies are empty")
+        self._tell("saving", 1.0, "")
+        result = Trained(
+            options.out, options.kind, loop.curve[0][2], found, "", loop.step, loop.tokens,
+            replies.tokens, loop.seconds, 1 - batches.present / max(1, batches.padded), loop.curve,
+        )  # fmt: skip
+        facts = facts_of(options, self._target.model, self._trainee.module, result)
+        speed = finish(
+            options,
+            lambda folder: self._trainee.save(folder, facts),
+            lambda folder: predict(
+                options.target, folder, options.kind, found.positions, self._engine
+            ),
+        )
+        return replace(result, speed=speed)
+
+    def _data(self) -> tuple[Replies, list[str], Replies, int]:
+        """Replies and shards to train on, held-out ones; how many of the last shard are held out."""
+        options, depths = self._options, self._depths
+        room = max(8, min(self._target.context_length - 8, 2 * options.longest))
+        prompts = held_prompts = None
+        if options.data is not None:
+            prompts = read_data(options.data, self._tokenizer, room)
+            if options.eval is None:
+                prompts, held_prompts = hold_out(prompts, _HELD)
+        if options.eval is not None:
+            found = read_data(options.eval, self._tokenizer, room, least=1)
+            held_prompts = found[:: -(-len(found) // _HELD)]
+        held = Replies.create(options.work / "held", depths, self._hidden)
+        if held_prompts is not None:
+            self._write("held-out replies", held, held_prompts, (1.0,), _FOR_HELD, None)
+        if options.replies is not None:
+            replies = Replies.open(options.replies, depths, self._hidden)
+            names = list(replies.names)
+            count = len(replies.read(names[-1], lazily=True))
+            return replies, names, held, 0 if held.names else max(1, min(_HELD, count // 2))
+        assert prompts is not None, "checked by the options"
+        replies = Replies.create(options.work / "replies", depths, self._hidden)
+        self._write("replies", replies, prompts, ON_POLICY, _FOR_REPLIES, options.tokens)
+        return replies, replies.names, held, 0
+
+    def _write(
+        self,
+        what: str,
+        replies: Replies,
+        prompts: Prompts,
+        temperatures: tuple[float, ...],
+        share: float,
+        tokens: int | None,
+    ) -> None:
+        options = self._options
+        timed = options.steps is None and tokens is None
+        seconds = options.minutes * 60 * share if timed else None
+        total = len(prompts) * options.max_reply
+
+        def told(written: int, spent: float) -> None:
+            done = spent / seconds if seconds else written / (tokens or total)
+            self._tell(what, min(1.0, done), f"{written} tokens")
+
+        whole = write_replies(
+            self._target,
+            replies,
+            Writing(
+                prompts, end_ids(self._target.model, self._tokenizer), options.max_reply,
+                temperatures, tokens, seconds, options.seed,
+            ),
+            tell=told,
+            stop=self._stop,
+        )  # fmt: skip
+        if not whole:
+            raise self._stopped(f"{replies.tokens} tokens of {what}")
+        if not replies.names:
+            raise TrainingError(
+                f"no time for a single reply: raise --minutes ({options.minutes:g})"
+            )
+
+    def _batches(
+        self, replies: Replies, names: list[str], *, prompts: bool, skip: int = 0
+    ) -> Batches:
+        options, vocabulary = self._options, self._target.model_vocab_size
+        by_logits = max(_LEAST_TOKENS, min(_MOST_TOKENS, _BATCH_LOGITS // vocabulary))
+        model: Any = self._target.model
+        return Batches(
+            replies,
+            names,
+            depths=self._trainee.depths,
+            layers=self._layers,
+            finish=finishing(model.model.norm, self._target.dtype),
+            tokens=options.batch_tokens or by_logits,
+            longest=options.longest,
+            dtype=self._target.dtype,
+            device=self._target.device,
+            prompts=prompts,
+            skip=skip,
+            seed=options.seed,
+        )
+
+    def _held(self, replies: Replies, skip: int) -> Iterator[Batch]:
+        names = replies.names
+        return self._batches(replies, names, prompts=False).held_out(skip or None)
+
+    def _tell_step(self, done: float, loss: float, accepted: float) -> None:
+        if loss != loss:
+            raise TrainingError("the loss is not a number: try a smaller --lr")
+        self._tell("training", done, f"loss {loss:.3f}, held-out acceptance {accepted:.3f}")
+
+    def _stopped(self, at: str) -> TrainingStopped:
+        return TrainingStopped(
+            f"stopped at {at}; saved in {self._options.work}: the same command goes on from there"
+        )

@@ -1,0 +1,76 @@
+"""How much faster a trained folder makes the target here: measured passes, measured acceptance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specstream.bench.costs import Costs as Round
+from specstream.config import AutoProposerConfig, EngineConfig
+from specstream.engine.build import build_engine
+from specstream.errors import SpecstreamError
+from specstream.speculation.proposers.auto import AutoProposer
+
+__all__ = ["Speed", "expected_speed", "predict"]
+
+_WIDTHS = (1, 2, 5, 9)
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """A prediction.
+
+    Attributes:
+        drafts: The best number of drafted tokens a round; 0: drafting doesn't pay.
+        speedup: Against plain decoding, with that number.
+        target_ms: A pass of the target over one token.
+        draft_ms: A drafted token.
+    """
+
+    drafts: int
+    speedup: float
+    target_ms: float
+    draft_ms: float
+
+
+def expected_speed(
+    positions: Sequence[float], passes: dict[int, float], draft_ms: float, *, whole: bool
+) -> Speed:
+    """The best number of drafts at these costs; see `specstream.bench.costs` for the formula.
+
+    Args:
+        positions: Acceptance by position, given that all before were accepted.
+        passes: Milliseconds of a target pass, by its tokens.
+        draft_ms: A drafted token; with ``whole``, all drafted tokens of a round.
+        whole: Whether one draft pass gives all tokens of a round.
+    """
+    plain = passes[1]
+    cost = Round(plain, draft_ms / plain, {m: ms / plain for m, ms in passes.items()}, 0, 0, 0, 0)
+    best, reached, expected = (0, 1.0), 1.0, 1.0
+    for drafts, accepted in enumerate(positions, 1):
+        reached *= accepted
+        expected += reached
+        speedup = expected / (cost.c * (1 if whole else drafts) + cost.v_at(drafts + 1))
+        if speedup > best[1]:
+            best = (drafts, speedup)
+    return Speed(*best, plain, draft_ms)
+
+
+def predict(
+    target: str, folder: Path, kind: str, positions: Sequence[float], options: EngineConfig
+) -> Speed | str:
+    """Load the pair as ``--draft`` does, time its passes, and predict; or the reason why not."""
+    proposer = AutoProposerConfig()
+    update = {"target": target, "draft": str(folder), "proposer": proposer}
+    try:
+        core = build_engine(options.model_copy(update=update))
+    except SpecstreamError as error:
+        return str(error)
+    auto = core.proposer
+    candidate = auto.candidate(kind) if isinstance(auto, AutoProposer) else None
+    if not isinstance(auto, AutoProposer) or candidate is None:
+        return f"the passes of {kind} can't be timed by themselves"
+    widths = {width: auto.costs.verify(width) for width in _WIDTHS}
+    step_ms = auto.costs.draft(kind).step
+    return expected_speed(positions, widths, step_ms, whole=candidate.passes == "one")

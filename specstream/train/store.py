@@ -1,0 +1,192 @@
+"""Replies with the target's hidden states, in a folder of shards.
+
+A folder holds ``replies.json`` and any number of shards ``*.pt``. A shard is a list, written with
+``torch.save``, of a dict for each sequence:
+
+- ``ids``: ``[T + 1]`` int32, the tokens of the prompt and of the reply, the last token included;
+- ``prompt``: how many of them are the prompt's;
+- ``states``: ``[T, depths, hidden]`` bfloat16 (or any float): the target's hidden states of all
+  tokens but the last, which the target never read. Depth d is after d layers, before any norm; the
+  number of layers, the input of the final norm, must be one of the depths;
+- further keys are ignored.
+
+``replies.json`` is an object with ``depths`` (in the order of the second axis) and, where the trainer
+wrote it, the shards in order with what they hold. Without that list all ``*.pt`` are taken, by name. A
+folder that was written elsewhere needs ``{"depths": [2, 15, 27, 30]}`` and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specstream.errors import ConfigError
+from specstream.train.files import read_json, read_tensors, write_json, write_tensors
+
+__all__ = ["Replies", "Reply"]
+
+_INDEX = "replies.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A prompt, the target's reply to it, and the target's states; see the module's text.
+
+    Attributes:
+        ids: ``[T + 1]`` int32.
+        prompt: How many of ``ids`` are the prompt's.
+        states: ``[T, depths, hidden]``.
+        source: Number of the prompt; -1 if it is not known.
+    """
+
+    ids: Tensor
+    prompt: int
+    states: Tensor
+    source: int = -1
+
+    def window(self, start: int, end: int) -> Reply:
+        """The tokens from ``start`` to ``end``, by themselves."""
+        prompt = min(max(self.prompt - start, 0), end - start)
+        states = self.states[start : min(end, self.states.shape[0])]
+        return replace(self, ids=self.ids[start:end], prompt=prompt, states=states)
+
+
+class Replies:
+    """A folder of replies. Use `create` or `open`.
+
+    Attributes:
+        folder: Where it is.
+        depths: The target's layers, in the order of the states' second axis.
+        hidden: Size of a state.
+    """
+
+    def __init__(self, folder: Path, depths: Sequence[int], hidden: int) -> None:
+        self.folder, self.depths, self.hidden = folder, tuple(depths), hidden
+        self._listed: list[dict[str, Any]] | None = None
+        self.seconds = 0.0
+
+    @classmethod
+    def create(cls, folder: Path, depths: Sequence[int], hidden: int) -> Replies:
+        """An empty folder to write into, or what is there of an earlier run.
+
+        Raises:
+            ConfigError: the earlier run's replies have other depths.
+            OutputError: it can't be written.
+        """
+        made, found = cls(folder, depths, hidden), read_json(folder / _INDEX)
+        if found is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            made._listed = []
+            made._write_index()
+            return made
+        if list(found["depths"]) != list(depths) or found["hidden"] != hidden:
+            raise ConfigError(f"{folder} holds replies with other states; --force starts anew")
+        made._listed, made.seconds = list(found["shards"]), float(found["seconds"])
+        return made
+
+    @classmethod
+    def open(cls, folder: Path, depths: Sequence[int], hidden: int) -> Replies:
+        """A folder that was written before, which must hold states of these depths and this size.
+
+        Raises:
+            ConfigError: no such folder, or it doesn't hold what is needed.
+            OutputError: it is damaged.
+        """
+        found = read_json(folder / _INDEX)
+        if found is None:
+            raise ConfigError(
+                f"{folder / _INDEX} is missing: it must say which layers' states the shards hold, such "
+                f'as {{"depths": {sorted(depths)}}}'
+            )
+        have = found.get("depths")
+        if not isinstance(have, list) or not all(isinstance(depth, int) for depth in have):
+            raise ConfigError(f"{folder / _INDEX}: depths must be a list of numbers of layers")
+        if missing := sorted(set(depths) - set(have)):
+            raise ConfigError(
+                f"{folder} has no states after layer {missing[0]}, which are needed here; it has {have}"
+            )
+        made = cls(folder, have, hidden)
+        if isinstance(listed := found.get("shards"), list):
+            made._listed = listed
+        if not made.names:
+            raise ConfigError(f"{folder} holds no shards (*.pt)")
+        made.read(made.names[0])
+        return made
+
+    @property
+    def names(self) -> list[str]:
+        """The shards, in order."""
+        if self._listed is not None:
+            return [str(one["name"]) for one in self._listed]
+        return sorted(path.name for path in self.folder.glob("*.pt"))
+
+    @property
+    def sources(self) -> set[int]:
+        """Numbers of the prompts whose replies are written."""
+        return {number for one in self._listed or [] for number in one["sources"]}
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all replies that this class wrote, prompts not counted."""
+        return sum(int(one["tokens"]) for one in self._listed or [])
+
+    def size(self, name: str) -> int:
+        """Bytes of a shard."""
+        return (self.folder / name).stat().st_size
+
+    def append(self, replies: Sequence[Reply], seconds: float) -> None:
+        """Write one more shard, whole or not at all; ``seconds`` is what its replies took.
+
+        Raises:
+            OutputError: it can't be written.
+        """
+        assert self._listed is not None, "made by create"
+        name = f"{len(self._listed):05}.pt"
+        values = [
+            {"ids": r.ids, "prompt": r.prompt, "states": r.states, "source": r.source}
+            for r in replies
+        ]
+        write_tensors(self.folder / name, values)
+        tokens = sum(r.ids.shape[0] - r.prompt for r in replies)
+        entry = {"name": name, "tokens": tokens, "sources": [r.source for r in replies]}
+        self._listed.append(entry)
+        self.seconds += seconds
+        self._write_index()
+
+    def read(self, name: str, *, lazily: bool = False) -> list[Reply]:
+        """The replies of a shard.
+
+        Raises:
+            ConfigError: it doesn't hold what the module's text says.
+            OutputError: it is damaged.
+        """
+        found = read_tensors(self.folder / name, lazily=lazily)
+        if not isinstance(found, list):
+            raise ConfigError(f"{self.folder / name} is no list of replies")
+        return list(self._checked(name, found))
+
+    def _checked(self, name: str, values: Sequence[Any]) -> Iterator[Reply]:
+        for number, value in enumerate(values):
+            try:
+                ids, prompt, states = value["ids"], int(value["prompt"]), value["states"]
+                meant = (ids.shape[0] - 1, len(self.depths), self.hidden)
+                right = tuple(states.shape) == meant and 0 < prompt < ids.shape[0]
+            except (KeyError, TypeError, AttributeError, IndexError) as error:
+                raise ConfigError(
+                    f"{self.folder / name}, sequence {number}: {error} is wrong"
+                ) from error
+            if not right:
+                raise ConfigError(
+                    f"{self.folder / name}, sequence {number}: {ids.shape[0]} ids, {prompt} of a "
+                    f"prompt, states {list(states.shape)}; states must be {list(meant)}"
+                )
+            yield Reply(ids.to(torch.int32), prompt, states, int(value.get("source", -1)))
+
+    def _write_index(self) -> None:
+        values = {"depths": list(self.depths), "hidden": self.hidden, "shards": self._listed}
+        write_json(self.folder / _INDEX, values | {"seconds": self.seconds})
