@@ -19,6 +19,7 @@ __all__ = [
 
 
 Loads = Literal["nothing", "model", "head", "any"]
+Vocabulary = Literal["auto", "retokenised", "intersection"]
 
 
 class Strict(BaseModel):
@@ -39,13 +40,21 @@ class Method(Strict):
 
 
 class DraftProposerConfig(Method):
-    """An independent, smaller language model with the target's tokenizer (Leviathan et al. 2023)."""
+    """An independent, smaller language model (Leviathan et al. 2023).
+
+    Where its tokenizer isn't the target's, ``vocabulary`` says how it drafts: ``"retokenised"`` (its
+    greedy text in the target's tokens), ``"intersection"`` (drawn among the tokens that both have), or
+    ``"auto"``: by how many those are, and by whether the request is greedy (Timor et al. 2025).
+    """
 
     loads: ClassVar[Loads] = "model"
     kind: Literal["draft"] = "draft"
     num_tokens: int = Field(default=4, ge=1, le=32, description="tokens proposed a round")
     window: int = Field(
         default=256, ge=8, description="prompt tokens that the draft reads, at most"
+    )
+    vocabulary: Vocabulary = Field(
+        default="auto", description="how a draft with another tokenizer drafts"
     )
 
 
@@ -91,6 +100,9 @@ class AutoProposerConfig(_Lookup):
     draft: bool = Field(default=True, description="whether the draft model may be used")
     window: int = Field(
         default=256, ge=8, description="prompt tokens that the draft reads, at most"
+    )
+    vocabulary: Vocabulary = Field(
+        default="auto", description="how a draft with another tokenizer drafts"
     )
 
 

@@ -19,7 +19,7 @@ __all__ = ["KINDS", "build_proposer"]
 
 KINDS = {
     "auto": "specstream.speculation.proposers.auto_build",
-    "draft": "specstream.speculation.proposers.draft_model",
+    "draft": "specstream.speculation.proposers.draft_build",
     "ngram": "specstream.speculation.proposers.ngram",
     "off": "specstream.speculation.proposers.off",
 }

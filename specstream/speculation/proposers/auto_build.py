@@ -35,5 +35,5 @@ def _configs(config: AutoProposerConfig, parts: Parts) -> Iterator[ProposerConfi
         num_tokens=config.max_tokens, max_ngram=config.max_ngram, min_ngram=config.min_ngram
     )
     if parts.draft is not None:
-        yield DraftProposerConfig(window=config.window)
+        yield DraftProposerConfig(window=config.window, vocabulary=config.vocabulary)
     # One line a method with a head: ``if "eagle" in parts.heads: yield EagleProposerConfig()``.
