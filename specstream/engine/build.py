@@ -71,6 +71,7 @@ def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> Mo
         model,
         context_length=config.context_length,
         captured=TARGET if config.compile else None,
+        int8=config.quantize == "int8",
     )
     steady = steady_positions(model.config)
     if steady < min(declared_positions(model.config), config.context_length or steady + 1):
@@ -110,6 +111,7 @@ def _load_draft(
         model,
         vocab_size=target.vocab_size if same else None,
         captured=DRAFT if config.compile else None,
+        int8=config.draft_quantize == "int8",
     )
     if not same:
         check_rows(name, own, draft.model_vocab_size)
