@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -247,3 +248,22 @@ def test_a_gpu_is_used_without_cudnns_attention(monkeypatch: pytest.MonkeyPatch)
     assert told == []
     prepare_device(torch.device("cuda"))
     assert told == [False]
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", "compressed-tensors"])
+def test_quantised_weights_without_their_package_are_refused_by_its_name(
+    folder: Path, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    missing = {"gptqmodel", "bitsandbytes", "compressed_tensors"}
+    monkeypatch.setattr(
+        "importlib.util.find_spec",
+        lambda name, *args: None if name in missing else find(name, *args),
+    )
+    other = tmp_path / "quantised"
+    shutil.copytree(folder, other)
+    values = json.loads((other / "config.json").read_text())
+    values["quantization_config"] = {"quant_method": method, "bits": 4}
+    (other / "config.json").write_text(json.dumps(values))
+    with pytest.raises(ModelUnsupported, match="pip install"):
+        build(other)
