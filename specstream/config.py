@@ -61,6 +61,10 @@ class EngineConfig(Strict):
     choice) and bfloat16 on a GPU that has it. ``draft_dtype="auto"`` is the target's.
     ``device="auto"`` takes the GPU if there is one.
 
+    ``quantize="int8"`` reads the target's matrices as eight-bit integers: faster, and another model,
+    whose own distribution and greedy text are then kept. A token's logits don't depend on how many
+    tokens are verified with it. ``draft_quantize`` changes what is drafted, never the text.
+
     ``mode="default"`` keeps the target's distribution; ``rule`` is the acceptance rule for sampled
     requests without a seed; requests with a seed are verified by exact match (see
     `SamplingParams.seed`). ``mode="reproducible"`` makes a reply a fixed function of prompt, parameters
@@ -93,6 +97,12 @@ class EngineConfig(Strict):
     proposer: ProposerConfig = AutoProposerConfig()
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     draft_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    quantize: Literal["none", "int8"] = Field(
+        default="none", description="how the target's matrices are read, on a CPU"
+    )
+    draft_quantize: Literal["none", "int8"] = Field(
+        default="none", description="how the draft's matrices are read, on a CPU"
+    )
     device: str = "auto"
     threads: int | None = Field(
         default=None, ge=1, le=1024, description="CPU threads; default: all cores but one"
@@ -161,6 +171,14 @@ class EngineConfig(Strict):
     def wants_heads(self) -> bool:
         """Whether drafting heads are loaded."""
         return self.proposer.loads in ("head", "both", "any")
+
+    @model_validator(mode="after")
+    def _quantised_alone(self) -> EngineConfig:
+        if "int8" in (self.quantize, self.draft_quantize) and self.compile:
+            raise ValueError("compile captures unquantised passes; choose it or quantize")
+        if self.quantize == "int8" and self.mode == "reproducible":
+            raise ValueError("mode='reproducible' runs the model as it is; leave quantize off")
+        return self
 
     @model_validator(mode="after")
     def _one_width_or_captured(self) -> EngineConfig:

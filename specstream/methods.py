@@ -25,6 +25,7 @@ __all__ = [
 
 
 Loads = Literal["nothing", "model", "head", "both", "any"]
+Vocabulary = Literal["auto", "retokenised", "intersection"]
 
 
 class Strict(BaseModel):
@@ -69,13 +70,21 @@ class BlockProposerConfig(Method):
 
 
 class DraftProposerConfig(Method):
-    """An independent, smaller language model with the target's tokenizer (Leviathan et al. 2023)."""
+    """An independent, smaller language model (Leviathan et al. 2023).
+
+    Where its tokenizer isn't the target's, ``vocabulary`` says how it drafts: ``"retokenised"`` (its
+    greedy text in the target's tokens), ``"intersection"`` (drawn among the tokens that both have), or
+    ``"auto"``: by how many those are, and by whether the request is greedy (Timor et al. 2025).
+    """
 
     loads: ClassVar[Loads] = "model"
     kind: Literal["draft"] = "draft"
     num_tokens: int = Field(default=4, ge=1, le=32, description="tokens proposed a round")
     window: int = Field(
         default=256, ge=8, description="prompt tokens that the draft reads, at most"
+    )
+    vocabulary: Vocabulary = Field(
+        default="auto", description="how a draft with another tokenizer drafts"
     )
 
 
@@ -203,6 +212,9 @@ class AutoProposerConfig(_Lookup):
     )
     window: int = Field(
         default=256, ge=8, description="prompt tokens that the draft reads, at most"
+    )
+    vocabulary: Vocabulary = Field(
+        default="auto", description="how a draft with another tokenizer drafts"
     )
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from specstream import Engine, SamplingParams
 from specstream.cli import main
-from specstream.config import DEFAULT_DRAFT
 from specstream.errors import (
     ConfigError,
     ConsumerStalled,
@@ -22,7 +21,6 @@ from specstream.errors import (
     ModelNotFound,
     PromptError,
     RequestError,
-    VocabularyMismatch,
 )
 from specstream.generation import Generation
 from tests.tiny import save_pair
@@ -170,8 +168,8 @@ async def test_models_that_do_not_load_raise_at_the_door(pair: tuple[Path, Path]
     with pytest.raises(ModelNotFound):
         async with Engine.load("/no/such/model"):
             pass
-    with pytest.raises(VocabularyMismatch):
-        async with Engine.load(pair[0], DEFAULT_DRAFT):
+    with pytest.raises(ModelNotFound):
+        async with Engine.load(pair[0], "/no/such/draft"):
             pass
     assert all(thread.name != "specstream-engine" for thread in threading.enumerate())
 

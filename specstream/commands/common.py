@@ -55,6 +55,7 @@ def add_model_options(parser: argparse.ArgumentParser, *, every_method: bool = F
     )
     add("--device", help="auto, cpu, cuda, cuda:1 …")
     add("--dtype", choices=["auto", "float32", "bfloat16", "float16"])
+    add("--quantize", choices=["none", "int8"], help="read the target's matrices as integers (CPU)")
     add(
         "--compile",
         action="store_true",
@@ -132,7 +133,7 @@ def engine_of(args: argparse.Namespace) -> Engine:
         ModelNotFound, ModelBroken: there is no such model; see `check_models`.
     """
     engine = tables_of(args)["engine"]
-    for key in ("target", "draft", "device", "dtype"):
+    for key in ("target", "draft", "device", "dtype", "quantize"):
         if getattr(args, key) is not None:
             engine[key] = getattr(args, key)
     if isinstance(named := engine.get("draft"), list):

@@ -22,7 +22,8 @@ from specstream.model.places import located
 from specstream.model.positions import declared_positions, steady_positions
 from specstream.model.runner import ModelRunner
 from specstream.model.selfcheck import check_decoding
-from specstream.model.vocabulary import check_rows, find_draft
+from specstream.model.spelling import Spelling
+from specstream.model.vocabulary import Translation, check_rows, find_draft, same_ids
 from specstream.speculation.proposers import build_proposer
 from specstream.speculation.proposers.parts import Parts
 
@@ -45,7 +46,9 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     torch.set_num_threads(config.threads or _default_threads())
     tokenizer = load_tokenizer(config.target)
     target = _load_target(config, tokenizer)
-    draft = _load_draft(config, target, tokenizer) if config.wants_draft else None
+    draft, translation = None, None
+    if config.wants_draft and (name := _draft_name(config, tokenizer)):
+        draft, translation = _load_draft(name, config, target, tokenizer)
     heads = _load_heads(config, target) if config.wants_heads else {}
     runners = [target] if draft is None else [target, draft]
     progress = Progress(sum(runner.packages for runner in runners), check)
@@ -55,7 +58,7 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
         runner.warm_up()
     # A token that the model has no row for is never drawn.
     eos_ids = frozenset(i for i in end_ids(target.model, tokenizer) if i < target.vocab_size)
-    parts = Parts(target, eos_ids, tokenizer, draft, heads, config.prefill_chunk)
+    parts = Parts(target, eos_ids, tokenizer, draft, translation, heads, config.prefill_chunk)
     proposer = build_proposer(config.proposer, parts)
     core = EngineCore(config, target, tokenizer, proposer, eos_ids)
     core.draft_weights = parts.draft_weights
@@ -70,6 +73,7 @@ def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> Mo
         model,
         context_length=config.context_length,
         captured=TARGET if config.compile else None,
+        int8=config.quantize == "int8",
     )
     steady = steady_positions(model.config)
     if steady < min(declared_positions(model.config), config.context_length or steady + 1):
@@ -89,28 +93,46 @@ def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> Mo
     return ModelRunner(model, fixed_width=width, context_length=config.context_length)
 
 
-def _load_draft(
-    config: EngineConfig, target: ModelRunner, tokenizer: PreTrainedTokenizerBase
-) -> ModelRunner | None:
+def _draft_name(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> str | None:
     name = find_draft(config, tokenizer)
     if name is None:
         why = f"no draft was named, and the bundled one has another tokenizer than {config.target}"
         if isinstance(config.proposer, DraftProposerConfig):
             raise VocabularyMismatch(f"{why}; name one of the same family, or --proposer suffix")
         _log.warning("%s: drafting by suffix lookup only (--draft names one)", why)
-        return None
+    return name
+
+
+def _load_draft(
+    name: str, config: EngineConfig, target: ModelRunner, tokenizer: PreTrainedTokenizerBase
+) -> tuple[ModelRunner, Translation | None]:
+    """The draft, and how to translate if its tokenizer isn't the target's."""
+    model, own = load_model(name, config, config.draft_dtype), load_tokenizer(name)
+    same = same_ids(tokenizer, own)
     draft = ModelRunner(
-        load_model(name, config, config.draft_dtype),
-        vocab_size=target.vocab_size,
+        model,
+        vocab_size=target.vocab_size if same else None,
         captured=DRAFT if config.compile else None,
+        int8=config.draft_quantize == "int8",
     )
+    if not same:
+        check_rows(name, own, draft.model_vocab_size)
+        check_decoding(name, draft, own)
+        return draft, Translation(
+            Spelling(config.target, tokenizer),
+            Spelling(name, own),
+            target_ends=end_ids(target.model, tokenizer),
+            draft_ends=end_ids(model, own),
+            target_rows=target.vocab_size,
+            draft_rows=draft.vocab_size,
+        )
     if draft.model_vocab_size < min(len(tokenizer), target.vocab_size):
         raise VocabularyMismatch(
             f"draft {name} has {draft.model_vocab_size} output rows for a "
             f"tokenizer of {len(tokenizer)} tokens; choose one whose weights were saved with it"
         )
     check_decoding(name, draft, tokenizer)
-    return draft
+    return draft, None
 
 
 def _load_heads(config: EngineConfig, target: ModelRunner) -> dict[str, Head]:

@@ -26,6 +26,7 @@ from specstream.model.kv.base import RowCache
 from specstream.model.layers import Layer, layer_of, select
 from specstream.model.norms import rms_norm
 from specstream.model.products import can_pack, product
+from specstream.model.quantised import int8_product
 from specstream.model.rider import Rider
 from specstream.model.transfer import to_device
 from specstream.model.tree import Tree, positions_of
@@ -53,6 +54,7 @@ class Decoder:
         weights: The model's tensors.
         rotary: Cosines and sines of its positions.
         attention: Default: `PooledAttention` on a GPU, `ContiguousAttention` elsewhere.
+        int8: Products are those of `int8_product`.
     """
 
     def __init__(
@@ -60,32 +62,41 @@ class Decoder:
         weights: DecoderWeights,
         rotary: RotaryTable,
         attention: AttentionBackend | None = None,
+        *,
+        int8: bool = False,
     ) -> None:
         self.weights, self.rotary = weights, rotary
         if attention is None:
             on_gpu = weights.device.type == "cuda"
             attention = PooledAttention(weights) if on_gpu else ContiguousAttention(weights)
         self.attention = attention
-        self.packed = packed = _packs(weights)
-        self._head = product(weights.head, packed=packed)
+        self.packed = packed = not int8 and _packs(weights)
+        multiply = int8_product if int8 else partial(product, packed=packed)
+        self._head = multiply(weights.head)
         self._norm = rms_norm(weights.norm, weights.eps)
-        norms, products = partial(rms_norm, eps=weights.eps), partial(product, packed=packed)
-        self._layers = [layer_of(weights, one, norms, products) for one in weights.layers]
+        norms = partial(rms_norm, eps=weights.eps)
+        self._layers = [layer_of(weights, one, norms, multiply) for one in weights.layers]
 
     @classmethod
-    def of(cls, model: PreTrainedModel, *, reproducible: bool = False) -> Decoder | None:
+    def of(
+        cls, model: PreTrainedModel, *, reproducible: bool = False, int8: bool = False
+    ) -> Decoder | None:
         """The decoder of a model of the Llama family; None for any other model.
 
         The decoder is also tried: if its logits of a few tokens differ from the model's own by more
         than rounding, a warning is logged and None returned. ``reproducible`` chooses attention over
-        contiguous caches on every device, whose capacity can be fixed.
+        contiguous caches on every device, whose capacity can be fixed. With ``int8`` the same decoder
+        is tried before its weights are quantised.
         """
         weights = DecoderWeights.of(model)
         if weights is None:
             return None
         attention = ContiguousAttention(weights) if reproducible else None
-        decoder = cls(weights, RotaryTable(model, weights.head_dim), attention)
-        return decoder if _agrees(decoder, model) else None
+        rotary = RotaryTable(model, weights.head_dim)
+        decoder = cls(weights, rotary, attention)
+        if not _agrees(decoder, model):
+            return None
+        return cls(weights, rotary, decoder.attention, int8=True) if int8 else decoder
 
     def new_cache(self, fixed_capacity: int | None = None) -> RowCache:
         """An empty cache for one sequence."""

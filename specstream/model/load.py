@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +48,17 @@ __all__ = [
     "load_tokenizer",
     "prepare_device",
 ]
+
+
+_PACKAGES = {
+    "awq": "gptqmodel",
+    "bitsandbytes": "bitsandbytes",
+    "compressed-tensors": "compressed-tensors",
+    "gptq": "gptqmodel",
+    "hqq": "hqq",
+    "torchao": "torchao",
+}
+"""What transformers needs for weights of a ``quant_method``."""
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -190,6 +202,22 @@ def _check_kind(name: str, config: PreTrainedConfig) -> None:
         raise ModelUnsupported(
             f"{name}: transformers has no causal language model of type {config.model_type!r}; "
             "choose a decoder-only model"
+        )
+    _check_package(name, config)
+
+
+def _check_package(name: str, config: PreTrainedConfig) -> None:
+    """Refuse quantised weights whose package isn't there, by its name.
+
+    With it transformers unpacks or multiplies them; such a model runs through its own forward.
+    """
+    scheme = getattr(config, "quantization_config", None)
+    method = scheme.get("quant_method") if isinstance(scheme, dict) else None
+    package = _PACKAGES.get(str(method))
+    if package and importlib.util.find_spec(package.replace("-", "_")) is None:
+        raise ModelUnsupported(
+            f"{name}: its weights are quantised ({method}), and reading them takes the package "
+            f"{package}: pip install {package}"
         )
 
 

@@ -1,8 +1,9 @@
-"""Compares token ids: of a draft and its target, of a tokenizer and its model."""
+"""Compares vocabularies: of a draft and its target, of a tokenizer and its model."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -11,9 +12,10 @@ from specstream.config import DEFAULT_DRAFT, EngineConfig
 from specstream.errors import ConfigError, ModelBroken, VocabularyMismatch
 from specstream.model.heads.recognise import kind_of, read_head_config
 from specstream.model.load import load_tokenizer
+from specstream.model.spelling import Spelling
 from specstream.models.kept import located
 
-__all__ = ["check_rows", "find_draft"]
+__all__ = ["Translation", "check_rows", "check_same_ids", "find_draft", "same_ids"]
 
 _log = logging.getLogger("specstream.model")
 
@@ -21,12 +23,11 @@ _log = logging.getLogger("specstream.model")
 def find_draft(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> str | None:
     """The configured draft model, else the bundled one if its vocabulary is this tokenizer's, else None.
 
-    Heads among the configured drafts are no models.
+    A configured draft may have another vocabulary: see `Translation`. Heads are no models.
 
     Raises:
         ConfigError: two draft models are configured.
-        VocabularyMismatch: the configured draft has another vocabulary.
-        ModelError: its tokenizer can't be read.
+        ModelError: a tokenizer can't be read.
     """
     models = [n for n in config.drafts if kind_of(read_head_config(located(n))) is None]
     if len(models) > 1:
@@ -35,21 +36,150 @@ def find_draft(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> str 
         )
     if config.drafts and not models:
         return None
-    name = models[0] if models else DEFAULT_DRAFT
-    ours, theirs = tokenizer.get_vocab(), load_tokenizer(name).get_vocab()
-    if ours == theirs:
-        return name
-    if not models:
-        return None
+    if models:
+        return models[0]
+    return DEFAULT_DRAFT if same_ids(tokenizer, load_tokenizer(DEFAULT_DRAFT)) else None
+
+
+def same_ids(ours: PreTrainedTokenizerBase, theirs: PreTrainedTokenizerBase) -> bool:
+    """Whether two tokenizers give every token the same id; tokens added to one of them don't count.
+
+    A token that only one of them has must be an added one: models of a family often differ in those.
+    """
+    mine, other = ours.get_vocab(), theirs.get_vocab()
+    if mine == other:
+        return True
+    added = ours.added_tokens_encoder.keys() | theirs.added_tokens_encoder.keys()
+    return all(
+        token in added if token not in mine or token not in other else mine[token] == other[token]
+        for token in mine.keys() | other.keys()
+    )
+
+
+def check_same_ids(config: EngineConfig, draft: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuse a draft with another tokenizer, for who can't translate.
+
+    Raises:
+        VocabularyMismatch: its ids mean other tokens.
+    """
+    other = load_tokenizer(draft)
+    if same_ids(tokenizer, other):
+        return
+    ours, theirs = tokenizer.get_vocab(), other.get_vocab()
     differ = [
         token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token)
     ]
     example = min(differ)
     raise VocabularyMismatch(
-        f"draft {name} and target {config.target} don't share a tokenizer: {len(differ)} tokens differ "
+        f"draft {draft} and target {config.target} don't share a tokenizer: {len(differ)} tokens differ "
         f"(for example {example!r}: {ours.get(example)} and {theirs.get(example)}); "
-        "choose a draft of the same family, or --proposer suffix"
+        "choose a draft of the same family"
     )
+
+
+class Translation:
+    """Which ids of two vocabularies write the same bytes.
+
+    Args:
+        target: The target's tokens.
+        draft: The draft's.
+        target_ends: Ids that end a turn.
+        draft_ends: The draft's own.
+        target_rows: Width of the target's logits; ids beyond it are never drawn.
+        draft_rows: Likewise.
+
+    Attributes:
+        pairs: ``(target id, draft id)`` of each common token, in the target's order; each id once.
+        to_draft: Their map, with the control tokens that both have, by text or as the end of a turn.
+        to_target: The other way.
+        overlap: Share of the target's tokens of a sample text that are, at the same place, the draft's
+            tokens too: how often the draft can name the target's next token.
+
+    Raises:
+        VocabularyMismatch: no token is common.
+    """
+
+    def __init__(
+        self,
+        target: Spelling,
+        draft: Spelling,
+        *,
+        target_ends: Collection[int],
+        draft_ends: Collection[int],
+        target_rows: int,
+        draft_rows: int,
+    ) -> None:
+        self.target, self.draft = target, draft
+        self.target_rows, self.draft_rows, self.draft_ends = target_rows, draft_rows, draft_ends
+        theirs = {
+            piece: i for i, piece in _numbered(draft.pieces[:draft_rows]) if i not in draft_ends
+        }
+        ours = {piece: i for i, piece in _numbered(target.pieces[:target_rows])}
+        self.pairs = sorted((i, theirs[piece]) for piece, i in ours.items() if piece in theirs)
+        if not self.pairs:
+            raise VocabularyMismatch(
+                f"draft {draft.name} and target {target.name} have no token in common; choose another "
+                "draft, or --proposer ngram"
+            )
+        controls = self._controls(target_ends)
+        self.pairs = sorted({*self.pairs, *controls})
+        self.to_draft = dict(self.pairs)
+        self.to_target = {theirs: ours for ours, theirs in self.pairs}
+        self.overlap = self._measured()
+
+    def _controls(self, target_ends: Collection[int]) -> set[tuple[int, int]]:
+        """Pairs of control tokens: equal text first, then the ends of a turn."""
+        by_text = {text: i for i, text in self.draft.controls.items() if i < self.draft_rows}
+        found = {
+            i: by_text[text]
+            for i, text in self.target.controls.items()
+            if text in by_text and i < self.target_rows
+        }
+        free = [i for i in sorted(self.draft_ends) if i not in found.values()]
+        for i in sorted(target_ends):
+            if i not in found and free:
+                found[i] = free.pop(0)
+        return set(found.items())
+
+    def _measured(self) -> float:
+        """See ``overlap``."""
+        ours, theirs = (_spans(spelling) for spelling in (self.target, self.draft))
+        common = self.to_draft
+        same = sum(1 for span, token in ours.items() if common.get(token, -1) == theirs.get(span))
+        return same / max(1, len(ours))
+
+
+_SAMPLE = """The train to Hamburg leaves at 7:45 from platform 12, doesn't it? "Yes," she said, "but only
+on weekdays - at weekends there's a bus." Photosynthesis converts carbon dioxide and water into glucose,
+which the plant stores as starch. I'd recommend three things: sleep, exercise, and a good breakfast!
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+Die Straße führt über den Fluß; c'est très élégant. 1. Preheat the oven to 180 °C. 2. Mix the flour
+(250 g) with two eggs and 100 ml of milk. However, the committee couldn't agree on the budget for 2024,
+so the chairwoman postponed the vote until further notice.
+"""
+
+
+def _spans(spelling: Spelling) -> dict[tuple[int, int], int]:
+    """The sample's tokens by their first and last byte."""
+    found, at = dict[tuple[int, int], int](), 0
+    ids, _ = spelling.encode(_SAMPLE)
+    lead = 1 if spelling.bytes_of(ids).startswith(b" ") else 0
+    for token in ids:
+        size = len(spelling.piece(token) or b"")
+        found[max(0, at - lead), at + size - lead] = token
+        at += size
+    return found
+
+
+def _numbered(pieces: Sequence[bytes | None]) -> Iterator[tuple[int, bytes]]:
+    """Ids and pieces, so that in a map by piece the lowest id stands."""
+    for i in range(len(pieces) - 1, -1, -1):
+        piece = pieces[i]
+        if piece:
+            yield i, piece
 
 
 def check_rows(name: str, tokenizer: Any, rows: int) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig, parse_config
 from specstream.engine import build
@@ -75,10 +77,13 @@ def short(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def foreign(folder: Path) -> None:
-    """With another tokenizer."""
-    tokenizer = byte_tokenizer()
-    tokenizer.add_tokens(["<more>"])
+def silent(folder: Path) -> None:
+    """With another tokenizer, which can't write what it reads."""
+    inner = Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1, "[UNK]": 2, "a": 3}, "[UNK]"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer: Any = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=inner, bos_token="<s>", eos_token="</s>", unk_token="[UNK]"
+    )
     tiny_model(len(tokenizer)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
@@ -89,7 +94,7 @@ def foreign(folder: Path) -> None:
     [
         (sliding, ModelUnsupported, "MistralForCausalLM here is none; leave compile off"),
         (short, VocabularyMismatch, "output rows"),
-        (foreign, VocabularyMismatch, "don't share a tokenizer"),
+        (silent, VocabularyMismatch, "can't decode what it encodes"),
     ],
 )
 def test_a_draft_that_will_not_do_is_refused_before_anything_is_compiled(
@@ -130,14 +135,24 @@ def test_without_a_draft_that_fits_lookup_drafts_alone_and_one_line_says_so(
     assert explanation is not None and explanation.kind in ("off", "suffix")
 
 
-@pytest.mark.parametrize(
-    "more", [{"draft": DEFAULT_DRAFT}, {"proposer": {"kind": "draft"}}], ids=["named", "wanted"]
-)
-def test_a_draft_that_is_asked_for_and_does_not_fit_is_an_error(
-    pair: tuple[Path, Path], more: dict[str, Any]
+def test_a_bundled_draft_that_is_asked_for_and_does_not_fit_is_an_error(
+    pair: tuple[Path, Path],
 ) -> None:
+    config = {"target": str(pair[0]), "threads": 1, "proposer": {"kind": "draft"}}
     with pytest.raises(VocabularyMismatch, match="--proposer suffix"):
-        build.build_engine(parse_config({"target": str(pair[0]), "threads": 1, **more}))
+        build.build_engine(parse_config(config))
+
+
+@pytest.mark.parametrize("kind", ["draft", "auto"])
+def test_a_named_draft_with_another_tokenizer_drafts(pair: tuple[Path, Path], kind: str) -> None:
+    config = {"target": str(pair[0]), "draft": DEFAULT_DRAFT, "proposer": {"kind": kind}}
+    core = build.build_engine(parse_config({**config, "threads": 1}))
+    request, inbox = ask(core, "one two one", SamplingParams(max_tokens=12), proposer=kind)
+    plain, other = ask(core, "one two one", SamplingParams(max_tokens=12), proposer="off")
+    run_until_idle(core)
+    assert inbox.token_ids == other.token_ids and not inbox.errors
+    if kind == "draft":
+        assert request.stats.proposer_rounds["draft"] > 0
 
 
 def test_the_bundled_target_gets_the_bundled_draft_under_any_name(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -18,7 +19,6 @@ from specstream.errors import (
     ModelNotFound,
     ModelUnsupported,
     PromptError,
-    VocabularyMismatch,
 )
 from specstream.model.load import choose_device, choose_dtype, prepare_device
 from specstream.types import SamplingParams
@@ -210,14 +210,15 @@ def test_a_special_token_without_a_row_is_told_and_a_prompt_with_it_refused(
     assert not inbox.chunks and len(other.token_ids) == 4
 
 
-def test_a_draft_of_another_family_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_draft_whose_tokenizer_has_more_tokens_added_is_served(
+    folder: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "other"
     tokenizer = byte_tokenizer()
     tokenizer.add_tokens(["hello"])
     tiny_model(len(tokenizer)).save_pretrained(other)
     tokenizer.save_pretrained(other)
-    with pytest.raises(VocabularyMismatch, match="hello"):
-        build(folder, other, "draft")
+    build(folder, other, "draft")
 
 
 def test_one_tokenizer_with_output_layers_of_two_widths_is_served(
@@ -247,3 +248,22 @@ def test_a_gpu_is_used_without_cudnns_attention(monkeypatch: pytest.MonkeyPatch)
     assert told == []
     prepare_device(torch.device("cuda"))
     assert told == [False]
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", "compressed-tensors"])
+def test_quantised_weights_without_their_package_are_refused_by_its_name(
+    folder: Path, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    missing = {"gptqmodel", "bitsandbytes", "compressed_tensors"}
+    monkeypatch.setattr(
+        "importlib.util.find_spec",
+        lambda name, *args: None if name in missing else find(name, *args),
+    )
+    other = tmp_path / "quantised"
+    shutil.copytree(folder, other)
+    values = json.loads((other / "config.json").read_text())
+    values["quantization_config"] = {"quant_method": method, "bits": 4}
+    (other / "config.json").write_text(json.dumps(values))
+    with pytest.raises(ModelUnsupported, match="pip install"):
+        build(other)

@@ -18,7 +18,7 @@ from specstream.engine.build import end_ids
 from specstream.engine.prompt import PromptEncoder
 from specstream.errors import VocabularyMismatch
 from specstream.model.load import load_model, load_tokenizer
-from specstream.model.vocabulary import find_draft
+from specstream.model.vocabulary import check_same_ids, find_draft
 from specstream.types import Message
 
 __all__ = ["ASSISTED", "LOOKUP", "PeerArm", "PeerModels", "Settings"]
@@ -91,6 +91,7 @@ class PeerModels:
         name = await self.thread.call(lambda: find_draft(self._config, self.tokenizer))
         if name is None:
             raise VocabularyMismatch("no draft was named, and the bundled one doesn't fit")
+        await self.thread.call(lambda: check_same_ids(self._config, name, self.tokenizer))
         self.draft = await self.thread.call(lambda: load_model(name, self._config))
 
     @property

@@ -20,7 +20,7 @@ __all__ = ["KINDS", "build_proposer"]
 KINDS = {
     "auto": "specstream.speculation.proposers.auto_build",
     "block": "specstream.speculation.proposers.block",
-    "draft": "specstream.speculation.proposers.draft_model",
+    "draft": "specstream.speculation.proposers.draft_build",
     "suffix": "specstream.speculation.proposers.suffix",
     "lookahead": "specstream.speculation.proposers.lookahead",
     "eagle": "specstream.speculation.proposers.eagle",

@@ -44,7 +44,7 @@ def _configs(config: AutoProposerConfig, parts: Parts) -> Iterator[ProposerConfi
     if "lookahead" in config.methods:
         yield LookaheadProposerConfig()
     if parts.draft is not None:
-        yield DraftProposerConfig(window=config.window)
+        yield DraftProposerConfig(window=config.window, vocabulary=config.vocabulary)
     # One line a method with a head.
     if "eagle" in parts.heads:
         yield EagleProposerConfig(depth=min(config.max_tokens, 16))

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specstream.errors import ConfigError
 from specstream.methods import DraftProposerConfig
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.model.sampling import probabilities
@@ -16,9 +15,8 @@ from specstream.speculation.policy.records import Candidate, Offer
 from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
 from specstream.speculation.proposers.candidate import Drafted, Task
 from specstream.speculation.proposers.drafting import Drafting, DraftSequence
-from specstream.speculation.proposers.parts import Parts
 
-__all__ = ["DraftModelProposer", "build"]
+__all__ = ["DraftModelProposer"]
 
 _LEAST = 64  # tokens that the draft reads at once, however few the target does: it is quick at that
 _SHARED = 192  # tokens that it reads at once where several requests wait for the step to end
@@ -284,17 +282,6 @@ class DraftModelProposer:
     def release(self, slot: int) -> None:
         """Drop the slot's cache."""
         self._sequences.pop(slot, None)
-
-
-def build(config: DraftProposerConfig, parts: Parts) -> DraftModelProposer:
-    """The draft model as a proposer.
-
-    Raises:
-        ConfigError: no draft model was loaded.
-    """
-    if parts.draft is None:
-        raise ConfigError("--proposer draft needs a draft model: name it with --draft")
-    return DraftModelProposer(config, parts.draft, parts.eos_ids, parts.prefill_chunk)
 
 
 def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from specstream.errors import ConfigError
 from specstream.model.heads.base import Head
 from specstream.model.runner import ModelRunner
+from specstream.model.vocabulary import Translation
 
 __all__ = ["DraftWeights", "Parts"]
 
@@ -31,6 +32,7 @@ class Parts:
         eos_ids: Ids that end a turn.
         tokenizer: The target's.
         draft: The draft model; None: there is none.
+        translation: Between the draft's vocabulary and the target's; None: they are one.
         heads: Drafting heads by method.
         prefill_chunk: Tokens that one pass reads at most.
     """
@@ -39,6 +41,7 @@ class Parts:
     eos_ids: frozenset[int]
     tokenizer: PreTrainedTokenizerBase
     draft: ModelRunner | None = None
+    translation: Translation | None = None
     heads: Mapping[str, Head] = field(default_factory=dict)
     prefill_chunk: int = 512
 

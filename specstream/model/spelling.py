@@ -1,0 +1,154 @@
+"""What every token of a tokenizer writes, in bytes: what two tokenizers have in common."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterable, Sequence
+
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
+
+from specstream.errors import VocabularyMismatch
+
+__all__ = ["Spelling", "whole"]
+
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+_PROBE = "the cat and a dog"
+_EXACT = "The  cat (and a dog)"
+
+
+class Spelling:
+    """A tokenizer's ids as bytes. A copy of the tokenizer is kept; any thread may use this one.
+
+    Attributes:
+        name: Of the model, for errors.
+        controls: Text of each special token by id.
+        pieces: For each id the bytes that it writes behind other text; None: no text (control tokens,
+            ids without a token). Half a character is a piece where tokens are bytes.
+        byte_ids: The token of each single byte that has one.
+        faithful: Whether text comes back as it was, cases and blanks included.
+        byte_ids: The token of each single byte that has one.
+        faithful: Whether text comes back as it was, cases and blanks included.
+
+    Raises:
+        VocabularyMismatch: the tokenizer has no Rust core, or can't decode what it encodes.
+    """
+
+    def __init__(self, name: str, tokenizer: PreTrainedTokenizerBase) -> None:
+        core = getattr(tokenizer, "backend_tokenizer", None)
+        if not isinstance(core, Tokenizer):
+            raise VocabularyMismatch(
+                f"{name}: its tokenizer ({type(tokenizer).__name__}) has no file tokenizer.json, which "
+                "drafting between different tokenizers needs; choose a draft of the target's family, or "
+                "--proposer ngram"
+            )
+        self.name = name
+        self._core = Tokenizer.from_str(core.to_str())
+        self._core.no_padding()
+        self._core.no_truncation()
+        self._core.encode_special_tokens = True  # text that looks like a control token stays text
+        added = tokenizer.added_tokens_decoder
+        self.controls = {i: token.content for i, token in added.items() if token.special}
+        written = {i: token.content for i, token in added.items() if not token.special}
+        self.pieces = _pieces(self._core, self.controls.keys(), written)
+        self.byte_ids = self._single_bytes()
+        ids, _ = self.encode(_PROBE)
+        if self.bytes_of(ids).split() != _PROBE.encode().split():
+            raise VocabularyMismatch(
+                f"{name}: its tokenizer can't decode what it encodes ({_PROBE!r} becomes "
+                f"{self.bytes_of(ids).decode(errors='replace')!r}); choose a draft of the target's "
+                "family, or --proposer ngram"
+            )
+        ids, _ = self.encode(_EXACT)
+        self.faithful = self.bytes_of(ids).decode(errors="replace").strip() == _EXACT
+
+    def encode(self, text: str) -> tuple[list[int], list[int]]:
+        """Ids of ``text``, without control tokens, and the character at which each begins."""
+        found = self._core.encode(text, add_special_tokens=False)
+        return found.ids, [start for start, _ in found.offsets]
+
+    def piece(self, token: int) -> bytes | None:
+        """What a token writes; None: no text."""
+        return self.pieces[token] if 0 <= token < len(self.pieces) else None
+
+    def bytes_of(self, ids: Iterable[int]) -> bytes:
+        """What tokens write, control tokens left out."""
+        return b"".join(self.piece(token) or b"" for token in ids)
+
+    def spelled(self, data: bytes) -> list[int] | None:
+        """``data`` byte by byte; None where the vocabulary lacks one."""
+        ids = [self.byte_ids.get(byte) for byte in data]
+        return None if None in ids else [i for i in ids if i is not None]
+
+    def _single_bytes(self) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for token, piece in enumerate(self.pieces):
+            if piece is not None and len(piece) == 1:
+                found.setdefault(piece[0], token)
+        return found
+
+
+def whole(data: bytes) -> tuple[str, bytes]:
+    """The text of ``data``, and the bytes at its end that begin a character."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    return decoder.decode(data), decoder.getstate()[0]
+
+
+def _pieces(
+    core: Tokenizer, controls: Iterable[int], written: dict[int, str]
+) -> list[bytes | None]:
+    silent = set(controls)
+    size = max(core.get_vocab().values(), default=-1) + 1
+    tokens = [None if i in silent else core.id_to_token(i) for i in range(size)]
+    rules = json.loads(core.to_str())["decoder"] or {}
+    kinds = {rules.get("type")} | {one["type"] for one in rules.get("decoders", ())}
+    if "ByteLevel" in kinds:
+        found = [None if token is None else _of_alphabet(token) for token in tokens]
+    else:
+        found = _decoded(core, tokens, bytes_too="ByteFallback" in kinds)
+    for i, text in written.items():
+        if i < size:
+            found[i] = text.encode()
+    return found
+
+
+def _of_alphabet(token: str) -> bytes | None:
+    """A token in the alphabet of GPT-2, one character a byte."""
+    try:
+        return bytes(_ALPHABET[char] for char in token)
+    except KeyError:
+        return None
+
+
+def _alphabet() -> dict[str, int]:
+    """Printable bytes stand for themselves, the others for characters from 256 on (GPT-2)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {
+        chr(256 + place): byte for place, byte in enumerate(others)
+    }
+
+
+_ALPHABET = _alphabet()
+
+
+def _decoded(
+    core: Tokenizer, tokens: Sequence[str | None], *, bytes_too: bool
+) -> list[bytes | None]:
+    """What each token adds to the decoding of a plain word before it."""
+    found: list[bytes | None] = [None] * len(tokens)
+    anchors = core.encode("a", add_special_tokens=False).ids[-1:]
+    known = [i for i, token in enumerate(tokens) if token is not None]
+    if not anchors:
+        return found
+    before = core.decode(anchors, skip_special_tokens=False)
+    texts = core.decode_batch([[anchors[0], i] for i in known], skip_special_tokens=False)
+    for i, text in zip(known, texts, strict=True):
+        byte = _BYTE.fullmatch(tokens[i] or "") if bytes_too else None
+        if byte:
+            found[i] = bytes([int(byte[1], 16)])
+        elif text.startswith(before) and "\ufffd" not in text:
+            found[i] = text[len(before) :].encode()
+    return found

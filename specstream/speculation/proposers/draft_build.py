@@ -1,0 +1,27 @@
+"""The draft model as a proposer, whether its tokenizer is the target's or another."""
+
+from __future__ import annotations
+
+from specstream.errors import ConfigError
+from specstream.methods import DraftProposerConfig
+from specstream.speculation.proposers.candidate import CandidateProposer
+from specstream.speculation.proposers.draft_model import DraftModelProposer
+from specstream.speculation.proposers.foreign import ForeignDraftProposer
+from specstream.speculation.proposers.parts import Parts
+
+__all__ = ["build"]
+
+
+def build(config: DraftProposerConfig, parts: Parts) -> CandidateProposer:
+    """The proposer that fits the draft's vocabulary.
+
+    Raises:
+        ConfigError: no draft model was loaded.
+    """
+    if parts.draft is None:
+        raise ConfigError("--proposer draft needs a draft model: name it with --draft")
+    chunk, translation = parts.prefill_chunk, parts.translation
+    if translation is None:
+        return DraftModelProposer(config, parts.draft, parts.eos_ids, chunk)
+    device = parts.target.device
+    return ForeignDraftProposer(config, parts.draft, parts.eos_ids, translation, device, chunk)

@@ -1,0 +1,58 @@
+"""A draft restricted to the tokens that both vocabularies have (TLI, Timor et al. 2025).
+
+The draft's logits of common tokens stand at the target's ids, all other ids have none: after the softmax
+that is q restricted to the common tokens and normalised again, and tokens are drawn from just that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from specstream.model.kv import KVCache
+from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.vocabulary import Translation
+
+__all__ = ["IntersectionRunner"]
+
+
+class IntersectionRunner:
+    """A draft model that speaks the target's ids.
+
+    Its logits are as wide as the target's. It reads ids of the target that are common, and any of its
+    own tokens under their id plus the target's width.
+    """
+
+    def __init__(self, runner: ModelRunner, translation: Translation) -> None:
+        self._runner = runner
+        self.device = runner.device
+        self.context_length = runner.context_length
+        self.shift = width = translation.target_rows
+        pairs = torch.tensor(translation.pairs, device=runner.device)
+        self._target_ids, self._draft_ids = pairs[:, 0].contiguous(), pairs[:, 1].contiguous()
+        # An id of the target without a counterpart is never drawn, so it is never read.
+        self._own = torch.zeros(width + translation.draft_rows, dtype=torch.int64)
+        self._own = self._own.to(runner.device)
+        self._own[self._target_ids] = self._draft_ids
+        self._own[width:] = torch.arange(translation.draft_rows, device=runner.device)
+
+    def new_cache(self) -> KVCache:
+        """An empty cache for one sequence."""
+        return self._runner.new_cache()
+
+    def forward(self, inputs: Sequence[ForwardInput]) -> list[Tensor]:
+        """As `ModelRunner.forward`, with ids and logits as told above."""
+        own = [replace(item, token_ids=self._own[item.token_ids]) for item in inputs]
+        return [self._common(logits) for logits in self._runner.forward(own)]
+
+    def chain(self, token_ids: Tensor, cache: KVCache) -> tuple[Tensor, Tensor] | None:
+        """None: a captured chain chooses among all of the draft's tokens."""
+        return None
+
+    def _common(self, logits: Tensor) -> Tensor:
+        wide = logits.new_full((logits.shape[0], self.shift), -torch.inf)
+        wide[:, self._target_ids] = logits[:, self._draft_ids]
+        return wide
