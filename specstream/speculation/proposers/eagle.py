@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import torch
@@ -37,35 +37,51 @@ class _Sequence:
 
     A row is made of a feature and of the token after it. After a rollback to an earlier turn the last
     row left may hold a token that was replaced since; that costs acceptance at one place.
+
+    Attributes:
+        unread: Features without a row yet, in ``parts``, which are joined when they are needed.
     """
 
     cache: RowCache
-    features: Tensor
     start: int = 0
+    unread: int = 0
+    parts: list[Tensor] = field(default_factory=list)
 
     @property
     def end(self) -> int:
         """The position after the last feature."""
-        return self.start + self.cache.length + self.features.shape[0]
+        return self.start + self.cache.length + self.unread
 
     def add(self, start: int, features: Tensor, window: int) -> None:
-        """Features of the tokens from ``start`` on; whatever was known from there on is replaced.
-
-        Of features that were not read the last ``window`` are kept, without the rows before them.
-        """
+        """Features of the tokens from ``start`` on; whatever was known from there on is replaced."""
         if not self.start <= start <= self.end:
             self._restart(start)
         rows = start - self.start
         if rows < self.cache.length:
             self.cache.rollback_to(rows)
-        self.features = torch.cat([self.features[: rows - self.cache.length], features])
-        if (surplus := self.features.shape[0] - window) > 0:
-            kept, end = self.features[surplus:].clone(), self.end
-            self._restart(end - window)
-            self.features = kept
+        if start < self.end:
+            before = self.take(self.unread)[: rows - self.cache.length]
+            self.parts, self.unread = [before], before.shape[0]
+        self.parts.append(features)
+        self.unread += features.shape[0]
+        if self.unread > 2 * window:  # not in every round of a reply that others draft
+            self.trim(window)
+
+    def trim(self, window: int) -> None:
+        """Of more unread features than ``window`` keep the last, without the rows before them."""
+        if self.unread > window:
+            start, kept = self.end - window, self.take(self.unread)[-window:].clone()
+            self._restart(start)
+            self.parts, self.unread = [kept], window
+
+    def take(self, count: int) -> Tensor:
+        """The first ``count`` unread features, which are unread no longer."""
+        whole = self.parts[0] if len(self.parts) == 1 else torch.cat(self.parts)
+        self.parts, self.unread = [whole[count:]], self.unread - count
+        return whole[:count]
 
     def _restart(self, start: int) -> None:
-        self.start, self.features = start, self.features[:0]
+        self.start, self.unread, self.parts = start, 0, []
         self.cache.rollback_to(0)
 
 
@@ -111,7 +127,7 @@ class EagleProposer:
             return Offer(0)
         levels = min(budget, self._config.depth)
         nodes = [self._size(level) for level in range(1, levels + 1)] if self._tree else ()
-        return Offer(levels, behind=max(0, found.features.shape[0] - 2), nodes=nodes)
+        return Offer(levels, behind=max(0, min(found.unread, self._config.window) - 2), nodes=nodes)
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
         """Grow what was planned, in lockstep."""
@@ -184,7 +200,8 @@ class EagleProposer:
             request, found = growth.request, self._sequences.get(growth.request.slot)
             if growth.count < 1 or found is None or found.end != len(request.token_ids) - 1:
                 continue
-            first, count = found.start + found.cache.length, found.features.shape[0]
+            found.trim(self._config.window)
+            first, count = found.start + found.cache.length, found.unread
             if count < 1:
                 continue
             growth.read = max(0, count - 2)
@@ -194,7 +211,7 @@ class EagleProposer:
             left = max(0, left - growth.read)
             if count < 1:
                 continue
-            features, found.features = found.features[:count], found.features[count:]
+            features = found.take(count)
             tokens = to_device(request.token_ids[first + 1 : first + 1 + count], self._head.device)
             if whole:
                 growth.frontier = Frontier(tokens, features)
@@ -228,7 +245,7 @@ class EagleProposer:
         for request, one, part in zip(requests, states, features, strict=True):
             found = self._sequences.get(request.slot)
             if found is None:
-                found = self._sequences[request.slot] = _Sequence(head.new_cache(), part[:0])
+                found = self._sequences[request.slot] = _Sequence(head.new_cache())
             found.add(one.start + one.states.shape[0] - part.shape[0], part, window)
 
     def release(self, slot: int) -> None:
