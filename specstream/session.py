@@ -62,7 +62,7 @@ class Engine:
         Args:
             target: Folder, GGUF file, Hub id or a pulled model's name; the bundled target by default.
             draft: The same for the draft model.
-            proposer: A kind (``"auto"``, the default; ``"draft"``, ``"suffix"``, ``"off"``) or a kind
+            proposer: A kind (``"auto"``, the default; ``"draft"``, ``"suffix"``, …) or a kind
                 with its options (``{"kind": "suffix", "num_tokens": 12}``).
             config: What to start from; the other arguments override it.
             options: Further keys of `EngineConfig`.

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from specstream.config import DraftProposerConfig, SuffixProposerConfig
+from specstream.config import DraftProposerConfig, LookaheadProposerConfig, SuffixProposerConfig
 from specstream.engine.request import Request
 from specstream.engine.step import EngineCore
 from specstream.methods import EarlyExitProposerConfig
@@ -16,7 +16,11 @@ from specstream.model.heads.early_exit import EarlyExit
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
+<<<<<<< ours
 from specstream.speculation.proposers.early_exit import EarlyExitProposer
+=======
+from specstream.speculation.proposers.lookahead import LookaheadProposer
+>>>>>>> theirs
 from specstream.speculation.proposers.off import OffProposer
 from specstream.speculation.proposers.suffix import SuffixProposer
 from specstream.types import SamplingParams
@@ -30,7 +34,11 @@ from tests.tiny import ask, byte_tokenizer, make_core, noisy_copy, run_until_idl
 TOKENIZER = byte_tokenizer()
 MODEL = tiny_model(len(TOKENIZER), seed=2)
 DRAFT = noisy_copy(MODEL, 0.1)
+<<<<<<< ours
 KINDS = ["auto", "block", "draft", "eagle", "early-exit", "mirror", "off", "streaming", "suffix"]
+=======
+KINDS = ["auto", "draft", "lookahead", "suffix", "off"]
+>>>>>>> theirs
 TEXTS = [
     *(
         "abab",
@@ -67,6 +75,7 @@ def proposer(kind: str, seed: int = 0) -> Proposer:
         )
     if kind == "suffix":
         return SuffixProposer(SuffixProposerConfig(min_score=0), torch.device("cpu"))
+<<<<<<< ours
     if kind == "eagle":
         return eagle_proposer(MODEL, depth=3, top_k=2, nodes=5)
     if kind == "early-exit":
@@ -75,6 +84,10 @@ def proposer(kind: str, seed: int = 0) -> Proposer:
         return EarlyExitProposer(config, runner, EarlyExit(runner, 1), frozenset())
     if kind == "mirror":
         return mirror(MODEL, 0.1, frozenset())
+=======
+    if kind == "lookahead":
+        return LookaheadProposer(LookaheadProposerConfig(), torch.device("cpu"))
+>>>>>>> theirs
     return OffProposer()
 
 

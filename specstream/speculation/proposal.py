@@ -2,7 +2,7 @@
 
 A proposer is any object with the three methods of `Proposer`. In every round the engine calls
 `Proposer.propose` for all requests that speculate, runs the target once over the proposed tokens,
-verifies them, and calls `Proposer.observe`. The shortest example is
+verifies them, and calls `Proposer.observe`. An example is
 `specstream.speculation.proposers.suffix`; `specstream.speculation.proposers` lists them by name.
 
 - **Honesty.** Return either the distribution that each token was *really drawn from*

@@ -8,6 +8,7 @@ machine, so p varies between runs; N is such that the weakest of them stays far 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,9 +18,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from specstream.config import LookaheadProposerConfig
 from specstream.engine import verifier
 from specstream.model.kv import KVCache
 from specstream.speculation import tree_rules
+from specstream.speculation.proposal import SpecRequest, Verdict
+from specstream.speculation.proposers.lookahead import LookaheadProposer
 from specstream.speculation.verify import Case, verify_batch
 from tests.exactness.cells import VOCAB, Cell, run_cell
 from tests.exactness.toy import random_logits
@@ -53,6 +57,31 @@ def test_a_real_transformer_has_the_exact_distribution() -> None:
     result = run_cell(Cell(target="tiny", batch="4"), 300, proposer=proposer)
     assert result.p_value > ALPHA, result
     assert proposer.branched > 25
+
+
+class Lookahead(LookaheadProposer):
+    """Lookahead decoding with a full pool, which four tokens would not fill."""
+
+    accepted = 0
+
+    def _window(self, request: SpecRequest) -> Any:
+        window = super()._window(request)
+        for first, step in itertools.product(range(VOCAB), range(1, 4) if not window.pool else ()):
+            window.pool.add(first, ((first + step) % VOCAB, (first + 2 * step) % VOCAB))
+        return window
+
+    def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
+        self.accepted += sum(verdict.accepted for verdict in verdicts)
+        super().observe(requests, verdicts)
+
+
+@pytest.mark.parametrize("cell", [cell for kind, cell in CELLS if kind is BestTree], ids=str)
+def test_a_lookahead_cell_has_the_exact_distribution(cell: Cell) -> None:
+    config = LookaheadProposerConfig(window=3, ngram=3, branches=3)
+    proposer = Lookahead(config, torch.device("cpu"))
+    result = run_cell(cell, N, proposer=proposer)
+    assert result.p_value > ALPHA / len(CELLS), result
+    assert proposer.accepted > 100
 
 
 def without_residuals(

@@ -1,7 +1,7 @@
 """Suffix lookup (SuffixDecoding, Oliaro et al. 2024): what followed the same words elsewhere.
 
 Sources are the prompt (earlier turns included), the reply so far, the request's reference and past
-replies. No model, no training; a look-up takes about 15 µs, 20 µs with past replies.
+replies. No model, no training; a look-up takes about 12 µs, 26 µs with past replies.
 
 **Past replies** are kept in a `ReplyStore` of bounded size. Its text is only drafted from, and a draft
 never changes what is written. How fast a reply comes, and how many of its drafted tokens are accepted,

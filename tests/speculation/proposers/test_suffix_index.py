@@ -42,7 +42,7 @@ def test_the_store_drops_the_oldest_replies() -> None:
         store.add([number, 500, number + 100, 7, 8])
         assert len(store) <= 100
         assert store.places([number, 500])[0].match == 2
-    assert store.places([30, 500])[0].match == 2
+    assert max(place.match for place in store.places([30, 500])) == 2
     assert all(place.match == 1 for place in store.places([3, 500]))
     store.add(range(1000))  # longer than the store: its end is kept
     assert len(store) <= 100 and store.places([997])[0].text[-1] == 999
