@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from specstream.config import DraftProposerConfig, NgramProposerConfig
 from specstream.engine.request import Request
 from specstream.engine.step import EngineCore
 from specstream.methods import EarlyExitProposerConfig
+from specstream.model.decoder import Tap
 from specstream.model.heads.early_exit import EarlyExit
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.speculation.proposal import Proposer
@@ -87,20 +88,34 @@ def greedy(count: int = 30) -> SamplingParams:
     return SamplingParams(max_tokens=count)
 
 
+def spied_on(
+    runner: ModelRunner, spy: Callable[[Sequence[ForwardInput], list[Tensor]], list[Tensor]]
+) -> None:
+    """Let ``spy`` see, and change, what the passes of a runner give, watched or not."""
+    forward, watched = runner.forward, runner.forward_watched
+
+    def one(inputs: Sequence[ForwardInput]) -> list[Tensor]:
+        return spy(inputs, forward(inputs))
+
+    def other(inputs: Sequence[ForwardInput], taps: Mapping[int, Tap]) -> list[Tensor]:
+        return spy(inputs, watched(inputs, taps))
+
+    runner.forward = one  # type: ignore[method-assign]
+    runner.forward_watched = other  # type: ignore[method-assign]
+
+
 class Passes:
     """What every pass of the target was given: per sequence, whose it is and how many tokens."""
 
     def __init__(self, core: EngineCore) -> None:
         self.core = core
         self.all: list[dict[int, int]] = []
-        forward = core.target.forward
+        spied_on(core.target, self._seen)
 
-        def spy(inputs: Sequence[ForwardInput]) -> list[Tensor]:
-            owners = {id(r.sequence.cache): r for r in core.scheduler.running}
-            self.all.append({owners[id(i.cache)].id: i.token_ids.shape[0] for i in inputs})
-            return forward(inputs)
-
-        core.target.forward = spy  # type: ignore[method-assign]
+    def _seen(self, inputs: Sequence[ForwardInput], logits: list[Tensor]) -> list[Tensor]:
+        owners = {id(r.sequence.cache): r for r in self.core.scheduler.running}
+        self.all.append({owners[id(i.cache)].id: i.token_ids.shape[0] for i in inputs})
+        return logits
 
     def of(self, request: Request) -> list[int]:
         """Tokens of the request in each pass that it was part of."""
