@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from specstream.config import DraftProposerConfig, LookaheadProposerConfig, SuffixProposerConfig
 from specstream.engine.request import Request
@@ -16,11 +17,8 @@ from specstream.model.heads.early_exit import EarlyExit
 from specstream.model.runner import ForwardInput, ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
-<<<<<<< ours
 from specstream.speculation.proposers.early_exit import EarlyExitProposer
-=======
 from specstream.speculation.proposers.lookahead import LookaheadProposer
->>>>>>> theirs
 from specstream.speculation.proposers.off import OffProposer
 from specstream.speculation.proposers.suffix import SuffixProposer
 from specstream.types import SamplingParams
@@ -34,11 +32,10 @@ from tests.tiny import ask, byte_tokenizer, make_core, noisy_copy, run_until_idl
 TOKENIZER = byte_tokenizer()
 MODEL = tiny_model(len(TOKENIZER), seed=2)
 DRAFT = noisy_copy(MODEL, 0.1)
-<<<<<<< ours
-KINDS = ["auto", "block", "draft", "eagle", "early-exit", "mirror", "off", "streaming", "suffix"]
-=======
-KINDS = ["auto", "draft", "lookahead", "suffix", "off"]
->>>>>>> theirs
+KINDS = [
+    *("auto", "block", "draft", "eagle", "early-exit", "lookahead", "mirror", "off", "streaming"),
+    "suffix",
+]
 TEXTS = [
     *(
         "abab",
@@ -75,7 +72,6 @@ def proposer(kind: str, seed: int = 0) -> Proposer:
         )
     if kind == "suffix":
         return SuffixProposer(SuffixProposerConfig(min_score=0), torch.device("cpu"))
-<<<<<<< ours
     if kind == "eagle":
         return eagle_proposer(MODEL, depth=3, top_k=2, nodes=5)
     if kind == "early-exit":
@@ -84,10 +80,8 @@ def proposer(kind: str, seed: int = 0) -> Proposer:
         return EarlyExitProposer(config, runner, EarlyExit(runner, 1), frozenset())
     if kind == "mirror":
         return mirror(MODEL, 0.1, frozenset())
-=======
     if kind == "lookahead":
         return LookaheadProposer(LookaheadProposerConfig(), torch.device("cpu"))
->>>>>>> theirs
     return OffProposer()
 
 
@@ -108,27 +102,41 @@ def greedy(count: int = 30) -> SamplingParams:
     return SamplingParams(max_tokens=count)
 
 
+def spied_on(
+    runner: ModelRunner, spy: Callable[[Sequence[ForwardInput], list[Tensor]], list[Tensor]]
+) -> None:
+    """Let ``spy`` see, and change, what the passes of a runner give, of whatever kind."""
+
+    def spied(run: Callable[..., list[Tensor]]) -> Callable[..., list[Tensor]]:
+        return lambda inputs, *more: spy(inputs, run(inputs, *more))
+
+    for name in ("forward", "forward_watched", "forward_with_rider"):
+        if hasattr(runner, name):
+            setattr(runner, name, spied(getattr(runner, name)))
+    if hasattr(runner, "forward_with_states"):
+        with_states = runner.forward_with_states
+
+        def both(
+            inputs: Sequence[ForwardInput], depths: Sequence[int]
+        ) -> list[tuple[Tensor, Tensor]]:
+            logits, states = zip(*with_states(inputs, depths), strict=True)
+            return list(zip(spy(inputs, list(logits)), states, strict=True))
+
+        runner.forward_with_states = both  # type: ignore[method-assign]
+
+
 class Passes:
     """What every pass of the target was given: per sequence, whose it is and how many tokens."""
 
     def __init__(self, core: EngineCore) -> None:
         self.core = core
         self.all: list[dict[int, int]] = []
+        spied_on(core.target, self._seen)
 
-        def note(inputs: Sequence[ForwardInput]) -> None:
-            owners = {id(r.sequence.cache): r for r in core.scheduler.running}
-            self.all.append({owners[id(i.cache)].id: i.token_ids.shape[0] for i in inputs})
-
-        def spied(run: Callable[..., Any]) -> Callable[..., Any]:
-            def spy(inputs: Sequence[ForwardInput], *args: Any) -> Any:
-                note(inputs)
-                return run(inputs, *args)
-
-            return spy
-
-        for name in ("forward", "forward_with_states", "forward_watched", "forward_with_rider"):
-            if hasattr(core.target, name):
-                setattr(core.target, name, spied(getattr(core.target, name)))
+    def _seen(self, inputs: Sequence[ForwardInput], logits: list[Tensor]) -> list[Tensor]:
+        owners = {id(r.sequence.cache): r for r in self.core.scheduler.running}
+        self.all.append({owners[id(i.cache)].id: i.token_ids.shape[0] for i in inputs})
+        return logits
 
     def of(self, request: Request) -> list[int]:
         """Tokens of the request in each pass that it was part of."""

@@ -262,6 +262,23 @@ class DraftModelProposer:
             state.rows.extend(verdict.tokens[: verdict.accepted])
             state.keep(min(len(state.rows), state.cache.length))
 
+    def reread(self, request: SpecRequest, count: int) -> Tensor | None:
+        """Logits ``[count, V]`` of a request's last tokens, whose rows then stand in the cache.
+
+        None where the draft holds too little of the request for that.
+        """
+        state, length = self._sequence(request), len(request.token_ids)
+        if state is None or self._start(state, length) != state.start:
+            return None
+        before = min(len(state.rows), state.cache.length, length - state.start - count)
+        if before < 0 or length - state.start - before > self._window:
+            return None
+        state.keep(before)
+        unread = request.token_ids[state.end :]
+        (logits,) = self._runner.forward([ForwardInput(self._ids(unread), state.cache, count)])
+        state.rows.extend(unread)
+        return logits
+
     def settle(self, slot: int, tokens: Sequence[int], chain: Sequence[int], sure: int = 0) -> None:
         """Keep the slot's rows as far as they are those of ``tokens``, in place of `observe`.
 

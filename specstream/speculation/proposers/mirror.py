@@ -113,10 +113,12 @@ class MirrorProposer:
     @torch.inference_mode()
     def _look_ahead(self, told: Sequence[tuple[Round, Tensor]]) -> None:
         """Draft for the likeliest outcomes, one of each request in step, until there is no time left."""
-        logits = self._exit.logits(torch.cat([rows for _, rows in told])).float().softmax(-1)
+        logits = self._exit.logits(torch.cat([rows for _, rows in told])).float()
         sizes = [rows.shape[0] for _, rows in told]
-        each = zip(told, logits.split_with_sizes(sizes), strict=True)
-        outcomes = [(one, likely(p, one.drafted, self._config.branches)) for (one, _), p in each]
+        outcomes = list[tuple[Round, list[tuple[int, int]]]]()
+        for (one, _), rows in zip(told, logits.split_with_sizes(sizes), strict=True):
+            probs = self._weighed(one, rows.log_softmax(-1))
+            outcomes.append((one, likely(probs, one.drafted, self._config.branches)))
         for rank in range(self._config.branches):
             branches = list[tuple[Round, Branch]]()
             for one, found in outcomes:
@@ -128,6 +130,17 @@ class MirrorProposer:
             for one, branch in branches:
                 one.written = branch.chain.drafted
                 one.branches.append(branch)
+
+    def _weighed(self, one: Round, exit_log_p: Tensor) -> Tensor:
+        """What the target will say, ``[K + 1, V]``: the product of what exit and draft expect.
+
+        The draft knows what an exit far below the top doesn't, and has to read its last token anyway.
+        """
+        ahead, one.written = Ahead.of(one.request, one.drafted), []
+        own = self._draft.reread(ahead, exit_log_p.shape[0])
+        if own is None:
+            return exit_log_p.exp()
+        return (exit_log_p + own.float().log_softmax(-1)).softmax(-1)
 
     def _branch(self, one: Round, accepted: int, token: int) -> Branch:
         """What is to be drafted if so many tokens are accepted and ``token`` follows."""
