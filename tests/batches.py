@@ -91,14 +91,19 @@ class Passes:
         self.core = core
         self.all: list[dict[int, int]] = []
         forward, with_states = core.target.forward, core.target.forward_with_states
+        with_rider = core.target.forward_with_rider
 
         def note(inputs: Sequence[ForwardInput]) -> None:
             owners = {id(r.sequence.cache): r for r in core.scheduler.running}
             self.all.append({owners[id(i.cache)].id: i.token_ids.shape[0] for i in inputs})
 
-        def spy(inputs: Sequence[ForwardInput], rider: Rider | None = None) -> list[Tensor]:
+        def spy(inputs: Sequence[ForwardInput]) -> list[Tensor]:
             note(inputs)
-            return forward(inputs, rider)
+            return forward(inputs)
+
+        def spy_rider(inputs: Sequence[ForwardInput], rider: Rider) -> list[Tensor]:
+            note(inputs)
+            return with_rider(inputs, rider)
 
         def spy_states(
             inputs: Sequence[ForwardInput], depths: Sequence[int]
@@ -108,6 +113,7 @@ class Passes:
 
         core.target.forward = spy  # type: ignore[method-assign]
         core.target.forward_with_states = spy_states  # type: ignore[method-assign]
+        core.target.forward_with_rider = spy_rider  # type: ignore[method-assign]
 
     def of(self, request: Request) -> list[int]:
         """Tokens of the request in each pass that it was part of."""

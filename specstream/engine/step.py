@@ -129,7 +129,7 @@ class EngineCore(Lifecycle):
         inputs = [self._input(part) for part in parts]
         rider = self.proposing.rider(parts)
         if rider is not None:
-            return self.target.forward(inputs, rider), []
+            return self.target.forward_with_rider(inputs, rider), []
         if not self.proposing.depths:
             return self.target.forward(inputs), []
         both = self.target.forward_with_states(inputs, self.proposing.depths)

@@ -168,18 +168,24 @@ class ModelRunner:
         """Unused bytes of the key-value pool; None where each cache allocates memory of its own."""
         return None if self._decoder is None else self._decoder.attention.free_bytes
 
-    def forward(self, inputs: Sequence[ForwardInput], rider: Rider | None = None) -> list[Tensor]:
+    def forward(self, inputs: Sequence[ForwardInput]) -> list[Tensor]:
         """Append tokens to each sequence; its logits, ``[keep, vocab_size]`` each.
 
-        A sequence's logits depend on the other inputs, and on rows that travel along (``rider``), by
-        rounding at most; with a fixed width not at all. A rider needs a pass through `Decoder`.
+        A sequence's logits depend on the other inputs by rounding at most; with a fixed width not at
+        all.
         """
-        if rider is not None:
-            self.forwards += len(inputs)
-            return self._decode(inputs, rider=rider)
         if self.fixed_width is not None:
             return [self._fixed(item, self.fixed_width) for item in inputs]
         return self._pass(inputs)
+
+    def forward_with_rider(self, inputs: Sequence[ForwardInput], rider: Rider) -> list[Tensor]:
+        """As `forward`, with rows that travel along; they change logits by rounding at most.
+
+        Raises:
+            ModelUnsupported: a model that runs through its own forward.
+        """
+        self.forwards += len(inputs)
+        return self._decode(inputs, rider=rider)
 
     @property
     def decoder(self) -> Decoder:
@@ -286,7 +292,7 @@ class ModelRunner:
         taps: Mapping[int, list[Tensor]] | None = None,
         rider: Rider | None = None,
     ) -> list[Tensor]:
-        assert self._decoder is not None
+        decoder = self.decoder
         caches = [cast(RowCache, item.cache) for item in inputs]
         counts = [item.token_ids.shape[0] for item in inputs]
         keeps = [item.keep for item in inputs]
@@ -294,8 +300,8 @@ class ModelRunner:
         tokens = inputs[0].token_ids
         if len(inputs) > 1:
             tokens = torch.cat([item.token_ids for item in inputs])
-        hidden = self._decoder(tokens, caches, counts, keeps, trees, taps, rider)
-        logits = self._fit(self._decoder.logits(hidden))
+        hidden = decoder(tokens, caches, counts, keeps, trees, taps, rider)
+        logits = self._fit(decoder.logits(hidden))
         return [logits] if len(keeps) == 1 else list(logits.split_with_sizes(keeps))
 
     def _own_forward(self, item: ForwardInput) -> Tensor:

@@ -36,7 +36,7 @@ def ride(head: StreamingHead, runner: ModelRunner, least: float = 0.0) -> tuple[
         ForwardInput(IDS[:3], runner.new_cache()),
         ForwardInput(IDS[:5], runner.new_cache()),
     ]
-    logits = runner.forward(inputs, streams)
+    logits = runner.forward_with_rider(inputs, streams)
     assert cache.length == 14
     return streams, torch.cat(logits)
 
