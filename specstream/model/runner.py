@@ -193,7 +193,7 @@ class ModelRunner:
         return self._pass(inputs)
 
     def forward_with_rider(self, inputs: Sequence[ForwardInput], rider: Rider) -> list[Tensor]:
-        """As `forward`, eager, with rows that travel along; logits differ by rounding at most.
+        """As `forward`, with rows that travel along; they change logits by rounding at most.
 
         Raises:
             ModelUnsupported: a model that runs through its own forward.

@@ -103,11 +103,12 @@ class _Frozen:
 
     def __init__(self, weights: LayerWeights, sizes: DecoderWeights) -> None:
         self._w, self._sizes = weights, sizes
-        self._wide = {name: getattr(weights, name).detach().float() for name in PRODUCTS}
+        self._wide: dict[str, Tensor] = {
+            name: getattr(weights, name).detach().float() for name in PRODUCTS
+        }
 
     def weight(self, name: str) -> Tensor:
-        weight: Tensor = self._wide[name]
-        return weight
+        return self._wide[name]
 
     def product(self, name: str, x: Tensor) -> Tensor:
         bias = {"qkv": self._w.qkv_bias, "out": self._w.out_bias}.get(name)
@@ -121,12 +122,13 @@ class _Frozen:
 
     def gated(self, joint: Tensor) -> Tensor:
         gate, up = joint.chunk(2, -1)
-        return self._sizes.activation(gate) * up
+        found: Tensor = self._sizes.activation(gate) * up
+        return found
 
     def split(self, joint: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys, normed where the target does and rotated, and values."""
         s, w = self._sizes, self._w
-        heads = joint.reshape(*joint.shape[:-1], -1, s.head_dim)
+        heads = joint.view(*joint.shape[:-1], -1, s.head_dim)
         queries, keys, values = heads.split_with_sizes([s.heads, s.kv_heads, s.kv_heads], -2)
         if w.query_norm is not None and w.key_norm is not None:
             queries, keys = self._rms(queries, w.query_norm), self._rms(keys, w.key_norm)
@@ -140,7 +142,7 @@ class _Frozen:
         joint = self.product("qkv", normed) + adapters(normed, "qkv")
         queries, keys, values = self.split(joint, angles)
         grouped = (*queries.shape[:-2], s.kv_heads, -1, s.head_dim)
-        queries = queries.reshape(grouped) * s.head_dim**-0.5
+        queries = queries.view(grouped) * s.head_dim**-0.5
         over_text = torch.einsum("bpjkgd,btkd->bpjkgt", queries, text[0]) + mask
         own = torch.einsum("bpjkgd,bpikd->bpjkgi", queries, keys)
         count = x.shape[2]
