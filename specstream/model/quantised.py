@@ -72,8 +72,9 @@ def int8_product(weight: Tensor, bias: Tensor | None = None) -> Product:
         coarse = (scaled / step).round() * step
         fine = (scaled - coarse) * (_ROOM * 2.0 / step)
         both = torch.cat([torch.cat([coarse, fine]), ends.expand(2 * rows, 2)], 1)
-        first, second = multiply(both, packed, narrow).split_with_sizes([rows, rows])
-        result: Tensor = first.add_(second, alpha=step / (_ROOM * 2.0)).mul_(largest)
+        products = multiply(both, packed, narrow)
+        result: Tensor = products[:rows]
+        result.add_(products[rows:], alpha=step / (_ROOM * 2.0)).mul_(largest)
         if bias is not None:
             result += bias
         return result.to(x.dtype)
