@@ -42,7 +42,7 @@ class Spelling:
             raise VocabularyMismatch(
                 f"{name}: its tokenizer ({type(tokenizer).__name__}) has no file tokenizer.json, which "
                 "drafting between different tokenizers needs; choose a draft of the target's family, or "
-                "--proposer ngram"
+                "--proposer suffix"
             )
         self.name = name
         self._core = Tokenizer.from_str(core.to_str())
@@ -59,7 +59,7 @@ class Spelling:
             raise VocabularyMismatch(
                 f"{name}: its tokenizer can't decode what it encodes ({_PROBE!r} becomes "
                 f"{self.bytes_of(ids).decode(errors='replace')!r}); choose a draft of the target's "
-                "family, or --proposer ngram"
+                "family, or --proposer suffix"
             )
         ids, _ = self.encode(_EXACT)
         self.faithful = self.bytes_of(ids).decode(errors="replace").strip() == _EXACT

@@ -119,7 +119,7 @@ class Translation:
         if not self.pairs:
             raise VocabularyMismatch(
                 f"draft {draft.name} and target {target.name} have no token in common; choose another "
-                "draft, or --proposer ngram"
+                "draft, or --proposer suffix"
             )
         controls = self._controls(target_ends)
         self.pairs = sorted({*self.pairs, *controls})
