@@ -36,7 +36,7 @@ def trainee(
 ) -> EagleTrainee:
     """A new head, or the one of ``options.init``.
 
-    Settings: ``steps``, ``depths``, ``own_head``, ``kv_heads`` as of `EagleTrainee`; ``vocabulary``:
+    Settings: ``steps``, ``places``, ``depths``, ``own_head``, ``kv_heads`` as of `EagleTrainee`; ``vocabulary``:
     how many tokens can be drafted, the most frequent of the replies (0: all; by default 8192 where the
     target has more than 16384); and the variants of `EagleShape`, ``true`` or ``false``.
 
@@ -48,12 +48,13 @@ def trainee(
     repeats = [n * sizes.kv_heads for n in range(1, sizes.heads // sizes.kv_heads + 1)]
     known = {
         "steps": whole(1, 16),
+        "places": whole(1, 1 << 16),
         "depths": depths(len(sizes.layers)),
         "own_head": flag,
         "kv_heads": number(*(n for n in repeats if sizes.heads % n == 0)),
         "vocabulary": whole(0, size),
     } | dict.fromkeys(_VARIANTS, flag)
-    given = settings_of(options, known, kept=("steps",))
+    given = settings_of(options, known, kept=("steps", "places"))
     if options.init is not None:
         return _read(options.init, target, **given)
     kept = given.pop("vocabulary", _PRUNED if size > _LARGE else 0)
@@ -105,6 +106,7 @@ class EagleTrainee:
         kv_heads: Of the layer, a multiple of the target's; None: as many. The embedding gets to the
             output through the values alone, whose size this decides.
         variants: Fields of `EagleShape` that turn variants on.
+        places: Tokens of each sequence behind which it drafts in a training step.
         prune: How many of the tokens can be drafted, once `choose` has told which; 0: as ``vocabulary``.
     """
 
@@ -121,11 +123,12 @@ class EagleTrainee:
         kv_heads: int | None = None,
         variants: Mapping[str, bool] | None = None,
         prune: int = 0,
+        places: int = 64,
     ) -> None:
         config, inner = target.config, target.model
         layers = int(config.num_hidden_layers)
         self.depths = tuple(depths or default_depths(layers))
-        self.steps = steps
+        self.steps, self._places = steps, places
         self._embedding = inner.embed_tokens.weight.detach().float()
         output: Any = target.get_output_embeddings()  # type: ignore[no-untyped-call]
         self._head = output.weight.detach().float()
@@ -173,7 +176,8 @@ class EagleTrainee:
         tokens, replies = batch.token_ids, batch.replies & batch.present
         wanted = replies[:, 1:]  # [b, t]: whether the token after t is to be predicted
         log_p, row_of = self._target(batch.final[:, :-1], wanted)
-        origins, valid = _origins(wanted)
+        most = self._places if torch.is_grad_enabled() else None
+        origins, valid = _origins(wanted, most)
         module, each = self.module, torch.arange(tokens.shape[0]).unsqueeze(1)
         embeddings = F.embedding(tokens, self._embedding)
         features = module.fuse(batch.states.float())
@@ -244,9 +248,14 @@ def frequent_tokens(counts: Tensor, most: int) -> Tensor:
     return counts.argsort(descending=True, stable=True)[:most].sort().values
 
 
-def _origins(wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """``[B, S]``: positions t with a token to predict after t + 1, padded with 0; which are real."""
+def _origins(wanted: Tensor, most: int | None) -> tuple[Tensor, Tensor]:
+    """``[B, S]``: positions t with a token to predict after t + 1, padded with 0; which are real.
+
+    Of each sequence all of them, or ``most`` at random.
+    """
     found = [row[1:].nonzero().squeeze(1) for row in wanted]
+    if most is not None:
+        found = [one[torch.randperm(one.shape[0])[:most]] for one in found]
     origins = pad_sequence(found, batch_first=True)
     counts = torch.tensor([one.shape[0] for one in found]).unsqueeze(1)
     return origins, torch.arange(origins.shape[1]) < counts

@@ -41,9 +41,7 @@ def trainee_of(
         ModelError: it can't be trained for this target, or ``options.init`` belongs to another.
     """
     if options.kind not in KINDS:
-        raise ConfigError(
-            f"{options.kind!r} can't be trained; there are: {', '.join(KINDS)}"
-        )
+        raise ConfigError(f"{options.kind!r} can't be trained; there are: {', '.join(KINDS)}")
     module, name = KINDS[options.kind].split(":")
     make = cast(
         "Callable[[ModelRunner, PreTrainedTokenizerBase, TrainOptions], Trainee]",

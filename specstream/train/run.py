@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -35,6 +36,7 @@ _FOR_REPLIES = 1 / 3  # of the time
 _FOR_HELD = 0.1
 _FOR_TRAINING = 0.95  # of what is left: loading, saving and measuring passes take some, too
 _HELD = 64
+_HELD_A_MINUTE = 4  # sequences of written replies that are measured, by the training's length
 _BATCH_LOGITS = 1 << 27  # values of a batch's logits, about
 _MOST_TOKENS, _LEAST_TOKENS = 2048, 1024
 
@@ -223,6 +225,8 @@ class _Training:
 
     def _held(self, replies: Replies, skip: int) -> Iterator[Batch]:
         names = replies.names
+        if self._options.steps is None:
+            skip = min(skip, math.ceil(_HELD_A_MINUTE * self._options.minutes))
         return self._batches(replies, names, prompts=False).held_out(skip or None)
 
     def _tell_step(self, done: float, loss: float, accepted: float) -> None:

@@ -131,6 +131,13 @@ def test_losses_are_taken_in_replies_only() -> None:
     assert trainee.losses(nothing, acceptance=0.5).counted == []
 
 
+def test_a_step_learns_from_some_places_and_measures_all() -> None:
+    trainee = EagleTrainee(MODEL, steps=1, places=4)
+    assert trainee.losses(batch(trainee), acceptance=0.5).counted == [3 * 4]
+    with torch.no_grad():
+        assert trainee.losses(batch(trainee), acceptance=0.5).counted == [3 * (LENGTH - PROMPT)]
+
+
 def test_a_saved_head_is_loaded_as_it_was(tmp_path: Path) -> None:
     trainee = random_eagle(MODEL, vocabulary=EVERY_OTHER)
     with torch.no_grad():
