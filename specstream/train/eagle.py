@@ -36,9 +36,9 @@ def trainee(
 ) -> EagleTrainee:
     """A new head, or the one of ``options.init``.
 
-    Settings: ``steps``, ``places``, ``depths``, ``own_head``, ``kv_heads`` as of `EagleTrainee`; ``vocabulary``:
-    how many tokens can be drafted, the most frequent of the replies (0: all; by default 8192 where the
-    target has more than 16384); and the variants of `EagleShape`, ``true`` or ``false``.
+    Settings: ``steps``, ``places``, ``depths``, ``own_head``, ``kv_heads`` as of `EagleTrainee`;
+    ``vocabulary``: how many tokens can be drafted, the most frequent of the replies (0: all; by default
+    8192 where the target has more than 16384); the variants of `EagleShape`, ``true`` or ``false``.
 
     Raises:
         ConfigError: a setting that can't be.

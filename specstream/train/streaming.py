@@ -140,7 +140,10 @@ class StreamingTrainee:
 def _places(wanted: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """``[b, n]`` random positions two before a wanted token, and which are real."""
     able = wanted[:, 2:] & wanted[:, 1:-1]
+    if not able.any():  # one place that is not real, for texts that are too short
+        nothing = torch.zeros(len(able), 1, dtype=torch.int64, device=wanted.device)
+        return nothing, nothing.bool()
     scores = torch.rand(able.shape, device=wanted.device).masked_fill_(~able, -1.0)
-    count = max(1, min(most, int(able.sum(1).max())))
+    count = min(most, int(able.sum(1).max()))
     chosen, at = scores.topk(count, 1)
     return at, chosen >= 0.0

@@ -202,6 +202,43 @@ def test_several_drafts_and_heads_from_the_command_line(
     assert texts == [texts[0]] * 4
 
 
+def test_auto_and_heads_are_compared_by_bench(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    line = {"id": "a", "domain": "chat", "messages": [{"role": "user", "content": PROMPTS[0]}]}
+    prompts.write_text(json.dumps(line))
+    folders = [root / "target", root / "my-draft", root / "my-eagle", root / "my-early-exit"]
+    named = ("--target", "--draft", "--draft", "--draft")
+    words = [word for pair in zip(named, map(str, folders), strict=True) for word in pair]
+    arms = "own,auto,draft-2,eagle,early-exit"
+    given = ["bench", *words, "--prompts", str(prompts), "--arms", arms, "--dtype", "float32"]
+    given += ["--max-tokens", "10", "--threads", "1", "--json", "--out", str(tmp_path / "out")]
+    assert cli.main(given) == 0, capsys.readouterr().err
+    rows = json.loads(capsys.readouterr().out.splitlines()[-1])["domains"]["chat"]
+    assert {row["arm"] for row in rows.values()} == set(arms.split(","))
+    drafting = [row for row in rows.values() if row["arm"] != "own"]
+    assert all(row["same_tokens_as_own"]["share"] == 1.0 for row in drafting)
+    assert all(row["drafted"] > 0 for row in drafting if row["arm"] != "auto")
+
+
+def test_texts_too_short_to_learn_from_are_passed_over(root: Path) -> None:
+    """A prompt of one token and a reply of one: no draft step of a head predicts anything."""
+    folder = root / "short"
+    folder.mkdir()
+    (folder / "replies.json").write_text('{"depths": [1, 2]}')
+    one = {"ids": torch.tensor([5, 6], dtype=torch.int32), "prompt": 1}
+    long = {"ids": torch.arange(2, 14, dtype=torch.int32), "prompt": 1}
+    shard = [one | {"states": torch.randn(1, 2, 32)} for _ in range(6)]
+    shard += [long | {"states": torch.randn(11, 2, 32)} for _ in range(2)]
+    torch.save(shard, folder / "a.pt")
+    for kind in HEADS:
+        given = asked(
+            root, kind, f"{kind}-short", data=None, replies=folder, batch_tokens=8, steps=7
+        )
+        assert train(given).steps == 7
+
+
 def test_a_head_that_is_not_there_is_asked_for(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
