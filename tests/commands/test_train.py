@@ -34,8 +34,14 @@ def test_an_interrupt_saves_and_the_same_command_goes_on(
 
         def tell(self: command._Shown, what: str, done: float, says: str) -> None:
             shown(self, what, done, says)
-            if what == "training":
-                loop.call_soon_threadsafe(task.cancel)
+            if what == "training" and not task.cancelling():
+                asyncio.run_coroutine_threadsafe(cancelled(task), loop).result()
+
+        async def cancelled(task: asyncio.Task[None]) -> None:
+            """The training waits until the command has heard of it: six steps take no time."""
+            task.cancel()
+            for _ in range(10):
+                await asyncio.sleep(0)
 
         with monkeypatch.context() as patch:
             patch.setattr(command._Shown, "tell", tell)
