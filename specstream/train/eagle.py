@@ -42,8 +42,10 @@ def trainee(
 
     Raises:
         ConfigError: a setting that can't be.
-        ModelError: the target gives no hidden states, or ``options.init`` doesn't fit.
+        ModelError: the target gives no hidden states, or is on no CPU, or ``options.init`` doesn't fit.
     """
+    if target.device.type != "cpu":
+        raise ModelUnsupported("an EAGLE head is trained on a CPU only so far: --device cpu")
     sizes, size = target.decoder.weights, target.model_vocab_size
     repeats = [n * sizes.kv_heads for n in range(1, sizes.heads // sizes.kv_heads + 1)]
     known = {

@@ -186,6 +186,14 @@ def test_a_large_vocabulary_is_pruned_unless_told_otherwise(
     assert torch.equal(pruned.module.state_dict()["lm_head.weight"], head[100:130])
 
 
+def test_an_eagle_head_is_trained_on_a_cpu_only(root: Path, target: ModelRunner) -> None:
+    given = asked(root, "eagle", "never")
+    elsewhere = ModelRunner(target.model)
+    elsewhere.device = torch.device("meta")
+    with pytest.raises(ModelUnsupported, match="--device cpu"):
+        trainee_of(elsewhere, load_tokenizer(given.target), given)
+
+
 def test_several_drafts_and_heads_from_the_command_line(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
