@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,6 +18,7 @@ from specstream.model.load import load_model, load_tokenizer
 from specstream.model.runner import ModelRunner
 from specstream.train.batches import Batches, finishing
 from specstream.train.data import Prompts, digest, hold_out, read_data
+from specstream.train.files import read_tensors, write_tensors
 from specstream.train.kinds import trainee_of
 from specstream.train.loop import Budget, Loop, measure
 from specstream.train.optim import Optimizers
@@ -26,7 +28,7 @@ from specstream.train.replies import ON_POLICY, Writing, write_replies
 from specstream.train.speed import predict
 from specstream.train.store import Replies
 from specstream.train.trained import Trained
-from specstream.train.trainee import Batch, Trainee
+from specstream.train.trainee import Batch, ChoosesTokens, Trainee
 
 __all__ = ["Tell", "train"]
 
@@ -34,6 +36,7 @@ _FOR_REPLIES = 1 / 3  # of the time
 _FOR_HELD = 0.1
 _FOR_TRAINING = 0.95  # of what is left: loading, saving and measuring passes take some, too
 _HELD = 64
+_HELD_A_MINUTE = 4  # sequences of written replies that are measured, by the training's length
 _BATCH_LOGITS = 1 << 27  # values of a batch's logits, about
 _MOST_TOKENS, _LEAST_TOKENS = 2048, 1024
 
@@ -95,6 +98,7 @@ class _Training:
         digests = {name: digest(path) for name, path in named.items() if path is not None}
         open_work(options, options.identity() | {"digests": digests})
         replies, names, held, skip = self._data()
+        self._choose_tokens(replies, skip)
         batches = self._batches(replies, names, prompts=options.learn_prompts, skip=skip)
         spent = replies.seconds if options.replies is None else 0.0
         left = max(0.0, options.minutes * 60 - spent - held.seconds) * _FOR_TRAINING
@@ -128,6 +132,15 @@ class _Training:
             ),
         )
         return replace(result, speed=speed)
+
+    def _choose_tokens(self, replies: Replies, skip: int) -> None:
+        """Tell the trainee how frequent tokens are; a training that goes on keeps its choice."""
+        if not isinstance(self._trainee, ChoosesTokens) or not self._trainee.chooses:
+            return
+        path = self._options.work / "counts.pt"
+        if not path.exists():
+            write_tensors(path, replies.count(self._target.model_vocab_size, skip))
+        self._trainee.choose(read_tensors(path))
 
     def _data(self) -> tuple[Replies, list[str], Replies, int]:
         """Replies and shards to train on, held-out ones; how many of the last shard are held out."""
@@ -212,6 +225,8 @@ class _Training:
 
     def _held(self, replies: Replies, skip: int) -> Iterator[Batch]:
         names = replies.names
+        if self._options.steps is None:
+            skip = min(skip, math.ceil(_HELD_A_MINUTE * self._options.minutes))
         return self._batches(replies, names, prompts=False).held_out(skip or None)
 
     def _tell_step(self, done: float, loss: float, accepted: float) -> None:

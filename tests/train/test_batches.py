@@ -96,3 +96,14 @@ def test_shards_that_are_wrong(replies: Replies) -> None:
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(OutputError, match="can't be read"):
         replies.read(path.name)
+
+
+def test_tokens_are_counted_in_replies_that_are_not_held_out(replies: Replies) -> None:
+    wanted = torch.zeros(500, dtype=torch.int64)
+    for name in replies.names:
+        found = replies.read(name)
+        for reply in found[:-2] if name == replies.names[-1] else found:
+            wanted += torch.bincount(reply.ids[reply.prompt :].long(), minlength=500)
+    assert torch.equal(replies.count(500, skip=2), wanted) and int(wanted.sum()) > 0
+    with pytest.raises(ConfigError, match="the target has 3"):
+        replies.count(3)
