@@ -15,7 +15,7 @@ from specstream.commands.output import note, print_json
 from specstream.commands.progress import Progress
 from specstream.config import DEFAULT_TARGET
 from specstream.errors import ConfigError, TrainingStopped
-from specstream.train.kinds import KINDS, known_kinds
+from specstream.train.kinds import KINDS
 from specstream.train.options import TrainOptions
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ _EVERY_S = 10.0
 
 def add_train_options(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    kinds = [kind for kind in KINDS if kind in known_kinds()]
-    parser.add_argument("kind", choices=kinds, help="what is trained")
+    parser.add_argument("kind", choices=list(KINDS), help="what is trained")
     add = parser.add_argument
     add("--out", required=True, metavar="FOLDER", type=Path, help="the folder to make")
     add("--target", default=DEFAULT_TARGET, metavar="MODEL", help="default: the bundled one")

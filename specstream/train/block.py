@@ -10,16 +10,75 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from specstream.engine.build import end_ids
+from specstream.errors import ConfigError, ModelUnsupported
 from specstream.model.heads.block import rotary_of
-from specstream.model.heads.block_format import BlockShape
+from specstream.model.heads.block_format import MOST_BLOCK, BlockShape
+from specstream.model.runner import ModelRunner
 from specstream.train.block_module import BlockModule
-from specstream.train.folders import write_head
+from specstream.train.folders import read_written, write_head
 from specstream.train.loss import distance
+from specstream.train.options import TrainOptions
+from specstream.train.settings import depths, positive, settings_of, whole
 from specstream.train.trainee import Batch, Losses
 
-__all__ = ["BlockTrainee"]
+__all__ = ["BlockTrainee", "trainee"]
+
+
+def trainee(
+    target: ModelRunner, tokenizer: PreTrainedTokenizerBase, options: TrainOptions
+) -> BlockTrainee:
+    """A new head, or the one of ``options.init``. Settings: those of `BlockTrainee`.
+
+    Raises:
+        ConfigError: a setting that can't be, or no token that could stand for one to be drafted.
+        ModelError: the target has too few layers, or ``options.init`` doesn't fit.
+    """
+    layers = len(target.decoder.weights.layers)
+    if layers < 2:
+        raise ModelUnsupported("a block head needs a target of two layers at least")
+    known = {
+        "mask_token_id": whole(0, target.model_vocab_size - 1),
+        "block_size": whole(2, MOST_BLOCK),
+        "layers": whole(1, layers),
+        "depths": depths(layers - 1),
+        "anchors": whole(1, 1 << 16),
+        "decay": positive,
+    }
+    given = settings_of(options, known, kept=("anchors", "decay"))
+    if options.init is None:
+        if "mask_token_id" not in given:
+            given["mask_token_id"] = _mask(target, tokenizer)
+        return BlockTrainee(target.model, **given)
+    before = read_written(options.init, "block", target)
+    shape = BlockShape.of(before.config)
+    made = BlockTrainee(
+        target.model,
+        mask_token_id=shape.mask_token_id,
+        block_size=shape.block_size,
+        layers=shape.layers,
+        depths=shape.depths,
+        **given,
+    )
+    if made.shape != shape:
+        raise ModelUnsupported(f"--init {options.init} has layers unlike the target's: not trained here")
+    before.into(made.module)
+    return made
+
+
+def _mask(target: ModelRunner, tokenizer: PreTrainedTokenizerBase) -> int:
+    """A special token that replies don't use."""
+    t, ends = tokenizer, end_ids(target.model, tokenizer)
+    named = (t.mask_token_id, t.pad_token_id, t.unk_token_id, t.bos_token_id, *t.all_special_ids)
+    for one in named:
+        if isinstance(one, int) and one not in ends and one < target.model_vocab_size:
+            return one
+    raise ConfigError(
+        "the target has no special token to stand for one that is to be drafted: name a token that "
+        "replies don't use with --set mask_token_id=NUMBER"
+    )
 
 
 class BlockTrainee:

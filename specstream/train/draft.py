@@ -21,7 +21,7 @@ from specstream.config import EngineConfig
 from specstream.errors import ConfigError, ModelBroken, ModelUnsupported
 from specstream.model.load import load_config, load_model, load_tokenizer
 from specstream.model.runner import ModelRunner
-from specstream.train.cards import quietly, write_card
+from specstream.train.folders import quietly, write_card
 from specstream.train.loss import distance
 from specstream.train.options import TrainOptions
 from specstream.train.trainee import Batch, Losses

@@ -2,28 +2,90 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specstream.model.heads.eagle_format import EagleShape, default_depths
+from specstream.errors import ModelUnsupported
+from specstream.model.heads.eagle_format import EagleShape, default_depths, read_shape
+from specstream.model.runner import ModelRunner
 from specstream.model.weights import RotaryTable
 from specstream.train.eagle_module import EagleModule, Rows
+from specstream.train.folders import Written, read_written, write_head
 from specstream.train.loss import distance
+from specstream.train.options import TrainOptions
+from specstream.train.settings import depths, flag, number, settings_of, whole
 from specstream.train.trainee import Batch, Losses
 
-__all__ = ["EagleTrainee", "frequent_tokens"]
+__all__ = ["EagleTrainee", "frequent_tokens", "trainee"]
 
 _DECAY = 0.8  # weight of each further draft step against the one before, as in the paper's code
 _SLICE = 512  # rows of the target's logits over the whole vocabulary that exist at once
+_LARGE, _PRUNED = 16384, 8192  # a larger vocabulary is pruned to so many tokens
+_VARIANTS = ("fc_norm", "norm_before_fc", "norm_before_residual", "norm_output")
+
+
+def trainee(
+    target: ModelRunner, tokenizer: PreTrainedTokenizerBase, options: TrainOptions
+) -> EagleTrainee:
+    """A new head, or the one of ``options.init``.
+
+    Settings: ``steps``, ``depths``, ``own_head``, ``kv_heads`` as of `EagleTrainee`; ``vocabulary``:
+    how many tokens can be drafted, the most frequent of the replies (0: all; by default 8192 where the
+    target has more than 16384); and the variants of `EagleShape`, ``true`` or ``false``.
+
+    Raises:
+        ConfigError: a setting that can't be.
+        ModelError: the target gives no hidden states, or ``options.init`` doesn't fit.
+    """
+    sizes, size = target.decoder.weights, target.model_vocab_size
+    repeats = [n * sizes.kv_heads for n in range(1, sizes.heads // sizes.kv_heads + 1)]
+    known = {
+        "steps": whole(1, 16),
+        "depths": depths(len(sizes.layers)),
+        "own_head": flag,
+        "kv_heads": number(*(n for n in repeats if sizes.heads % n == 0)),
+        "vocabulary": whole(0, size),
+    } | dict.fromkeys(_VARIANTS, flag)
+    given = settings_of(options, known, kept=("steps",))
+    if options.init is not None:
+        return _read(options.init, target, **given)
+    kept = given.pop("vocabulary", _PRUNED if size > _LARGE else 0)
+    variants = {name: given.pop(name) for name in _VARIANTS if name in given}
+    return EagleTrainee(target.model, variants=variants, prune=kept % size, **given)
+
+
+def _read(folder: Path, target: ModelRunner, **given: Any) -> EagleTrainee:
+    before, model = read_written(folder, "eagle", target), target.model.config
+    hidden, layers = int(model.hidden_size), int(model.num_hidden_layers)
+    shape = read_shape(before.config, hidden=hidden, layers=layers)
+    made = EagleTrainee(
+        target.model,
+        vocabulary=_vocabulary(before, shape),
+        depths=shape.depths,
+        own_head="lm_head.weight" in before,
+        kv_heads=shape.kv_heads,
+        variants={name: getattr(shape, name) for name in _VARIANTS},
+        **given,
+    )
+    if made.module.shape != shape:
+        raise ModelUnsupported(f"--init {folder} has a layer unlike the target's: not trained here")
+    before.into(made.module)
+    return made
+
+
+def _vocabulary(before: Written, shape: EagleShape) -> Tensor | None:
+    """Ids of the tokens that a written head can draft; None: all."""
+    size = shape.draft_vocab_size
+    if size == shape.vocab_size:
+        return None
+    return before.tensor("d2t", size).long() + torch.arange(size)
 
 
 class EagleTrainee:
@@ -43,6 +105,7 @@ class EagleTrainee:
         kv_heads: Of the layer, a multiple of the target's; None: as many. The embedding gets to the
             output through the values alone, whose size this decides.
         variants: Fields of `EagleShape` that turn variants on.
+        prune: How many of the tokens can be drafted, once `choose` has told which; 0: as ``vocabulary``.
     """
 
     kind = "eagle"
@@ -57,6 +120,7 @@ class EagleTrainee:
         own_head: bool = False,
         kv_heads: int | None = None,
         variants: Mapping[str, bool] | None = None,
+        prune: int = 0,
     ) -> None:
         config, inner = target.config, target.model
         layers = int(config.num_hidden_layers)
@@ -66,6 +130,9 @@ class EagleTrainee:
         output: Any = target.get_output_embeddings()  # type: ignore[no-untyped-call]
         self._head = output.weight.detach().float()
         size = self._head.shape[0]
+        self.chooses = prune > 0
+        if prune:
+            vocabulary = torch.arange(prune)  # until `choose`
         self.vocabulary = torch.arange(size) if vocabulary is None else vocabulary
         self._rows = self._head if vocabulary is None else self._head[vocabulary]
         attention = inner.layers[-1].self_attn
@@ -90,6 +157,13 @@ class EagleTrainee:
         self.module: EagleModule = EagleModule(shape, self._rows if own_head else None)
         _begin(self.module, inner)
 
+    def choose(self, counts: Tensor) -> None:
+        """See `ChoosesTokens.choose`."""
+        self.vocabulary = frequent_tokens(counts, len(self.vocabulary))
+        self._rows = self._head[self.vocabulary]
+        if self.module.lm_head is not None:
+            self.module.lm_head.weight.data.copy_(self._rows)
+
     def losses(self, batch: Batch, *, acceptance: float) -> Losses:
         """See `Trainee.losses`; one entry of ``accepted`` for each unrolled step.
 
@@ -112,7 +186,7 @@ class EagleTrainee:
         seen = torch.zeros(after.shape).masked_fill_(after, -torch.inf)[:, :, None, None]
         x, own, rows = features[each, origins], None, list[Rows]()
         total, weight = torch.zeros(()), 0.0
-        accepted, counted = list[float](), list[int]()
+        accepted, counted = list[float](), list[float]()
         for step in range(self.steps):
             at = origins + step
             read = (at + 1).clamp_max(true - 1)
@@ -128,7 +202,7 @@ class EagleTrainee:
             total = total + _DECAY**step * loss.sum()
             weight += _DECAY**step * loss.shape[0]
             accepted.append(float(overlap.sum()))
-            counted.append(overlap.shape[0])
+            counted.append(float(overlap.shape[0]))
             x, own = module.fed_back(x), rows
         return Losses(total / max(weight, 1.0), accepted, counted)
 
@@ -151,29 +225,23 @@ class EagleTrainee:
     def save(self, folder: Path, card: Mapping[str, str]) -> None:
         """See `Trainee.save`: bfloat16, in the layout of the original repository and of SpecForge."""
         shape = self.module.shape
-        tensors = {
-            name: value.detach().to(torch.bfloat16).contiguous()
-            for name, value in self.module.state_dict().items()
-        }
+        more = {}
         if shape.draft_vocab_size != shape.vocab_size:
             allowed = torch.zeros(shape.vocab_size, dtype=torch.bool)
             allowed[self.vocabulary] = True
-            tensors["t2d"] = allowed
-            tensors["d2t"] = self.vocabulary - torch.arange(shape.draft_vocab_size)
-        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+            more = {"t2d": allowed, "d2t": self.vocabulary - torch.arange(shape.draft_vocab_size)}
         config = shape.config | {"torch_dtype": "bfloat16"}
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        facts = "".join(f"- {title}: {text}\n" for title, text in card.items())
-        about = "# EAGLE-3 head\n\nDrafts for the model named below from its hidden states.\n\n"
-        (folder / "README.md").write_text(about + facts, encoding="utf-8")
+        write_head(folder, "EAGLE-3 head", self.module, config, card, more=more)
 
 
-def frequent_tokens(replies: Sequence[Sequence[int]], count: int, vocab_size: int) -> Tensor:
-    """Ids of the ``count`` most frequent tokens, ascending; of those never seen the lowest."""
-    seen = torch.zeros(vocab_size, dtype=torch.int64)
-    for reply in replies:
-        seen += torch.bincount(torch.tensor(reply, dtype=torch.int64), minlength=vocab_size)
-    return seen.argsort(descending=True, stable=True)[:count].sort().values
+def frequent_tokens(counts: Tensor, most: int) -> Tensor:
+    """Ids of the ``most`` most frequent tokens, ascending; of equally frequent ones the lowest.
+
+    Args:
+        counts: ``[V]``: how often each token was seen.
+        most: How many.
+    """
+    return counts.argsort(descending=True, stable=True)[:most].sort().values
 
 
 def _origins(wanted: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
 from specstream.errors import ModelUnsupported
 from specstream.model.heads.early_exit import MODEL_TYPE
 from specstream.model.runner import ModelRunner
+from specstream.train.folders import read_written, write_head
 from specstream.train.loss import distance
+from specstream.train.options import TrainOptions
+from specstream.train.settings import settings_of, whole
 from specstream.train.trainee import Batch, Losses
 
-__all__ = ["EarlyExitTrainee", "ExitModule"]
+__all__ = ["EarlyExitTrainee", "ExitModule", "trainee"]
+
+_MOST_WIDTH = 1 << 16
+
+
+def trainee(
+    target: ModelRunner, tokenizer: PreTrainedTokenizerBase, options: TrainOptions
+) -> EarlyExitTrainee:
+    """A new exit, or the one of ``options.init``. Settings: ``layers`` (half of them), ``width``.
+
+    Raises:
+        ConfigError: a setting that can't be.
+        ModelError: the target can't be left early, or ``options.init`` doesn't fit.
+    """
+    count = len(target.decoder.weights.layers)
+    known = {"layers": whole(1, count - 1), "width": whole(1, _MOST_WIDTH)}
+    given = settings_of(options, known)
+    if options.init is None:
+        return EarlyExitTrainee(target, given.get("layers", count // 2), given.get("width"))
+    before = read_written(options.init, "early-exit", target)
+    made = EarlyExitTrainee(target, before.config["layers"], before.config["width"])
+    before.into(made.module)
+    return made
 
 
 class ExitModule(nn.Module):
@@ -92,16 +116,9 @@ class EarlyExitTrainee:
         with torch.no_grad():
             wanted = F.linear(batch.final[:, :-1][counts].float(), self._head).log_softmax(-1)
         loss, overlap = distance(logits, wanted, acceptance)
-        return Losses(loss.mean(), [float(overlap.sum())], [overlap.shape[0]])
+        return Losses(loss.mean(), [float(overlap.sum())], [float(overlap.shape[0])])
 
     def save(self, folder: Path, card: Mapping[str, str]) -> None:
         """See `Trainee.save`."""
-        (folder / "config.json").write_text(json.dumps(self._config, indent=2) + "\n", "utf-8")
-        tensors = {
-            name: value.detach().to("cpu", self._dtype).contiguous()
-            for name, value in self.module.state_dict().items()
-        }
-        save_file(tensors, folder / "model.safetensors")
-        facts = "\n".join(f"- **{title}**: {text}" for title, text in card.items())
-        text = f"# An early exit behind {self.layers} layers, for specstream\n\n{facts}\n"
-        (folder / "README.md").write_text(text, "utf-8")
+        title = f"An early exit behind {self.layers} layers, for specstream"
+        write_head(folder, title, self.module, self._config, card, dtype=self._dtype)

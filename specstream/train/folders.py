@@ -1,29 +1,131 @@
-"""Writes the folder of a trained head."""
+"""The folder of something trained: its files, its card, and going on from one."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
+from transformers.utils import logging as hf_logging
 
-__all__ = ["write_head"]
+from specstream.errors import ConfigError, ModelUnsupported
+from specstream.model.heads.recognise import kind_of, load_head, read_head_config
+from specstream.model.heads.tensors import Tensors
+from specstream.model.runner import ModelRunner
+
+__all__ = ["Written", "quietly", "read_written", "write_card", "write_head"]
 
 
 def write_head(
-    folder: Path, title: str, module: nn.Module, config: Mapping[str, Any], card: Mapping[str, str]
+    folder: Path,
+    title: str,
+    module: nn.Module,
+    config: Mapping[str, Any],
+    card: Mapping[str, str],
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    more: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """config.json, model.safetensors (bfloat16) and README.md with the facts of ``card``."""
+    """config.json, model.safetensors and README.md of a head.
+
+    Args:
+        folder: An existing, empty folder.
+        title: The card's, where ``card`` has no ``title``.
+        module: Its weights are written as ``dtype``.
+        config: ``config.json``, to which the dtype is added.
+        card: Facts for the card.
+        dtype: Of the weights.
+        more: Further tensors, as they are.
+
+    Raises:
+        OSError, SafetensorError: it can't be written.
+    """
     tensors = {
-        name: value.detach().to("cpu", torch.bfloat16).contiguous()
+        name: value.detach().to("cpu", dtype).contiguous()
         for name, value in module.state_dict().items()
     }
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    written = json.dumps({**config, "dtype": "bfloat16"}, indent=2)
+    save_file({**tensors, **(more or {})}, folder / "model.safetensors", {"format": "pt"})
+    written = json.dumps({**config, "dtype": str(dtype).removeprefix("torch.")}, indent=2)
     (folder / "config.json").write_text(written + "\n", encoding="utf-8")
-    facts = "".join(f"- {name}: {text}\n" for name, text in card.items())
-    (folder / "README.md").write_text(f"# {title}\n\n{facts}", encoding="utf-8")
+    write_card(folder, {"title": title, **card})
+
+
+def write_card(folder: Path, card: Mapping[str, str]) -> None:
+    """Write ``README.md``: the ``title`` as its heading, and a paragraph for each other fact.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    lines = [f"# {card['title']}", ""]
+    for name, text in card.items():
+        if name != "title":
+            lines += [f"## {name}", "", text, ""]
+    (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without transformers' progress bars."""
+    shown = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if shown:
+            hf_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+class Written:
+    """A head's folder that `write_head` wrote.
+
+    Attributes:
+        config: Its ``config.json``.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        self.config = config
+        self._tensors = Tensors.read(folder)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def tensor(self, name: str, *shape: int) -> Tensor:
+        """One of its tensors, which can be taken once.
+
+        Raises:
+            ModelBroken: it is missing, or of another shape.
+        """
+        return self._tensors.take(name, shape)
+
+    @torch.no_grad()
+    def into(self, module: nn.Module) -> None:
+        """Give its weights to a module of the same names and shapes.
+
+        Raises:
+            ModelBroken: one is missing, or of another shape.
+        """
+        for name, value in module.state_dict().items():
+            value.copy_(self._tensors.take(name, value.shape))
+
+
+def read_written(folder: Path, kind: str, target: ModelRunner) -> Written:
+    """The head of ``--init``, which the same kind of training wrote for the same target.
+
+    Raises:
+        ConfigError: there is no such folder.
+        ModelBroken: its files are damaged.
+        ModelUnsupported: another kind's, or made for another target.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"--init {folder}: there is no such folder")
+    config = read_head_config(folder)
+    if (found := kind_of(config)) != kind:
+        holds = f"a head of {found}" if found else "no head"
+        raise ModelUnsupported(f"--init {folder} holds {holds}; train {kind} goes on from its own")
+    load_head(folder, target)  # with all that it refuses
+    return Written(folder, config)

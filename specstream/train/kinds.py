@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, cast
 
 from specstream.errors import ConfigError
@@ -16,14 +15,13 @@ if TYPE_CHECKING:
     from specstream.train.options import TrainOptions
     from specstream.train.trainee import Trainee
 
-__all__ = ["KINDS", "known_kinds", "trainee_of"]
+__all__ = ["KINDS", "trainee_of"]
 
 KINDS: Mapping[str, str] = {
     "block": "specstream.train.block:trainee",
     "draft": "specstream.train.draft:trainee",
     "eagle": "specstream.train.eagle:trainee",
     "early-exit": "specstream.train.early_exit:trainee",
-    "medusa": "specstream.train.medusa:trainee",
     "streaming": "specstream.train.streaming:trainee",
 }
 """``module:function`` by kind; the function is ``(target, tokenizer, options) -> Trainee``.
@@ -31,11 +29,6 @@ KINDS: Mapping[str, str] = {
 It initialises the weights from torch's global generator, which is seeded before, or from
 ``options.init``, where it refuses a folder that was made for another target.
 """
-
-
-def known_kinds() -> list[str]:
-    """The kinds whose module is there."""
-    return [kind for kind, place in KINDS.items() if find_spec(place.split(":")[0])]
 
 
 def trainee_of(
@@ -47,9 +40,9 @@ def trainee_of(
         ConfigError: no such kind, or a setting that it doesn't take.
         ModelError: it can't be trained for this target, or ``options.init`` belongs to another.
     """
-    if options.kind not in known_kinds():
+    if options.kind not in KINDS:
         raise ConfigError(
-            f"{options.kind!r} can't be trained; there are: {', '.join(known_kinds())}"
+            f"{options.kind!r} can't be trained; there are: {', '.join(KINDS)}"
         )
     module, name = KINDS[options.kind].split(":")
     make = cast(

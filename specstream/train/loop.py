@@ -176,8 +176,9 @@ class Loop:
             began = time.perf_counter()
             position, batch = next(batches)
             made = self._trainee.losses(batch, acceptance=acceptance_weight(done))
-            made.loss.backward()  # type: ignore[no-untyped-call]
-            self._optimizers.step(rate(done, now.step))
+            if any(made.counted):  # short texts may leave nothing to predict
+                made.loss.backward()  # type: ignore[no-untyped-call]
+                self._optimizers.step(rate(done, now.step))
             now.step, now.position = now.step + 1, position
             now.tokens += int(batch.present.sum())
             now.seconds += time.perf_counter() - began

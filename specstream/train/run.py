@@ -17,6 +17,7 @@ from specstream.model.load import load_model, load_tokenizer
 from specstream.model.runner import ModelRunner
 from specstream.train.batches import Batches, finishing
 from specstream.train.data import Prompts, digest, hold_out, read_data
+from specstream.train.files import read_tensors, write_tensors
 from specstream.train.kinds import trainee_of
 from specstream.train.loop import Budget, Loop, measure
 from specstream.train.optim import Optimizers
@@ -26,7 +27,7 @@ from specstream.train.replies import ON_POLICY, Writing, write_replies
 from specstream.train.speed import predict
 from specstream.train.store import Replies
 from specstream.train.trained import Trained
-from specstream.train.trainee import Batch, Trainee
+from specstream.train.trainee import Batch, ChoosesTokens, Trainee
 
 __all__ = ["Tell", "train"]
 
@@ -95,6 +96,7 @@ class _Training:
         digests = {name: digest(path) for name, path in named.items() if path is not None}
         open_work(options, options.identity() | {"digests": digests})
         replies, names, held, skip = self._data()
+        self._choose_tokens(replies, skip)
         batches = self._batches(replies, names, prompts=options.learn_prompts, skip=skip)
         spent = replies.seconds if options.replies is None else 0.0
         left = max(0.0, options.minutes * 60 - spent - held.seconds) * _FOR_TRAINING
@@ -128,6 +130,15 @@ class _Training:
             ),
         )
         return replace(result, speed=speed)
+
+    def _choose_tokens(self, replies: Replies, skip: int) -> None:
+        """Tell the trainee how frequent tokens are; a training that goes on keeps its choice."""
+        if not isinstance(self._trainee, ChoosesTokens) or not self._trainee.chooses:
+            return
+        path = self._options.work / "counts.pt"
+        if not path.exists():
+            write_tensors(path, replies.count(self._target.model_vocab_size, skip))
+        self._trainee.choose(read_tensors(path))
 
     def _data(self) -> tuple[Replies, list[str], Replies, int]:
         """Replies and shards to train on, held-out ones; how many of the last shard are held out."""

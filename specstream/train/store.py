@@ -170,6 +170,28 @@ class Replies:
             raise ConfigError(f"{self.folder / name} is no list of replies")
         return list(self._checked(name, found))
 
+    def count(self, vocabulary: int, skip: int = 0) -> Tensor:
+        """``[vocabulary]`` int64: how often each token is in the replies, prompts not counted.
+
+        Args:
+            vocabulary: Number of tokens.
+            skip: Sequences at the end of the last shard that are left out.
+
+        Raises:
+            ConfigError, OutputError: see `read`; a token beyond the vocabulary.
+        """
+        counts = torch.zeros(vocabulary, dtype=torch.int64)
+        for name in self.names:
+            replies = self.read(name, lazily=True)
+            for reply in replies[: len(replies) - (skip if name == self.names[-1] else 0)]:
+                ids = reply.ids[reply.prompt :].long()
+                if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
+                    raise ConfigError(
+                        f"{self.folder / name} holds token {int(ids.max())}; the target has {vocabulary}"
+                    )
+                counts += torch.bincount(ids, minlength=vocabulary)
+        return counts
+
     def _checked(self, name: str, values: Sequence[Any]) -> Iterator[Reply]:
         for number, value in enumerate(values):
             try:

@@ -9,19 +9,58 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specstream.errors import ModelUnsupported
-from specstream.model.heads.streaming_format import StreamingShape
+from specstream.model.heads.streaming_format import MOST_RANK, MOST_STREAMS, StreamingShape
+from specstream.model.runner import ModelRunner
 from specstream.model.weights import DecoderWeights, RotaryTable
-from specstream.train.folders import write_head
+from specstream.train.folders import read_written, write_head
 from specstream.train.loss import distance
+from specstream.train.options import TrainOptions
+from specstream.train.settings import settings_of, whole
 from specstream.train.streaming_module import StreamingModule
 from specstream.train.trainee import Batch, Losses
 
-__all__ = ["StreamingTrainee"]
+__all__ = ["StreamingTrainee", "trainee"]
 
 _DECAY = 0.8  # weight of each further stream against the one before
+_LAYERS = 3
+
+
+def trainee(
+    target: ModelRunner, tokenizer: PreTrainedTokenizerBase, options: TrainOptions
+) -> StreamingTrainee:
+    """New streams, or those of ``options.init``. Settings: those of `StreamingTrainee`.
+
+    Raises:
+        ConfigError: a setting that can't be.
+        ModelError: the target has too few layers, or ``options.init`` doesn't fit.
+    """
+    layers = len(target.decoder.weights.layers)
+    if layers < 2:
+        raise ModelUnsupported("streams need a target of two layers at least")
+    known = {
+        "streams": whole(1, MOST_STREAMS),
+        "stream_layers": whole(1, layers - 1),
+        "rank": whole(1, MOST_RANK),
+        "places": whole(1, 1 << 16),
+    }
+    given = settings_of(options, known, kept=("places",))
+    if options.init is None:
+        given.setdefault("stream_layers", min(_LAYERS, layers - 1))
+        return StreamingTrainee(target.model, **given)
+    before = read_written(options.init, "streaming", target)
+    shape = StreamingShape.of(before.config)
+    made = StreamingTrainee(
+        target.model,
+        streams=shape.streams,
+        stream_layers=shape.stream_layers,
+        rank=shape.rank,
+        **given,
+    )
+    before.into(made.module)
+    return made
 
 
 class StreamingTrainee:
@@ -45,7 +84,7 @@ class StreamingTrainee:
         target: PreTrainedModel,
         *,
         streams: int = 3,
-        stream_layers: int = 3,
+        stream_layers: int = _LAYERS,
         rank: int = 32,
         places: int = 64,
     ) -> None:

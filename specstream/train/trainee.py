@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-__all__ = ["Batch", "Losses", "Trainee"]
+__all__ = ["Batch", "ChoosesTokens", "Losses", "Trainee"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,5 +80,24 @@ class Trainee(Protocol):
         Args:
             folder: An existing, empty folder.
             card: Facts for the card: title to text.
+        """
+        ...
+
+
+@runtime_checkable
+class ChoosesTokens(Protocol):
+    """A trainee that drafts some of the target's tokens only, and learns from the replies which.
+
+    Attributes:
+        chooses: Whether it does.
+    """
+
+    chooses: bool
+
+    def choose(self, counts: Tensor) -> None:
+        """Take the most frequent tokens; called once, before the first step.
+
+        Args:
+            counts: ``[V]`` int64: how often each token is in the replies to learn from.
         """
         ...

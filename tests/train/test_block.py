@@ -73,4 +73,4 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert head.kind == "block"
     assert head.shape == made.shape
     assert head.parameters == sum(one.numel() for one in made.module.parameters())
-    assert "target: tiny" in (tmp_path / "README.md").read_text()
+    assert "## target\n\ntiny" in (tmp_path / "README.md").read_text()

@@ -144,7 +144,7 @@ def test_a_saved_head_is_loaded_as_it_was(tmp_path: Path) -> None:
         torch.testing.assert_close(ours, other)
     assert head.depths == trainee.depths == (2, 2, 1)
     assert head.parameters == sum(one.numel() for one in trainee.module.parameters())
-    assert "- target: a tiny model" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "## target\n\na tiny model" in (tmp_path / "README.md").read_text(encoding="utf-8")
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     assert config["eagle_aux_hidden_state_layer_ids"] == [2, 2, 1]
     assert config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [1, 1, 0]
@@ -154,5 +154,6 @@ def test_a_saved_head_is_loaded_as_it_was(tmp_path: Path) -> None:
 
 
 def test_the_vocabulary_is_that_of_the_replies() -> None:
-    assert frequent_tokens([[5, 5, 7], [7, 5, 2]], 2, 10).tolist() == [5, 7]
-    assert frequent_tokens([[5, 5, 7], [7, 5, 2]], 5, 10).tolist() == [0, 1, 2, 5, 7]
+    counts = torch.tensor([0, 0, 1, 0, 0, 3, 0, 2, 0, 0])
+    assert frequent_tokens(counts, 2).tolist() == [5, 7]
+    assert frequent_tokens(counts, 5).tolist() == [0, 1, 2, 5, 7]

@@ -8,9 +8,9 @@ from typing import Any
 
 from specstream.errors import ModelBroken, ModelUnsupported
 
-__all__ = ["BlockShape"]
+__all__ = ["MOST_BLOCK", "MOST_LAYERS", "BlockShape"]
 
-_MOST_LAYERS, _MOST_BLOCK = 64, 64
+MOST_LAYERS, MOST_BLOCK = 64, 64
 _UNKNOWN = {
     "markov_rank": "DSpark's Markov correction",
     "enable_confidence_head": "DSpark's confidence head",
@@ -118,9 +118,9 @@ class BlockShape:
             rope=_rope(joint),
             bias=bool(joint.get("attention_bias", False)),
         )
-        if not 1 <= layers <= _MOST_LAYERS or len(kinds) != layers:
+        if not 1 <= layers <= MOST_LAYERS or len(kinds) != layers:
             raise ValueError(f"{layers} layers with {len(kinds)} layer_types")
-        if not 2 <= made.block_size <= _MOST_BLOCK or not made.depths:
+        if not 2 <= made.block_size <= MOST_BLOCK or not made.depths:
             raise ValueError(f"block_size {made.block_size}, target_layer_ids {made.depths}")
         if min(*sizes, made.kv_heads, made.head_dim) < 1 or heads % made.kv_heads:
             raise ValueError(f"sizes {sizes}, {made.kv_heads} key heads of {made.head_dim}")

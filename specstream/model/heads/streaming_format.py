@@ -8,12 +8,12 @@ from typing import Any
 
 from specstream.errors import ModelBroken
 
-__all__ = ["MODEL_TYPE", "PRODUCTS", "StreamingShape"]
+__all__ = ["MODEL_TYPE", "MOST_RANK", "MOST_STREAMS", "PRODUCTS", "StreamingShape"]
 
 MODEL_TYPE = "specstream-streaming"
 PRODUCTS = ("qkv", "out", "gate_up", "down")
 """The products of a layer, each with an adapter: ``layers.I.NAME_a [rank, in]``, ``_b [out, rank]``."""
-_MOST_STREAMS, _MOST_RANK = 16, 4096
+MOST_STREAMS, MOST_RANK = 16, 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class StreamingShape:
 
     def __post_init__(self) -> None:
         top = 1 <= self.stream_layers < self.num_target_layers
-        few = 1 <= self.streams <= _MOST_STREAMS and 1 <= self.rank <= _MOST_RANK
+        few = 1 <= self.streams <= MOST_STREAMS and 1 <= self.rank <= MOST_RANK
         if not (top and few and self.hidden_size > 0 and self.vocab_size > 0):
             raise ModelBroken(f"the config.json of the streaming head makes no sense: {self}")
 
