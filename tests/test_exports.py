@@ -58,7 +58,7 @@ def test_the_error_tree_is_the_one_that_is_drawn() -> None:
         cls = getattr(specstream.errors, name)
         assert name in drawing
         assert issubclass(cls, specstream.SpecstreamError)
-        assert cls.exit_code in (1, 2)
+        assert cls.exit_code in (1, 2) or cls is specstream.errors.TrainingStopped  # 130
         if cls not in (specstream.errors.EngineError, specstream.errors.ModelError):
             assert cls.code not in codes, f"{name} and {codes.get(cls.code)} share a code"
         codes[cls.code] = cls

@@ -112,7 +112,7 @@ def provenance_of(
         "target": _model(config.target, target, DEFAULT_TARGET),
         "target_padded": padded,
         "draft": None if draft is None else _model(draft, draft, DEFAULT_DRAFT),
-        "proposer": config.proposer.model_dump(),
+        "proposer": config.proposer.model_dump(mode="json"),
         "rule": config.rule,
         "mode": config.mode,
         "options": dict(options),

@@ -50,7 +50,7 @@ CASES: list[tuple[str, int, str]] = [
     ("--prompts good.jsonl --domains poems", 2, "no prompts of 'poems'; it has chat"),
     ("--padded huge", 2, "--padded takes a size such as 100M"),
     ("--padded=", 2, "--padded takes a size such as 100M"),
-    ("--arms own,,auto", 2, "unknown arm ''; known: own"),
+    ("--arms own,,auto", 2, "unknown arm ''; known"),
     ("--arms=", 2, "unknown arm ''"),
     ("--arms draft-33", 2, "unknown arm 'draft-33'"),
     ("--arms own,llama.cpp", 2, "takes a GGUF file of the target: --llama-cpp FILE"),

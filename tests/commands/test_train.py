@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -30,18 +31,19 @@ def test_an_interrupt_saves_and_the_same_command_goes_on(
     async def interrupted() -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
-        shown = command._Shown.tell
+        shown, noticed = command._Shown.tell, threading.Event()
+
+        async def cancel() -> None:
+            task.cancel()
+            for _ in range(5):  # until the command has seen it
+                await asyncio.sleep(0)
+            noticed.set()
 
         def tell(self: command._Shown, what: str, done: float, says: str) -> None:
             shown(self, what, done, says)
-            if what == "training" and not task.cancelling():
-                asyncio.run_coroutine_threadsafe(cancelled(task), loop).result()
-
-        async def cancelled(task: asyncio.Task[None]) -> None:
-            """The training waits until the command has heard of it: six steps take no time."""
-            task.cancel()
-            for _ in range(10):
-                await asyncio.sleep(0)
+            if what == "training" and not noticed.is_set():
+                asyncio.run_coroutine_threadsafe(cancel(), loop)
+                noticed.wait()
 
         with monkeypatch.context() as patch:
             patch.setattr(command._Shown, "tell", tell)
