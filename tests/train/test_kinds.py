@@ -28,8 +28,10 @@ SETTINGS: dict[str, dict[str, str]] = {
     "draft": {},
     "eagle": {"steps": "3", "vocabulary": "40"},
     "early-exit": {"layers": "1", "width": "24"},
+    "medusa": {"heads": "3", "vocabulary": "40"},
     "streaming": {"streams": "3", "rank": "4", "places": "16"},
 }
+SETTINGS = {kind: settings for kind, settings in SETTINGS.items() if kind in KINDS}
 HEADS = sorted(set(SETTINGS) - {"draft"})
 PROMPTS = ("the cat sat", "rain on the roof and a dog")
 
@@ -93,7 +95,11 @@ def test_going_on_begins_with_the_weights_that_were_written(
     after = load_file(root / f"{kind}-more" / "model.safetensors")
     assert after.keys() == before.keys()
     assert any(not torch.equal(after[name], before[name]) for name in after)
-    assert all(torch.equal(after[name], before[name]) for name in ("t2d", "d2t") if name in before)
+    assert all(
+        torch.equal(after[name], before[name])
+        for name in ("t2d", "d2t", "token_map")
+        if name in before
+    )
 
 
 @pytest.mark.parametrize("kind", HEADS)
@@ -105,7 +111,12 @@ def test_what_going_on_refuses(root: Path, kind: str, tmp_path: Path) -> None:
         train(asked(root, kind, "never", init=root / f"my-{other}", settings={}))
     with pytest.raises(ModelUnsupported, match="holds no head"):
         train(asked(root, kind, "never", init=root / "my-draft", settings={}))
-    shape = {"block": "block_size", "eagle": "own_head", "early-exit": "layers"}.get(kind, "rank")
+    shape = {
+        "block": "block_size",
+        "eagle": "own_head",
+        "early-exit": "layers",
+        "medusa": "heads",
+    }.get(kind, "rank")
     value = "true" if kind == "eagle" else "2" if kind != "early-exit" else "1"
     with pytest.raises(ConfigError, match=f"{shape}={value}: the folder of --init decides"):
         train(asked(root, kind, "never", init=root / f"my-{kind}", settings={shape: value}))
@@ -128,6 +139,7 @@ def test_settings_that_cannot_be(root: Path, kind: str) -> None:
         ),
         "eagle": ({"steps": "0"}, {"depths": "3"}, {"kv_heads": "3"}, {"fc_norm": "yes"}),
         "early-exit": ({"layers": "2"}, {"width": "none"}),
+        "medusa": ({"heads": "0"}, {"vocabulary": "some"}),
         "streaming": ({"streams": "99"}, {"stream_layers": "2"}),
     }[kind]
     for settings in wrong:
