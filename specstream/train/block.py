@@ -63,7 +63,9 @@ def trainee(
         **given,
     )
     if made.shape != shape:
-        raise ModelUnsupported(f"--init {options.init} has layers unlike the target's: not trained here")
+        raise ModelUnsupported(
+            f"--init {options.init} has layers unlike the target's: not trained here"
+        )
     before.into(made.module)
     return made
 

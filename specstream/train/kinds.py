@@ -22,6 +22,7 @@ KINDS: Mapping[str, str] = {
     "draft": "specstream.train.draft:trainee",
     "eagle": "specstream.train.eagle:trainee",
     "early-exit": "specstream.train.early_exit:trainee",
+    "medusa": "specstream.train.medusa:trainee",
     "streaming": "specstream.train.streaming:trainee",
 }
 """``module:function`` by kind; the function is ``(target, tokenizer, options) -> Trainee``.
@@ -41,9 +42,7 @@ def trainee_of(
         ModelError: it can't be trained for this target, or ``options.init`` belongs to another.
     """
     if options.kind not in KINDS:
-        raise ConfigError(
-            f"{options.kind!r} can't be trained; there are: {', '.join(KINDS)}"
-        )
+        raise ConfigError(f"{options.kind!r} can't be trained; there are: {', '.join(KINDS)}")
     module, name = KINDS[options.kind].split(":")
     make = cast(
         "Callable[[ModelRunner, PreTrainedTokenizerBase, TrainOptions], Trainee]",
