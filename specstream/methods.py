@@ -14,6 +14,7 @@ __all__ = [
     "EagleProposerConfig",
     "EarlyExitProposerConfig",
     "LookaheadProposerConfig",
+    "MedusaProposerConfig",
     "Method",
     "MirrorProposerConfig",
     "OffProposerConfig",
@@ -137,6 +138,30 @@ class LookaheadProposerConfig(Method):
         return self
 
 
+class MedusaProposerConfig(Method):
+    """Medusa heads on the last hidden state (Cai et al. 2024); trees of the likeliest paths.
+
+    Verification is exact. The paper's typical acceptance, which changes what is written, is refused.
+    """
+
+    loads: ClassVar[Loads] = "head"
+    kind: Literal["medusa"] = "medusa"
+    depth: int = Field(default=4, ge=1, le=32, description="levels of a tree, tokens of a chain")
+    top_k: int = Field(default=4, ge=1, le=16, description="alternatives after a token; 1: a chain")
+    nodes: int = Field(default=8, ge=1, le=64, description="tokens of a tree, at most")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _exact(cls, given: object) -> object:
+        lossy = {"lossy", "typical_acceptance", "posterior_threshold", "posterior_alpha"}
+        if isinstance(given, dict) and (found := sorted(lossy & given.keys())):
+            raise ValueError(
+                f"{found[0]}: typical acceptance changes the distribution of the text, and is not "
+                "offered; leave it out"
+            )
+        return given
+
+
 class MirrorProposerConfig(Method):
     """A draft model that drafts while the target verifies (Mirror, arXiv 2510.13161).
 
@@ -225,6 +250,7 @@ ProposerConfig = Annotated[
     | EagleProposerConfig
     | EarlyExitProposerConfig
     | LookaheadProposerConfig
+    | MedusaProposerConfig
     | MirrorProposerConfig
     | OffProposerConfig
     | StreamingProposerConfig
@@ -238,6 +264,7 @@ PROPOSERS = (
     EagleProposerConfig,
     EarlyExitProposerConfig,
     LookaheadProposerConfig,
+    MedusaProposerConfig,
     MirrorProposerConfig,
     OffProposerConfig,
     StreamingProposerConfig,

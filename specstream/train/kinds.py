@@ -22,6 +22,7 @@ KINDS: Mapping[str, str] = {
     "draft": "specstream.train.draft:trainee",
     "eagle": "specstream.train.eagle:trainee",
     "early-exit": "specstream.train.early_exit:trainee",
+    "medusa": "specstream.train.medusa:trainee",
     "streaming": "specstream.train.streaming:trainee",
 }
 """``module:function`` by kind; the function is ``(target, tokenizer, options) -> Trainee``.

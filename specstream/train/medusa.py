@@ -2,25 +2,70 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from specstream.errors import ConfigError
+from specstream.errors import ConfigError, ModelUnsupported
 from specstream.model.heads.medusa_format import MedusaShape
 from specstream.model.runner import ModelRunner
+from specstream.train.eagle import frequent_tokens
+from specstream.train.folders import read_written, write_head
 from specstream.train.loss import distance
+from specstream.train.settings import settings_of, whole
 from specstream.train.trainee import Batch, Losses
 
-__all__ = ["MedusaModule", "MedusaTrainee"]
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from specstream.train.options import TrainOptions
+
+__all__ = ["MedusaModule", "MedusaTrainee", "trainee"]
+
+_LARGE, _PRUNED = 16384, 8192  # a larger vocabulary is pruned to so many tokens
+_MOST = 32  # heads, and blocks of each
 
 _DECAY = 0.8  # weight of each further head against the one before
 _SLICE = 512  # rows of the target's logits that are in memory at once
+
+
+def trainee(
+    target: ModelRunner, tokenizer: PreTrainedTokenizerBase, options: TrainOptions
+) -> MedusaTrainee:
+    """New heads, or those of ``options.init``.
+
+    Settings: ``heads`` (4), ``layers`` of each (1), ``vocabulary``: how many tokens can be drafted, the
+    most frequent of the replies (0: all; by default 8192 where the target has more than 16384).
+
+    Raises:
+        ConfigError: a setting that can't be.
+        ModelError: the target gives no hidden states, or ``options.init`` doesn't fit.
+    """
+    size = target.decoder.weights.vocab_size
+    counts = whole(1, _MOST)
+    given = settings_of(options, {"heads": counts, "layers": counts, "vocabulary": whole(0, size)})
+    if options.init is None:
+        kept = given.pop("vocabulary", _PRUNED if size > _LARGE else 0)
+        return MedusaTrainee(target, prune=kept % size, **given)
+    before = read_written(options.init, MedusaTrainee.kind, target)
+    hidden = target.decoder.weights.hidden
+    shape = MedusaShape.of(before.config, hidden=hidden, vocab_size=size)
+    heads = before.config.get("num_heads")
+    if type(heads) is not int or not shape.shared or "lm_head.weight" in before:
+        raise ModelUnsupported(
+            f"--init {options.init} has output heads of its own: only folders that train medusa wrote "
+            "are trained further"
+        )
+    pruned, vocabulary = shape.draft_vocab_size, None
+    if "token_map" in before:
+        vocabulary = before.tensor("token_map", pruned).long()
+    made = MedusaTrainee(target, heads=heads, layers=shape.layers, vocabulary=vocabulary)
+    before.into(made.module)
+    return made
 
 
 class MedusaModule(nn.Module):
@@ -64,6 +109,7 @@ class MedusaTrainee:
         heads: How many.
         layers: Residual blocks of each.
         vocabulary: Ids of the tokens that can be drafted, ascending; None: all.
+        prune: How many of the tokens can be drafted, once `choose` has told which; 0: as ``vocabulary``.
 
     Raises:
         ConfigError: no head, or no block.
@@ -80,18 +126,29 @@ class MedusaTrainee:
         heads: int = 4,
         layers: int = 1,
         vocabulary: Tensor | None = None,
+        prune: int = 0,
     ) -> None:
-        if not (1 <= heads <= 32 and 1 <= layers <= 32):
+        if not (1 <= heads <= _MOST and 1 <= layers <= _MOST):
             raise ConfigError(f"{heads} Medusa heads of {layers} blocks: 1 to 32 of each")
         sizes = target.decoder.weights
         target.check_states((len(sizes.layers),))
         self.heads = heads
         self._head = sizes.head.detach().float()
+        self.chooses = prune > 0
+        if prune:
+            vocabulary = torch.arange(prune, device=sizes.device)  # until `choose`
         self.vocabulary = vocabulary
         self._rows = self._head if vocabulary is None else self._head[vocabulary]
         size = self._rows.shape[0]
         self.shape = MedusaShape(sizes.hidden, sizes.vocab_size, size, layers, shared=True)
         self.module: MedusaModule = MedusaModule(sizes.hidden, heads, layers).to(sizes.device)
+
+    def choose(self, counts: Tensor) -> None:
+        """See `ChoosesTokens.choose`."""
+        if self.vocabulary is not None:
+            found = frequent_tokens(counts, len(self.vocabulary))
+            self.vocabulary = found.to(self._head.device)
+            self._rows = self._head[self.vocabulary]
 
     def losses(self, batch: Batch, *, acceptance: float) -> Losses:
         """See `Trainee.losses`; one entry of ``accepted`` for each head.
@@ -139,14 +196,8 @@ class MedusaTrainee:
 
     def save(self, folder: Path, card: Mapping[str, str]) -> None:
         """See `Trainee.save`: bfloat16, vLLM's layout without output heads, which are the target's."""
-        tensors = {
-            name: value.detach().to("cpu", torch.bfloat16).contiguous()
-            for name, value in self.module.state_dict().items()
-        }
+        more = dict[str, Tensor]()
         if self.vocabulary is not None:
-            tensors["token_map"] = self.vocabulary.to("cpu", torch.int64)
-        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-        config = {**self.shape.config(self.heads), "dtype": "bfloat16"}
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        facts = "".join(f"- {title}: {text}\n" for title, text in card.items())
-        (folder / "README.md").write_text(f"# Medusa heads\n\n{facts}", encoding="utf-8")
+            more["token_map"] = self.vocabulary.to("cpu", torch.int64)
+        config = self.shape.config(self.heads)
+        write_head(folder, "Medusa heads", self.module, config, card, more=more)

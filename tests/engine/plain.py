@@ -22,6 +22,7 @@ from specstream.speculation.proposers.off import OffProposer
 from specstream.speculation.proposers.suffix import SuffixProposer
 from tests.blocks import block_proposer
 from tests.heads import eagle_proposer
+from tests.medusas import medusa_proposer
 from tests.streams import streaming_proposer
 from tests.tiny import (
     EOS,
@@ -51,6 +52,8 @@ def proposer(kind: str, model: PreTrainedModel = MODEL, noise: float = 0.15) -> 
         runner = ModelRunner(model)
         config = EarlyExitProposerConfig(num_tokens=4)
         return EarlyExitProposer(config, runner, EarlyExit(runner, 1), frozenset({EOS}))
+    if kind == "medusa":
+        return medusa_proposer(model)
     if kind == "mirror":
         return mirror(model, noise)
     if kind == "block":

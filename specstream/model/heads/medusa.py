@@ -24,8 +24,8 @@ class MedusaHead:
     """All heads of a folder; a `Head`.
 
     Head k (from 0) reads the state behind the target's final norm that gave token t, and predicts token
-    t + 1 + k: residual blocks ``x + SiLU(W x + b)``, then an output head: one for each head, one for all,
-    or the target's own rows.
+    t + 1 + k: residual blocks ``x + SiLU(W x + b)``, then an output head: one for each head, one for
+    all, or the target's own rows.
 
     Args:
         shape: Sizes.
@@ -134,7 +134,7 @@ class MedusaHead:
         ids = ids.to(torch.int64)
         if int(ids.min()) < 0 or int(ids.max()) >= self.shape.vocab_size:
             raise ModelBroken(f"{folder}: token_map leads outside of the target's vocabulary")
-        if ids.unique().numel() != count:
+        if int(ids.bincount().max()) > 1:
             raise ModelBroken(f"{folder}: token_map names a token twice")
         return ids.to(self.device)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from specstream.errors import ModelBroken, ModelUnsupported
 from specstream.model.heads.block_format import BlockShape
 from specstream.model.heads.eagle_format import is_eagle
+from specstream.model.heads.medusa_format import is_medusa
 from specstream.model.heads.streaming_format import StreamingShape
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ HEADS: Mapping[str, tuple[Callable[[Mapping[str, Any]], bool], str]] = {
         "specstream.model.heads.early_exit:load",
     ),
     "block": (BlockShape.fits, "specstream.model.heads.block:load"),
+    "medusa": (is_medusa, "specstream.model.heads.medusa:load"),
     "streaming": (StreamingShape.fits, "specstream.model.heads.streaming:load"),
 }
 """By method: whether a ``config.json`` is one of its heads', and ``module:function`` that loads it."""

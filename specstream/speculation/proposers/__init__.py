@@ -25,6 +25,7 @@ KINDS = {
     "lookahead": "specstream.speculation.proposers.lookahead",
     "eagle": "specstream.speculation.proposers.eagle",
     "early-exit": "specstream.speculation.proposers.early_exit",
+    "medusa": "specstream.speculation.proposers.medusa",
     "mirror": "specstream.speculation.proposers.mirror",
     "off": "specstream.speculation.proposers.off",
     "streaming": "specstream.speculation.proposers.streaming",

@@ -12,6 +12,7 @@ from specstream.methods import (
     EagleProposerConfig,
     EarlyExitProposerConfig,
     LookaheadProposerConfig,
+    MedusaProposerConfig,
     ProposerConfig,
     SuffixProposerConfig,
 )
@@ -50,6 +51,8 @@ def _configs(config: AutoProposerConfig, parts: Parts) -> Iterator[ProposerConfi
         yield EagleProposerConfig(depth=min(config.max_tokens, 16))
     if "early-exit" in parts.heads:
         yield EarlyExitProposerConfig()
+    if "medusa" in parts.heads:
+        yield MedusaProposerConfig()
     if "block" in parts.heads:
         yield BlockProposerConfig(num_tokens=config.max_tokens)
     # One line a method with a head: ``if "eagle" in parts.heads: yield EagleProposerConfig()``.

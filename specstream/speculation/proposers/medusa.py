@@ -1,0 +1,140 @@
+"""Medusa: heads on the last hidden state draft several tokens at once (arXiv 2401.10774)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from specstream.methods import MedusaProposerConfig
+from specstream.model.heads.medusa import MedusaHead
+from specstream.speculation.policy.records import Candidate, Offer
+from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, States, Verdict
+from specstream.speculation.proposers.candidate import Drafted, Task
+from specstream.speculation.proposers.marginals import take_chain
+from specstream.speculation.proposers.medusa_tree import grow
+from specstream.speculation.proposers.parts import Parts
+
+__all__ = ["MedusaProposer", "build"]
+
+
+class _Last(NamedTuple):
+    """The state that gave a request's last token.
+
+    Attributes:
+        end: How many tokens come before that token.
+        state: ``[hidden]``, before the target's final norm.
+    """
+
+    end: int
+    state: Tensor
+
+
+class MedusaProposer:
+    """Chains (``top_k`` 1) or trees out of the heads' marginals; one pass of the heads a round for all.
+
+    A head doesn't know which tokens were drafted before its own, so a tree is the likeliest paths by the
+    product of the heads' probabilities. A tree's nodes are deterministic. Trees are grown on the host,
+    which waits for the device once a round.
+    """
+
+    name = "medusa"
+
+    def __init__(
+        self,
+        config: MedusaProposerConfig,
+        head: MedusaHead,
+        eos_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        self._config, self._head, self._eos_ids = config, head, eos_ids
+        self._depth = min(config.depth, head.heads)
+        self._tree = config.top_k > 1
+        self._looks = head.device.type == "cpu"
+        self._lasts: dict[int, _Last] = {}
+        self.capabilities = Capabilities((head.depth,), trees=self._tree)
+        self.candidate = Candidate("medusa", "the Medusa heads", passes="one")
+
+    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
+        """Chains or trees of at most ``depth`` levels."""
+        tasks = [
+            Task(request, min(most, self._depth), Offer(most))
+            for request, most in zip(requests, budget, strict=True)
+        ]
+        return [one.proposal for one in self.draft(tasks)]
+
+    def offer(self, request: SpecRequest, budget: int) -> Offer:
+        """As many levels as there are heads, once a state was read."""
+        if self._state(request) is None:
+            return Offer(0)
+        levels = min(budget, self._depth)
+        nodes = [self._size(level) for level in range(1, levels + 1)] if self._tree else ()
+        return Offer(levels, nodes=nodes)
+
+    @torch.inference_mode()
+    def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
+        """Run the heads once for all tasks, then choose for each."""
+        made = [Drafted(Proposal.empty(self._head.device)) for _ in tasks]
+        states = dict[int, Tensor]()
+        for index, task in enumerate(tasks):
+            state = self._state(task.request)
+            if state is not None and task.count > 0:
+                states[index] = state
+        if not states:
+            return made
+        deepest = min(self._depth, max(tasks[index].count for index in states))
+        normed = self._head.normed(torch.stack(list(states.values())))
+        logits = self._head(normed, deepest)
+        for place, index in enumerate(states):
+            task, rows = tasks[index], logits[: tasks[index].count, place]
+            made[index] = self._chosen(task, rows)
+        return made
+
+    def _chosen(self, task: Task, rows: Tensor) -> Drafted:
+        if not self._tree:
+            whole = self._head.whole(rows)
+            return take_chain(task, whole, looks=self._looks, source=self.name)
+        size = self._size(rows.shape[0])
+        found = grow(task.request, rows, self._head, self._config.top_k, size, self._eos_ids)
+        return Drafted(found, (), 1)
+
+    def _state(self, request: SpecRequest) -> Tensor | None:
+        found = self._lasts.get(request.slot)
+        return None if found is None or found.end != len(request.token_ids) - 1 else found.state
+
+    def _size(self, depth: int) -> int:
+        """Nodes of a tree of ``depth`` levels."""
+        return min(self._config.nodes, self._config.top_k * depth)
+
+    @torch.inference_mode()
+    def rehearse(self) -> None:
+        """One pass of the heads for one request, waited for."""
+        head = self._head
+        state = torch.zeros(1, head.shape.hidden, dtype=head.dtype, device=head.device)
+        top = min(self._config.top_k, head.shape.draft_vocab_size)
+        head(head.normed(state), self._depth).float().log_softmax(-1).topk(top).values.tolist()
+
+    def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
+        """Nothing: the states come through `read`."""
+
+    def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
+        """Keep the last state of each; a copy, so that the others of the pass aren't kept with it."""
+        for request, one in zip(requests, states, strict=True):
+            count = one.states.shape[0]
+            if count:
+                last = one.states[-1, 0].clone()
+                self._lasts[request.slot] = _Last(one.start + count, last)
+
+    def release(self, slot: int) -> None:
+        """Drop the slot's state."""
+        self._lasts.pop(slot, None)
+
+
+def build(config: MedusaProposerConfig, parts: Parts) -> MedusaProposer:
+    """The heads as a proposer.
+
+    Raises:
+        ConfigError: none were loaded.
+    """
+    return MedusaProposer(config, cast(MedusaHead, parts.head("medusa")), parts.eos_ids)
