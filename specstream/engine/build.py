@@ -24,6 +24,7 @@ from specstream.model.runner import ModelRunner
 from specstream.model.selfcheck import check_decoding
 from specstream.model.spelling import Spelling
 from specstream.model.vocabulary import Translation, check_rows, find_draft, same_ids
+from specstream.models.kept import shipped_heads
 from specstream.speculation.proposers import build_proposer
 from specstream.speculation.proposers.parts import Parts
 
@@ -99,7 +100,8 @@ def _draft_name(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> str
         why = f"no draft was named, and the bundled one has another tokenizer than {config.target}"
         if isinstance(config.proposer, DraftProposerConfig):
             raise VocabularyMismatch(f"{why}; name one of the same family, or --proposer suffix")
-        _log.warning("%s: drafting by suffix lookup only (--draft names one)", why)
+        if not config.drafts and not shipped_heads(config.target):
+            _log.warning("%s: drafting by suffix lookup only (--draft names one)", why)
     return name
 
 
@@ -138,7 +140,7 @@ def _load_draft(
 def _load_heads(config: EngineConfig, target: ModelRunner) -> dict[str, Head]:
     """The heads among the configured drafts, by method."""
     heads: dict[str, Head] = {}
-    for name in config.drafts:
+    for name in config.drafts or shipped_heads(config.target):
         if kind_of(read_head_config(located(name))) is None:
             continue
         head = load_head(located(name), target)

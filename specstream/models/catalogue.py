@@ -50,6 +50,7 @@ class KnownModel:
     """A model that can be pulled by ``name``.
 
     ``room`` is the disk space in bytes that pulling it takes at most; ``licence`` is an SPDX identifier.
+    ``heads`` are folders of drafting heads that ship with the package, below ``data/models``.
     """
 
     name: str
@@ -58,6 +59,7 @@ class KnownModel:
     room: int
     hub: HubFiles
     wheel: Wheel
+    heads: tuple[str, ...] = ()
 
 
 _SMOLLM2 = HubFiles(
@@ -119,6 +121,7 @@ KNOWN: Mapping[str, KnownModel] = {
             600_000_000,
             _SMOLLM2,
             _SMOLLM2_WHEEL,
+            ("smollm2-eagle",),
         ),
     )
 }

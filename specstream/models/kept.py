@@ -20,6 +20,7 @@ __all__ = [
     "models_folder",
     "parameters_of",
     "read_record",
+    "shipped_heads",
     "size_of",
     "write_record",
 ]
@@ -78,6 +79,17 @@ def located(name: str) -> str:
             f"`specstream pull {name}` brings it again"
         )
     return str(folder)
+
+
+def shipped_heads(target: str) -> tuple[str, ...]:
+    """Folders of the drafting heads that ship for a known model, by its name or its id on the Hub."""
+    data = Path(__file__).parent.parent / "data" / "models"
+    return tuple(
+        str(data / head)
+        for model in KNOWN.values()
+        if target in (model.name, model.hub.repository)
+        for head in model.heads
+    )
 
 
 def write_record(folder: Path, model: KnownModel, origin: str, sources: Mapping[str, str]) -> None:
