@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,11 +11,12 @@ import torch
 from specstream.errors import ConfigError
 from specstream.model.heads.medusa import load
 from specstream.model.runner import ModelRunner
-from specstream.train.medusa import MedusaTrainee
+from specstream.train.medusa import MedusaTrainee, trainee
+from specstream.train.options import TrainOptions
 from specstream.train.trainee import Batch
 from tests.heads import batch_of, greedy_replies
 from tests.medusas import medusa_head, random_medusa
-from tests.tiny import tiny_model
+from tests.tiny import byte_tokenizer, tiny_model
 
 VOCAB = 30
 
@@ -102,3 +104,27 @@ def test_a_folder_is_loaded_as_it_was_written(tmp_path: Path, pruned: bool) -> N
 def test_no_heads_are_refused() -> None:
     with pytest.raises(ConfigError, match="1 to 32"):
         MedusaTrainee(ModelRunner(tiny_model(VOCAB)), heads=0)
+
+
+def asked_for(**given: Any) -> MedusaTrainee:
+    options = TrainOptions(kind="medusa", out=Path("unused"), data=Path("unread"), **given)
+    return trainee(ModelRunner(tiny_model(VOCAB)), byte_tokenizer(), options)
+
+
+def test_settings_and_going_on_from_a_folder(tmp_path: Path) -> None:
+    made = asked_for(settings={"heads": "2", "layers": "2", "vocabulary": "8"})
+    assert (made.heads, made.shape.layers, made.shape.draft_vocab_size) == (2, 2, 8)
+    made.choose(torch.arange(VOCAB))
+    with torch.no_grad():
+        for weight in made.module.parameters():
+            weight.fill_(0.5)
+    made.save(tmp_path, {})
+    again = asked_for(init=tmp_path)
+    assert not again.chooses and again.vocabulary is not None and made.vocabulary is not None
+    assert torch.equal(again.vocabulary, made.vocabulary) and again.shape == made.shape
+    for weight in again.module.parameters():
+        assert bool((weight == 0.5).all())
+    with pytest.raises(ConfigError, match="decides this"):
+        asked_for(init=tmp_path, settings={"heads": "3"})
+    with pytest.raises(ConfigError, match="no setting 'head'"):
+        asked_for(settings={"head": "3"})

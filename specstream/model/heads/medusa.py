@@ -183,9 +183,13 @@ def load(folder: str | Path, target: ModelRunner) -> MedusaHead:
     model = target.model.config.get_text_config()
     hidden, size = int(model.hidden_size), int(model.vocab_size)
     target.check_states((int(model.num_hidden_layers),))
-    shape = MedusaShape.of(read_head_config(folder), hidden=hidden, vocab_size=size)
+    config = read_head_config(folder)
+    shape = MedusaShape.of(config, hidden=hidden, vocab_size=size)
     tensors = Tensors.read(folder, "medusa_lm_head.pt")
     head = MedusaHead(shape, tensors, target)
+    told = config.get("num_heads", config.get("medusa_num_heads"))
+    if isinstance(told, int) and told > head.heads:  # published folders hold more than they tell
+        raise ModelBroken(f"{folder} tells of {told} Medusa heads and holds {head.heads}")
     left = tensors.left
     if left and not (shape.shared and all("lm_heads." in name for name in left)):
         raise ModelBroken(f"{folder}: these tensors belong to no known head: {left}")

@@ -134,6 +134,7 @@ def test_tensors_that_dont_fit(tmp_path: Path) -> None:
     )
     refused("40 rows", lm_heads__0__weight=torch.zeros(40, HIDDEN))
     refused("no known head", other=torch.zeros(2))
+    refused("tells of 3", VLLM | {"num_heads": 3})
     pruned = VLLM | {"truncated_vocab_size": 2}
     refused("outside", pruned, token_map=torch.tensor([1, 30]))
     refused("twice", pruned, token_map=torch.tensor([1, 1]))
