@@ -37,7 +37,6 @@ MEANINGS = {
     "draft": "the same, drafts by the draft model (-K: that many in every round)",
     "medusa": "the same, drafts by Medusa heads",
     "eagle": "the same, drafts by an EAGLE head",
-    "mtp": "the same, drafts by the model's own multi-token prediction",
     "block": "the same, blocks drafted in parallel",
     "streaming": "the same, speculative streaming",
     "early-exit": "the same, drafts by the target's first layers",
