@@ -232,6 +232,12 @@ class AutoProposerConfig(_Lookup):
     objective: Literal["speed", "first_phrase"] = "speed"
     max_tokens: int = Field(default=16, ge=1, le=32, description="tokens proposed a round, at most")
     draft: bool = Field(default=True, description="whether the draft model may be used")
+    top_k: int = Field(
+        default=2,
+        ge=1,
+        le=16,
+        description="alternatives after a token that an EAGLE head drafts; 1: a chain",
+    )
     methods: tuple[Literal["lookahead"], ...] = Field(
         default=(), description="methods without weights that may be used, beyond lookup"
     )

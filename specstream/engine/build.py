@@ -100,7 +100,7 @@ def _draft_name(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> str
         why = f"no draft was named, and the bundled one has another tokenizer than {config.target}"
         if isinstance(config.proposer, DraftProposerConfig):
             raise VocabularyMismatch(f"{why}; name one of the same family, or --proposer suffix")
-        if not config.drafts and not shipped_heads(config.target):
+        if not config.drafts and not _shipped(config):
             _log.warning("%s: drafting by suffix lookup only (--draft names one)", why)
     return name
 
@@ -137,10 +137,16 @@ def _load_draft(
     return draft, None
 
 
+def _shipped(config: EngineConfig) -> tuple[str, ...]:
+    """Heads that ship for the target, where its passes give hidden states at no loss."""
+    eager = not config.compile and config.mode == "default"
+    return shipped_heads(config.target) if eager else ()
+
+
 def _load_heads(config: EngineConfig, target: ModelRunner) -> dict[str, Head]:
     """The heads among the configured drafts, by method."""
     heads: dict[str, Head] = {}
-    for name in config.drafts or shipped_heads(config.target):
+    for name in config.drafts or _shipped(config):
         if kind_of(read_head_config(located(name))) is None:
             continue
         head = load_head(located(name), target)

@@ -25,6 +25,8 @@ from specstream.speculation.proposers.parts import Parts
 
 __all__ = ["build"]
 
+_DEEPEST = 8  # levels of a head's drafts: what lies beyond is seldom accepted
+
 
 def build(config: AutoProposerConfig, parts: Parts) -> AutoProposer:
     """An adaptive proposer over lookup, the draft model if there is one, and every head."""
@@ -48,7 +50,7 @@ def _configs(config: AutoProposerConfig, parts: Parts) -> Iterator[ProposerConfi
         yield DraftProposerConfig(window=config.window, vocabulary=config.vocabulary)
     # One line a method with a head.
     if "eagle" in parts.heads:
-        yield EagleProposerConfig(depth=min(config.max_tokens, 16))
+        yield EagleProposerConfig(depth=min(config.max_tokens, _DEEPEST), top_k=config.top_k)
     if "early-exit" in parts.heads:
         yield EarlyExitProposerConfig()
     if "medusa" in parts.heads:

@@ -1,0 +1,33 @@
+"""Drafting heads that ship for models that can be pulled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specstream.config import parse_config
+from specstream.engine import build
+from specstream.model.heads.recognise import kind_of, read_head_config
+from specstream.models.catalogue import KNOWN
+from specstream.models.kept import parameters_of, shipped_heads
+
+
+def test_each_is_there_with_its_card_and_recognised() -> None:
+    folders = [folder for model in KNOWN.values() for folder in shipped_heads(model.name)]
+    assert folders == list(shipped_heads("HuggingFaceTB/SmolLM2-135M-Instruct"))
+    for folder in map(Path, folders):
+        assert kind_of(read_head_config(folder)) == "eagle"
+        assert (parameters_of(folder) or 0) > 1_000_000
+        assert "held out" in (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_no_other_target_has_one() -> None:
+    assert shipped_heads("some/other") == ()
+
+
+@pytest.mark.parametrize("changed", [{"compile": True}, {"mode": "reproducible"}])
+def test_where_states_cost_something_none_is_taken(changed: dict[str, object]) -> None:
+    """Captured passes give no hidden states, and passes of a fixed width none at all."""
+    assert build._shipped(parse_config({"target": "smollm2"})) == shipped_heads("smollm2")
+    assert build._shipped(parse_config({"target": "smollm2", **changed})) == ()
