@@ -15,10 +15,10 @@ from specstream.errors import ConfigError, VocabularyMismatch
 from specstream.model.defaults import ModelDefaults
 from specstream.model.graphs import DRAFT, TARGET, Progress
 from specstream.model.heads.base import Head
-from specstream.model.heads.recognise import kind_of, load_head, read_head_config
+from specstream.model.heads.place import head_folder
+from specstream.model.heads.recognise import load_head
 from specstream.model.invariance import find_fixed_width
 from specstream.model.load import load_model, load_tokenizer
-from specstream.model.places import located
 from specstream.model.positions import declared_positions, steady_positions
 from specstream.model.runner import ModelRunner
 from specstream.model.selfcheck import check_decoding
@@ -147,9 +147,10 @@ def _load_heads(config: EngineConfig, target: ModelRunner) -> dict[str, Head]:
     """The heads among the configured drafts, by method."""
     heads: dict[str, Head] = {}
     for name in config.drafts or _shipped(config):
-        if kind_of(read_head_config(located(name))) is None:
+        folder = head_folder(name)
+        if folder is None:
             continue
-        head = load_head(located(name), target)
+        head = load_head(folder, target)
         if head.kind in heads:
             raise ConfigError(f"--draft names two heads of one method ({head.kind}); choose one")
         heads[head.kind] = head

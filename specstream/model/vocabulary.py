@@ -10,10 +10,9 @@ from transformers import PreTrainedTokenizerBase
 
 from specstream.config import DEFAULT_DRAFT, EngineConfig
 from specstream.errors import ConfigError, ModelBroken, VocabularyMismatch
-from specstream.model.heads.recognise import kind_of, read_head_config
+from specstream.model.heads.place import head_folder
 from specstream.model.load import load_tokenizer
 from specstream.model.spelling import Spelling
-from specstream.models.kept import located
 
 __all__ = ["Translation", "check_rows", "check_same_ids", "find_draft", "same_ids"]
 
@@ -29,7 +28,7 @@ def find_draft(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> str 
         ConfigError: two draft models are configured.
         ModelError: a tokenizer can't be read.
     """
-    models = [n for n in config.drafts if kind_of(read_head_config(located(n))) is None]
+    models = [name for name in config.drafts if head_folder(name) is None]
     if len(models) > 1:
         raise ConfigError(
             f"--draft names two draft models, {models[0]} and {models[1]}; choose one"
