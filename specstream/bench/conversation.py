@@ -28,7 +28,6 @@ from specstream.types import AvatarCue, Chunk, Phrase, Span, Speech
 from specstream.ws.realtime.timings import FirstAudible
 
 __all__ = [
-    "QUESTIONS",
     "ConversationFigures",
     "TurnFigures",
     "ask_aloud",
@@ -38,30 +37,6 @@ __all__ = [
     "median",
     "said",
 ]
-
-QUESTIONS = (
-    "What is the capital of France?",
-    "Can you explain how a rainbow is made?",
-    "Why do cats sleep so much during the day?",
-    "Tell me a short story about a lighthouse.",
-    "What should I cook with potatoes and eggs?",
-    "How do I write a polite letter to my landlord?",
-    "What is the difference between weather and climate?",
-    "Which season do you like best, and why?",
-    "How does a bicycle stay upright?",
-    "Give me three ideas for a rainy afternoon.",
-    "What happens to the moon during an eclipse?",
-    "How can I learn the names of my new colleagues?",
-    "Why is the sea salty?",
-    "Describe a morning in a small fishing village.",
-    "What is a good way to start a speech?",
-    "How do birds find their way in winter?",
-    "What does a conductor do in an orchestra?",
-    "Could you recommend a game for two people?",
-    "Why do leaves change their colour in autumn?",
-    "How long should I boil rice?",
-)
-"""Asked unless the user brings others."""
 
 _FRAME_S = 0.02
 _AUDIBLE = 328  # 1 % of full scale

@@ -15,6 +15,7 @@ import anyio
 
 from specstream.agent.agent import Agent
 from specstream.bench import conversation as talk
+from specstream.bench.questions import ALOUD, WRITTEN
 from specstream.pipeline.interfaces import SpeechSynthesizer
 
 __all__ = ["HeardAt", "SoakFigures", "converse", "resident_mb"]
@@ -110,7 +111,7 @@ async def converse(
     """
     figures, began = SoakFigures(), anyio.current_time()
     rate, spoken = voice.capabilities.sample_rate, False
-    for question in itertools.cycle(talk.QUESTIONS):
+    for question in itertools.cycle(WRITTEN + ALOUD):
         passed = anyio.current_time() - began
         if passed >= seconds:
             break

@@ -6,13 +6,13 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from specstream.agent.agent import Agent
 from specstream.bench import conversation as talk
+from specstream.bench.questions import ALOUD, FIRST, WRITTEN
 from specstream.bench.soak import HeardAt, SoakFigures, converse, resident_mb
 from specstream.commands.chain import load_voice
 from specstream.commands.common import engine_of, params_of
@@ -50,7 +50,7 @@ async def run_conversation(args: argparse.Namespace) -> None:
     if args.minutes is not None and not 0 < args.minutes <= _MOST_MINUTES:
         raise ConfigError(f"--minutes must be above 0 and at most {_MOST_MINUTES}")
     config = _config(args)
-    turns = min(args.limit or len(talk.QUESTIONS), len(talk.QUESTIONS))
+    turns = min(args.limit or len(WRITTEN), len(WRITTEN))
     params = params_of(args)
     if args.max_tokens is None:
         params = replace(params, max_tokens=_TOKENS)
@@ -61,7 +61,7 @@ async def run_conversation(args: argparse.Namespace) -> None:
             document |= (await _soak(engine, params, args.minutes)).to_dict()
             each, lines = {}, _soak_lines
         else:
-            figures = await _measure(engine, params, talk.QUESTIONS[:turns])
+            figures = await _measure(engine, params, turns)
             document |= figures.to_dict()
             each, lines = {"each": _turns(figures)}, _lines
     _write(Path(args.out), document | each)
@@ -87,9 +87,7 @@ def _config(args: argparse.Namespace) -> EngineConfig:
     return parse_config(changed)
 
 
-async def _measure(
-    engine: Engine, params: SamplingParams, questions: Sequence[str]
-) -> talk.ConversationFigures:
+async def _measure(engine: Engine, params: SamplingParams, turns: int) -> talk.ConversationFigures:
     figures, progress = talk.ConversationFigures(), Progress(sys.stderr)
     memory = figures.memory_mb
     memory["models"] = resident_mb()
@@ -107,13 +105,13 @@ async def _measure(
     )
     async with agent:
         tell = progress.phase("turn")
-        await talk.ask_in_writing(agent, questions[0])  # not counted: everything is warmed up
-        for at, question in enumerate(questions):
-            figures.written.append(await talk.ask_in_writing(agent, question))
-            pcm = await talk.said(voice, question)
-            figures.aloud.append(await talk.ask_aloud(agent, question, pcm, rate))
-            tell(at + 1, len(questions))
-            if at == min(2, len(questions) - 1):
+        await talk.ask_in_writing(agent, FIRST)  # not counted: everything is warmed up
+        for at, (written, aloud) in enumerate(zip(WRITTEN[:turns], ALOUD, strict=False)):
+            figures.written.append(await talk.ask_in_writing(agent, written))
+            pcm = await talk.said(voice, aloud)
+            figures.aloud.append(await talk.ask_aloud(agent, aloud, pcm, rate))
+            tell(at + 1, turns)
+            if at == min(2, turns - 1):
                 memory["a few turns"] = resident_mb()
         progress.clear()
         memory["all turns"] = resident_mb()
@@ -127,7 +125,7 @@ async def _measure(
     def playing(playout: Playout) -> Agent:
         return Agent(engine=engine, voice=load_voice("auto"), play=playout, params=params)
 
-    figures.silence_ms = await talk.interrupted(playing, questions[:_INTERRUPTIONS])
+    figures.silence_ms = await talk.interrupted(playing, WRITTEN[: min(turns, _INTERRUPTIONS)])
     memory["the end"] = resident_mb()
     return figures
 
