@@ -17,6 +17,7 @@ __all__ = [
     "MedusaProposerConfig",
     "Method",
     "MirrorProposerConfig",
+    "MtpProposerConfig",
     "OffProposerConfig",
     "ProposerConfig",
     "StreamingProposerConfig",
@@ -184,6 +185,16 @@ class MirrorProposerConfig(Method):
     )
 
 
+class MtpProposerConfig(Method):
+    """The multi-token prediction module in the target's own folder (DeepSeek-V3, arXiv 2412.19437)."""
+
+    kind: Literal["mtp"] = "mtp"
+    num_tokens: int = Field(default=2, ge=1, le=16, description="tokens proposed a round, at most")
+    window: int = Field(
+        default=1024, ge=8, description="tokens that the module reads at first, at most: the last"
+    )
+
+
 class OffProposerConfig(Method):
     """Plain decoding, one token a pass."""
 
@@ -258,6 +269,7 @@ ProposerConfig = Annotated[
     | LookaheadProposerConfig
     | MedusaProposerConfig
     | MirrorProposerConfig
+    | MtpProposerConfig
     | OffProposerConfig
     | StreamingProposerConfig
     | SuffixProposerConfig,
@@ -272,6 +284,7 @@ PROPOSERS = (
     LookaheadProposerConfig,
     MedusaProposerConfig,
     MirrorProposerConfig,
+    MtpProposerConfig,
     OffProposerConfig,
     StreamingProposerConfig,
     SuffixProposerConfig,

@@ -27,6 +27,7 @@ from tests.choosers import Dice, proposer_with
 from tests.engine.plain import mirror
 from tests.heads import eagle_proposer
 from tests.medusas import medusa_proposer
+from tests.mtps import mtp_proposer
 from tests.streams import streaming_proposer
 from tests.tiny import ask, byte_tokenizer, make_core, noisy_copy, run_until_idle, tiny_model
 
@@ -34,8 +35,8 @@ TOKENIZER = byte_tokenizer()
 MODEL = tiny_model(len(TOKENIZER), seed=2)
 DRAFT = noisy_copy(MODEL, 0.1)
 KINDS = [
-    *("auto", "block", "draft", "eagle", "early-exit", "lookahead", "medusa", "mirror", "off"),
-    *("streaming", "suffix"),
+    *("auto", "block", "draft", "eagle", "early-exit", "lookahead", "medusa", "mirror", "mtp"),
+    *("off", "streaming", "suffix"),
 ]
 TEXTS = [
     *(
@@ -81,6 +82,8 @@ def proposer(kind: str, seed: int = 0) -> Proposer:
         return EarlyExitProposer(config, runner, EarlyExit(runner, 1), frozenset())
     if kind == "medusa":
         return medusa_proposer(MODEL, depth=3, top_k=2, nodes=5)
+    if kind == "mtp":
+        return mtp_proposer(MODEL)
     if kind == "mirror":
         return mirror(MODEL, 0.1, frozenset())
     if kind == "lookahead":

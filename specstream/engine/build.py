@@ -9,11 +9,13 @@ from collections.abc import Callable
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specstream.config import DraftProposerConfig, EngineConfig
+from specstream.config import AutoProposerConfig, DraftProposerConfig, EngineConfig
 from specstream.engine.step import EngineCore
-from specstream.errors import ConfigError, VocabularyMismatch
+from specstream.errors import ConfigError, ModelError, VocabularyMismatch
+from specstream.methods import MtpProposerConfig
 from specstream.model.defaults import ModelDefaults
 from specstream.model.graphs import DRAFT, TARGET, Progress
+from specstream.model.heads import mtp
 from specstream.model.heads.base import Head
 from specstream.model.heads.place import head_folder
 from specstream.model.heads.recognise import load_head
@@ -51,6 +53,7 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     if config.wants_draft and (name := _draft_name(config, tokenizer)):
         draft, translation = _load_draft(name, config, target, tokenizer)
     heads = _load_heads(config, target) if config.wants_heads else {}
+    heads |= _own_modules(config, target)
     runners = [target] if draft is None else [target, draft]
     progress = Progress(sum(runner.packages for runner in runners), check)
     for runner in runners:
@@ -155,6 +158,21 @@ def _load_heads(config: EngineConfig, target: ModelRunner) -> dict[str, Head]:
             raise ConfigError(f"--draft names two heads of one method ({head.kind}); choose one")
         heads[head.kind] = head
     return heads
+
+
+def _own_modules(config: EngineConfig, target: ModelRunner) -> dict[str, Head]:
+    """What drafts and lies in the target's own folder, where it is asked for or ``auto`` can use it."""
+    if isinstance(config.proposer, MtpProposerConfig):
+        return {"mtp": mtp.load(located(config.target), target)}
+    eager = target.lean and not config.compile and config.mode == "default"
+    if not (eager and isinstance(config.proposer, AutoProposerConfig)):
+        return {}
+    try:
+        found = mtp.find(located(config.target), target)
+    except ModelError as error:
+        _log.warning("%s", error)
+        return {}
+    return {} if found is None else {"mtp": found}
 
 
 def _default_threads() -> int:

@@ -23,6 +23,7 @@ from specstream.speculation.proposers.suffix import SuffixProposer
 from tests.blocks import block_proposer
 from tests.heads import eagle_proposer
 from tests.medusas import medusa_proposer
+from tests.mtps import mtp_proposer
 from tests.streams import streaming_proposer
 from tests.tiny import (
     EOS,
@@ -56,6 +57,8 @@ def proposer(kind: str, model: PreTrainedModel = MODEL, noise: float = 0.15) -> 
         return medusa_proposer(model)
     if kind == "mirror":
         return mirror(model, noise)
+    if kind == "mtp":
+        return mtp_proposer(model)
     if kind == "block":
         return block_proposer(model)
     if kind == "streaming":

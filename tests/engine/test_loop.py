@@ -29,7 +29,7 @@ from tests.tiny import (
 
 
 def test_every_kind_is_tested_here() -> None:
-    names = "auto block draft eagle early-exit lookahead medusa mirror off streaming suffix"
+    names = "auto block draft eagle early-exit lookahead medusa mirror mtp off streaming suffix"
     assert sorted(KINDS) == names.split()
 
 

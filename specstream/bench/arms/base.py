@@ -41,6 +41,7 @@ MEANINGS = {
     "streaming": "the same, speculative streaming",
     "early-exit": "the same, drafts by the target's first layers",
     "mirror": "the same, drafts while the target verifies",
+    "mtp": "the same, drafts by the target's own multi-token prediction module",
     "lookahead": "the same, lookahead decoding",
     "suffix": "the same, drafts by lookup only",
     "generate": "transformers, plain",

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
-__all__ = ["Head"]
+import torch
+from torch import Tensor
+
+from specstream.model.kv.base import RowCache
+from specstream.model.tree import Tree
+
+__all__ = ["FeatureHead", "Head"]
 
 
 class Head(Protocol):
@@ -19,3 +26,58 @@ class Head(Protocol):
     kind: str
     parameters: int
     nbytes: int
+
+
+class FeatureHead(Head, Protocol):
+    """A head of one decoder layer that reads a feature and the token after it, row by row.
+
+    For deeper drafts what it returns takes the feature's place.
+
+    Attributes:
+        title: Its name in explanations.
+        device: Of its tensors.
+        dtype: Of its features.
+        depths: After how many of the target's layers it reads hidden states.
+        width: Size of a feature.
+        ids: ``[draft vocabulary]`` the target's ids; None: they are the same.
+    """
+
+    title: str
+    device: torch.device
+    dtype: torch.dtype
+    depths: tuple[int, ...]
+    width: int
+    ids: Tensor | None
+
+    def new_cache(self) -> RowCache:
+        """An empty cache of one sequence; row t is made of token t's feature and of token t + 1."""
+        ...
+
+    def fuse(self, states: Tensor) -> Tensor:
+        """The target's hidden states ``[n, depths, hidden]`` to features ``[n, width]``."""
+        ...
+
+    def __call__(
+        self,
+        tokens: Tensor,
+        features: Tensor,
+        caches: Sequence[RowCache],
+        counts: Sequence[int],
+        keeps: Sequence[int],
+        trees: Sequence[Tree | None] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Append rows to each sequence; logits and what stands for features of the kept ones.
+
+        Args:
+            tokens: ``[N]`` int64 ids of the target, the sequences' rows concatenated.
+            features: ``[N, width]``: of the tokens before these; true ones, or returned ones.
+            caches: One per sequence; each grows by its count.
+            counts: Rows of each sequence, at least 1.
+            keeps: Of how many last rows of each sequence results are returned.
+            trees: Per sequence the tree that its last rows form, those of earlier passes included, or
+                None for a chain.
+
+        Returns:
+            ``[kept, draft vocabulary]``, see ``ids``, and ``[kept, width]``.
+        """
+        ...

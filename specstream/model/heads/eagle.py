@@ -48,11 +48,11 @@ class EagleHead:
         ModelBroken: a tensor is missing or has another shape.
     """
 
-    kind = "eagle"
+    kind, title = "eagle", "the EAGLE head"
 
     def __init__(self, shape: EagleShape, tensors: Tensors, target: ModelRunner) -> None:
         self.shape, self.device, self.dtype = shape, target.device, target.dtype
-        self.depths = shape.depths
+        self.depths, self.width = shape.depths, shape.hidden
         self.parameters = self.nbytes = 0
         s, taps = shape, len(shape.depths)
         self._packed = can_pack(self.dtype, self.device)
@@ -101,20 +101,7 @@ class EagleHead:
         keeps: Sequence[int],
         trees: Sequence[Tree | None] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Append rows to each sequence; logits and what stands for features of the kept ones.
-
-        Args:
-            tokens: ``[N]`` int64 ids of the target, the sequences' rows concatenated.
-            features: ``[N, hidden]``: of the tokens before these; true ones, or returned ones.
-            caches: One per sequence; each grows by its count.
-            counts: Rows of each sequence, at least 1.
-            keeps: Of how many last rows of each sequence results are returned.
-            trees: Per sequence the tree that its last rows form, those of earlier passes included, or
-                None for a chain.
-
-        Returns:
-            ``[kept, draft vocabulary]``, see `ids`, and ``[kept, hidden]``.
-        """
+        """See `FeatureHead`."""
         if trees is not None and not any(trees):
             trees = None
         batch = Batch(caches, counts, keeps, trees)

@@ -66,6 +66,11 @@ class Tensors:
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
+    def size(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a tensor; None: it is missing."""
+        found = self._values.get(name)
+        return None if found is None else tuple(found.shape)
+
     def take(self, names: str | Sequence[str], shape: Sequence[int | None]) -> Tensor:
         """The tensor of the first name that is there, and of this shape (None: any size).
 

@@ -27,6 +27,7 @@ KINDS = {
     "early-exit": "specstream.speculation.proposers.early_exit",
     "medusa": "specstream.speculation.proposers.medusa",
     "mirror": "specstream.speculation.proposers.mirror",
+    "mtp": "specstream.speculation.proposers.mtp",
     "off": "specstream.speculation.proposers.off",
     "streaming": "specstream.speculation.proposers.streaming",
 }

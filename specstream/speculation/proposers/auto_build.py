@@ -13,6 +13,7 @@ from specstream.methods import (
     EarlyExitProposerConfig,
     LookaheadProposerConfig,
     MedusaProposerConfig,
+    MtpProposerConfig,
     ProposerConfig,
     SuffixProposerConfig,
 )
@@ -55,6 +56,8 @@ def _configs(config: AutoProposerConfig, parts: Parts) -> Iterator[ProposerConfi
         yield EarlyExitProposerConfig()
     if "medusa" in parts.heads:
         yield MedusaProposerConfig()
+    if "mtp" in parts.heads:
+        yield MtpProposerConfig(num_tokens=min(config.max_tokens, 4))
     if "block" in parts.heads:
         yield BlockProposerConfig(num_tokens=config.max_tokens)
     # One line a method with a head: ``if "eagle" in parts.heads: yield EagleProposerConfig()``.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specstream.methods import EagleProposerConfig
+from specstream.model.heads.base import FeatureHead
 from specstream.model.heads.eagle import EagleHead
 from specstream.model.kv.base import RowCache
 from specstream.model.transfer import to_device
@@ -86,24 +87,22 @@ class _Sequence:
 
 
 class EagleProposer:
-    """Chains (``top_k`` 1) or dynamic trees from an EAGLE head, one pass a level for all requests.
+    """Chains (``top_k`` 1) or dynamic trees from a head such as EAGLE's; one pass a level for all.
 
     Rows of drafted tokens are taken back after each round; those of accepted tokens are made anew from
     the target's own features. The rows of a prompt are read when a request drafts for the first time,
     at most a chunk a round. Trees and chains that are looked at wait for the device at each level.
     """
 
-    name = "eagle"
-
     def __init__(
         self,
         config: EagleProposerConfig,
-        head: EagleHead,
+        head: FeatureHead,
         vocab_size: int,
         eos_ids: frozenset[int] = frozenset(),
         prefill_chunk: int = 512,
     ) -> None:
-        self._config, self._head = config, head
+        self._config, self._head, self.name = config, head, head.kind
         self._vocab_size, self._eos_ids = vocab_size, eos_ids
         self._chunk = max(prefill_chunk, _LEAST)
         self._tree = config.top_k > 1
@@ -111,7 +110,7 @@ class EagleProposer:
         self._sequences: dict[int, _Sequence] = {}
         self.capabilities = Capabilities(head.depths, own_cache=True, trees=self._tree)
         stops = not self._tree and head.device.type == "cpu"
-        self.candidate = Candidate("eagle", "the EAGLE head", stops=stops)
+        self.candidate = Candidate(head.kind, head.title, stops=stops)
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
         """Chains or trees of at most ``depth`` levels."""
@@ -148,7 +147,7 @@ class EagleProposer:
         cache.reserve(_REHEARSED)
         cache.append_to(_REHEARSED)
         tokens = torch.zeros(width, dtype=torch.int64, device=head.device)
-        features = torch.zeros(width, head.shape.hidden, dtype=head.dtype, device=head.device)
+        features = torch.zeros(width, head.width, dtype=head.dtype, device=head.device)
         logits, _ = head(tokens, features, [cache], [width], [width])
         logits.float().log_softmax(-1).topk(width).values[0, 0].item()
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specstream.model.heads.eagle import EagleHead
+from specstream.model.heads.base import FeatureHead
 from specstream.model.sampling import probabilities
 from specstream.model.tree import Tree
 from specstream.speculation.proposal import Proposal, SpecRequest
@@ -62,7 +62,7 @@ class Growth:
 
     request: SpecRequest
     count: int
-    head: EagleHead
+    head: FeatureHead
     vocab_size: int
     eos_ids: frozenset[int]
     frontier: Frontier | None = None
@@ -146,7 +146,9 @@ class Chain(Growth):
         if not self.tokens:
             return Proposal.empty(self.head.device)
         return Proposal(
-            torch.cat(self.tokens), torch.cat(self.probs) if self.probs else None, source="eagle"
+            torch.cat(self.tokens),
+            torch.cat(self.probs) if self.probs else None,
+            source=self.head.kind,
         )
 
 
@@ -219,7 +221,7 @@ class TreeGrowth(Growth):
         place = {node: index for index, node in enumerate(kept)} | {-1: -1}
         parents = tuple(place[self.parents[node]] for node in kept)
         tokens = torch.tensor([self.tokens[node] for node in kept], device=self.head.device)
-        return Proposal(tokens, None, parents, source="eagle")
+        return Proposal(tokens, None, parents, source=self.head.kind)
 
 
 def widest(growths: Sequence[Growth]) -> int:

@@ -1,0 +1,30 @@
+"""MTP: drafts by the multi-token prediction module of the target's own folder (arXiv 2412.19437)."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from specstream.errors import ConfigError
+from specstream.methods import EagleProposerConfig, MtpProposerConfig
+from specstream.model.heads.mtp import MtpHead
+from specstream.speculation.proposers.eagle import EagleProposer
+from specstream.speculation.proposers.parts import Parts
+
+__all__ = ["build"]
+
+
+def build(config: MtpProposerConfig, parts: Parts) -> EagleProposer:
+    """Chains from the module: it reads a state and the token after it, as an EAGLE head does.
+
+    Raises:
+        ConfigError: the module wasn't loaded.
+    """
+    head = parts.heads.get("mtp")
+    if head is None:
+        raise ConfigError(
+            "--proposer mtp drafts by a multi-token prediction module in the target's own folder, and "
+            "none was loaded; choose another proposer"
+        )
+    settings = EagleProposerConfig(depth=config.num_tokens, top_k=1, window=config.window)
+    size, chunk = parts.target.vocab_size, parts.prefill_chunk
+    return EagleProposer(settings, cast(MtpHead, head), size, parts.eos_ids, chunk)
