@@ -26,7 +26,7 @@ from specstream.model.runner import ModelRunner
 from specstream.model.selfcheck import check_decoding
 from specstream.model.spelling import Spelling
 from specstream.model.vocabulary import Translation, check_rows, find_draft, same_ids
-from specstream.models.kept import shipped_heads
+from specstream.models.kept import located, shipped_heads
 from specstream.speculation.proposers import build_proposer
 from specstream.speculation.proposers.parts import Parts
 
