@@ -67,7 +67,7 @@ def trained_module(model: PreTrainedModel, steps: int = 40) -> Any:
                 chances = module.shared_head(found)[:, 5:].log_softmax(-1)
                 loss = loss - (wanted * chances).sum(-1).mean()
                 entering = torch.cat([states[:, :1], found[:, :-1]], 1)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()
         _TRAINED[id(model)] = module
