@@ -48,7 +48,7 @@ def reference(module: Any, tokens: Tensor, states: Tensor) -> tuple[Tensor, Tens
     return module.shared_head(found)[0], found[0]
 
 
-def trained_module(model: PreTrainedModel, steps: int = 30) -> Any:
+def trained_module(model: PreTrainedModel, steps: int = 40) -> Any:
     """A module that has seen a few of the model's replies."""
     if id(model) not in _TRAINED:
         module, runner = random_module(model), ModelRunner(model)
@@ -61,9 +61,13 @@ def trained_module(model: PreTrainedModel, steps: int = 30) -> Any:
         with torch.no_grad():
             wanted = module.shared_head(states[:, 1:])[:, 5:].softmax(-1)
         for _ in range(steps):
-            found = module.forward_layer(0, states[:, :-1], positions, None, after)
-            chances = module.shared_head(found)[:, 5:].log_softmax(-1)
-            (-(wanted * chances).sum(-1).mean()).backward()
+            entering, loss = states[:, :-1], torch.zeros(())
+            for _depth in range(2):  # as it drafts: then from its own states
+                found = module.forward_layer(0, entering, positions, None, after)
+                chances = module.shared_head(found)[:, 5:].log_softmax(-1)
+                loss = loss - (wanted * chances).sum(-1).mean()
+                entering = torch.cat([states[:, :1], found[:, :-1]], 1)
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()
         _TRAINED[id(model)] = module

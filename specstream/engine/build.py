@@ -170,7 +170,7 @@ def _own_modules(config: EngineConfig, target: ModelRunner) -> dict[str, Head]:
     try:
         found = mtp.find(located(config.target), target)
     except ModelError as error:
-        _log.warning("%s", error)
+        _log.warning("auto drafts without the target's own module: %s", error)
         return {}
     return {} if found is None else {"mtp": found}
 

@@ -16,6 +16,7 @@ from specstream.errors import ModelBroken, ModelUnsupported
 __all__ = ["MedusaShape", "is_medusa", "names"]
 
 _MOST = 32
+_LOSSY = {"posterior_alpha", "posterior_threshold", "typical_acceptance"}
 _PREFIXES = ("", "medusa_head.", "medusa_heads.")
 
 
@@ -57,6 +58,11 @@ class MedusaShape:
                 raise ModelBroken(f"{keys[0]} of the Medusa heads is {found!r}, no size")
             return found
 
+        if lossy := sorted(_LOSSY & config.keys()):
+            raise ModelUnsupported(
+                f"the Medusa heads ask for typical acceptance ({lossy[0]}), which changes the "
+                "distribution of the text and is not offered; take it out of their config.json"
+            )
         told = number("hidden_size", default=hidden)
         if told != hidden:
             raise ModelUnsupported(

@@ -118,6 +118,13 @@ def test_configs_that_dont_fit(tmp_path: Path, change: dict[str, Any], message: 
         load(folder, RUNNER)
 
 
+@pytest.mark.parametrize("key", ["posterior_threshold", "posterior_alpha", "typical_acceptance"])
+def test_typical_acceptance_is_refused_by_name(key: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, ORIGINAL | {key: 0.09}, tensors("{}.0.linear", "{}.1"))
+    with pytest.raises(ModelUnsupported, match="typical acceptance"):
+        load(folder, RUNNER)
+
+
 def test_tensors_that_dont_fit(tmp_path: Path) -> None:
     good = tensors("blocks.{}.layers.0", "lm_heads.{}")
 
