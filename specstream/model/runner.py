@@ -262,7 +262,7 @@ class ModelRunner:
         """
         self.check_states(depths)
         taps: dict[int, list[Tensor]] = {depth: [] for depth in depths}
-        logits = self._decode(inputs, taps)
+        logits = self._pass(inputs, taps)
         states = torch.stack([taps[depth][0] for depth in depths], 1)
         counts = [item.token_ids.shape[0] for item in inputs]
         return list(zip(logits, states.split_with_sizes(counts), strict=True))
@@ -305,20 +305,24 @@ class ModelRunner:
             cache.rollback_to(0)
         self.forwards = 0
 
-    def _pass(self, inputs: Sequence[ForwardInput]) -> list[Tensor]:
+    def _pass(
+        self, inputs: Sequence[ForwardInput], taps: Mapping[int, Tap] | None = None
+    ) -> list[Tensor]:
         """As many model calls as the model needs: one, or one per sequence."""
         self.forwards += len(inputs)
         if self._decoder is None:
             return [self._own_forward(item) for item in inputs]
-        if self._compiled is not None and not any(item.tree or item.entered for item in inputs):
+        if self._compiled is not None and not any(item.entered for item in inputs):
             found = self._compiled(
                 [item.token_ids for item in inputs],
                 [cast(RowCache, item.cache) for item in inputs],
                 [item.keep for item in inputs],
+                [item.tree for item in inputs],
+                taps,
             )
             if found is not None:
                 return [self._fit(logits) for logits in found]
-        return self._decode(inputs)
+        return self._decode(inputs, taps)
 
     def _decode(
         self,

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-__all__ = ["Batch", "ChoosesTokens", "Losses", "Trainee"]
+__all__ = ["Batch", "ChoosesTokens", "Losses", "Trainee", "Unrolls"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,4 +100,13 @@ class ChoosesTokens(Protocol):
         Args:
             counts: ``[V]`` int64: how often each token is in the replies to learn from.
         """
+        ...
+
+
+@runtime_checkable
+class Unrolls(Protocol):
+    """A trainee that drafts several steps on its own tokens, fewer of them at first."""
+
+    def unroll(self, done: float) -> None:
+        """Called before each training step: ``done``, from 0 to 1, of the training is behind."""
         ...

@@ -131,6 +131,19 @@ def test_losses_are_taken_in_replies_only() -> None:
     assert trainee.losses(nothing, acceptance=0.5).counted == []
 
 
+def test_a_new_head_unrolls_more_draft_steps_as_the_training_goes_on() -> None:
+    trainee = EagleTrainee(MODEL, steps=4, places=2)
+    found = []
+    for done in (0.0, 0.6, 0.9):
+        trainee.unroll(done)
+        found.append(list(trainee.losses(batch(trainee), acceptance=0.5).counted))
+    assert [len(counted) for counted in found] == [1, 2, 4]
+    assert [counted[0] for counted in found] == [3 * 8, 3 * 4, 3 * 2]  # the work stays about the same
+    trainee.begun = True
+    trainee.unroll(0.0)
+    assert len(trainee.losses(batch(trainee), acceptance=0.5).counted) == 4
+
+
 def test_a_step_learns_from_some_places_and_measures_all() -> None:
     trainee = EagleTrainee(MODEL, steps=1, places=4)
     assert trainee.losses(batch(trainee), acceptance=0.5).counted == [3 * 4]

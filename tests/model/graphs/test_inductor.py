@@ -24,6 +24,7 @@ from specstream.model.graphs.inductor import InductorPasses
 from specstream.model.graphs.static import StaticPass
 from specstream.model.graphs.store import PackageStore
 from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.tree import Tree
 from tests.model.families import VOCAB, build, text, whole
 from tests.model.graphs.uncompiled import Uncompiled
 
@@ -91,6 +92,38 @@ def test_passes_of_all_kinds_in_turn_give_the_models_own_logits(
         at += tokens
     assert cache.length == at == 300
     assert compiled == 16 + 11  # the junk, and all but the wide ones and the very first token
+
+
+@torch.inference_mode()
+def test_trees_and_hidden_states_come_from_compiled_passes(
+    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the captured width and below; as the eager pass computes them, the cache included."""
+    eager, ids, depths = ModelRunner(runner.model), text(12), (0, 1, 2, 4)
+    caches = [each.new_cache() for each in (runner, eager)]
+    for each, cache in zip((runner, eager), caches, strict=True):
+        each.forward([ForwardInput(ids[:6], cache)])
+    monkeypatch.setattr(runner.decoder, "run", None)  # no eager pass from here on
+    for part, tree in (
+        (ids[6:9], Tree((-1, -1))),
+        (ids[6:8], Tree((-1, -1))),
+        (ids[6:9], Tree((-1, 0, 0))),
+        (ids[6:7], None),
+        (ids[7:10], None),
+    ):
+        found = [
+            each.forward_with_states([ForwardInput(part, cache, len(part), tree)], depths)[0]
+            for each, cache in zip((runner, eager), caches, strict=True)
+        ]
+        for ours, wanted in zip(*found, strict=True):
+            torch.testing.assert_close(ours, wanted, atol=1e-4, rtol=1e-4)
+        for cache in caches:
+            cache.rollback_to(7 if tree is None else 6)
+    rows = [
+        each.forward([ForwardInput(ids[7:9], cache, 2)])[0]
+        for each, cache in zip((runner, eager), caches, strict=True)
+    ]
+    torch.testing.assert_close(*rows, atol=1e-4, rtol=1e-4)
 
 
 @torch.inference_mode()
