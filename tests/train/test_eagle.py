@@ -138,7 +138,11 @@ def test_a_new_head_unrolls_more_draft_steps_as_the_training_goes_on() -> None:
         trainee.unroll(done)
         found.append(list(trainee.losses(batch(trainee), acceptance=0.5).counted))
     assert [len(counted) for counted in found] == [1, 2, 4]
-    assert [counted[0] for counted in found] == [3 * 8, 3 * 4, 3 * 2]  # the work stays about the same
+    assert [counted[0] for counted in found] == [
+        3 * 8,
+        3 * 4,
+        3 * 2,
+    ]  # the work stays about the same
     trainee.begun = True
     trainee.unroll(0.0)
     assert len(trainee.losses(batch(trainee), acceptance=0.5).counted) == 4

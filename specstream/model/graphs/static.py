@@ -203,6 +203,6 @@ def fits(length: int, kv: Sequence[Tensor]) -> None:
 
 
 def causal(width: int, length: int, dtype: torch.dtype) -> Tensor:
-    """The mask ``[width, length]`` of a chain at the end of ``length`` rows; see `StaticPass.forward`."""
+    """The mask ``[width, length]`` of a chain at the end of ``length`` rows."""
     later = torch.arange(length)[None] > torch.arange(length - width, length)[:, None]
     return torch.zeros_like(later, dtype=dtype).masked_fill_(later, -torch.inf)

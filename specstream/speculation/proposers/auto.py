@@ -127,7 +127,7 @@ class AutoProposer:
         drafted: dict[int, Drafted] = {}
         for name, made in self._candidates.items():
             tasks = [
-                Task(r, min(p.num_tokens, b), o.offers[name], p.go_on)
+                Task(r, min(p.num_tokens, b), o.offers[name], p.go_on, p.least)
                 for r, p, b, o in zip(requests, plans, budget, outlooks, strict=True)
                 if p.proposer == name
             ]

@@ -18,12 +18,14 @@ class Task:
 
     ``go_on`` is called after each token of a chain, with the draft's probability of it; the token is
     kept, and False ends the chain there. None: nothing has to be known of a token before the next.
+    Of a tree, and ``least``: see `Plan`.
     """
 
     request: SpecRequest
     count: int
     offer: Offer
     go_on: Callable[[float], bool] | None = None
+    least: float = 0.0
 
 
 class Drafted(NamedTuple):
@@ -31,7 +33,8 @@ class Drafted(NamedTuple):
 
     Attributes:
         proposal: The tokens, fewer or none where no more can be proposed.
-        confidences: The draft's probability of each, as far as `Task.go_on` was asked.
+        confidences: The draft's probability of each (the mass of each level), as far as `Task.go_on`
+            was asked.
         passes: Draft passes for it; tasks in lockstep share them, so the step's number is the largest.
         read: Tokens that the draft caught up on.
     """

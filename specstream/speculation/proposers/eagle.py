@@ -30,6 +30,7 @@ __all__ = ["EagleProposer", "build"]
 
 _LEAST = 64  # rows that are read at once, however few the target reads: the head is quick at that
 _REHEARSED = 128  # rows of context in a rehearsal
+_NEW = 0.1  # weight of the latest tree in the mean of their breadths
 
 
 @dataclass(slots=True)
@@ -108,9 +109,9 @@ class EagleProposer:
         self._tree = config.top_k > 1
         self._looks = head.device.type == "cpu" or self._tree
         self._sequences: dict[int, _Sequence] = {}
+        self._breadth = float(config.top_k)  # nodes a level of trees of late
         self.capabilities = Capabilities(head.depths, own_cache=True, trees=self._tree)
-        stops = not self._tree and head.device.type == "cpu"
-        self.candidate = Candidate(head.kind, head.title, stops=stops)
+        self.candidate = Candidate(head.kind, head.title, stops=self._looks)
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
         """Chains or trees of at most ``depth`` levels."""
@@ -125,19 +126,22 @@ class EagleProposer:
         if found is None or found.end != len(request.token_ids) - 1:
             return Offer(0)
         levels = min(budget, self._config.depth)
-        nodes = [self._size(level) for level in range(1, levels + 1)] if self._tree else ()
+        nodes: Sequence[int] = ()
+        if self._tree:
+            sizes = (min(self._size(n), round(n * self._breadth)) for n in range(1, levels + 1))
+            nodes = [max(n, size) for n, size in enumerate(sizes, 1)]
         return Offer(levels, behind=max(0, min(found.unread, self._config.window) - 2), nodes=nodes)
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
         """Grow what was planned, in lockstep."""
         growths = [self._growth(task.request, task.count, task) for task in tasks]
         passes = self.grow(growths)
-        return [
-            Drafted(
-                one.proposal(), one.confidences if isinstance(one, Chain) else (), passes, one.read
-            )
-            for one in growths
-        ]
+        made = [Drafted(one.proposal(), one.confidences, passes, one.read) for one in growths]
+        for one in made:
+            if one.confidences and self._tree:
+                breadth = one.proposal.length / len(one.confidences)
+                self._breadth += _NEW * (breadth - self._breadth)
+        return made
 
     @torch.inference_mode()
     def rehearse(self) -> None:
@@ -180,7 +184,7 @@ class EagleProposer:
         best = logits.float().log_softmax(-1).topk(min(widest(active), logits.shape[1]))
         ids = best.indices if self._head.ids is None else self._head.ids[best.indices]
         told = None
-        if self._looks or any(isinstance(one, Chain) and one.go_on is not None for one in active):
+        if self._looks or any(one.go_on is not None for one in active):
             told = best.values.tolist(), ids.tolist()
         row = 0
         for growth, keep in zip(active, keeps, strict=True):
@@ -223,9 +227,12 @@ class EagleProposer:
         self, request: SpecRequest, count: int, task: Task | None = None
     ) -> Chain | TreeGrowth:
         base = request, count, self._head, self._vocab_size, self._eos_ids
-        if self._tree:
-            return TreeGrowth(*base, top_k=self._config.top_k, size=self._size(count))
-        return Chain(*base, go_on=None if task is None else task.go_on)
+        go_on, least = (None, 0.0) if task is None else (task.go_on, task.least)
+        if not self._tree:
+            return Chain(*base, go_on)
+        return TreeGrowth(
+            *base, go_on, top_k=self._config.top_k, size=self._size(count), least=least
+        )
 
     def _size(self, depth: int) -> int:
         """Nodes of a tree of ``depth`` levels."""

@@ -56,8 +56,10 @@ class Growth:
         head: Maps draft ids to the target's.
         vocab_size: Width of the target's logits.
         eos_ids: Ids behind which nothing is drafted, where they are looked at.
+        go_on: See `Task.go_on`; None: never asked.
         frontier: What the next pass reads; None: nothing more.
         read: Rows of committed tokens that were read beyond the one or two of any round.
+        confidences: What ``go_on`` was told.
     """
 
     request: SpecRequest
@@ -65,8 +67,17 @@ class Growth:
     head: FeatureHead
     vocab_size: int
     eos_ids: frozenset[int]
+    go_on: Callable[[float], bool] | None = None
     frontier: Frontier | None = None
     read: int = 0
+    confidences: list[float] = field(default_factory=list)
+
+    def goes_on(self, confidence: float) -> bool:
+        """Whether to draft more after a token (level) of that confidence."""
+        if self.go_on is None:
+            return True
+        self.confidences.append(confidence)
+        return self.go_on(confidence)
 
     def whole(self, rows: Tensor) -> Tensor:
         """Draft logits ``[b, draft vocabulary]`` over the target's vocabulary: -inf for all others."""
@@ -85,14 +96,8 @@ class Growth:
 
 @dataclass(slots=True)
 class Chain(Growth):
-    """One token after another; sampled requests draw them, and q says so.
+    """One token after another; sampled requests draw them, and q says so."""
 
-    ``go_on`` is asked with the head's probability of each token after that token was taken; False ends
-    the chain. None: never asked.
-    """
-
-    go_on: Callable[[float], bool] | None = None
-    confidences: list[float] = field(default_factory=list)
     tokens: list[Tensor] = field(default_factory=list)
     probs: list[Tensor] = field(default_factory=list)
     drafted: list[int] = field(default_factory=list)
@@ -120,9 +125,8 @@ class Chain(Growth):
         if drawn is not None:
             self.drafted.append(drawn)
             ended = ended or drawn in self.eos_ids
-        if self.go_on is not None and confidence is not None:
-            self.confidences.append(confidence)
-            ended = not self.go_on(confidence) or ended
+        if confidence is not None:
+            ended = not self.goes_on(confidence) or ended
         if not ended:
             self.frontier = Frontier(token, seen.features)
 
@@ -157,11 +161,13 @@ class TreeGrowth(Growth):
     """The dynamic tree of EAGLE-2 (arXiv 2406.16858); its nodes are deterministic.
 
     A level's nodes are the likeliest ``top_k`` paths among the children of the level before, ``top_k``
-    of each. In the end the likeliest ``size`` of all children stay, whether or not they were grown.
+    of each. In the end the likeliest ``size`` of all children stay, whether or not they were grown. A
+    path less likely than ``least`` doesn't pay for its node: only the very likeliest node stays then.
     """
 
     top_k: int = 4
     size: int = 16
+    least: float = 0.0
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
@@ -169,6 +175,7 @@ class TreeGrowth(Growth):
     _beam: list[int] = field(default_factory=lambda: [-1])  # the nodes that the last pass read
     _rows: list[int] = field(default_factory=list)  # of all read nodes, their parents' rows
     _row_of: dict[int, int] = field(default_factory=lambda: {-1: -1})
+    _mass: float = 1.0  # of the level before
 
     def take(self, seen: Seen) -> None:
         """Add the children of the nodes that were read; choose which of them are read next."""
@@ -177,15 +184,19 @@ class TreeGrowth(Growth):
         for row, (node, children) in enumerate(zip(self._beam, self._children(seen), strict=True)):
             score = self.scores[node] if node >= 0 else 0.0
             for chance, token in children:
-                if chance > -math.inf:  # not for NaN, either
+                worse = self.tokens and math.exp(score + chance) < self.least
+                if chance > -math.inf and not worse:  # not for NaN, either
                     self.tokens.append(token)
                     self.parents.append(node)
                     self.scores.append(score + chance)
                     source.append(row)
         self._level += 1
+        mass = math.fsum(map(math.exp, self.scores[first:]))
+        more = mass > 0.0 and self.goes_on(min(1.0, mass / self._mass))
+        self._mass = mass
         able = [n for n in range(first, len(self.tokens)) if self.tokens[n] not in self.eos_ids]
         beam = sorted(able, key=lambda node: -self.scores[node])[: self.top_k]
-        if self._level >= self.count or not beam:
+        if self._level >= self.count or not beam or not more:
             return
         self._beam = beam
         for node in beam:
