@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -50,8 +51,8 @@ def test_in_bfloat16_every_divergence_is_a_near_tie() -> None:
 class Wrong(ModelRunner):
     """Passes of several tokens look one row too far back."""
 
-    def _pass(self, inputs: Sequence[ForwardInput]) -> list[torch.Tensor]:
-        (rows,) = super()._pass(inputs)
+    def _pass(self, inputs: Sequence[ForwardInput], *more: Any) -> list[torch.Tensor]:
+        (rows,) = super()._pass(inputs, *more)
         return [rows.roll(1, 0) if 1 < rows.shape[0] < 5 else rows]
 
 
