@@ -9,14 +9,9 @@ import torch
 
 from specstream.methods import BlockProposerConfig
 from specstream.model.heads.block import BlockHead, Context
+from specstream.speculation.optional import States
 from specstream.speculation.policy.records import Candidate, Offer
-from specstream.speculation.proposal import (
-    Capabilities,
-    Proposal,
-    SpecRequest,
-    States,
-    Verdict,
-)
+from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
 from specstream.speculation.proposers.candidate import Drafted, Task
 from specstream.speculation.proposers.marginals import stop_below, take_chain
 from specstream.speculation.proposers.parts import Parts

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from specstream.methods import DraftProposerConfig
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.forward import ForwardInput
+from specstream.model.runner import ModelRunner
 from specstream.model.sampling import probabilities
 from specstream.model.transfer import to_device
 from specstream.speculation.policy.records import Candidate, Offer
@@ -88,7 +89,7 @@ class DraftModelProposer:
                 if chain.unread is not None and chain.state is not None
             ]
             passes += 1
-            self._choose_each(active, self._runner.forward(inputs))
+            self._choose_each(active, self._runner.forward(inputs).logits)
         return passes
 
     def _write_at_once(self, chain: Drafting) -> int:
@@ -275,7 +276,8 @@ class DraftModelProposer:
             return None
         state.keep(before)
         unread = request.token_ids[state.end :]
-        (logits,) = self._runner.forward([ForwardInput(self._ids(unread), state.cache, count)])
+        item = ForwardInput(self._ids(unread), state.cache, count)
+        (logits,) = self._runner.forward([item]).logits
         state.rows.extend(unread)
         return logits
 

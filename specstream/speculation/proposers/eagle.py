@@ -14,14 +14,9 @@ from specstream.model.heads.base import FeatureHead
 from specstream.model.heads.eagle import EagleHead
 from specstream.model.kv.base import RowCache
 from specstream.model.transfer import to_device
+from specstream.speculation.optional import States
 from specstream.speculation.policy.records import Candidate, Offer
-from specstream.speculation.proposal import (
-    Capabilities,
-    Proposal,
-    SpecRequest,
-    States,
-    Verdict,
-)
+from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
 from specstream.speculation.proposers.candidate import Drafted, Task
 from specstream.speculation.proposers.eagle_growth import Chain, Frontier, Seen, TreeGrowth, widest
 from specstream.speculation.proposers.parts import Parts

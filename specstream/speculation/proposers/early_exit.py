@@ -12,19 +12,15 @@ from torch import Tensor
 from specstream.errors import ConfigError
 from specstream.methods import EarlyExitProposerConfig
 from specstream.model.entry import Entered
+from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.early_exit import EarlyExit
 from specstream.model.kv.base import RowCache
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 from specstream.model.sampling import probabilities
 from specstream.model.transfer import to_device
+from specstream.speculation.optional import CachedRequest
 from specstream.speculation.policy.records import Candidate, Offer
-from specstream.speculation.proposal import (
-    CachedRequest,
-    Capabilities,
-    Proposal,
-    SpecRequest,
-    Verdict,
-)
+from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
 from specstream.speculation.proposers.candidate import Drafted, Task
 from specstream.speculation.proposers.drafting import Drafting
 from specstream.speculation.proposers.parts import Parts
@@ -66,6 +62,7 @@ class EarlyExitProposer:
         eos_ids: frozenset[int],
     ) -> None:
         self._config, self._target, self._exit, self._eos_ids = config, target, leave, eos_ids
+        self._first = Extras((leave.layers,), logits=False)
         self._looks = target.device.type == "cpu"
         self.candidate = Candidate(
             self.name, f"the target's first {leave.layers} layers", stops=self._looks
@@ -96,8 +93,8 @@ class EarlyExitProposer:
         cache.reserve(rows + 1)
         cache.append_to(rows)
         token = torch.zeros(1, dtype=torch.int64, device=self._target.device)
-        (states,) = self._target.enter([ForwardInput(token, cache)], self._exit.layers)
-        self._exit.logits(states)[0, 0].item()  # wait for the device
+        (states,) = self._target.forward([ForwardInput(token, cache)], self._first).states
+        self._exit.logits(states[:, 0])[0, 0].item()  # wait for the device
 
     def _write(self, chains: Sequence[_Chain]) -> int:
         """Write the chains, in step; the number of passes of the first layers."""
@@ -113,7 +110,8 @@ class EarlyExitProposer:
                 if chain.unread is not None
             ]:
                 passes += 1
-                states = self._target.enter([item for _, item in inputs], self._exit.layers)
+                made = self._target.forward([item for _, item in inputs], self._first)
+                states = [each[:, 0] for each in made.states]
                 rows = self._exit.logits(torch.cat([each[-1:] for each in states]))
                 for (chain, _), each, row in zip(
                     inputs, states, rows.unsqueeze(1).unbind(), strict=True

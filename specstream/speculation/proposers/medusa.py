@@ -10,8 +10,9 @@ from torch import Tensor
 
 from specstream.methods import MedusaProposerConfig
 from specstream.model.heads.medusa import MedusaHead
+from specstream.speculation.optional import States
 from specstream.speculation.policy.records import Candidate, Offer
-from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, States, Verdict
+from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
 from specstream.speculation.proposers.candidate import Drafted, Task
 from specstream.speculation.proposers.marginals import take_chain
 from specstream.speculation.proposers.medusa_tree import grow

@@ -13,13 +13,8 @@ from specstream.errors import ConfigError
 from specstream.methods import DraftProposerConfig, MirrorProposerConfig
 from specstream.model.heads.early_exit import EarlyExit
 from specstream.speculation.explanation import Explanation
-from specstream.speculation.proposal import (
-    Capabilities,
-    Proposal,
-    SpecRequest,
-    StepTimes,
-    Verdict,
-)
+from specstream.speculation.optional import StepTimes
+from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.drafting import Drafting
 from specstream.speculation.proposers.early_exit import exit_of

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from specstream.speculation.explanation import Explanation
-from specstream.speculation.proposal import Proposal, SpecRequest, StepTimes, Verdict
+from specstream.speculation.optional import StepTimes
+from specstream.speculation.proposal import Proposal, SpecRequest, Verdict
 from specstream.speculation.proposers.drafting import Drafting
 from specstream.types import SamplingParams
 

@@ -12,10 +12,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.recognise import kind_of, load_head
 from specstream.model.heads.streaming import StreamingHead, Streams
 from specstream.model.heads.streaming_format import StreamingShape
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 from tests.model.families import FAMILY, build
 from tests.streams import STREAMS, streaming_head, trainee_of
 from tests.tiny import tiny_model
@@ -36,7 +37,7 @@ def ride(head: StreamingHead, runner: ModelRunner, least: float = 0.0) -> tuple[
         ForwardInput(IDS[:3], runner.new_cache()),
         ForwardInput(IDS[:5], runner.new_cache()),
     ]
-    logits = runner.forward_with_rider(inputs, streams)
+    logits = runner.forward(inputs, Extras(rider=streams)).logits
     assert cache.length == 14
     return streams, torch.cat(logits)
 
@@ -53,7 +54,7 @@ def test_service_computes_what_training_computes(name: str, layers: int) -> None
     streams, _ = ride(head, runner)
     item = ForwardInput(IDS, runner.new_cache())
     with torch.inference_mode():
-        ((_, states),) = runner.forward_with_states([item], trainee.depths)
+        (states,) = runner.forward([item], Extras(trainee.depths)).states
     plain = states[:, 0].clone().unsqueeze(0)
     cos, sin = trainee._rotary.upto(32)
     rows = trainee.module.text_rows(plain, (cos[:14].unsqueeze(1), sin[:14].unsqueeze(1)))
@@ -77,7 +78,7 @@ def test_the_target_does_not_notice_them() -> None:
             ForwardInput(IDS[:3], RUNNER.new_cache()),
             ForwardInput(IDS[:5], RUNNER.new_cache()),
         ]
-    )
+    ).logits
     torch.testing.assert_close(with_streams, torch.cat(plain), rtol=1e-5, atol=1e-4)
 
 

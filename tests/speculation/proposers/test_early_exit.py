@@ -15,9 +15,10 @@ from specstream.bench.exactness.harness import sample
 from specstream.engine.step import EngineCore
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.methods import AutoProposerConfig, EarlyExitProposerConfig
+from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.early_exit import EarlyExit, ExitWeights
 from specstream.model.layers import Layer
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest
 from specstream.speculation.proposers import build_proposer
 from specstream.speculation.proposers.auto_build import build as build_auto
@@ -102,7 +103,7 @@ def test_states_are_the_targets_own() -> None:
     with torch.inference_mode():
         runner = ModelRunner(MODEL)
         item = ForwardInput(read, runner.new_cache())
-        ((_, wanted),) = runner.forward_with_states([item], (1,))
+        (wanted,) = runner.forward([item], Extras((1,))).states
     torch.testing.assert_close(made.entered.states, wanted[-made.length :, 0], rtol=1e-4, atol=1e-4)
 
 
