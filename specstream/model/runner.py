@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import cast
 
@@ -25,12 +24,10 @@ from specstream.model.kv.base import KVCache, RowCache
 from specstream.model.kv.transformers import TransformersCache, check_supported
 from specstream.model.own_forward import own_forward
 from specstream.model.positions import declared_positions, steady_positions
-from specstream.model.products import ROUNDED
 from specstream.model.quantised import check_int8
 
 __all__ = ["ModelRunner"]
 
-_WARM_UP_S = 1.0
 _FIRST_CAPACITY = 256  # rows that a growing cache allocates first
 
 
@@ -220,25 +217,6 @@ class ModelRunner:
                 raise ModelUnsupported(
                     f"{name} has {layers} layers; there are no states at {depth}"
                 )
-
-    @torch.inference_mode()
-    def warm_up(self) -> None:
-        """Run the shapes of a prompt and of a round once, so that no request pays for the first.
-
-        Of the other numbers of rows that kernels are prepared for, as many as a second allows.
-        """
-        began, cache = time.perf_counter(), self.new_cache()
-        needed = [self.fixed_width] if self.fixed_width else [16, 5, 1]
-        useful: list[int] = []
-        if self._decoder is not None and self._decoder.packed and not self.fixed_width:
-            useful = [width for width in ROUNDED if width <= self.context_length]
-        for number, width in enumerate(needed + useful):
-            if number >= len(needed) and time.perf_counter() - began > _WARM_UP_S:
-                break
-            tokens = torch.zeros(width, dtype=torch.int64, device=self.device)
-            self._pass([ForwardInput(tokens, cache)])
-            cache.rollback_to(0)
-        self.forwards = 0
 
     def _pass(self, inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
         """As many model calls as the model needs: one, or one per sequence."""

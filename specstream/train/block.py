@@ -14,8 +14,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specstream.engine.build import end_ids
 from specstream.errors import ConfigError, ModelUnsupported
-from specstream.model.heads.block import rotary_of
 from specstream.model.heads.block_format import MOST_BLOCK, BlockShape
+from specstream.model.heads.layer import rotary_of
 from specstream.model.runner import ModelRunner
 from specstream.train.block_module import BlockModule
 from specstream.train.folders import read_written, write_head

@@ -10,7 +10,6 @@ from torch import Tensor
 from specstream.methods import DraftProposerConfig
 from specstream.model.forward import ForwardInput
 from specstream.model.runner import ModelRunner
-from specstream.model.sampling import probabilities
 from specstream.model.transfer import to_device
 from specstream.speculation.policy.records import Candidate, Offer
 from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
@@ -110,7 +109,7 @@ class DraftModelProposer:
         told = zip(choices.tolist(), confidences.tolist(), strict=True) if looked else None
         for token in choices[:room].unsqueeze(1).unbind():
             drawn, confidence = next(told) if told is not None else (None, None)
-            if not self._take(chain, token, drawn, confidence):
+            if not chain.take(token, drawn, confidence, self._eos_ids):
                 break
         return choices.shape[0]
 
@@ -160,56 +159,12 @@ class DraftModelProposer:
             told = zip(each, tokens.tolist(), tops.tolist(), strict=True)
         for chain, row, one in zip(chains, rows, easy, strict=True):
             if one and sum(easy) > 1:
-                self._take(chain, *next(told))
+                chain.take(*next(told), self._eos_ids)
             else:
-                self._choose(chain, row)
-
-    def _choose(self, chain: Drafting, logits: Tensor) -> None:
-        """Take the next token from the draft's row ``[1, V]``; decide whether the chain goes on."""
-        request, params, probs = chain.request, chain.request.params, None
-        plain = params.plain_logits
-        row = logits
-        if not plain:
-            drafted = torch.cat(chain.tokens) if chain.tokens else chain.drafted
-            row = request.process(logits[0], drafted).unsqueeze(0)
-        if not params.greedy:
-            assert chain.state is not None
-            probs = probabilities(row, chain.state.sharpened(params))
-            token = request.draw(probs, len(request.token_ids) + len(chain.tokens))
-        elif chain.go_on is None:
-            top, token = row.max(-1)
-        else:
-            top, token = row.float().softmax(-1).max(-1)
-        drawn = confidence = None
-        if self._looks or chain.go_on is not None:
-            drawn = int(token)
-            confidence = float(top if probs is None else probs[0, drawn])
-        self._take(chain, token, drawn, confidence, probs)
-
-    def _take(
-        self,
-        chain: Drafting,
-        token: Tensor,
-        drawn: int | None,
-        confidence: float | None,
-        probs: Tensor | None = None,
-    ) -> bool:
-        """Append a token ``[1]``, looked at unless ``drawn`` is None; whether the chain goes on."""
-        chain.unread = None
-        if confidence != confidence:
-            return False  # damaged weights or overflow: no distribution that a token comes from
-        chain.tokens.append(token)
-        ended = len(chain.tokens) >= chain.count
-        if probs is not None:
-            chain.probs.append(probs)
-        if drawn is not None:
-            chain.drafted.append(drawn)
-            ended = drawn in self._eos_ids or ended
-        if chain.go_on is not None and confidence is not None:
-            chain.confidences.append(confidence)
-            ended = not chain.go_on(confidence) or ended
-        chain.unread = None if ended else token
-        return not ended
+                params = chain.request.params
+                if not params.greedy and chain.state is not None:
+                    params = chain.state.sharpened(params)
+                chain.choose(row, looks=self._looks, ends=self._eos_ids, params=params)
 
     def _sequence(self, request: SpecRequest) -> DraftSequence | None:
         """The slot's cache, if there is one, without rows of an earlier request that aren't this one's.

@@ -129,7 +129,10 @@ class EagleProposer:
         passes = self.grow(growths)
         return [
             Drafted(
-                one.proposal(), one.confidences if isinstance(one, Chain) else (), passes, one.read
+                one.proposal(),
+                one.written.confidences if isinstance(one, Chain) else (),
+                passes,
+                one.read,
             )
             for one in growths
         ]

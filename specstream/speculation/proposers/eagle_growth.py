@@ -14,10 +14,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specstream.model.heads.base import FeatureHead
-from specstream.model.sampling import probabilities
+from specstream.model.heads.base import FeatureHead, spread
 from specstream.model.tree import Tree
 from specstream.speculation.proposal import Proposal, SpecRequest
+from specstream.speculation.proposers.drafting import Drafting
 
 __all__ = ["Chain", "Frontier", "Growth", "Seen", "TreeGrowth"]
 
@@ -68,88 +68,43 @@ class Growth:
     frontier: Frontier | None = None
     read: int = 0
 
-    def whole(self, rows: Tensor) -> Tensor:
-        """Draft logits ``[b, draft vocabulary]`` over the target's vocabulary: -inf for all others."""
-        return self.spread(rows, -torch.inf)
-
-    def spread(self, rows: Tensor, rest: float) -> Tensor:
+    def widened(self, rows: Tensor, rest: float) -> Tensor:
         """``[b, draft vocabulary]`` to ``[b, V]``, ``rest`` where nothing can be drafted."""
-        wide = rows.new_full((rows.shape[0], self.vocab_size), rest)
-        ids = self.head.ids
-        if ids is None:
-            wide[:, : rows.shape[1]] = rows
-        else:
-            wide[:, ids] = rows
-        return wide
+        return spread(rows, self.head.ids, self.vocab_size, rest)
 
 
 @dataclass(slots=True)
 class Chain(Growth):
     """One token after another; sampled requests draw them, and q says so.
 
-    ``go_on`` is asked with the head's probability of each token after that token was taken; False ends
-    the chain. None: never asked.
+    Attributes:
+        go_on: See `Drafting`.
+        written: The tokens.
     """
 
     go_on: Callable[[float], bool] | None = None
-    confidences: list[float] = field(default_factory=list)
-    tokens: list[Tensor] = field(default_factory=list)
-    probs: list[Tensor] = field(default_factory=list)
-    drafted: list[int] = field(default_factory=list)
+    written: Drafting = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.written = Drafting(self.request, self.count, self.go_on)
 
     def take(self, seen: Seen) -> None:
         """Take the next token; decide whether the chain goes on."""
-        self.frontier, params = None, self.request.params
-        drawn: int | None = None
-        confidence: float | None = None
+        params = self.request.params
         if params.greedy and params.plain_logits:
-            token, probs = seen.choices[0, :1], None
+            drawn = confidence = None
             if seen.told is not None:
-                confidence, drawn = math.exp(seen.told[0][0][0]), seen.told[1][0][0]
+                drawn, confidence = seen.told[1][0][0], math.exp(seen.told[0][0][0])
+            token = seen.choices[0, :1]
+            goes_on = self.written.take(token, drawn, confidence, self.eos_ids)
         else:
-            token, probs, top = self._chosen(seen.logits)
-            if seen.told is not None:
-                drawn = int(token)
-                confidence = float(top if probs is None else probs[0, drawn])
-        if confidence != confidence:
-            return  # damaged weights, or all is banned: no distribution that a token comes from
-        self.tokens.append(token)
-        if probs is not None:
-            self.probs.append(probs)
-        ended = len(self.tokens) >= self.count
-        if drawn is not None:
-            self.drafted.append(drawn)
-            ended = ended or drawn in self.eos_ids
-        if self.go_on is not None and confidence is not None:
-            self.confidences.append(confidence)
-            ended = not self.go_on(confidence) or ended
-        if not ended:
-            self.frontier = Frontier(token, seen.features)
-
-    def _chosen(self, logits: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        """A token ``[1]``, the distribution ``[1, V]`` that it was drawn from, the top probability."""
-        request, params = self.request, self.request.params
-        if params.plain_logits:
-            probs = self.spread(probabilities(logits, params), 0.0)
-        else:
-            before = torch.cat(self.tokens) if self.tokens else self.drafted
-            row = request.process(self.whole(logits)[0], before).unsqueeze(0)
-            if params.greedy:
-                top, token = row.float().softmax(-1).max(-1)
-                return token, None, top
-            probs = probabilities(row, params)
-        token = request.draw(probs, len(request.token_ids) + len(self.tokens))
-        return token, probs, probs.amax(-1)
+            looks, ends = seen.told is not None, self.eos_ids
+            goes_on = self.written.choose(seen.logits, looks=looks, ends=ends, widened=self.widened)
+        self.frontier = Frontier(self.written.tokens[-1], seen.features) if goes_on else None
 
     def proposal(self) -> Proposal:
         """What was written."""
-        if not self.tokens:
-            return Proposal.empty(self.head.device)
-        return Proposal(
-            torch.cat(self.tokens),
-            torch.cat(self.probs) if self.probs else None,
-            source=self.head.kind,
-        )
+        return self.written.proposal(self.head.device, self.head.kind)
 
 
 @dataclass(slots=True)
@@ -203,7 +158,7 @@ class TreeGrowth(Growth):
             for chances, ids in zip(*seen.told, strict=True):
                 yield list(zip(chances, ids, strict=True))[: self.top_k]
             return
-        for node, row in zip(self._beam, self.whole(seen.logits), strict=True):
+        for node, row in zip(self._beam, self.widened(seen.logits, -math.inf), strict=True):
             path = list[int]()
             while node >= 0:
                 path.append(self.tokens[node])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import torch
@@ -16,7 +16,6 @@ from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.early_exit import EarlyExit
 from specstream.model.kv.base import RowCache
 from specstream.model.runner import ModelRunner
-from specstream.model.sampling import probabilities
 from specstream.model.transfer import to_device
 from specstream.speculation.optional import CachedRequest
 from specstream.speculation.policy.records import Candidate, Offer
@@ -117,50 +116,19 @@ class EarlyExitProposer:
                     inputs, states, rows.unsqueeze(1).unbind(), strict=True
                 ):
                     chain.states.append(each)
-                    self._choose(chain, row)
+                    chain.choose(row, looks=self._looks, ends=self._eos_ids)
         finally:
             for cache, start in starts:
                 cache.rollback_to(start)
         return passes
 
-    def _choose(self, chain: _Chain, row: Tensor) -> None:
-        """Take the next token from the exit's logits ``[1, V]``; decide whether the chain goes on."""
-        request, params, probs = chain.request, chain.request.params, None
-        chain.unread = None
-        if not params.plain_logits:
-            drafted = torch.cat(chain.tokens) if chain.tokens else chain.drafted
-            row = request.process(row[0], drafted).unsqueeze(0)
-        if params.greedy:
-            top, token = row.float().softmax(-1).max(-1)
-        else:
-            probs = probabilities(row, params)
-            token = request.draw(probs, len(request.token_ids) + len(chain.tokens))
-            top = probs[0].index_select(0, token)
-        ended = len(chain.tokens) + 1 >= chain.count
-        if self._looks or chain.go_on is not None:
-            drawn, confidence = int(token), float(top)
-            if confidence != confidence:
-                return  # damaged weights or overflow: no distribution that a token comes from
-            chain.drafted.append(drawn)
-            ended = drawn in self._eos_ids or ended
-            if chain.go_on is not None:
-                chain.confidences.append(confidence)
-                ended = not chain.go_on(confidence) or ended
-        chain.tokens.append(token)
-        if probs is not None:
-            chain.probs.append(probs)
-        chain.unread = None if ended else token
-
     def _proposal(self, chain: _Chain) -> Proposal:
         """What was written, with the states that verification goes on from."""
+        made = chain.proposal(self._target.device, self.name)
         if not chain.tokens:
-            return Proposal.empty(self._target.device)
-        return Proposal(
-            torch.cat(chain.tokens),
-            torch.cat(chain.probs) if chain.probs else None,
-            source=self.name,
-            entered=Entered(chain.cache.length, self._exit.layers, torch.cat(chain.states)),
-        )
+            return made
+        states = torch.cat(chain.states)
+        return replace(made, entered=Entered(chain.cache.length, self._exit.layers, states))
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
         """Nothing to learn: the target's cache is the engine's to roll back."""

@@ -68,7 +68,7 @@ class MirrorProposer:
         self._abandon()
         rounds = [self._begun(r, b) for r, b in zip(requests, budget, strict=True)]
         chains = [
-            Drafting(Ahead.of(one.request, one.drafted), one.count - len(one.drafted))
+            Drafting(Ahead(one.request, one.drafted), one.count - len(one.drafted))
             for one in rounds
         ]
         self._draft.write([chain for chain in chains if chain.count > 0])
@@ -131,7 +131,7 @@ class MirrorProposer:
 
         The draft knows what an exit far below the top doesn't, and has to read its last token anyway.
         """
-        ahead, one.written = Ahead.of(one.request, one.drafted), []
+        ahead, one.written = Ahead(one.request, one.drafted), []
         own = self._draft.reread(ahead, exit_log_p.shape[0])
         if own is None:
             return exit_log_p.exp()
@@ -139,7 +139,7 @@ class MirrorProposer:
 
     def _branch(self, one: Round, accepted: int, token: int) -> Branch:
         """What is to be drafted if so many tokens are accepted and ``token`` follows."""
-        ahead = Ahead.of(one.request, [*one.drafted[:accepted], token])
+        ahead = Ahead(one.request, [*one.drafted[:accepted], token])
         before = len(one.request.token_ids)
         self._draft.settle(one.request.slot, ahead.token_ids, one.written, before)
         one.written = []

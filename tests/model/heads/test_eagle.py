@@ -172,7 +172,7 @@ def test_a_target_that_gives_no_states_is_refused(tmp_path: Path) -> None:
         ("fc.weight", None, "fc.weight is missing"),
         ("midlayer.self_attn.q_proj.weight", None, "q_proj.weight is missing"),
         ("norm.weight", torch.ones(H + 1), "norm.weight has shape"),
-        ("fc.weight", torch.ones(H, 3 * H, dtype=torch.int64), "no floats"),
+        ("fc.weight", torch.ones(H, 3 * H, dtype=torch.int64), "not floats"),
         ("d2t", None, "d2t is missing"),
         ("d2t", torch.full((len(PRUNED),), 2 * V), "leads outside"),
         ("surprise", torch.ones(2), "surprise"),

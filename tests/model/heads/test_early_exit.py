@@ -59,9 +59,9 @@ def test_service_computes_what_training_computed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "error", "match"),
     [
-        ("hidden_size", 64, ModelUnsupported, "hidden_size 64; this one has 32"),
-        ("vocab_size", 7, ModelUnsupported, "vocab_size 7"),
-        ("num_hidden_layers", 30, ModelUnsupported, "num_hidden_layers 30"),
+        ("hidden_size", 64, ModelUnsupported, "states of size 64, and this target has 32"),
+        ("vocab_size", 7, ModelUnsupported, "a vocabulary of 7"),
+        ("num_hidden_layers", 30, ModelUnsupported, "many layers: 30"),
         ("layers", 2, ModelUnsupported, "1 to 1 of them, not 2"),
         ("layers", "1", ModelBroken, "whole number layers"),
         ("width", None, ModelBroken, "whole number width"),

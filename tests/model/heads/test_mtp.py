@@ -243,7 +243,7 @@ def changed(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[dict[str
         (
             lambda t: t.update({"self_attn.q_proj.bias": torch.ones(64)}),
             ModelBroken,
-            "biases of self_attn are missing",
+            "k_proj.bias is missing",
         ),
     ],
 )
