@@ -12,8 +12,8 @@ from specstream.model.forward import ForwardInput
 from specstream.model.runner import ModelRunner
 from specstream.model.transfer import to_device
 from specstream.speculation.policy.records import Candidate, Offer
-from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
-from specstream.speculation.proposers.candidate import Drafted, Task
+from specstream.speculation.proposal import Capabilities, SpecRequest, Verdict
+from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
 from specstream.speculation.proposers.drafting import Drafting, DraftSequence
 
 __all__ = ["DraftModelProposer"]
@@ -22,7 +22,7 @@ _LEAST = 64  # tokens that the draft reads at once, however few the target does:
 _SHARED = 192  # tokens that it reads at once where several requests wait for the step to end
 
 
-class DraftModelProposer:
+class DraftModelProposer(TaskProposer):
     """Lets a small model write ahead, a little cooler than the target, with its top-k and top-p.
 
     Greedy requests get a deterministic draft; sampled ones the probabilities that each token was
@@ -44,8 +44,7 @@ class DraftModelProposer:
         eos_ids: frozenset[int],
         prefill_chunk: int = 512,
     ) -> None:
-        self._config = config
-        self._runner = runner
+        self.most, self._runner = config.num_tokens, runner
         # Room enough to go on from there: the window moves on when the draft's context is full.
         self._window = min(config.window, max(1, runner.context_length // 2))
         self._eos_ids = eos_ids
@@ -53,13 +52,6 @@ class DraftModelProposer:
         self._sequences: dict[int, DraftSequence] = {}
         self._looks = runner.device.type == "cpu"
         self.candidate = Candidate("draft", "the draft model", stops=self._looks)
-
-    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """Up to ``num_tokens`` each, as far as the draft's own context goes."""
-        limit = self._config.num_tokens
-        chains = [Drafting(r, min(b, limit)) for r, b in zip(requests, budget, strict=True)]
-        self.write(chains)
-        return [chain.proposal(self._runner.device) for chain in chains]
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
         """Any number of tokens, once the draft has read what it is behind."""

@@ -19,8 +19,8 @@ from specstream.model.runner import ModelRunner
 from specstream.model.transfer import to_device
 from specstream.speculation.optional import CachedRequest
 from specstream.speculation.policy.records import Candidate, Offer
-from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
-from specstream.speculation.proposers.candidate import Drafted, Task
+from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest
+from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
 from specstream.speculation.proposers.drafting import Drafting
 from specstream.speculation.proposers.parts import Parts
 
@@ -41,7 +41,7 @@ class _Chain(Drafting):
         return cast(RowCache, cast(CachedRequest, self.request).cache)
 
 
-class EarlyExitProposer:
+class EarlyExitProposer(TaskProposer):
     """Lets the first layers of the target write ahead; their keys, values and states are kept.
 
     The drafted tokens' rows of these layers are in the target's own cache, and the target's pass over
@@ -60,19 +60,13 @@ class EarlyExitProposer:
         leave: EarlyExit,
         eos_ids: frozenset[int],
     ) -> None:
-        self._config, self._target, self._exit, self._eos_ids = config, target, leave, eos_ids
+        self._target, self._exit, self._eos_ids = target, leave, eos_ids
+        self.most = config.num_tokens
         self._first = Extras((leave.layers,), logits=False)
         self._looks = target.device.type == "cpu"
         self.candidate = Candidate(
             self.name, f"the target's first {leave.layers} layers", stops=self._looks
         )
-
-    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """Up to ``num_tokens`` each."""
-        most = self._config.num_tokens
-        chains = [_Chain(r, min(b, most)) for r, b in zip(requests, budget, strict=True)]
-        self._write(chains)
-        return [self._proposal(chain) for chain in chains]
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
         """Any number of tokens."""
@@ -129,9 +123,6 @@ class EarlyExitProposer:
             return made
         states = torch.cat(chain.states)
         return replace(made, entered=Entered(chain.cache.length, self._exit.layers, states))
-
-    def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
-        """Nothing to learn: the target's cache is the engine's to roll back."""
 
     def release(self, slot: int) -> None:
         """Nothing is kept."""
