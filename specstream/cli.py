@@ -23,7 +23,7 @@ __all__ = ["main"]
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    from specstream.commands.bench import add_bench_options
+    from specstream.commands.bench_plan import add_bench_options
     from specstream.commands.common import (
         add_model_options,
         add_prompt_options,

@@ -105,9 +105,10 @@ def test_nothing_imports_upwards() -> None:
         ),
         ({"specstream.pipeline"}, {"specstream.pipeline", "specstream.types", "specstream.errors"}),
         (
-            {"specstream.ws.client", "specstream.ws.dial", *WIRE},
+            {"specstream.ws.client", "specstream.ws.dial", "specstream.ws.reply", *WIRE},
             {
                 "specstream.ws.dial",
+                "specstream.ws.reply",
                 *WIRE,
                 "specstream.metrics",
                 "specstream.types",

@@ -26,6 +26,7 @@ from specstream.model.runner import ModelRunner
 from specstream.model.selfcheck import check_decoding
 from specstream.model.spelling import Spelling
 from specstream.model.vocabulary import Translation, check_rows, find_draft, same_ids
+from specstream.model.warm_up import warm_up
 from specstream.models.kept import located, shipped_heads
 from specstream.speculation.proposers import build_proposer
 from specstream.speculation.proposers.parts import Parts
@@ -59,7 +60,7 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     for runner in runners:
         check()
         runner.compile(progress)
-        runner.warm_up()
+        warm_up(runner)
     # A token that the model has no row for is never drawn.
     eos_ids = frozenset(i for i in end_ids(target.model, tokenizer) if i < target.vocab_size)
     parts = Parts(target, eos_ids, tokenizer, draft, translation, heads, config.prefill_chunk)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from specstream.config import EngineConfig
@@ -18,11 +17,13 @@ from specstream.engine.request import Request
 from specstream.engine.stopwatch import Stopwatch
 from specstream.engine.verifier import verify
 from specstream.errors import EngineBusy
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.forward import ForwardInput
+from specstream.model.runner import ModelRunner
 from specstream.model.transfer import to_device
 from specstream.model.tree_check import check_trees
 from specstream.speculation.explanation import Explanation
-from specstream.speculation.proposal import MidwayProposer, Proposal, Proposer, StepTimes
+from specstream.speculation.optional import MidwayProposer, StepTimes
+from specstream.speculation.proposal import Proposal, Proposer
 from specstream.speculation.proposers.parts import DraftWeights
 
 __all__ = ["EngineCore"]
@@ -114,7 +115,8 @@ class EngineCore(Lifecycle):
         while True:
             starts = [part.sequence.cache.length for part in parts]
             try:
-                logits, states = self._run(parts)
+                inputs = [self._input(part) for part in parts]
+                made = self.target.forward(inputs, self.proposing.extras(parts))
             except torch.OutOfMemoryError:
                 for part, start in zip(parts, starts, strict=True):
                     part.sequence.cache.rollback_to(start)
@@ -122,24 +124,11 @@ class EngineCore(Lifecycle):
                 # Without a cause: its traceback would keep the pass's tensors alive.
                 error = EngineBusy(_NO_MEMORY.format(len(parts)))
             else:
-                return Pass(parts, starts, logits, states)
+                return Pass(parts, starts, made.logits, made.states)
             self.fail(youngest.request, error)
             parts = [part for part in parts if part is not youngest]
             if not parts:
                 return Pass([], [], [], [])
-
-    def _run(self, parts: list[Part]) -> tuple[list[Tensor], list[Tensor]]:
-        """Logits of each part and, for a proposer that reads them, its hidden states."""
-        inputs = [self._input(part) for part in parts]
-        if watching := self.proposing.watch(parts):
-            return self.target.forward_watched(inputs, watching), []
-        rider = self.proposing.rider(parts)
-        if rider is not None:
-            return self.target.forward_with_rider(inputs, rider), []
-        if not self.proposing.depths:
-            return self.target.forward(inputs), []
-        both = self.target.forward_with_states(inputs, self.proposing.depths)
-        return [logits for logits, _ in both], [states for _, states in both]
 
     def _input(self, part: Part) -> ForwardInput:
         sequence, proposal = part.sequence, part.proposal

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specstream.model.heads.eagle_format import EagleShape
+from specstream.model.layers import rotated
 
 __all__ = ["EagleModule", "Rows"]
 
@@ -130,7 +131,7 @@ class _Layer(nn.Module):
     def keys(self, entry: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         split = (*entry.shape[:-1], self.shape.kv_heads, self.shape.head_dim)
         keys = self.self_attn["k_proj"](entry).view(split)
-        return _rotated(keys, cos, sin), self.self_attn["v_proj"](entry).view(split)
+        return rotated(keys, cos, sin), self.self_attn["v_proj"](entry).view(split)
 
     def attend(
         self,
@@ -143,7 +144,7 @@ class _Layer(nn.Module):
     ) -> Tensor:
         s = self.shape
         queries = self.self_attn["q_proj"](entry).view(*entry.shape[:2], s.heads, s.head_dim)
-        queries = _rotated(queries, cos, sin) * s.head_dim**-0.5
+        queries = rotated(queries, cos, sin) * s.head_dim**-0.5
         queries = queries.view(*entry.shape[:2], s.kv_heads, -1, s.head_dim)
         scores = [torch.einsum("bskgd,btkd->bskgt", queries, prefix[0]) + seen]
         scores += [(queries * keys.unsqueeze(3)).sum(-1, keepdim=True) for keys, _ in own]
@@ -166,7 +167,3 @@ class _Mlp(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
         return result
-
-
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin

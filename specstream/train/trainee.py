@@ -22,7 +22,7 @@ class Batch:
             token to predict does.
         present: ``[B, T]`` bool: False for padding.
         states: ``[B, T, depths, hidden]`` in the target's dtype: its hidden states after the layers of
-            `Trainee.depths` (see `ModelRunner.forward_with_states`); no depths: ``[B, T, 0, hidden]``.
+            `Trainee.depths` (see `Extras.depths`); no depths: ``[B, T, 0, hidden]``.
         final: ``[B, T, hidden]``: the input of the target's output head, its final norm applied. The
             target's logits for the token after position t are ``head(final[:, t])``.
     """

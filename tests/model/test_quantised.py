@@ -7,8 +7,9 @@ import torch
 
 from specstream.config import EngineConfig, parse_config
 from specstream.errors import ConfigError, ModelUnsupported
+from specstream.model.forward import ForwardInput
 from specstream.model.quantised import check_int8, int8_product
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER
 from tests.tiny import ask, run_until_idle
@@ -41,11 +42,11 @@ def test_a_tokens_logits_do_not_depend_on_the_width_of_the_pass() -> None:
     runner = ModelRunner(MODEL, int8=True)
     plain = ModelRunner(MODEL)
     ids = torch.randint(2, len(TOKENIZER), (12,), generator=torch.Generator().manual_seed(2))
-    together = runner.forward([ForwardInput(ids, runner.new_cache(), keep=12)])[0]
+    together = runner.forward([ForwardInput(ids, runner.new_cache(), keep=12)]).logits[0]
     cache = runner.new_cache()
-    one = [runner.forward([ForwardInput(i.view(1), cache)])[0] for i in ids]
+    one = [runner.forward([ForwardInput(i.view(1), cache)]).logits[0] for i in ids]
     assert (torch.cat(one) - together).abs().max() < 1e-3 * together.abs().max()
-    meant = plain.forward([ForwardInput(ids, plain.new_cache(), keep=12)])[0]
+    meant = plain.forward([ForwardInput(ids, plain.new_cache(), keep=12)]).logits[0]
     agree = (together.argmax(-1) == meant.argmax(-1)).float().mean()
     assert agree > 0.5 and not torch.equal(together, meant)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -12,7 +12,8 @@ from torch import Tensor
 
 from specstream.model.attention.kernels import Ragged, flash
 from specstream.model.attention.pooled import PooledAttention, PooledPlan
-from specstream.model.decoder import Decoder, Tap
+from specstream.model.decoder import Decoder
+from specstream.model.forward import Taps
 from specstream.model.graphs.chain import greedy_steps
 from specstream.model.graphs.passes import CapturePlan, CompiledPasses
 from specstream.model.kv.base import RowCache
@@ -89,7 +90,7 @@ class GraphedPasses(CompiledPasses):
         keeps: Sequence[int],
         width: int,
         trees: Sequence[Tree | None] | None,
-        taps: Mapping[int, Tap],
+        taps: Taps | None,
     ) -> list[Tensor]:
         counts = [ids.shape[0] for ids in tokens]
         batch = next(batch for batch in self.batches if batch >= len(caches))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specstream.model.attention.masks import Masks
-from specstream.model.decoder import Decoder, Tap
+from specstream.model.decoder import Decoder
+from specstream.model.forward import Taps
 from specstream.model.graphs.aot import Code, load_code
 from specstream.model.graphs.chain import StaticChain
 from specstream.model.graphs.passes import CapturePlan, CompiledPasses
@@ -110,7 +111,7 @@ class InductorPasses(CompiledPasses):
         keeps: Sequence[int],
         width: int,
         trees: Sequence[Tree | None] | None,
-        taps: Mapping[int, Tap],
+        taps: Taps | None,
     ) -> list[Tensor]:
         (x,), cache, (keep,) = tokens, cast(ContiguousCache, caches[0]), keeps
         count, before, compiled = x.shape[0], cache.length, self._compiled[width]
@@ -118,15 +119,16 @@ class InductorPasses(CompiledPasses):
         rows, places = cache.layer_rows(before + width), self._places(before, count, width, tree)
         if width > count:
             x = torch.cat((x, x[-1:].expand(width - count)))
-        if 0 in taps:
-            taps[0].append(F.embedding(x[:count], self._decoder.weights.embedding))
+        wanted = frozenset[int]() if taps is None else taps.depths
+        if taps is not None and 0 in wanted:
+            taps.take(0, F.embedding(x[:count], self._decoder.weights.embedding))
         if compiled.head is not None:
             x = F.embedding(x, self._decoder.weights.embedding)
         for code, layers in compiled.blocks:
             x, states = code.run([x, *places, *rows[layers]])
-            for depth in range(layers.start // 2 + 1, layers.stop // 2 + 1):
-                if depth in taps:
-                    taps[depth].append(states[depth - layers.start // 2 - 1, :count])
+            for depth, after in enumerate(states.unbind() if wanted else (), layers.start // 2 + 1):
+                if taps is not None and depth in wanted:
+                    taps.take(depth, after[:count])
         if compiled.head is not None:
             (x,) = compiled.head.run([x])
             x = x.to(self._decoder.weights.dtype)

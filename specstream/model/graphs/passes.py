@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from specstream.model.decoder import Decoder, Tap
+from specstream.model.decoder import Decoder
+from specstream.model.forward import Taps
 from specstream.model.kv.base import RowCache
 from specstream.model.tree import Tree
 
@@ -61,7 +62,7 @@ class CompiledPasses(ABC):
         caches: Sequence[RowCache],
         keeps: Sequence[int],
         trees: Sequence[Tree | None] | None = None,
-        taps: Mapping[int, Tap] | None = None,
+        taps: Taps | None = None,
     ) -> list[Tensor] | None:
         """Append ``tokens [n]`` (int64) to each sequence; logits of the last, ``[keep, V]`` each.
 
@@ -75,9 +76,10 @@ class CompiledPasses(ABC):
         if not served or not all(self._serves(end, end) for end in ends):
             return None
         trees = trees if trees is not None and any(trees) else None
+        taps = taps if taps is not None and taps.depths else None
         if (trees or taps) and not self.shapes:
             return None
-        logits = self._pass(tokens, caches, keeps, width, trees, taps or {})
+        logits = self._pass(tokens, caches, keeps, width, trees, taps)
         for cache, count in zip(caches, counts, strict=True):
             cache.append_to(cache.length + count)
         return logits
@@ -117,7 +119,7 @@ class CompiledPasses(ABC):
         keeps: Sequence[int],
         width: int,
         trees: Sequence[Tree | None] | None,
-        taps: Mapping[int, Tap],
+        taps: Taps | None,
     ) -> list[Tensor]:
         """Logits ``[keep, V]`` each; writes ``width`` rows of each cache, validates none."""
 

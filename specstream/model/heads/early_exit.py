@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.model.heads.base import check_made_for
 from specstream.model.heads.recognise import read_head_config
-from specstream.model.heads.tensors import Tensors
+from specstream.model.heads.tensors import Placed, Tensors
 from specstream.model.norms import rms_norm
 from specstream.model.products import product
 from specstream.model.runner import ModelRunner
@@ -97,31 +98,19 @@ def load(folder: Path, target: ModelRunner) -> EarlyExit:
         ModelUnsupported: made for another target, or the target can't be left early.
     """
     config, sizes = read_head_config(folder), target.decoder.weights
-    wanted = {
-        "hidden_size": sizes.hidden,
-        "vocab_size": sizes.vocab_size,
-        "num_hidden_layers": len(sizes.layers),
-    }
-    for name, size in wanted.items():
-        if config.get(name) != size:
-            raise ModelUnsupported(
-                f"{folder} is an early exit for a target with {name} {config.get(name)}; this one has "
-                f"{size}"
-            )
+    check_made_for(
+        f"the early exit in {folder}",
+        ("hidden states of size", config.get("hidden_size", 0), sizes.hidden),
+        ("a vocabulary of", config.get("vocab_size", 0), sizes.vocab_size),
+        ("states of so many layers:", config.get("num_hidden_layers", 0), len(sizes.layers)),
+    )
     layers, width = _count(folder, config, "layers"), _count(folder, config, "width")
-    tensors, hidden = Tensors.read(folder), sizes.hidden
-
-    def take(name: str, *shape: int) -> Tensor:
-        found = tensors.take(f"{name}.weight", shape)
-        if not found.is_floating_point():
-            raise ModelBroken(f"{folder}: {name}.weight holds {found.dtype}, not floats")
-        return found.to(sizes.device, sizes.dtype)
-
+    take, hidden = Placed(Tensors.read(folder), sizes.embedding), sizes.hidden
     weights = ExitWeights(
-        norm=take("norm", hidden),
-        up=take("up", width, hidden),
-        down=take("down", hidden, width),
-        head_norm=take("head_norm", hidden),
+        norm=take("norm.weight", hidden),
+        up=take("up.weight", width, hidden),
+        down=take("down.weight", hidden, width),
+        head_norm=take("head_norm.weight", hidden),
     )
     return EarlyExit(target, layers, weights)
 

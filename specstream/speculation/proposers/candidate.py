@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from specstream.speculation.policy.records import Candidate, Offer
-from specstream.speculation.proposal import Proposal, Proposer, SpecRequest
+from specstream.speculation.proposal import Proposal, Proposer, SpecRequest, Verdict
 
-__all__ = ["CandidateProposer", "Drafted", "Rehearsed", "Task"]
+__all__ = ["CandidateProposer", "Drafted", "Rehearsed", "Task", "TaskProposer"]
 
 
 @dataclass(slots=True)
@@ -64,6 +64,33 @@ class CandidateProposer(Proposer, Protocol):
     def draft(self, tasks: Sequence[Task]) -> Sequence[Drafted]:
         """Carry out tasks, all of one step; several in lockstep."""
         ...
+
+
+class TaskProposer:
+    """Proposes what it would draft for tasks as long as its settings allow.
+
+    Attributes:
+        most: Tokens of a proposal, levels of a tree.
+    """
+
+    most: int
+
+    def draft(self, tasks: Sequence[Task]) -> Sequence[Drafted]:
+        """See `CandidateProposer.draft`."""
+        raise NotImplementedError
+
+    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
+        """See `Proposer.propose`."""
+        each = zip(requests, budget, strict=True)
+        tasks = [Task(r, min(b, self.most), Offer(b), self.go_on()) for r, b in each]
+        return [drafted.proposal for drafted in self.draft(tasks)]
+
+    def go_on(self) -> Callable[[float], bool] | None:
+        """`Task.go_on` of a proposal that nobody planned."""
+        return None
+
+    def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
+        """Nothing: what is kept of accepted tokens comes from elsewhere."""
 
 
 @runtime_checkable

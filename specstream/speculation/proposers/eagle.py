@@ -14,15 +14,10 @@ from specstream.model.heads.base import FeatureHead
 from specstream.model.heads.eagle import EagleHead
 from specstream.model.kv.base import RowCache
 from specstream.model.transfer import to_device
+from specstream.speculation.optional import States
 from specstream.speculation.policy.records import Candidate, Offer
-from specstream.speculation.proposal import (
-    Capabilities,
-    Proposal,
-    SpecRequest,
-    States,
-    Verdict,
-)
-from specstream.speculation.proposers.candidate import Drafted, Task
+from specstream.speculation.proposal import Capabilities, SpecRequest
+from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
 from specstream.speculation.proposers.eagle_growth import Chain, Frontier, Seen, TreeGrowth, widest
 from specstream.speculation.proposers.parts import Parts
 
@@ -87,7 +82,7 @@ class _Sequence:
         self.cache.rollback_to(0)
 
 
-class EagleProposer:
+class EagleProposer(TaskProposer):
     """Chains (``top_k`` 1) or dynamic trees from a head such as EAGLE's; one pass a level for all.
 
     Rows of drafted tokens are taken back after each round; those of accepted tokens are made anew from
@@ -105,7 +100,7 @@ class EagleProposer:
     ) -> None:
         self._config, self._head, self.name = config, head, head.kind
         self._vocab_size, self._eos_ids = vocab_size, eos_ids
-        self._chunk = max(prefill_chunk, _LEAST)
+        self._chunk, self.most = max(prefill_chunk, _LEAST), config.depth
         self._tree = config.top_k > 1
         self._looks = head.device.type == "cpu" or self._tree
         self._sequences: dict[int, _Sequence] = {}
@@ -113,19 +108,12 @@ class EagleProposer:
         self.capabilities = Capabilities(head.depths, own_cache=True, trees=self._tree)
         self.candidate = Candidate(head.kind, head.title, stops=self._looks)
 
-    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """Chains or trees of at most ``depth`` levels."""
-        depth = self._config.depth
-        growths = [self._growth(r, min(b, depth)) for r, b in zip(requests, budget, strict=True)]
-        self.grow(growths)
-        return [growth.proposal() for growth in growths]
-
     def offer(self, request: SpecRequest, budget: int) -> Offer:
         """Up to ``depth`` levels, once the prompt's rows are read."""
         found = self._sequences.get(request.slot)
         if found is None or found.end != len(request.token_ids) - 1:
             return Offer(0)
-        levels = min(budget, self._config.depth)
+        levels = min(budget, self.most)
         nodes: Sequence[int] = ()
         if self._tree:
             sizes = (min(self._size(n), round(n * self._breadth)) for n in range(1, levels + 1))
@@ -134,7 +122,7 @@ class EagleProposer:
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
         """Grow what was planned, in lockstep."""
-        growths = [self._growth(task.request, task.count, task) for task in tasks]
+        growths = [self._growth(task) for task in tasks]
         passes = self.grow(growths)
         made = [Drafted(one.proposal(), one.confidences, passes, one.read) for one in growths]
         for one in made:
@@ -223,23 +211,16 @@ class EagleProposer:
                 self._head(tokens, features, [found.cache], [count], [1])
         return caches
 
-    def _growth(
-        self, request: SpecRequest, count: int, task: Task | None = None
-    ) -> Chain | TreeGrowth:
-        base = request, count, self._head, self._vocab_size, self._eos_ids
-        go_on, least = (None, 0.0) if task is None else (task.go_on, task.least)
+    def _growth(self, task: Task) -> Chain | TreeGrowth:
+        base = task.request, task.count, self._head, self._vocab_size, self._eos_ids, task.go_on
         if not self._tree:
-            return Chain(*base, go_on)
-        return TreeGrowth(
-            *base, go_on, top_k=self._config.top_k, size=self._size(count), least=least
-        )
+            return Chain(*base)
+        size = self._size(task.count)
+        return TreeGrowth(*base, top_k=self._config.top_k, size=size, least=task.least)
 
     def _size(self, depth: int) -> int:
         """Nodes of a tree of ``depth`` levels."""
         return min(self._config.nodes, self._config.top_k * depth)
-
-    def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
-        """Nothing: the accepted tokens' features come through `read`."""
 
     def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
         """Fuse the features of tokens that became part of their requests; rows are made on demand."""

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from specstream.methods import EagleProposerConfig
+from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.eagle import EagleHead
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
+from specstream.speculation.optional import States
 from specstream.speculation.policy.records import Offer
-from specstream.speculation.proposal import Proposal, States
+from specstream.speculation.proposal import Proposal
 from specstream.speculation.proposers.candidate import Task
 from specstream.speculation.proposers.eagle import EagleProposer
 from tests.drafts import GREEDY, SAMPLED, Text
@@ -44,7 +46,7 @@ def eagle(chunk: int = 512, **settings: int) -> EagleProposer:
 
 def states_of(ids: Sequence[int]) -> Tensor:
     item = ForwardInput(torch.tensor(ids), RUNNER.new_cache())
-    ((_, states),) = RUNNER.forward_with_states([item], HEAD.depths)
+    (states,) = RUNNER.forward([item], Extras(HEAD.depths)).states
     return states
 
 
