@@ -8,7 +8,19 @@ from typing import Any
 
 from specstream.errors import ModelBroken
 
-__all__ = ["LayerShape"]
+__all__ = ["LayerShape", "number"]
+
+
+def number(config: Mapping[str, Any], name: str) -> int:
+    """A size in a head's ``config.json``.
+
+    Raises:
+        ModelBroken: it is missing or no number.
+    """
+    found = config.get(name)
+    if type(found) is not int or found < 1:
+        raise ModelBroken(f"the head's config.json should have a number {name!r}, not {found!r}")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,26 +55,17 @@ class LayerShape:
         Raises:
             ModelBroken: a size is missing or no number.
         """
-
-        def number(name: str) -> int:
-            found = config.get(name)
-            if type(found) is not int or found < 1:
-                raise ModelBroken(
-                    f"the head's config.json should have a number {name!r}, not {found!r}"
-                )
-            return found
-
-        hidden, heads = number("hidden_size"), number("num_attention_heads")
+        hidden, heads = number(config, "hidden_size"), number(config, "num_attention_heads")
         rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
         rope.setdefault("rope_theta", float(config.get("rope_theta", 10000.0)))
         rope.setdefault("rope_type", rope.pop("type", "default"))
         return {
             "hidden": hidden,
-            "intermediate": number("intermediate_size"),
+            "intermediate": number(config, "intermediate_size"),
             "heads": heads,
             "kv_heads": int(config.get("num_key_value_heads") or heads),
             "head_dim": int(config.get("head_dim") or hidden // heads),
-            "vocab_size": number("vocab_size"),
+            "vocab_size": number(config, "vocab_size"),
             "eps": float(config.get("rms_norm_eps", 1e-6)),
             "max_positions": int(config.get("max_position_embeddings") or 32768),
             "activation": str(config.get("hidden_act", "silu")),

@@ -63,8 +63,8 @@ def test_service_computes_what_training_computed(tmp_path: Path) -> None:
         ("vocab_size", 7, ModelUnsupported, "a vocabulary of 7"),
         ("num_hidden_layers", 30, ModelUnsupported, "many layers: 30"),
         ("layers", 2, ModelUnsupported, "1 to 1 of them, not 2"),
-        ("layers", "1", ModelBroken, "whole number layers"),
-        ("width", None, ModelBroken, "whole number width"),
+        ("layers", "1", ModelBroken, "a number 'layers'"),
+        ("width", None, ModelBroken, "a number 'width'"),
         ("width", 25, ModelBroken, r"up.weight has shape \[24, 32\] and should have \[25, 32\]"),
     ],
 )

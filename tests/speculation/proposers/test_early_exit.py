@@ -111,7 +111,7 @@ def test_states_are_the_targets_own() -> None:
 def test_a_head_that_lies_costs_speed_only(kind: str) -> None:
     given = weights(3)
     if kind != "random":
-        given = replace(given, down=given.down * (torch.nan if kind == "NaN" else 1e30))
+        given = given._replace(down=given.down * (torch.nan if kind == "NaN" else 1e30))
     core = make_core(MODEL, TOKENIZER, early(4, given), max_running=4)
     asked = [ask(core, prompt, SamplingParams(max_tokens=25)) for prompt in PROMPTS]
     run_until_idle(core)
