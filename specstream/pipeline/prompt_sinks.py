@@ -85,7 +85,7 @@ class _Sink:
 
 
 class PromptQueue(_Sink):
-    """Every shot in order, at most ``max_waiting`` of them: for a generator that plays one after another.
+    """Every shot in order, ``max_waiting`` at most: for a generator that plays one after another.
 
     A revision takes the place of the version that waits. One of the shot that was taken last is given
     out again, one of an earlier shot is not. When the queue is full, the oldest shot is dropped. After

@@ -113,7 +113,7 @@ async def test_the_model_is_told_the_story_so_far_and_the_shot() -> None:
     )
     assert "Text: Rain fell on the roof of a barn." in second
     assert "Rain fell" in third.partition("Text:")[0]
-    assert writer.references[1].startswith("Rain fell on the roof of a barn.\nMedium shot: Rain")
+    assert writer.references[1].startswith("Rain fell on the roof of a barn.\nWide shot: Rain")
     assert "smile" not in "".join(writer.references)
 
 

@@ -21,27 +21,26 @@ from specstream_adapters.prompt.visible import is_animal
 __all__ = ["Bible"]
 
 _SUBJECTS = 32  # remembered at once; the one that was named longest ago is forgotten first
-_WORDS = r"(?:[\w’'-]+ ){0,5}?[\w’'-]+"
-_END = r"(?=[,.;:!?—–]|$| and | where | with )"
-_GROUND = "|".join(
-    "beach island ship deck boat hill hillside roof bridge road street square platform mountain "
-    "cliff pier field farm stage shore river lake meadow train plain terrace balcony raft ferry "
-    "planet desert coast pass bench lawn ice tower bay sea bed rooftop porch path trail".split()
+_SITES = "|".join(
+    (
+        "beach island ship deck boat hill hillside roof bridge road street alley square platform "
+        "mountain cliff pier harbour harbor farm barn stable stage shore bank riverside river lake "
+        "pond meadow train station plain prairie terrace balcony raft ferry planet desert coast pass "
+        "lawn ice tower bay sea ocean porch path trail village town city market forest woods? jungle "
+        "cave valley garden park orchard vineyard swamp marsh canyon library church chapel temple "
+        "castle palace fort office bakery kitchen hall corridor cellar attic cabin cottage hut tent "
+        "cockpit inn tavern bar cafe café restaurant hotel school hospital prison cell museum theatre "
+        "theater factory mill mine tunnel gate cemetery graveyard churchyard ruins bus car carriage "
+        "tram plane spaceship lighthouse clearing glade snow dunes? stairs armchair "
+        r"\w*(?:house|room|shop|yard|field|side|store)"
+    ).split()
 )
-_SPOT = "edge|top|foot|bottom|end|gates?|window|table|station|counter|market|corner"
 _PLACE = re.compile(
-    rf"\b(?:(?:in|inside|at|near|beside|beneath|under|through|across|along|behind|above|outside) an?"
-    rf"|in(?:side)? (?:the|his|her|its|their)|at the (?:{_SPOT})(?: of (?:an?|the))?) {_WORDS}{_END}"
-    rf"|\b(?:on|across) an? (?:[\w’'-]+ ){{0,3}}(?:{_GROUND})(?: of {_WORDS})?{_END}"
+    r"\b(?:in|inside|on|at|near|beside|beneath|under|through|across|along|behind|above|outside)"
+    rf" (?:an?|the|his|her|its|their) (?:[\w’'-]+ ){{0,3}}?(?:{_SITES})"
+    r"(?: (?:of|by|in) (?:an?|the|his|her) (?:[\w’'-]+ ){0,2}?[\w’'-]+)?"
+    r"(?=[,.;:!?—–]|$| and | where | with )"
 )
-_NOWHERE = "|".join(
-    "moment minutes? hours? days? nights? mornings? evenings? afternoons? years? times? end "
-    "beginning way while hurry whisper voice first last same side heart minds? eyes hands? arms? "
-    "face head panic silence dark distance air sky sun wind rain row line once fashion case tone "
-    "manner look glance rest truth joy state fact water foam noise sound sight book fear delight "
-    r"eagerness like \w*coat hat dress cloak uniform pyjamas suit gown boots scarf hood".split()
-)
-_NO_PLACE = re.compile(rf"\b(?:{_NOWHERE})\b")
 
 
 @dataclass(slots=True)
@@ -75,7 +74,8 @@ class Bible:
         for _, subject in sorted(named, key=lambda found: -found[0]):  # the first is meant most
             self._put(self.subjects.pop(subject.name))
         self._learn_pronoun(text)
-        place = next((p[0] for p in _PLACE.finditer(text) if not _NO_PLACE.search(p[0])), "")
+        found = _PLACE.search(text)
+        place = found[0] if found is not None else ""
         self.place = place or self.place
         return bool(place)
 

@@ -115,7 +115,7 @@ class ShotState:
             return None
         line = _shorten(text)
         if self._goes_on(line, dangling, meant, weight):
-            self.open = self._added(sentence, line)
+            self.open = self._added(sentence, line, others)
         elif weight > 1:
             who = meant if dangling else before or self.bible.first_named(text)
             shot = Shot(
@@ -151,7 +151,7 @@ class ShotState:
         words = pronouns(text)
         return words[0][0] if words else ""
 
-    def _added(self, sentence: Sentence, line: str) -> Shot:
+    def _added(self, sentence: Sentence, line: str, others: tuple[str, ...]) -> Shot:
         assert self.open is not None
         old = self.open
         return replace(
@@ -159,6 +159,7 @@ class ShotState:
             span=Span(old.span.start, sentence.span.end),
             tokens=Span(old.tokens.start, sentence.tokens.end),
             lines=(*old.lines, line),
+            others=tuple(dict.fromkeys(old.others + others)),
             place=self.bible.place,
             tags=old.tags + sentence.tags,
         )

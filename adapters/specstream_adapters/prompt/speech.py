@@ -15,12 +15,16 @@ _VERBS = (
     "pregunta gritó grita respondió responde"
 ).split()
 _SAY = f"(?:{'|'.join(_VERBS)})"
-_BEFORE = re.compile(rf",?\s*(?:\b(?:and|then|und|y)\s+)?\b{_SAY}\b[^,;.!?]{{0,30}}?[,:]?\s*$")
+_BEFORE = re.compile(  # "…, they all said," or "… and cried,": what leads to a quotation
+    rf"(?:,\s*(?:[\w’'-]+ ){{1,3}}?|,?\s*(?:\b(?:and|then|und|y)\s+)?(?:to\s+)?)"
+    rf"\b(?:{_SAY}|say|cry|ask|call|tell)\b[^,;.!?]{{0,30}}?[,:]?\s*$"
+)
 _BETWEEN = re.compile(r"[\s,;]*(?:and|or|also|und|y)?(?:\s+also)?\s*")
 _TAG = re.compile(  # who spoke: "said Tom, and", "a voice said, and", "cried a voice, as"
     rf"^(?:{_SAY}\b[^,;]{{0,60}}|[^,;]{{1,40}}\b{_SAY}(?: [\w’'-]+){{0,3}}),\s+"
     r"(?:and|while|as|then|und|während|y|mientras)\s+(?=\S+ \S+ \S+)"
 )
+_INVERTED = re.compile(rf"^{_SAY} (?=(?:the|an?) [^,.]*, \w+ing \w+ \w+)")
 _DASH = re.compile(r"^\s*[—–]")
 _SAID = re.compile(rf"\b{_SAY}\b")
 
@@ -78,7 +82,12 @@ def narration(text: str) -> str:
 
 
 def _after_tag(rest: str) -> str:
-    """A clause of its own that follows the one that says who spoke; "" if there is none."""
+    """A clause of its own that follows the one that says who spoke; "" if there is none.
+
+    "asks the boy at the door, clutching a lamp" gives "the boy at the door, clutching a lamp".
+    """
+    if (whose := _INVERTED.match(rest)) is not None:
+        return rest[whose.end() :]
     found = re.search(r"[.!?;:] (?=[A-ZÄÖÜÉ“\"])|; (?=\S+ \S+ \S+)", rest)
     return rest[found.end() :] if found else ""
 

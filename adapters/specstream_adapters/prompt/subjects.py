@@ -39,7 +39,7 @@ _NAME = rf"{_STOP}{_CAPITALISED}(?: {_CAPITALISED})*|{_TITLE}{_CAPITALISED}(?: {
 _WORDS = r"(?:[\w’'-]+ ){0,5}?[\w’'-]+"
 _PREPOSITIONS = (
     "In In On on At at From from To to Of of Near near For for The the By by Through through "
-    "Over Into"
+    "Over Into like"
 ).split()
 _FREE = "".join(rf"(?<!\b{word} )" for word in _PREPOSITIONS)  # not the name of a place or a time
 _NOT_PLACED = "".join(
@@ -91,10 +91,11 @@ _PRONOUN = re.compile(r"\b(he|she|they|him|his|hers?|them|theirs?|its?)\b", re.I
 _CASES = {"him": "he", "his": "he", "her": "she", "hers": "she", "them": "they", "their": "they",
           "theirs": "they", "its": "it"}  # fmt: skip
 _EXPLETIVE = re.compile(
-    r"\b[Ii]t(?:'s| (?:(?:was|is)(?! an? | the )|had been|has been|may|might|could|would|will|"
-    r"seem(?:s|ed)|rain(?:s|ed)|snow(?:s|ed)))\b"
+    r"\b[Ii]t(?:'s| (?:(?:was|is)(?! an? | the | \w+ed | built | made )|had been|has been|"
+    r"may|might|could|would|will|seem(?:s|ed)|rain(?:s|ed)|snow(?:s|ed)))\b"
 )
 _OBLIQUE = frozenset("to of for by with at from like than as in on".split())
+_BREAKS = _OBLIQUE | set("a an the his her their my our its this that and or which who".split())
 _OBJECT = re.compile(rf"\b(?i:{'|'.join(sorted(_OBLIQUE))}) (?:[A-Z][\w’-]+ ?)+$")
 
 
@@ -180,6 +181,8 @@ def _names_somebody(text: str) -> bool:
 def introduced(text: str) -> Iterator[Subject]:
     """Those that a sentence names, each as it names them."""
     for name, look in _names(text):
+        if name.endswith(("'s", "’s")):
+            name, look = name[:-2], look.removesuffix("'s").removesuffix("’s")
         if not (_NO_NAME.search(name) or (name == look and is_something(name))):
             yield Subject(name, look)
 
@@ -201,10 +204,10 @@ def described(text: str) -> Iterator[Subject]:
     """Somebody without a name: "an old man in a yellow raincoat"."""
     for found in _ARTICLE.finditer(text):
         words = re.findall(r"[\w’-]+", found[2])
-        at = next((i for i, word in enumerate(words) if word in _OBLIQUE or is_someone(word)), 0)
-        if not words[at].islower() or words[at] in _OBLIQUE or _oblique(text, found.start()):
+        at = next((i for i, word in enumerate(words) if word in _BREAKS or is_someone(word)), 0)
+        if not words[at].islower() or words[at] in _BREAKS or _oblique(text, found.start()):
             continue
-        if found[1].lower() == "the" and at == 0:
+        if found[1].lower() == "the" and at == 0 and found.start():
             continue
         look = f"{found[1].lower()} {' '.join(words[: at + 1])}"
         if not is_someone(words[at]) or not text[found.start() :].lower().startswith(look.lower()):

@@ -123,12 +123,14 @@ def sight(text: str, language: str, names: frozenset[str] = frozenset()) -> Sigh
     if _TALK.search(text) and not text.rstrip().endswith("."):
         return Sight(0)
     weight, doing = 0, False
-    for clause in re.split(r"[,;:—–]", text):
+    clauses = re.split(r"[,;:—–]", text)
+    for clause in clauses:
         added, doings = _clause(clause, names)
         weight += added
         doing |= doings > 0
     weight -= 2 * bool(_TALK.search(text) or len(re.findall(r"\d+", text)) > 1)
-    if weight < len(words) / _WORDS_A_SIGHT:
+    denied = any(word.lower() in _NOT for word in _WORD.findall(clauses[0]))
+    if weight < max(len(words) / _WORDS_A_SIGHT, 4 * denied):
         weight = min(weight, 1)
     return Sight(max(0, weight), doing)
 
