@@ -129,19 +129,22 @@ class PromptQueue(_Sink):
         self.taken += 1
         return self._last
 
-    def interaction(self, shot: ScenePrompt, *, transition_chunks: int = 0) -> dict[str, Any]:
+    def interaction(
+        self, shot: ScenePrompt, *, transition_chunks: int | None = None
+    ) -> dict[str, Any]:
         """The ``session.interaction`` frame of vLLM-Omni's ``/v1/realtime/video`` for a taken prompt.
 
-        Its event id differs for every prompt that was taken: the server refuses a repeated one.
+        Its event id differs for every prompt that was taken, since the server takes each id once.
+        ``transition_chunks`` is the number of chunks over which the picture changes; None leaves it
+        to the model.
         """
-        return {
-            "type": "session.interaction",
-            "interaction": {
-                "event_id": f"{self.taken}-{shot.shot_id}@{shot.rev}",
-                "event": {"prompt": shot.prompt},
-                "transition_chunks": transition_chunks,
-            },
+        body: dict[str, Any] = {
+            "event_id": f"{self.taken}-{shot.shot_id}@{shot.rev}",
+            "event": {"prompt": shot.prompt},
         }
+        if transition_chunks is not None:
+            body["transition_chunks"] = transition_chunks
+        return {"type": "session.interaction", "interaction": body}
 
     def begin(self) -> None:
         """The next reply begins; what waits of the last one can still be taken."""

@@ -96,7 +96,7 @@ _EXPLETIVE = re.compile(
 )
 _OBLIQUE = frozenset("to of for by with at from like than as in on".split())
 _BREAKS = _OBLIQUE | set("a an the his her their my our its this that and or which who".split())
-_OBJECT = re.compile(rf"\b(?i:{'|'.join(sorted(_OBLIQUE))}) (?:[A-Z][\w’-]+ ?)+$")
+_OBJECT = re.compile(rf"\b(?i:{'|'.join(sorted(_OBLIQUE))}) (?:[A-Z][\w’-]+(?: |$))+$")
 
 
 @dataclass(frozen=True, slots=True)

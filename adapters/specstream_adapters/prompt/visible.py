@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 
 __all__ = ["Sight", "is_animal", "is_someone", "is_something", "language_of", "sight", "stem"]
@@ -65,7 +65,7 @@ def _kinds() -> dict[str, str]:
     return {word: kind for kind, *words in map(str.split, rows) for word in words}
 
 
-@cache
+@lru_cache(maxsize=4096)
 def stem(word: str) -> str:
     """The word of the list that an English word in lower case is a form of; itself if it is of none."""
     kinds = _kinds()
