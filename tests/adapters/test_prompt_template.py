@@ -235,6 +235,19 @@ async def test_half_a_sentence_that_turns_out_to_be_a_shot_of_its_own_leaves_the
     assert shots[3].action.startswith("The old man took the lamp")
 
 
+async def test_half_a_sentence_that_was_shown_stays_when_the_whole_shows_too_little() -> None:
+    half = "A dog sat on a wall by the gate, "
+    text = (
+        half
+        + "which was, "
+        + "as everybody agreed, of no importance, " * 12
+        + "at all. It ran off."
+    )
+    shots = await shoot(text, [len(half)])
+    assert [(s.shot_id, s.rev) for s in shots] == [("shot-1", 0), ("shot-1", 1)]
+    assert shots[1].action == "A dog sat on a wall by the gate. It ran off."
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -19,6 +19,7 @@ _LINES = 3  # sentences that one shot tells
 _CHARS = 360  # characters that they have together
 _HALF = 3  # weight from which half a sentence is shown
 _LONGEST = 320  # characters of a sentence that go into a prompt
+_ENDED = re.compile(r"[.!?…。！？][\"”»]?$")
 _NARRATOR = re.compile(r"\b(?:I|me|my|we|us|our|you|your)\b")
 _OTHERS = {  # what begins a sentence that goes on about the one before, in other languages
     "": re.compile(r"^[他她它]"),
@@ -74,8 +75,9 @@ class Shot:
 
     @property
     def text(self) -> str:
-        """Its sentences as one text."""
-        return " ".join(self.lines)
+        """Its sentences as one text; half a sentence that another follows ends with a full stop."""
+        *before, last = self.lines
+        return " ".join([*(s if _ENDED.search(s) else f"{s}." for s in before), last])
 
     @property
     def first_person(self) -> bool:
@@ -118,13 +120,21 @@ class ShotState:
             self.open = self._added(sentence, line, others)
         elif weight > 1:
             who = meant if dangling else before or self.bible.first_named(text)
+            context = self.open if dangling and who is None else None
             shot = Shot(
-                name(), sentence.span, sentence.tokens, sentence.spoken_before,
-                (self._named(line, dangling, who),), who.look if who is not None else "", others,
-                self.bible.place, moved and self.open is not None,
-                self.open.context or self.open.lines[0] if self.open and dangling and not who else "",
-                sentence.tags, self.count == 0,
-            )  # fmt: skip
+                name(),
+                sentence.span,
+                sentence.tokens,
+                sentence.spoken_before,
+                (_named(line, who) if dangling and who is not None else line,),
+                subject=who.look if who is not None else "",
+                others=others,
+                place=self.bible.place,
+                moved=moved and self.open is not None,
+                context=context.context or context.lines[0] if context is not None else "",
+                tags=sentence.tags,
+                first=self.count == 0,
+            )
             self.open = self._begun(shot, max_shots)
         else:
             return None
@@ -164,17 +174,9 @@ class ShotState:
             tags=old.tags + sentence.tags,
         )
 
-    def _named(self, line: str, dangling: str, who: Subject | None) -> str:
-        """The line with the subject in place of the pronoun that begins it, where that is sure."""
-        if not dangling or who is None:
-            return line
-        return _FIRST.sub(lambda found: _instead(found, who), line, count=1)
-
     def _begun(self, shot: Shot, max_shots: int) -> Shot:
         old = self.open
-        if (
-            self.count >= max_shots and old is not None
-        ):  # no more shots: the last one shows this now
+        if self.count >= max_shots and old is not None:  # the last shot shows this from now on
             return replace(
                 shot,
                 shot_id=old.shot_id,
@@ -202,11 +204,16 @@ class ShotState:
         return first, tuple(others)
 
 
-def _instead(found: re.Match[str], who: Subject) -> str:
-    if found["who"].lower() != who.pronoun:
-        return found[0]
-    name = who.definite
-    return found["lead"] + (name if found["lead"] else name[:1].upper() + name[1:])
+def _named(line: str, who: Subject) -> str:
+    """The line with the subject in place of the pronoun that begins it, if it stands for that."""
+
+    def instead(found: re.Match[str]) -> str:
+        if found["who"].lower() != who.pronoun:
+            return found[0]
+        name = who.definite
+        return found["lead"] + (name if found["lead"] else name[:1].upper() + name[1:])
+
+    return _FIRST.sub(instead, line, count=1)
 
 
 def _shorten(text: str) -> str:

@@ -107,9 +107,8 @@ class TemplateStoryboard:
         self._ends: dict[int, int] = {}  # where each of those sentences ends
         self._ids: dict[int, str] = {}  # the shot that each of those sentences began
         self._sent: dict[str, ScenePrompt] = {}  # the newest version of each shot
-        self._withdrawn: set[str] = (
-            set()
-        )  # shots whose newest version told text that was taken back
+        self._withdrawn: set[str] = set()  # shots that told text which was taken back
+        self._half: Shot | None = None  # what the beginning of the sentence under way made
         self._first: Sentence | None = None
         self._index = 0
 
@@ -140,7 +139,7 @@ class TemplateStoryboard:
         shots = self._show(self._reader.close())
         open_shot = self._state.open
         if open_shot is not None and open_shot.shot_id in self._withdrawn:
-            shots = self._emit(open_shot)
+            shots = [*shots, *self._emit(open_shot)]
         return shots
 
     async def close(self) -> Sequence[ScenePrompt]:
@@ -148,25 +147,18 @@ class TemplateStoryboard:
         if self._reader.end is None:
             return []
         shots = self._show(self._reader.close())
-        subject, first = self._rewriter.default_subject, self._first
-        if not self._sent and subject and first is not None:
-            line = f"{subject[:1].upper()}{subject[1:]} speaks to the viewer."
-            shot_id = f"shot-{next(self._rewriter.ids)}"
-            place = self._rewriter.default_setting
-            shots = self._emit(
-                Shot(
-                    shot_id,
-                    first.span,
-                    first.tokens,
-                    first.spoken_before,
-                    (line,),
-                    subject,
-                    place=place,
-                    first=True,
-                )  # fmt: skip
-            )
+        if not self._sent and self._rewriter.default_subject and self._first is not None:
+            shots = self._emit(self._speaker(self._first))
         self._rewriter.last = self
         return shots
+
+    def _speaker(self, sentence: Sentence) -> Shot:
+        """The shot of a reply that shows nothing itself."""
+        who, place = self._rewriter.default_subject, self._rewriter.default_setting
+        line = f"{who[:1].upper()}{who[1:]} speaks to the viewer."
+        name = f"shot-{next(self._rewriter.ids)}"
+        where = (sentence.span, sentence.tokens, sentence.spoken_before)
+        return Shot(name, *where, (line,), subject=who, place=place, first=True)
 
     def bible_for(self, phrase: Phrase) -> Bible:
         """The bible of the next board, whose first phrase is ``phrase``."""
@@ -183,6 +175,7 @@ class TemplateStoryboard:
             self._ends.pop(start)
             if start >= char:
                 self._ids.pop(start, None)
+        self._half = None
         cut = {shot for shot, prompt in self._sent.items() if prompt.span.end > char}
         self._sent = {shot: p for shot, p in self._sent.items() if p.span.start < char}
         self._withdrawn |= cut & self._sent.keys()
@@ -191,7 +184,7 @@ class TemplateStoryboard:
         """The shot that a sentence begins or changes, if its prompt is new."""
         if sentence is None:
             return []
-        start = sentence.span.start
+        start, half = sentence.span.start, self._half
         if start in self._before:  # its beginning was shown already: read it again as a whole
             self._state = self._before[start].copy()
         else:
@@ -205,6 +198,10 @@ class TemplateStoryboard:
             self._first = sentence
         before = self._state.open
         shot = self._state.take(sentence, lambda: self._id_at(start), self._rewriter.max_shots)
+        if shot is None and half is not None and half.span.start == start:
+            shot = self._state.open = half  # its beginning was shown, so it stays
+            self._state.count += 1
+        self._half = shot
         shots = self._emit(shot) if shot is not None else []
         if before is not None and (shot is None or shot.shot_id != before.shot_id):
             sent = self._sent.get(before.shot_id)
