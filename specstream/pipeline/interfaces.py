@@ -25,7 +25,7 @@ import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from specstream.errors import AdapterFailed, ConfigError, SpecstreamError
 from specstream.types import AvatarCue, Message, Phrase, ScenePrompt, Speech, SpeechBuffer
@@ -34,6 +34,7 @@ __all__ = [
     "AvatarScripter",
     "AvatarTrack",
     "PromptRewriter",
+    "RevocableStoryboard",
     "SpeechSynthesizer",
     "Storyboard",
     "TextGenerator",
@@ -181,7 +182,11 @@ class AvatarScripter(Protocol):
 
 
 class Storyboard(Protocol):
-    """The shot list of one turn."""
+    """The shot list of one turn.
+
+    A shot is open until one that begins later is returned: later text may revise it and extend its
+    span. After that only its wording may be revised, with the same span.
+    """
 
     async def add(self, phrase: Phrase) -> Sequence[ScenePrompt]:
         """Take the next phrase; return the shots (or revisions of shots) that it completed."""
@@ -189,6 +194,19 @@ class Storyboard(Protocol):
 
     async def close(self) -> Sequence[ScenePrompt]:
         """The text has ended: return what was still open."""
+        ...
+
+
+@runtime_checkable
+class RevocableStoryboard(Storyboard, Protocol):
+    """A shot list that takes text back itself; any other is closed and a new one opened instead."""
+
+    async def revoke(self, from_char: int) -> Sequence[ScenePrompt]:
+        """Forget the text from ``from_char`` on, and withdraw every shot that told some of it.
+
+        Return, as revisions that end at or before ``from_char``, what is left of those that began
+        before it. Text from ``from_char`` on may follow.
+        """
         ...
 
 

@@ -15,6 +15,7 @@ from specstream.pipeline.interfaces import (
     AvatarScripter,
     AvatarTrack,
     PromptRewriter,
+    RevocableStoryboard,
     SpeechSynthesizer,
 )
 from specstream.pipeline.limits import check_rate
@@ -217,7 +218,11 @@ class PromptStage:
         self._rewriter = rewriter
 
     async def run(self, items: Inlet[Phrase]) -> AsyncGenerator[ScenePrompt | Control, None]:
-        """One turn; a rewriter that is slow to answer is dropped once the turn is cancelled."""
+        """One turn; a rewriter that is slow to answer is dropped once the turn is cancelled.
+
+        A revoke withdraws every shot whose span ends past its offset. What is left of a shot that
+        began before it comes first, as a revision.
+        """
         board = self._rewriter.open()
         read = 0  # characters of the reply that the board was given
         async for item in items:
@@ -226,7 +231,12 @@ class PromptStage:
                 for prompt in await items.unless_cancelled(partial(board.add, item)) or ():
                     yield prompt
                 continue
-            if isinstance(item, Flush) or (isinstance(item, Revoke) and item.from_char < read):
+            if isinstance(item, Revoke) and isinstance(board, RevocableStoryboard):
+                read = min(read, item.from_char)
+                taking = partial(board.revoke, item.from_char)
+                for prompt in await items.unless_cancelled(taking) or ():
+                    yield prompt
+            elif isinstance(item, Flush) or (isinstance(item, Revoke) and item.from_char < read):
                 read = item.from_char if isinstance(item, Revoke) else read
                 for prompt in await items.unless_cancelled(board.close) or ():
                     if prompt.span.end <= read:
