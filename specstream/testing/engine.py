@@ -1,0 +1,279 @@
+"""An engine by script: prepared replies behind the interface of `specstream.Engine`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from itertools import accumulate
+from typing import Any, Never
+
+import anyio
+
+from specstream.conversation import Conversation
+from specstream.errors import PromptError, SpecstreamError
+from specstream.metrics import Report
+from specstream.params import checked_params
+from specstream.types import (
+    Chunk,
+    FinishReason,
+    Message,
+    SamplingParams,
+    Span,
+    Tool,
+    ToolCall,
+    ToolCallDelta,
+    Tools,
+)
+
+__all__ = [
+    "ScriptedEngine",
+    "ScriptedGeneration",
+    "ScriptedSession",
+    "chunks_of",
+]
+
+_PIECE = re.compile(r"\s*\S{1,6}|\s+")
+
+
+def chunks_of(
+    text: str,
+    sizes: Iterable[int] = (),
+    *,
+    calls: Sequence[ToolCall] = (),
+    finish_reason: FinishReason = "stop",
+) -> list[Chunk]:
+    """Cut ``text`` into tokens of at most six visible characters and lay them out as chunks.
+
+    ``sizes`` gives the number of tokens of each chunk in turn; the rest come one by one. The chunks
+    carry exact spans, and the last one the ``finish_reason``. ``calls`` come behind the text, their
+    arguments in pieces; then the reason ``"stop"`` becomes ``"tool_calls"``.
+    """
+    pieces = _PIECE.findall(text)
+    chunks: list[Chunk] = []
+    at = start = 0
+    wanted = iter(sizes)
+    while at < len(pieces):
+        count = max(1, next(wanted, 1))
+        taken = pieces[at : at + count]
+        ends = list(accumulate(map(len, taken), initial=start))[1:]
+        end = ends[-1]
+        chunks.append(
+            Chunk(
+                text=text[start:end],
+                token_ids=tuple(range(at, at + len(taken))),
+                tokens=Span(at, at + len(taken)),
+                chars=Span(start, end),
+                ends=tuple(ends),
+                round=len(chunks),
+                drafted=len(taken) - 1,
+                accepted=len(taken) - 1,
+                t_ms=10.0 * len(chunks),
+            )
+        )
+        at, start = at + len(taken), end
+    for index, call in enumerate(calls):
+        for delta in _deltas(index, call):
+            tokens = Span(at, at + 1)
+            at += 1
+            aside: dict[str, Any] = {"reasoning_end": at, "tool_calls": (delta,)}
+            same = Span(start, start)
+            chunks.append(Chunk("", (tokens.start,), tokens, same, round=len(chunks), **aside))
+    if calls and finish_reason == "stop":
+        finish_reason = "tool_calls"
+    nothing = ("", (), Span(at, at), Span(start, start))
+    return [*chunks, Chunk(*nothing, round=len(chunks), finish_reason=finish_reason)]
+
+
+def _deltas(index: int, call: ToolCall) -> list[ToolCallDelta]:
+    head = (index, call.id, call.name)
+    pieces = [ToolCallDelta(*head, piece) for piece in _PIECE.findall(call.arguments)]
+    return [ToolCallDelta(*head), *pieces, ToolCallDelta(*head, done=True, problem=call.problem)]
+
+
+class ScriptedGeneration:
+    """Stands in for `specstream.Generation`: yields prepared chunks, one per loop turn.
+
+    If it is ``timed``, a chunk is there ``t_ms`` after the request.
+    """
+
+    error: SpecstreamError | None = None
+
+    def __init__(
+        self,
+        chunks: Sequence[Chunk],
+        gate: Callable[[], anyio.Event | None],
+        *,
+        timed: bool = False,
+    ) -> None:
+        self._chunks = list(chunks)
+        self._gate = gate
+        self._began = anyio.current_time() if timed else None
+        self._sent: list[Chunk] = []
+        self._finish: FinishReason | None = None
+        self._waiting = anyio.CancelScope()
+
+    def __aiter__(self) -> ScriptedGeneration:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        gate = self._gate()
+        if gate is not None and self._finish is None:
+            with anyio.CancelScope() as self._waiting:
+                await gate.wait()
+        if self._began is not None and self._finish is None and self._chunks:
+            with anyio.CancelScope() as self._waiting:
+                await anyio.sleep_until(self._began + self._chunks[0].t_ms / 1e3)
+        await anyio.lowlevel.checkpoint()
+        if self._finish is not None or not self._chunks:
+            raise StopAsyncIteration
+        chunk = self._chunks.pop(0)
+        self._sent.append(chunk)
+        self._finish = chunk.finish_reason
+        return chunk
+
+    def cancel(self) -> None:
+        """End the stream; the report then says ``cancelled``."""
+        self._finish = self._finish or "cancelled"
+        self._waiting.cancel()
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(chunk.text for chunk in self._sent)
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls that have ended so far."""
+        return ToolCall.collect([delta for chunk in self._sent for delta in chunk.tool_calls])
+
+    text_read = text  # nothing is written before it is read
+
+    @property
+    def report(self) -> Report:
+        """The report so far."""
+        ids = tuple(i for chunk in self._sent for i in chunk.token_ids)
+        written = [chunk for chunk in self._sent if chunk.token_ids]
+        rounds, timed = len(written), self._began is not None and written
+        return Report(
+            text=self.text,
+            token_ids=ids,
+            finish_reason=self._finish,
+            prompt_tokens=1,
+            reused_tokens=0,
+            rounds=rounds,
+            target_forwards=rounds,
+            drafted=sum(chunk.drafted for chunk in self._sent),
+            accepted=sum(chunk.accepted for chunk in self._sent),
+            acceptance_by_position=(),
+            ttft_ms=written[0].t_ms if timed else 1.0,
+            total_ms=self._sent[-1].t_ms if timed else float(len(ids)),
+            draft_ms=0.0,
+            verify_ms=0.0,
+            proposer="scripted",
+            reasoning="".join(chunk.reasoning for chunk in self._sent),
+            tool_calls=self.tool_calls,
+        )
+
+
+class ScriptedEngine:
+    """Has the interface of `specstream.Engine` and answers with prepared texts, in turn.
+
+    The last reply repeats for ever. ``gate``, when given, returns an event that each chunk waits for
+    (or None), so a test decides when the "model" writes. If ``timed``, a chunk is there its ``t_ms``
+    after the request. ``requests`` records the messages and
+    parameters of each request, ``template_kwargs`` its variables for the chat template, ``speculated``
+    whether it asked for speculation, ``tools`` its tools, which are refused unless the engine
+    ``calls_tools``.
+    """
+
+    def __init__(
+        self,
+        replies: Sequence[str | Sequence[Chunk]],
+        *,
+        gate: Callable[[], anyio.Event | None] = lambda: None,
+        calls_tools: bool = False,
+        timed: bool = False,
+    ) -> None:
+        self._timed = timed
+        self.no_tools = None if calls_tools else "the scripted engine calls no tools"
+        self.tools: list[Tools | None] = []
+        self._replies = list(replies)
+        self._gate = gate
+        self.requests: list[tuple[list[Message], SamplingParams]] = []
+        self.template_kwargs: list[dict[str, Any]] = []
+        self.speculated: list[bool] = []
+        self.generations: list[ScriptedGeneration] = []
+        self.trimmed: list[int] = []
+
+    async def __aenter__(self) -> ScriptedEngine:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        return None
+
+    @asynccontextmanager
+    async def generate(
+        self,
+        messages: Sequence[Message] | str,
+        params: SamplingParams | None = None,
+        *,
+        reference: str = "",
+        session: str | None = None,
+        speculate: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        tools: Tools | Sequence[Tool | Callable[..., Any]] | None = None,
+        **wrong: Never,
+    ) -> AsyncGenerator[ScriptedGeneration, None]:
+        """One scripted reply."""
+        params = checked_params(params, wrong)
+        offered = Tools.of(tools)
+        if offered is not None and self.no_tools is not None:
+            raise PromptError(self.no_tools)
+        self.tools.append(offered)
+        self.template_kwargs.append(dict(chat_template_kwargs or {}))
+        self.speculated.append(speculate)
+        asked: list[Message] = (
+            [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
+        )
+        self.requests.append((asked, params))
+        reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
+        chunks = self._chunks(reply) if isinstance(reply, str) else reply
+        generation = ScriptedGeneration(chunks, self._gate, timed=self._timed)
+        self.generations.append(generation)
+        try:
+            yield generation
+        finally:
+            generation.cancel()
+
+    def _chunks(self, reply: str) -> Sequence[Chunk]:
+        return chunks_of(reply)
+
+    async def complete(
+        self, messages: Sequence[Message], *, max_tokens: int = 256, reference: str = ""
+    ) -> str:
+        """The whole text of one scripted reply."""
+        params = SamplingParams(max_tokens=max_tokens)
+        async with self.generate(messages, params, reference=reference) as generation:
+            return "".join([chunk.text async for chunk in generation])
+
+    def session(self, system: str | None = None) -> ScriptedSession:
+        """A conversation with this engine."""
+        return ScriptedSession(self, system)
+
+    def forget(self, session: str) -> None:
+        """Nothing is kept."""
+
+    def trim(self, session: str, tokens: int) -> None:
+        """Nothing is kept; ``trimmed`` records the number of tokens."""
+        self.trimmed.append(tokens)
+
+
+class ScriptedSession(Conversation[ScriptedGeneration]):
+    """Stands in for `specstream.Session`; keeps the same history."""
+
+    closed = False
+
+    async def aclose(self) -> None:
+        """End the conversation."""
+        self.closed = True
