@@ -109,14 +109,13 @@ class _AgentTalk(Talk):
             self._take(event.item)
 
     def _take(self, item: object) -> None:
-        said = self.turns[self.speaking]
         match item:
             case TurnEnded():
-                said.seen["turn_end"] = anyio.current_time()  # the last one, if there are more
+                self.heard("turn_end")
             case TurnHeard():
-                said.seen["transcript"] = anyio.current_time()
-            case ReplyStarted(number):
-                self.reply_begins(number)
+                self.heard("transcript")
+            case ReplyStarted():
+                self.reply_begins()
             case Chunk(token_ids=ids, text=text):
                 if ids:
                     self.step("first_token")

@@ -107,21 +107,20 @@ class _ServerTalk(Talk):
             await self._take(await self._next())
 
     async def _take(self, event: ev.ServerEvent) -> None:
-        now, said = anyio.current_time(), self.turns[self.speaking]
+        now = anyio.current_time()
         _check(event)
         match event:
             case ev.InputSpeechStarted():
                 await self._interrupt(now)
             case ev.InputSpeechStopped():
-                said.seen["turn_end"] = now
+                self.heard("turn_end")
             case ev.TranscriptionCompleted():
-                said.seen["transcript"] = now
+                self.heard("transcript")
             case ev.TranscriptionFailed(error=error):
-                raise EngineError(f"{said.measured.user!r} was not recognised: {error.message}")
+                raise EngineError(f"what was said was not recognised: {error.message}")
             case ev.ResponseEvent(type="response.created"):
-                said.seen.pop("asked", None)  # a pause taken for the end has a response of its own
                 self._cut = False
-                self.reply_begins(self.speaking)
+                self.reply_begins()
             case ev.TextDelta(delta=text):
                 self.step("first_token")
                 self.turns[self.answering].measured.reply += text

@@ -110,14 +110,24 @@ class Talk(ABC):
         if self._error is not None:
             scope.cancel()
 
-    def step(self, name: str, turn: Said | None = None) -> None:
-        """A step of the wait was seen now, of the reply under way or of ``turn``; the first counts."""
-        seen = (turn or self.turns[self.answering]).seen
-        seen.setdefault(name, anyio.current_time())
+    def step(self, name: str) -> None:
+        """A step of the reply under way was seen now; the first time counts."""
+        self.turns[self.answering].seen.setdefault(name, anyio.current_time())
 
-    def reply_begins(self, number: int) -> None:
-        """What comes now answers turn ``number``."""
-        self.answering = number
+    def heard(self, step: str) -> None:
+        """``turn_end`` or ``transcript`` of the turn that was said last, or of its latest part."""
+        seen = self.turns[self.speaking].seen
+        if step == "turn_end" or "asked" not in seen:
+            seen[step] = anyio.current_time()
+
+    def reply_begins(self) -> None:
+        """What comes now answers the turn that was said last: anew, if a pause was taken for its end."""
+        self.answering = self.speaking
+        turn = self.turns[self.answering]
+        turn.seen = {
+            step: at for step, at in turn.seen.items() if step in ("turn_end", "transcript")
+        }
+        turn.measured.reply = ""
         self.step("asked")
         self.ear.begin()
 
