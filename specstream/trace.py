@@ -124,6 +124,7 @@ class Trace:
             self.text = "".join(chunk["text"] for chunk in self._chunks)
             self.rate = int(self._speech[0]["sample_rate"]) if self._speech else 0
             self._tokens = list(self._origins())
+            self._aside = max((chunk["reasoning_end"] for chunk in self._chunks), default=0)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ConfigError("this is no trace.json of `specstream say`") from error
         if not self.rate:
@@ -150,9 +151,13 @@ class Trace:
 
     def tokens(self, chars: tuple[int, int]) -> tuple[TokenOrigin, ...]:
         """The tokens that wrote a range of characters; those that add none belong with the next."""
-        found = self._tokens[bisect_right(self._ends, chars[0]) :]
+        first = bisect_right(self._ends, chars[0])
+        while first and not (before := self._tokens[first - 1][0]).text:
+            if before.number < self._aside:
+                break  # reasoning, or part of a call
+            first -= 1
         kept: list[TokenOrigin] = []
-        for token, end in found:
+        for token, end in self._tokens[first:]:
             kept.append(token)
             if end >= chars[1]:
                 break
@@ -193,8 +198,8 @@ class Trace:
     def _phrase(self, speech: dict[str, Any]) -> dict[str, Any]:
         same = [
             e
-            for e in self.events[: speech["seq"]]
-            if e["type"] == "Phrase" and e["index"] == speech["phrase"]
+            for e in self.events
+            if e["type"] == "Phrase" and e["index"] == speech["phrase"] and e["seq"] < speech["seq"]
         ]
         if not same:
             raise ConfigError("the trace lacks the phrase of this sample")

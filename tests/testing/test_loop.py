@@ -121,6 +121,8 @@ def test_a_deadlock_is_an_error() -> None:
 
 def test_the_plugin_runs_marked_tests_only(tmp_path: Path) -> None:
     (tmp_path / "test_agents.py").write_text(TESTS)
+    document = (Path(__file__).parents[2] / "docs/testing.md").read_text()
+    (tmp_path / "test_example.py").write_text(document.split("```python\n")[1].split("```")[0])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "specstream.pytest_plugin"]
     options = [
         "-p",
@@ -135,6 +137,6 @@ def test_the_plugin_runs_marked_tests_only(tmp_path: Path) -> None:
     done = subprocess.run(
         [*command, *options, str(tmp_path)], capture_output=True, text=True, check=False
     )
-    assert "2 failed, 6 passed" in done.stdout, done.stdout
+    assert "2 failed, 7 passed" in done.stdout, done.stdout
     assert "RuntimeError: every task waits and no timer runs: deadlock" in done.stdout
     assert "specstream_virtual_time is for async tests" in done.stdout
