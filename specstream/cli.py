@@ -95,6 +95,26 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         if command not in (adapter, verify):
             add_sampling_options(command)
 
+    latency = commands.add_parser(
+        "latency", help="a scripted conversation: how long each turn waits, and for what"
+    )
+    live = "ws://HOST:PORT/v1/realtime; without it, everything is scripted and takes virtual time"
+    latency.add_argument("url", nargs="?", help=live)
+    files = "a conversation, in TOML; see docs/testing.md"
+    latency.add_argument("--scenario", required=True, metavar="FILE", help=files)
+    latency.add_argument("--voice", default="auto", help="the user's voice, for a server")
+    latency.add_argument("--out", metavar="DIR", help="write latency.json and latency.svg there")
+    latency.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    latency.set_defaults(run="latency:run")
+
+    trace = commands.add_parser("trace", help="where a moment of the speech came from")
+    trace.add_argument("file", help="the trace.json that `specstream say` wrote")
+    moment = "a moment of the speech, such as 3.2s or 450ms"
+    trace.add_argument("--at", required=True, metavar="TIME", help=moment)
+    trace.add_argument("--picture", metavar="FILE", help="a timeline: .svg, .png or .pdf")
+    trace.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    trace.set_defaults(run="trace:run")
+
     train = commands.add_parser("train", help="make a draft, or a drafting head, for a target")
     add_train_options(train)
     train.set_defaults(run="train:run")

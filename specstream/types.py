@@ -98,6 +98,7 @@ class Chunk:
         reasoning_end: The number of the reply's token after the last one so far that was reasoning,
             a tag, white space behind a tag, or part of a call; 0 as long as there was none.
         tool_calls: What is new of tool calls, in order.
+        proposer: Who drafted the round's proposal, such as "draft" or "suffix"; empty if nobody did.
     """
 
     text: str
@@ -115,6 +116,7 @@ class Chunk:
     reasoning: str = ""
     reasoning_end: int = 0
     tool_calls: tuple[ToolCallDelta, ...] = ()
+    proposer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import anyio
 from specstream.errors import AdapterFailed, ConfigError, SpecstreamError
 from specstream.pipeline.limits import Limits, Watch
 from specstream.pipeline.link import Inlet, Link
+from specstream.pipeline.spans import ReplySpans
 from specstream.types import Cancel, Control, Phrase
 
 __all__ = ["Event", "Pipeline", "Run", "Stage", "StageFailed", "as_failure"]
@@ -86,6 +87,7 @@ class Run:
         self._seq = 0
         self._in_order = anyio.Lock()  # events enter the log in the order of their numbers
         self._error: Exception | None = None
+        self._spans = ReplySpans.open()
         self.cancelled: Cancel | None = None
 
     def cancel(self, reason: str = "cancelled") -> None:
@@ -126,6 +128,8 @@ class Run:
     async def _emit(self, source: str, item: object) -> None:
         async with self._in_order:
             event = Event(self._seq, (self._clock() - self._started) * 1e3, source, item)
+            if self._spans is not None:
+                self._spans.saw(item)
             await self._log.send(event)
             self._seq += 1
 
@@ -175,6 +179,8 @@ class Run:
                 source.close()
         finally:
             self._log.close()
+            if self._spans is not None:
+                self._spans.close(self._error)
 
     async def _run_stage(
         self, stage: Stage[Any, Any], source: Link[Any], sinks: Sequence[Link[Any]]
