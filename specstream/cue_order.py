@@ -30,17 +30,19 @@ class CuesFirst:
         self._covered = 0  # the end of the last mouth cue
         self._end = 0  # of the speech
         self._waits = True
+        self._over: Exception | None = None
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Event:
         while not self._due:
+            if self._over is not None:
+                raise self._over
             try:
                 self._take(await anext(self._events))
-            except Exception:  # the run is over, or its reply failed: it says so again
-                if not self._held:
-                    raise
+            except Exception as error:  # the run is over, or its reply failed
+                self._over = error
                 self._release()
         return self._due.popleft()
 

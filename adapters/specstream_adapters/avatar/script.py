@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 from specstream.errors import AdapterFailed, ConfigError
 from specstream.types import AvatarCue, Mark, Span, Speech
 from specstream_adapters.avatar.directions import NEUTRAL, Direction, direct
+from specstream_adapters.avatar.exports import export
 from specstream_adapters.avatar.mouth import Mouth, Segment
 from specstream_adapters.avatar.rigs import Rig, check_rig, recast
 from specstream_adapters.avatar.timeline import Timeline
@@ -51,6 +52,11 @@ class VisemeScripter:
         check_rig(rig)
         self._patience_ms, self._rig = patience_ms, rig
         self.punctual = patience_ms == 0.0
+
+    @staticmethod
+    def export(cues: Sequence[AvatarCue], to: str, fps: float = 60.0) -> str:
+        """A turn's cues, made for ARKit, as the text of a file; see `exports.export`."""
+        return export(cues, to, fps)
 
     def open(self, sample_rate: int) -> VisemeTrack:
         """Begin a turn whose audio has ``sample_rate`` samples a second.
