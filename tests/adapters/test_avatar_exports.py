@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from specstream.cli import main
+from specstream.commands.chain import stage_or_adapter
 from specstream.commands.export import read_cues
 from specstream.errors import ConfigError
 from specstream.types import AvatarCue, Mark, Span, Speech
@@ -110,6 +111,9 @@ def test_a_script_can_be_made_for_each_rig() -> None:
         happy = next(cue for cue in cues if cue.kind == "emotion")
         assert bool(happy.weights) == (rig in ("arkit", "vrm"))
     assert next(c for c in script(rig="vrm") if c.kind == "emotion").weights == {"happy": 0.8}
+    assert stage_or_adapter("avatar", "viseme=vrm").open(16_000).add(speech())[1].name == "neutral"
+    with pytest.raises(ConfigError, match="muppet"):
+        stage_or_adapter("avatar", "viseme=muppet")
     with pytest.raises(ConfigError, match="rig already"):
         recast(script(rig="rhubarb")[1], "vrm")
 
