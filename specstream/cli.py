@@ -29,6 +29,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         add_prompt_options,
         add_sampling_options,
     )
+    from specstream.commands.export import add_export_options
     from specstream.commands.pull import add_pull_options
     from specstream.commands.serving import add_server_options
     from specstream.commands.train import add_train_options
@@ -115,6 +116,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     trace.add_argument("--json", action="store_true", help="one JSON object as the last line")
     trace.set_defaults(run="trace:run")
 
+    export = commands.add_parser("export", help="recorded avatar cues, for another player of faces")
+    add_export_options(export)
+    export.set_defaults(run="export:run")
+
     train = commands.add_parser("train", help="make a draft, or a drafting head, for a target")
     add_train_options(train)
     train.set_defaults(run="train:run")
@@ -136,7 +141,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def _add_adapter_options(parser: argparse.ArgumentParser) -> None:
     for option, default, what in (
         ("--voice", "auto", "voice adapter"),
-        ("--avatar", "viseme", "avatar adapter"),
+        ("--avatar", "viseme", "avatar adapter, perhaps with a rig, as in viseme=vrm"),
         ("--prompts", "template", "prompt adapter"),
     ):
         parser.add_argument(

@@ -183,7 +183,8 @@ class SpeechBuffer:
     """A voice's output: a little PCM and the marks that it completed.
 
     ``pcm`` is signed 16-bit little-endian mono. The samples of ``marks`` count from the start of
-    the *phrase*. A mark is handed over once its end is known, so never before its audio has begun.
+    the *phrase*. A mark is handed over once its end is known; a voice that knows it in time hands it
+    over with the buffer that it begins in, or with the one before, so that a face moves with the audio.
     """
 
     pcm: bytes
@@ -213,7 +214,8 @@ class AvatarCue:
     """One instruction to a face or body, on the clock of the audio that it goes with.
 
     ``kind="viseme"``: ``name`` is one of the 15 Oculus visemes and ``weights`` are ARKit blend
-    shapes. ``kind="gesture"`` or ``"emotion"``: from a tag in the text. Times are milliseconds from
+    shapes, unless the script is for another rig; ``sound`` is the IPA of what is spoken, empty where it
+    isn't known. ``kind="gesture"`` or ``"emotion"``: from a tag in the text. Times are milliseconds from
     the turn's first sample; ``samples`` is the same on the sample clock.
     """
 
@@ -226,6 +228,7 @@ class AvatarCue:
     chars: Span
     tokens: Span
     weights: dict[str, float] = field(default_factory=dict)
+    sound: str = ""
 
 
 @dataclass(frozen=True, slots=True)

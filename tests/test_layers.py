@@ -24,7 +24,7 @@ LAYERS = [
     {"specstream.model"},
     {"specstream.speculation"},
     {"specstream.engine"},
-    {"specstream.generation", "specstream.turn", "specstream.conversation"},
+    {"specstream.generation", "specstream.turn", "specstream.conversation", "specstream.cue_order"},
     {"specstream.session"},
     {"specstream.listening"},
     {"specstream.agent"},

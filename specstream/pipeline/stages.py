@@ -180,12 +180,17 @@ def _tag_mark(tag: Tag, sample: int) -> Mark:
 
 
 class AvatarStage:
-    """`Speech` to `AvatarCue`."""
+    """`Speech` to `AvatarCue`.
+
+    ``punctual``: the scripter says that a piece's cues are all there once it was given the piece, and
+    that the mouth's cover it. Consumers may then put them before the piece (see `CuesFirst`).
+    """
 
     name = "avatar"
 
     def __init__(self, scripter: AvatarScripter) -> None:
         self._scripter = scripter
+        self.punctual = bool(getattr(scripter, "punctual", False))
 
     async def run(self, items: Inlet[Speech]) -> AsyncGenerator[AvatarCue | Control, None]:
         """One turn; the face is brought to rest when the speech ends or is cancelled.
