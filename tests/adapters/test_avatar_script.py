@@ -176,7 +176,7 @@ def check_tiling(cues: Sequence[AvatarCue], total: int) -> None:
 
 @pytest.mark.parametrize("kinds", ["phoneme word tag", "word tag", "phoneme", "tag", ""])
 def test_the_visemes_tile_the_turn_in_time_order(kinds: str) -> None:
-    for seed in range(60):
+    for seed in range(30):
         pieces, total = turn(random.Random(seed), random.Random(-seed), kinds=kinds)
         cues = play(pieces)
         check_tiling(cues, total)
@@ -214,7 +214,7 @@ def test_equal_neighbours_are_one_cue() -> None:
 
 
 def test_every_closure_is_reached_and_seen() -> None:
-    for seed in range(80):
+    for seed in range(40):
         pieces, _ = turn(random.Random(seed), random.Random(5), ahead=ms(300))
         track = visemes(play(pieces))
         starts = {p.samples.end for p in pieces if p.last} | {0}
