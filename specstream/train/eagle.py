@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ from specstream.errors import ModelUnsupported
 from specstream.model.heads.eagle_format import EagleShape, default_depths, read_shape
 from specstream.model.runner import ModelRunner
 from specstream.model.weights import RotaryTable
-from specstream.train.eagle_module import EagleModule, Rows
+from specstream.train.eagle_module import EagleModule, Rows, begin_like
 from specstream.train.folders import Written, read_written, write_head
 from specstream.train.loss import distance
 from specstream.train.options import TrainOptions
@@ -164,7 +164,7 @@ class EagleTrainee:
         )
         self._rotary = RotaryTable(target, shape.head_dim)
         self.module: EagleModule = EagleModule(shape, self._rows if own_head else None)
-        _begin(self.module, inner)
+        begin_like(self.module, inner)
 
     def choose(self, counts: Tensor) -> None:
         """See `ChoosesTokens.choose`."""
@@ -275,31 +275,3 @@ def _origins(wanted: Tensor, most: int | None) -> tuple[Tensor, Tensor]:
     origins = pad_sequence(found, batch_first=True)
     counts = torch.tensor([one.shape[0] for one in found]).unsqueeze(1)
     return origins, torch.arange(origins.shape[1]) < counts
-
-
-@torch.no_grad()
-def _begin(module: EagleModule, inner: Any) -> None:
-    """The last layer's weights on the feature's side, nothing on the embedding's, the last tap alone."""
-    last, ours = inner.layers[-1], module.midlayer
-    shape = module.shape
-    hidden, dim = shape.hidden, shape.head_dim
-    module.fc.weight.zero_()
-    module.fc.weight[:, -hidden:].fill_diagonal_(1.0)
-    ours.hidden_norm.weight.copy_(last.input_layernorm.weight)
-    ours.post_attention_layernorm.weight.copy_(last.post_attention_layernorm.weight)
-    module.norm.weight.copy_(inner.norm.weight)
-    for name in ("q_proj", "k_proj", "v_proj"):
-        theirs, mine = getattr(last.self_attn, name), cast("nn.Linear", ours.self_attn[name])
-        mine.weight[:, :hidden].zero_()
-        mine.weight[:, hidden:].copy_(_repeated(theirs.weight, mine.out_features, dim))
-        if shape.bias:
-            mine.bias.copy_(_repeated(theirs.bias, mine.out_features, dim))
-    cast("nn.Linear", ours.self_attn["o_proj"]).weight.copy_(last.self_attn.o_proj.weight)
-    for name in ("gate_proj", "up_proj", "down_proj"):
-        getattr(ours.mlp, name).weight.copy_(getattr(last.mlp, name).weight)
-
-
-def _repeated(rows: Tensor, count: int, head_dim: int) -> Tensor:
-    """Heads of ``head_dim`` rows each, repeated in place until they are ``count`` rows."""
-    heads = rows.view(-1, head_dim, *rows.shape[1:])
-    return heads.repeat_interleave(count // rows.shape[0], 0).view(count, *rows.shape[1:])

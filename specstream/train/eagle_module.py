@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from specstream.model.heads.eagle_format import EagleShape
 from specstream.model.layers import rotated
 
-__all__ = ["EagleModule", "Rows"]
+__all__ = ["EagleModule", "Rows", "begin_like"]
 
 Rows = tuple[Tensor, Tensor]
 """Keys and values, ``[B, n, kv_heads, head_dim]`` each."""
@@ -167,3 +168,31 @@ class _Mlp(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
         return result
+
+
+@torch.no_grad()
+def begin_like(module: EagleModule, inner: Any) -> None:
+    """Begin with the target's last layer: its weights on the feature's side, nothing on the embedding's, the last tap alone."""
+    last, ours = inner.layers[-1], module.midlayer
+    shape = module.shape
+    hidden, dim = shape.hidden, shape.head_dim
+    module.fc.weight.zero_()
+    module.fc.weight[:, -hidden:].fill_diagonal_(1.0)
+    ours.hidden_norm.weight.copy_(last.input_layernorm.weight)
+    ours.post_attention_layernorm.weight.copy_(last.post_attention_layernorm.weight)
+    module.norm.weight.copy_(inner.norm.weight)
+    for name in ("q_proj", "k_proj", "v_proj"):
+        theirs, mine = getattr(last.self_attn, name), cast("nn.Linear", ours.self_attn[name])
+        mine.weight[:, :hidden].zero_()
+        mine.weight[:, hidden:].copy_(_repeated(theirs.weight, mine.out_features, dim))
+        if shape.bias:
+            mine.bias.copy_(_repeated(theirs.bias, mine.out_features, dim))
+    cast("nn.Linear", ours.self_attn["o_proj"]).weight.copy_(last.self_attn.o_proj.weight)
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        getattr(ours.mlp, name).weight.copy_(getattr(last.mlp, name).weight)
+
+
+def _repeated(rows: Tensor, count: int, head_dim: int) -> Tensor:
+    """Heads of ``head_dim`` rows each, repeated in place until they are ``count`` rows."""
+    heads = rows.view(-1, head_dim, *rows.shape[1:])
+    return heads.repeat_interleave(count // rows.shape[0], 0).view(count, *rows.shape[1:])
