@@ -53,6 +53,10 @@ DEFAULT_DRAFT = str(_BUNDLED / "draft")
 _DEVICE = re.compile(r"auto|(cpu|cuda|mps|xpu|hpu|mtia|npu|xla)(:\d+)?")
 
 
+Scheme = Literal["int8", "int4"]
+"""How the matrices of a model are read; `specstream.model.quantised` computes with them."""
+
+
 class EngineConfig(Strict):
     """Which models an engine loads and how it runs them.
 
@@ -63,9 +67,11 @@ class EngineConfig(Strict):
     choice) and bfloat16 on a GPU that has it. ``draft_dtype="auto"`` is the target's.
     ``device="auto"`` takes the GPU if there is one.
 
-    ``quantize="int8"`` reads the target's matrices as eight-bit integers: faster, and another model,
-    whose own distribution and greedy text are then kept. A token's logits don't depend on how many
-    tokens are verified with it. ``draft_quantize`` changes what is drafted, never the text.
+    ``quantize="int8"`` reads the target's matrices as eight-bit integers, ``"int4"`` as four-bit ones:
+    faster, and another model, whose own distribution and greedy text are then kept. On a GPU both take
+    torchao. ``draft_quantize`` changes what is drafted, never the text. A quantised target, however it
+    was quantised, whose distributions depend on how many tokens share a pass is refused unless
+    ``allow_width_dependent`` asks for it: verified text then follows the model less closely.
 
     ``mode="default"`` keeps the target's distribution; ``rule`` is the acceptance rule for sampled
     requests without a seed; requests with a seed are verified by exact match (see
@@ -99,11 +105,15 @@ class EngineConfig(Strict):
     proposer: ProposerConfig = AutoProposerConfig()
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     draft_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    quantize: Literal["none", "int8"] = Field(
-        default="none", description="how the target's matrices are read, on a CPU"
+    quantize: Literal["none"] | Scheme = Field(
+        default="none", description="how the target's matrices are read"
     )
-    draft_quantize: Literal["none", "int8"] = Field(
-        default="none", description="how the draft's matrices are read, on a CPU"
+    draft_quantize: Literal["none"] | Scheme = Field(
+        default="none", description="how the draft's matrices are read"
+    )
+    allow_width_dependent: bool = Field(
+        default=False,
+        description="run a quantised target whose distribution depends on how many tokens share a pass",
     )
     device: str = "auto"
     threads: int | None = Field(
@@ -176,9 +186,9 @@ class EngineConfig(Strict):
 
     @model_validator(mode="after")
     def _quantised_alone(self) -> EngineConfig:
-        if "int8" in (self.quantize, self.draft_quantize) and self.compile:
+        if {self.quantize, self.draft_quantize} != {"none"} and self.compile:
             raise ValueError("compile captures unquantised passes; choose it or quantize")
-        if self.quantize == "int8" and self.mode == "reproducible":
+        if self.quantize != "none" and self.mode == "reproducible":
             raise ValueError("mode='reproducible' runs the model as it is; leave quantize off")
         return self
 

@@ -55,7 +55,16 @@ def add_model_options(parser: argparse.ArgumentParser, *, every_method: bool = F
     )
     add("--device", help="auto, cpu, cuda, cuda:1 …")
     add("--dtype", choices=["auto", "float32", "bfloat16", "float16"])
-    add("--quantize", choices=["none", "int8"], help="read the target's matrices as integers (CPU)")
+    add(
+        "--quantize",
+        choices=["none", "int8", "int4"],
+        help="read the target's matrices as integers",
+    )
+    add(
+        "--allow-width-dependent",
+        action="store_true",
+        help="run a quantised target whose logits depend on how many tokens share a pass",
+    )
     add(
         "--compile",
         action="store_true",
@@ -142,8 +151,9 @@ def engine_of(args: argparse.Namespace) -> Engine:
         given = engine.get("chat_template_kwargs")
         base = given if isinstance(given, dict) else {}
         engine["chat_template_kwargs"] = base | args.chat_template_kwargs
-    if args.compile:
-        engine["compile"] = True
+    for key in ("compile", "allow_width_dependent"):
+        if getattr(args, key):
+            engine[key] = True
     if getattr(args, "reproducible", False):  # a sampling option
         engine["mode"] = "reproducible"
     if args.proposer is not None:

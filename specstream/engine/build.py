@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specstream.config import AutoProposerConfig, DraftProposerConfig, EngineConfig
+from specstream.config import AutoProposerConfig, DraftProposerConfig, EngineConfig, Scheme
 from specstream.engine.step import EngineCore
 from specstream.errors import ConfigError, ModelError, VocabularyMismatch
 from specstream.methods import MtpProposerConfig
@@ -27,6 +28,8 @@ from specstream.model.selfcheck import check_decoding
 from specstream.model.spelling import Spelling
 from specstream.model.vocabulary import Translation, check_rows, find_draft, same_ids
 from specstream.model.warm_up import warm_up
+from specstream.model.weights import drop_matrices
+from specstream.model.width_check import check_widths, loaded_scheme
 from specstream.models.kept import located, shipped_heads
 from specstream.speculation.proposers import build_proposer
 from specstream.speculation.proposers.parts import Parts
@@ -78,7 +81,7 @@ def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> Mo
         model,
         context_length=config.context_length,
         captured=TARGET if config.compile else None,
-        int8=config.quantize == "int8",
+        quantize=_scheme(config.quantize),
     )
     steady = steady_positions(model.config)
     if steady < min(declared_positions(model.config), config.context_length or steady + 1):
@@ -90,6 +93,11 @@ def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> Mo
         )
     check_rows(config.target, tokenizer, target.model_vocab_size)
     check_decoding(config.target, target, tokenizer)
+    scheme = _scheme(config.quantize) or loaded_scheme(model)
+    if scheme is not None and not config.allow_width_dependent:
+        check_widths(config.target, target, tokenizer, scheme)
+    if config.quantize != "none":
+        drop_matrices(model)
     if config.model_defaults:
         ModelDefaults.tell(config.target, model.generation_config)
     if config.mode != "reproducible":
@@ -121,7 +129,7 @@ def _load_draft(
         model,
         vocab_size=target.vocab_size if same else None,
         captured=DRAFT if config.compile else None,
-        int8=config.draft_quantize == "int8",
+        quantize=_scheme(config.draft_quantize),
     )
     if not same:
         check_rows(name, own, draft.model_vocab_size)
@@ -151,6 +159,10 @@ def _gives_states(config: EngineConfig, target: ModelRunner) -> bool:
 
 def _shipped(config: EngineConfig, target: ModelRunner) -> tuple[str, ...]:
     return shipped_heads(config.target) if _gives_states(config, target) else ()
+
+
+def _scheme(named: Literal["none"] | Scheme) -> Scheme | None:
+    return None if named == "none" else named
 
 
 def _load_heads(config: EngineConfig, target: ModelRunner) -> dict[str, Head]:

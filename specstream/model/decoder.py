@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specstream.config import Scheme
 from specstream.model.attention.base import AttentionBackend, AttentionPlan, Batch
 from specstream.model.attention.contiguous import ContiguousAttention
 from specstream.model.attention.pooled import PooledAttention
@@ -26,7 +27,7 @@ from specstream.model.kv.base import RowCache
 from specstream.model.layers import Layer, layer_of, select
 from specstream.model.norms import rms_norm
 from specstream.model.products import can_pack, product
-from specstream.model.quantised import int8_product
+from specstream.model.quantised import quantised_products
 from specstream.model.rider import Rider
 from specstream.model.transfer import to_device
 from specstream.model.tree import Tree, positions_of
@@ -46,7 +47,7 @@ class Decoder:
         weights: The model's tensors.
         rotary: Cosines and sines of its positions.
         attention: Default: `PooledAttention` on a GPU, `ContiguousAttention` elsewhere.
-        int8: Products are those of `int8_product`.
+        quantize: Products are those of `quantised_products`, and no matrix of a layer is kept besides.
     """
 
     def __init__(
@@ -55,30 +56,34 @@ class Decoder:
         rotary: RotaryTable,
         attention: AttentionBackend | None = None,
         *,
-        int8: bool = False,
+        quantize: Scheme | None = None,
     ) -> None:
+        self.packed = packed = quantize is None and _packs(weights)
+        multiply = head = partial(product, packed=packed)
+        if quantize is not None:
+            multiply, head = quantised_products(quantize, weights.device)
+        self._head = head(weights.head)
+        self._norm = rms_norm(weights.norm, weights.eps)
+        norms = partial(rms_norm, eps=weights.eps)
+        self._layers = [layer_of(weights, one, norms, multiply) for one in weights.layers]
+        if quantize is not None:
+            weights = weights.without_matrices()
         self.weights, self.rotary = weights, rotary
         if attention is None:
             on_gpu = weights.device.type == "cuda"
             attention = PooledAttention(weights) if on_gpu else ContiguousAttention(weights)
         self.attention = attention
-        self.packed = packed = not int8 and _packs(weights)
-        multiply = int8_product if int8 else partial(product, packed=packed)
-        self._head = multiply(weights.head)
-        self._norm = rms_norm(weights.norm, weights.eps)
-        norms = partial(rms_norm, eps=weights.eps)
-        self._layers = [layer_of(weights, one, norms, multiply) for one in weights.layers]
 
     @classmethod
     def of(
-        cls, model: PreTrainedModel, *, reproducible: bool = False, int8: bool = False
+        cls, model: PreTrainedModel, *, reproducible: bool = False, quantize: Scheme | None = None
     ) -> Decoder | None:
         """The decoder of a model of the Llama family; None for any other model.
 
         The decoder is also tried: if its logits of a few tokens differ from the model's own by more
         than rounding, a warning is logged and None returned. ``reproducible`` chooses attention over
-        contiguous caches on every device, whose capacity can be fixed. With ``int8`` the same decoder
-        is tried before its weights are quantised.
+        contiguous caches on every device, whose capacity can be fixed. With ``quantize`` the same
+        decoder is tried before its weights are quantised.
         """
         weights = DecoderWeights.of(model)
         if weights is None:
@@ -88,7 +93,7 @@ class Decoder:
         decoder = cls(weights, rotary, attention)
         if not _agrees(decoder, model):
             return None
-        return cls(weights, rotary, decoder.attention, int8=True) if int8 else decoder
+        return decoder if quantize is None else cls(weights, rotary, quantize=quantize)
 
     def new_cache(self, fixed_capacity: int | None = None) -> RowCache:
         """An empty cache for one sequence."""

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specstream.config import Scheme
 from specstream.errors import ModelUnsupported
 from specstream.model.decoder import Decoder
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput, Taps
@@ -24,7 +25,7 @@ from specstream.model.kv.base import KVCache, RowCache
 from specstream.model.kv.transformers import TransformersCache, check_supported
 from specstream.model.own_forward import own_forward
 from specstream.model.positions import declared_positions, steady_positions
-from specstream.model.quantised import check_int8
+from specstream.model.quantised import check_scheme
 
 __all__ = ["ModelRunner"]
 
@@ -47,7 +48,7 @@ class ModelRunner:
         context_length: Bounds the context below the model's own.
         lean: False runs every model through its own forward.
         captured: Which passes `compile` captures.
-        int8: The model's matrices are read as eight-bit integers; see `int8_product`.
+        quantize: How the model's matrices are read; see `quantised_products`.
 
     Attributes:
         compiled: The captured passes; None: every pass is eager.
@@ -66,14 +67,16 @@ class ModelRunner:
         context_length: int | None = None,
         lean: bool = True,
         captured: CapturePlan | None = None,
-        int8: bool = False,
+        quantize: Scheme | None = None,
     ) -> None:
         check_supported(model.config)
-        if int8:
-            check_int8(model.device)
+        if quantize is not None:
+            check_scheme(quantize, model.device)
         reproducible = fixed_width is not None
-        self._decoder = Decoder.of(model, reproducible=reproducible, int8=int8) if lean else None
-        if int8 and self._decoder is None:
+        self._decoder = (
+            Decoder.of(model, reproducible=reproducible, quantize=quantize) if lean else None
+        )
+        if quantize is not None and self._decoder is None:
             raise ModelUnsupported(
                 f"quantize: only plain models of the Llama family can be quantised here, and "
                 f"{type(model).__name__} here is none; leave quantize off"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-__all__ = ["DecoderWeights", "LayerWeights", "RotaryTable"]
+__all__ = ["DecoderWeights", "LayerWeights", "RotaryTable", "drop_matrices"]
 
 _FAMILY = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 _STATIC_ROPE = {"default", "linear", "llama3"}
@@ -111,6 +111,30 @@ class DecoderWeights:
             nbytes=sum(weight.nbytes for weight in model.parameters()),
         )
 
+    def without_matrices(self) -> DecoderWeights:
+        """The same with layers whose matrices have shapes only; embedding and head stay."""
+        layers = [
+            replace(
+                layer,
+                qkv=layer.qkv.to("meta"),
+                out=layer.out.to("meta"),
+                gate_up=layer.gate_up.to("meta"),
+                down=layer.down.to("meta"),
+            )
+            for layer in self.layers
+        ]
+        return replace(self, layers=tuple(layers))
+
+
+def drop_matrices(model: PreTrainedModel) -> None:
+    """Free the matrices of the layers, of which something else holds its own copy.
+
+    The model's own forward raises a TypeError afterwards.
+    """
+    for module in _inner(model).layers.modules():
+        if isinstance(module, nn.Linear):
+            module.register_parameter("weight", None)  # a meta tensor would give numbers
+
 
 class RotaryTable:
     """Cosines and signed sines of the first positions, by the model's own frequencies.
@@ -162,6 +186,9 @@ def _plain(model: PreTrainedModel) -> bool:
     rope = getattr(config, "rope_parameters", None) or {}
     partial = float(rope.get("partial_rotary_factor", 1.0)) != 1.0
     if rope.get("rope_type", "default") not in _STATIC_ROPE or partial:
+        return False
+    # Products of a quantised model may round their inputs, too, whatever its parameters look like.
+    if getattr(model, "hf_quantizer", None) is not None:
         return False
     # Quantised or otherwise replaced layers and weights have products of their own.
     if not all(_dense(parameter) for parameter in model.parameters()):

@@ -172,7 +172,7 @@ class _Mlp(nn.Module):
 
 @torch.no_grad()
 def begin_like(module: EagleModule, inner: Any) -> None:
-    """Begin with the target's last layer: its weights on the feature's side, nothing on the embedding's, the last tap alone."""
+    """Begin with the weights of the target's last layer, on the last tap; nothing of the embeddings."""
     last, ours = inner.layers[-1], module.midlayer
     shape = module.shape
     hidden, dim = shape.hidden, shape.head_dim
