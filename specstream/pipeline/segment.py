@@ -12,6 +12,7 @@ visible character.
 from __future__ import annotations
 
 import re
+from copy import copy
 
 from specstream.errors import ConfigError, ProtocolError
 from specstream.pipeline.segment_breaks import Whole, has_words, length_break, quiet_break
@@ -107,6 +108,13 @@ class Segmenter:
             while found := self._next_cut() or self._length_cut():
                 phrases.append(self._emit(*found))
         return phrases
+
+    def fork(self) -> Segmenter:
+        """A second segmenter that goes on from here by itself, to cut what is drafted only."""
+        twin = copy(self)
+        twin._tokens = self._tokens.fork()
+        twin._wholes, twin._fences = list(self._wholes), list(self._fences)
+        return twin
 
     def flush(self) -> list[Phrase]:
         """A deadline has passed: return the text that can be spoken without splitting a unit.

@@ -24,8 +24,8 @@ def chunk(text: str, start: int) -> Chunk:
     return Chunk(text, (), Span(0, 0), Span(start, start + len(text)))
 
 
-async def fill(items: Iterable[Chunk | Control], *, close: bool = False) -> Link[Chunk]:
-    link: Link[Chunk] = Link()
+async def fill(items: Iterable[Chunk | Control], *, close: bool = False) -> Link[Any]:
+    link: Link[Any] = Link()
     for item in items:
         await link.send(item)
     if close:
@@ -37,7 +37,7 @@ def told(item: Any) -> Any:
     return (item.text, item.reason) if isinstance(item, Phrase) else item
 
 
-async def rest(stream: AsyncGenerator[Phrase | Control, None]) -> list[Any]:
+async def rest(stream: AsyncGenerator[Any, None]) -> list[Any]:
     return [told(item) async for item in stream]
 
 
@@ -54,7 +54,7 @@ async def timeline(
     schedule: Iterable[tuple[float, Chunk | Control]], deadline_s: float = 0.7, end: float = 9.0
 ) -> list[tuple[float, Any]]:
     """What comes out and when, if the items come at the given seconds of the loop's own clock."""
-    link: Link[Chunk] = Link()
+    link: Link[Any] = Link()
     stage = SegmentStage(deadline_s=deadline_s, clock=anyio.current_time)
     start = anyio.current_time()
 

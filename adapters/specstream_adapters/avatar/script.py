@@ -37,6 +37,8 @@ class VisemeScripter:
             Words and sounds that last longer are followed by loudness for the first part.
     """
 
+    copies = True  # of its tracks: they hold nothing but their own state
+
     def __init__(self, *, patience_ms: float = 800.0) -> None:
         if not 100.0 <= patience_ms <= 10_000.0:
             raise ConfigError(f"patience_ms must be between 100 and 10000, not {patience_ms}")
