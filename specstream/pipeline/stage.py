@@ -177,7 +177,8 @@ class Run:
     ) -> None:
         """Run every stage; feed the head from the token stream."""
         source = self._link()
-        drafting = bool(getattr(head, "previews", False))
+        drafting = bool(getattr(head, "drafts", False))
+        previews = drafting or bool(getattr(head, "previews", False))
         try:
             async with anyio.create_task_group() as group:
                 firsts = []
@@ -192,7 +193,7 @@ class Run:
                         group.start_soon(self._run_stage, stage, outlet, outlet.give)
                 main = self._outlet(head.name, source, firsts)
                 group.start_soon(self._run_stage, head, main, self._direct)
-                if drafting and any(link.drafted for link in firsts):
+                if previews:
                     chunks = getattr(chunks, "previewed", lambda: chunks)()
                 try:
                     with self._source:
@@ -299,9 +300,9 @@ class Pipeline:
     reader that stops reading stops the whole turn, back to the token stream, and loses nothing.
     A stage that hangs, never ends, or makes more than its text can be worth is stopped (``limits``).
 
-    A head with ``drafts=True`` (`SegmentStage`) makes the engine show what it has drafted; stages that
-    take drafts begin on it, within ``presynthesis``. What the run gives out stays the same, only
-    sooner. ``trace`` is called with each `LifeEvent`.
+    A head that wants previews (`SegmentStage`) makes the engine show what it has drafted; with its
+    ``drafts=True``, stages that take drafts begin on it, within ``presynthesis``. What the run gives
+    out stays the same, only sooner. ``trace`` is called with each `LifeEvent`.
     """
 
     def __init__(

@@ -54,8 +54,11 @@ class SegmentStage:
         clock: Seconds.
         drafts: Cut what the engine has drafted, too, for stages that can begin on it (see
             `specstream.pipeline.life`). What is released stays the same.
+        lookahead: Let what is drafted decide whether verified text ends a phrase (see
+            `Segmenter.look`). Only verified text is cut.
 
     Attributes:
+        drafts: Whether drafted text is cut.
         previews: Whether the stage wants to be shown what is drafted.
     """
 
@@ -68,11 +71,14 @@ class SegmentStage:
         deadline_s: float = 0.7,
         clock: Callable[[], float] = time.monotonic,
         drafts: bool = False,
+        lookahead: bool = False,
     ) -> None:
         self._make = make
         self._deadline_s = deadline_s
         self._clock = clock
-        self.previews = drafts
+        self._lookahead = lookahead
+        self.drafts = drafts
+        self.previews = drafts or lookahead
 
     async def run(
         self, items: Inlet[Chunk | Preview]
@@ -91,10 +97,10 @@ class SegmentStage:
                 break
             phrases: list[Phrase] = []
             if isinstance(item, Preview):
-                for drafted in drafts.preview(item):
-                    yield drafted
-                continue
-            if isinstance(item, Chunk):
+                phrases = segmenter.look(item.text) if self._lookahead else []
+                if phrases:
+                    deadline = self._clock() + self._deadline_s if segmenter.pending else None
+            elif isinstance(item, Chunk):
                 for void in drafts.judged(item):
                     yield void
                 phrases = segmenter.add(item)
@@ -113,7 +119,10 @@ class SegmentStage:
                 segmenter.revoke(item.from_char)
             for phrase in drafts.verified(phrases):
                 yield phrase
-            if item is not None and not isinstance(item, Chunk):
+            if isinstance(item, Preview):
+                for drafted in drafts.preview(item) if self.drafts else ():
+                    yield drafted
+            elif item is not None and not isinstance(item, Chunk):
                 yield item
                 if isinstance(item, Cancel):
                     return
