@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ __all__ = ["Account", "Presynthesis", "PresynthesisReport", "TurnAccount"]
 
 _ALLOWANCE_S = 1.0  # audio that may be wasted before anything was spoken
 _MEMORY_S = 120.0  # of spoken audio; what lies longer ago counts half
+_LATELY = 16  # drafted phrases
+_ONE_IN = 8
 
 _log = logging.getLogger("specstream.pipeline")
 
@@ -25,6 +28,8 @@ class Presynthesis:
     Attributes:
         max_waste: Seconds of audio made for text that was then revoked, per spoken second. 0: drafted
             text is never spoken.
+        min_stood: Of the drafted phrases that the voice was given lately, how many must have stood;
+            else it is given one in eight, to see whether that has changed.
         ahead_s: While so much audio waits to be heard, drafted text is not spoken: nobody waits for it.
 
     Raises:
@@ -32,10 +37,11 @@ class Presynthesis:
     """
 
     max_waste: float = 0.5
+    min_stood: float = 0.25
     ahead_s: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("max_waste", "ahead_s"):
+        for name in ("max_waste", "min_stood", "ahead_s"):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise ConfigError(f"{name} must be a number from 0 on, not {value!r}")
@@ -49,6 +55,7 @@ class PresynthesisReport:
     """
 
     on: bool
+    why: str
     confirmed: int
     withdrawn: int
     spoken_s: float
@@ -64,11 +71,11 @@ class PresynthesisReport:
     @property
     def words(self) -> str:
         """One line for a log."""
-        waste = f"{self.wasted_s:.2f} s of audio were wasted for {self.spoken_s:.2f} s spoken"
         given = self.confirmed + self.withdrawn
         return (
-            f"pre-synthesis is {'on' if self.on else 'off'}: {waste}, "
-            f"{self.confirmed} of {given} drafted phrases stood"
+            f"pre-synthesis is {'on' if self.on else 'off'} ({self.why}): {self.confirmed} of {given} "
+            f"drafted phrases stood, {self.wasted_s:.2f} s of audio were wasted for "
+            f"{self.spoken_s:.2f} s spoken"
         )
 
 
@@ -77,10 +84,25 @@ class Account:
 
     def __init__(self, settings: Presynthesis) -> None:
         self.settings = settings
-        self._on = settings.max_waste > 0
         self._confirmed = self._withdrawn = 0
         self._spoken_s = self._wasted_s = self._saved_ms = 0.0
         self._recent_spoken_s = self._recent_wasted_s = 0.0
+        self._lately: deque[bool] = deque(maxlen=_LATELY)
+        self._skipped = 0
+        self._told = self._doubt
+
+    @property
+    def _doubt(self) -> str:
+        """Why drafted text should not be spoken at present; empty if it should."""
+        if not self.settings.max_waste:
+            return "max_waste is 0"
+        budget = self.settings.max_waste * self._recent_spoken_s + _ALLOWANCE_S
+        if self._recent_wasted_s > budget:
+            return "over its budget"
+        stood = sum(self._lately)
+        if len(self._lately) >= _ONE_IN and stood < self.settings.min_stood * len(self._lately):
+            return "too few drafts stand"
+        return ""
 
     def turn(self, clock: Callable[[], float]) -> TurnAccount:
         """A turn begins."""
@@ -89,17 +111,21 @@ class Account:
     @property
     def report(self) -> PresynthesisReport:
         """The figures so far."""
-        counts = (self._confirmed, self._withdrawn)
-        return PresynthesisReport(self._on, *counts, self._spoken_s, self._wasted_s, self._saved_ms)
+        doubt = self._doubt
+        figures = (self._spoken_s, self._wasted_s, self._saved_ms)
+        why = doubt or "within its budget"
+        return PresynthesisReport(not doubt, why, self._confirmed, self._withdrawn, *figures)
 
-    def in_budget(self) -> bool:
-        """Whether more may be risked."""
-        budget = self.settings.max_waste * self._recent_spoken_s
-        on = self.settings.max_waste > 0 and self._recent_wasted_s <= budget + _ALLOWANCE_S
-        if on != self._on:
-            self._on = on
+    def allows(self) -> bool:
+        """Whether the next drafted phrase may be spoken."""
+        doubt = self._doubt
+        if doubt != self._told:
+            self._told = doubt
             _log.info(self.report.words)
-        return on
+        if doubt == "too few drafts stand":
+            self._skipped = (self._skipped + 1) % _ONE_IN
+            return self._skipped == 0
+        return not doubt
 
     def spoke(self, seconds: float, *, wasted: bool) -> None:
         """So much audio was released, or made in vain."""
@@ -115,6 +141,7 @@ class Account:
 
     def judged(self, confirmed: int, withdrawn: int, saved_ms: float = 0.0) -> None:
         """So many phrases that the voice was given as drafts stood, or did not."""
+        self._lately.extend([True] * confirmed + [False] * withdrawn)
         self._confirmed += confirmed
         self._withdrawn += withdrawn
         self._saved_ms += saved_ms
@@ -135,7 +162,7 @@ class TurnAccount:
         ahead = 0.0
         if self._heard_from is not None:
             ahead = self._released_s - (self._clock() - self._heard_from)
-        allowed = ahead <= self._account.settings.ahead_s and self._account.in_budget()
+        allowed = ahead <= self._account.settings.ahead_s and self._account.allows()
         if allowed:
             self._given.append(self._clock())
         return allowed

@@ -28,7 +28,7 @@ from specstream.types import (
     SpeechBuffer,
 )
 
-ALWAYS = Presynthesis(max_waste=1e9, ahead_s=1e9)
+ALWAYS = Presynthesis(max_waste=1e9, min_stood=0, ahead_s=1e9)
 REPLIES = ("A! B? C", "Dr. I! I", "1. 2? No", "Is. It. S")
 WRONG = ("! S", "? I", ". ")
 

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from specstream.errors import ConfigError
 from specstream.pipeline.adapters import AdapterKind
 from specstream.pipeline.audit import audit
 from specstream.pipeline.life import Life, LifeEvent
-from specstream.pipeline.presynthesis import Presynthesis
 from specstream.pipeline.stage import Pipeline
 from specstream.pipeline.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
 from specstream.types import Chunk, Revoke, Speech
@@ -140,13 +138,6 @@ def test_the_audit_finds_planted_bugs(
         _, trace = live(events, rng, bend or (lambda stations, life: None), stages)
         found |= {(finding.fault, finding.stage) for finding in audit(trace, takers=TAKERS)}
     assert (fault, stage) in found
-
-
-@pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf")])
-def test_budgets_that_are_none(wrong: float) -> None:
-    for name in ("max_waste", "ahead_s"):
-        with pytest.raises(ConfigError, match=name):
-            Presynthesis(**{name: wrong})
 
 
 TEXT = "Well, Dr. Lee is here [smile]. It is 5 p.m. now! Is it? No. And so it goes on. Yes."
