@@ -72,7 +72,7 @@ class Pause:
     """Lets another stage have its turn."""
 
     def __await__(self) -> Generator[None]:
-        yield
+        yield  # also a turn of asyncio's loop
 
 
 class TinyVoice:

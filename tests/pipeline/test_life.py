@@ -9,14 +9,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import anyio
 import pytest
 
+from specstream.errors import AdapterFailed
 from specstream.pipeline.adapters import AdapterKind
 from specstream.pipeline.audit import audit
 from specstream.pipeline.life import Life, LifeEvent
-from specstream.pipeline.stage import Pipeline
+from specstream.pipeline.stage import Pipeline, StageFailed
 from specstream.pipeline.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
-from specstream.types import Chunk, Revoke, Speech
+from specstream.types import Chunk, Phrase, Revoke, Span, Speech, SpeechBuffer
 from specstream.ws.stage.remote import RemoteStage
 from specstream.ws.stage.server import adapter_server
 from specstream_adapters.avatar.script import VisemeScripter
@@ -200,3 +202,59 @@ async def test_what_a_run_gives_out_is_the_same_with_drafts(where: str) -> None:
             given = [event.item for event in trace if event.kind == "given"]
             revoked += sum(isinstance(item, Revoke) for item in given)
         assert revoked > 3
+
+
+async def test_a_cancel_at_any_time_lets_nothing_out_that_was_held() -> None:
+    events = list(schedule(TEXT, random.Random(3)))
+    for stop_at in range(0, 60, 4):
+        trace: list[LifeEvent] = []
+        line = Pipeline(
+            [[VoiceStage(TinyVoice()), AvatarStage(TinyFace())]],
+            head=SegmentStage(drafts=True),
+            presynthesis=ALWAYS,
+            trace=trace.append,
+            capacity=3,
+        )
+        with anyio.fail_after(5):
+            async with line.run(Previewing(events)) as run:
+                seen = 0
+                async for _ in run:
+                    seen += 1
+                    if seen == stop_at:
+                        run.cancel()
+        assert audit(trace) == []
+
+
+class Breaking(TinyVoice):
+    """Breaks at a phrase."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
+        async for buffer in super().synthesize(phrase):
+            yield buffer
+        self.left -= 1
+        if not self.left:
+            raise AdapterFailed("out of breath")
+
+
+@pytest.mark.parametrize("broken", ["voice", "text"])
+async def test_a_stage_that_breaks_ends_its_branch_behind_what_was_verified(broken: str) -> None:
+    for seed in range(8):
+        events = list(schedule(TEXT, random.Random(seed)))
+        if broken == "text":
+            last = events[-1]
+            events[-1] = replace(last, chars=Span(0, last.chars.length))
+        line = Pipeline(
+            [[VoiceStage(Breaking(3 if broken == "voice" else 99)), AvatarStage(TinyFace())]],
+            head=SegmentStage(drafts=True),
+            presynthesis=ALWAYS,
+        )
+        with anyio.fail_after(5):
+            async with line.run(Previewing(events)) as run:
+                found = await events_by_source(run)
+        failures = [item for item in found[broken] if isinstance(item, StageFailed)]
+        assert len(failures) == 1 and found[broken][-1] is failures[0]
+        spoken = {item.phrase for item in found["voice"] if isinstance(item, Speech)}
+        assert spoken >= {0, 1}

@@ -28,7 +28,7 @@ async def test_the_first_sample_never_comes_later_and_the_audio_is_the_same(
     gained = 0.0
     for accept in (0.3, 0.9):
         rng = random.Random(4)
-        plain = Listener(PacedVoice(first_s), drafts=False)
+        plain = Listener(PacedVoice(first_s))
         drafts = Listener(PacedVoice(first_s), drafts=True, settings=settings)
         for text in TEXTS:
             items = rounds(text, accept, rng)

@@ -100,9 +100,14 @@ class Listener:
     """A voice behind a pipeline, for turn after turn."""
 
     def __init__(
-        self, voice: PacedVoice, *, settings: Presynthesis | None = None, drafts: bool
+        self,
+        voice: PacedVoice,
+        *,
+        settings: Presynthesis | None = None,
+        drafts: bool = False,
+        lookahead: bool = False,
     ) -> None:
-        head = SegmentStage(clock=anyio.current_time, drafts=drafts)
+        head = SegmentStage(clock=anyio.current_time, drafts=drafts, lookahead=lookahead)
         self._line = Pipeline(
             [[VoiceStage(voice)]], head=head, clock=anyio.current_time, presynthesis=settings
         )
