@@ -41,16 +41,17 @@ from tests.standins import events_by_source, stream
 TAKERS = ("voice", "avatar", "prompt")
 
 
-def test_ten_thousand_schedules_of_drafts_leave_no_mark() -> None:
-    rng = random.Random(1)
+@pytest.mark.parametrize("seed", range(5))
+def test_ten_thousand_schedules_of_drafts_leave_no_mark(seed: int) -> None:
+    rng = random.Random(seed)
     revoked = 0
-    for _ in range(10_000):
+    for _ in range(2_000):
         text = rng.choice(REPLIES)
         found, trace = live(list(schedule(text, rng)), rng)
         assert found == plain(text)
         assert audit(trace, takers=TAKERS) == []
         revoked += any(isinstance(event.item, Revoke) for event in trace)
-    assert revoked > 4_000
+    assert revoked > 1_000
 
 
 class Deaf(VoiceStage):
