@@ -18,7 +18,7 @@ from specstream.conversation import Session
 from specstream.errors import ConfigError, EngineClosed, EngineError, SpecstreamError
 from specstream.generation import Generation
 from specstream.params import checked_params, template_kwargs
-from specstream.types import Chunk, Message, SamplingParams, Tool, Tools
+from specstream.types import Chunk, Message, Preview, SamplingParams, Tool, Tools
 
 if TYPE_CHECKING:
     from specstream.engine.worker import EngineWorker
@@ -45,7 +45,7 @@ class Engine:
         self._worker: EngineWorker | None = None
         self._process = 0
         self._closed = anyio.Event()
-        self._bridge: ThreadBridge[Chunk | SpecstreamError] | None = None
+        self._bridge: ThreadBridge[Chunk | Preview | SpecstreamError] | None = None
 
     @classmethod
     def load(
@@ -146,7 +146,7 @@ class Engine:
         if cancelled is not None:
             raise cancelled
 
-    def _running(self) -> tuple[EngineWorker, ThreadBridge[Chunk | SpecstreamError]]:
+    def _running(self) -> tuple[EngineWorker, ThreadBridge[Chunk | Preview | SpecstreamError]]:
         worker, bridge = self._worker, self._bridge
         if worker is None or bridge is None or self._closed.is_set():
             raise EngineClosed("the engine is not running: use it inside its `async with` block")

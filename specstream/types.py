@@ -27,6 +27,7 @@ __all__ = [
     "Mark",
     "Message",
     "Phrase",
+    "Preview",
     "Revoke",
     "SamplingParams",
     "ScenePrompt",
@@ -117,6 +118,33 @@ class Chunk:
     reasoning_end: int = 0
     tool_calls: tuple[ToolCallDelta, ...] = ()
     proposer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a round drafted, before the target has judged it: the start of what its `Chunk` may say.
+
+    Only text of the reply that would be given out if every token were accepted: no reasoning, no
+    calls, no half characters, nothing that may begin a stop string. The round's chunk begins at the
+    same token and character; its first ``accepted`` tokens are the preview's, the others are void.
+
+    Attributes: as of `Chunk`.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    tokens: Span
+    chars: Span
+    ends: tuple[int, ...]
+    round: int = 0
+    t_ms: float = 0.0
+    reasoning_end: int = 0
+
+    @property
+    def chunk(self) -> Chunk:
+        """The chunk that these tokens would be."""
+        spans = (self.text, self.token_ids, self.tokens, self.chars, self.ends, self.round)
+        return Chunk(*spans, t_ms=self.t_ms, reasoning_end=self.reasoning_end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,9 +286,13 @@ class ScenePrompt:
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Take back everything that was made from the reply's text at or past ``from_char``."""
+    """Take back everything that was made from the reply's text at or past ``from_char``.
+
+    ``drafted``: that text was never verified, so nothing of it was released; work on it is stopped.
+    """
 
     from_char: int
+    drafted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

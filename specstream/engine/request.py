@@ -15,7 +15,7 @@ from specstream.engine.sequence import Sequence
 from specstream.errors import SpecstreamError
 from specstream.metrics import Report, SpecStats
 from specstream.speculation.explanation import Explanation
-from specstream.types import Chunk, FinishReason, Message, SamplingParams, Tools
+from specstream.types import Chunk, FinishReason, Message, Preview, SamplingParams, Tools
 
 __all__ = ["Delivery", "Request"]
 
@@ -26,12 +26,14 @@ _ids = itertools.count()
 class Delivery:
     """The way to the consumer, and the few facts that both threads share.
 
-    Each field is written by one thread only: ``read`` and ``cancelled`` by the consumer's, ``sent`` by
-    the engine's. ``put`` is called on the engine thread and must not block.
+    Each field is written by one thread only: ``read``, ``cancelled`` and ``previews`` (whether the
+    consumer wants them) by the consumer's, ``sent`` by the engine's. Both counts are of chunks; between
+    two chunks there is at most one preview. ``put`` is called on the engine thread and must not block.
     """
 
-    put: Callable[[Chunk | SpecstreamError], None]
+    put: Callable[[Chunk | Preview | SpecstreamError], None]
     limit: int = 16
+    previews: bool = False
     sent: int = 0
     read: int = 0
     cancelled: bool = False

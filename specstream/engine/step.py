@@ -12,6 +12,7 @@ from specstream.config import EngineConfig
 from specstream.engine.commit import commit
 from specstream.engine.lifecycle import Lifecycle
 from specstream.engine.prefill import Part, Pass, PrefillBudget, plan_step
+from specstream.engine.preview import preview
 from specstream.engine.proposing import Proposing
 from specstream.engine.request import Request
 from specstream.engine.stopwatch import Stopwatch
@@ -85,6 +86,7 @@ class EngineCore(Lifecycle):
         proposals = self.proposing.propose([r.sequence for r in ready if r.stats.rounds])
         watch.mark()
         parts = self._plan(ready, proposals)
+        self._show(parts)
         try:
             done = self._forward(parts)
             watch.mark()
@@ -109,6 +111,14 @@ class EngineCore(Lifecycle):
             budget = self._prefill.tokens(self._chunk, proposed)
         empty = Proposal.empty(self.target.device)
         return plan_step(ready, proposals, chunk=self._chunk, budget=budget, empty=empty)
+
+    def _show(self, parts: list[Part]) -> None:
+        """Send what was drafted to consumers that asked for it, ahead of the pass that judges it."""
+        for part in parts:
+            delivery = part.request.delivery
+            if delivery.previews and part.proposal is not None:
+                if (drafted := preview(part.request, part.proposal)) is not None:
+                    delivery.put(drafted)
 
     def _forward(self, parts: list[Part]) -> Pass:
         """One target pass. If memory runs out, the youngest request ends and the pass is repeated."""

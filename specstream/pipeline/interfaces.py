@@ -174,7 +174,11 @@ class AvatarTrack(Protocol):
 
 
 class AvatarScripter(Protocol):
-    """Speech marks to visemes, gestures and emotions. Pure computation, no waiting."""
+    """Speech marks to visemes, gestures and emotions. Pure computation, no waiting.
+
+    With a class attribute ``copies = True`` its tracks may be copied (`copy.deepcopy`): they are then
+    given speech of drafted text, too, and a copy from before it goes on where that is revoked.
+    """
 
     def open(self, sample_rate: int) -> AvatarTrack:
         """Begin a turn whose audio has ``sample_rate`` samples a second."""
@@ -211,7 +215,11 @@ class RevocableStoryboard(Storyboard, Protocol):
 
 
 class PromptRewriter(Protocol):
-    """Text to prompts for an image or video generator."""
+    """Text to prompts for an image or video generator.
+
+    With a class attribute ``copies = True`` its boards may be copied (`copy.deepcopy`): they are then
+    given drafted phrases, too, and a copy from before them goes on where those are revoked.
+    """
 
     def open(self) -> Storyboard:
         """Begin a turn. Memory of subjects may live on from earlier turns."""

@@ -46,6 +46,8 @@ class VisemeScripter:
         punctual: Whether no cue comes later than its audio.
     """
 
+    copies = True  # of its tracks: they hold nothing but their own state
+
     def __init__(self, *, patience_ms: float = 0.0, rig: Rig = "arkit") -> None:
         if not 0.0 <= patience_ms <= 10_000.0:
             raise ConfigError(f"patience_ms must be between 0 and 10000, not {patience_ms}")
