@@ -25,6 +25,7 @@ __all__ = ["main"]
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     from specstream.commands.bench import add_bench_options
     from specstream.commands.common import (
+        add_learning_options,
         add_model_options,
         add_prompt_options,
         add_sampling_options,
@@ -94,6 +95,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         add_model_options(command, every_method=command is bench)
         if command not in (adapter, verify):
             add_sampling_options(command)
+    for command in (chat, serve):
+        add_learning_options(command)
 
     train = commands.add_parser("train", help="make a draft, or a drafting head, for a target")
     add_train_options(train)

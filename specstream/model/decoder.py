@@ -98,6 +98,10 @@ class Decoder:
             return None
         return cls(weights, rotary, decoder.attention, int8=True) if int8 else decoder
 
+    def renewed(self) -> Decoder:
+        """The same decoder once values of its weights have changed: packed matrices are copies."""
+        return Decoder(self.weights, self.rotary, self.attention)
+
     def new_cache(self, fixed_capacity: int | None = None) -> RowCache:
         """An empty cache for one sequence."""
         return self.attention.new_cache(fixed_capacity)

@@ -6,7 +6,7 @@ predicts the token after that; for deeper drafts its own output takes the featur
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -52,6 +52,7 @@ class EagleHead:
 
     def __init__(self, shape: EagleShape, tensors: Tensors, target: ModelRunner) -> None:
         self.shape, self.device, self.dtype = shape, target.device, target.dtype
+        self._target = target
         self.depths, self.width = shape.depths, shape.hidden
         self.parameters = self.nbytes = 0
         s, taps = shape, len(shape.depths)
@@ -77,6 +78,17 @@ class EagleHead:
         self._layer_of = layer_of(sizes, sizes.layers[0], norms, self._product)
         self._attention = ContiguousAttention(sizes)
         self._rotary = RotaryTable.by(_rotary(s), self._embedding[:1], s.head_dim)
+
+    def adopt(self, weights: Mapping[str, Tensor]) -> None:
+        """Take other weights of the same names and shapes; between two passes.
+
+        Rows of caches stay as they are: those of earlier weights are read as if they were of these.
+        """
+        values = {name: value.detach().cpu() for name, value in weights.items()}
+        if self.ids is not None:
+            values["d2t"] = self.ids.cpu() - torch.arange(len(self.ids))
+        made = EagleHead(self.shape, Tensors("the head that learns", values), self._target)
+        vars(self).update(vars(made))
 
     def new_cache(self) -> RowCache:
         """An empty cache of one sequence; row t is made of token t's feature and of token t + 1."""

@@ -238,12 +238,14 @@ class ResponseAudio(Strict):
 class ResponseOwn(Strict):
     """``response.specstream``: for this response only; its variables win over the session's.
 
-    ``speculate`` false decodes without a proposer, to compare.
+    ``speculate`` false decodes without a proposer, to compare; ``learn`` false keeps the response out
+    of learning in service.
     """
 
     sampling: Sampling = Sampling()
     chat_template_kwargs: TemplateKwargs = {}
     speculate: bool = True
+    learn: bool = True
 
 
 class ResponseSettings(Strict):
