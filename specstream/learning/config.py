@@ -42,7 +42,7 @@ class LearningConfig(Strict):
     )
     every: int = Field(default=8, ge=4, description="new replies before the draft learns again")
     passes: int = Field(default=3, ge=1, le=64, description="over what is kept, each time")
-    lr: float = Field(default=1e-4, gt=0.0, lt=1e3, description="peak learning rate (AdamW)")
+    lr: float = Field(default=5e-5, gt=0.0, lt=1e3, description="peak learning rate (AdamW)")
     step_tokens: int = Field(default=256, ge=32, le=8192, description="tokens of a step")
     step_ms: float = Field(default=250.0, gt=0.0, description="a longer step makes others shorter")
     out: str | None = Field(

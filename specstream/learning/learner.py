@@ -154,7 +154,10 @@ class Learner:
     def close(self) -> None:
         """End; better weights are written to the folder that the config names. Raises nothing."""
         self._work, out = None, self._config.out
-        if out is None or self._good is self._first:
+        if out is None:
+            return
+        if self._good is self._first:
+            _log.info("learning: no better weights were found, so %s isn't written", out)
             return
         beside = Path(out + ".new")
         try:
@@ -236,9 +239,10 @@ class Learner:
     def _read(self, kept: Kept) -> Generator[None, None, None]:
         """The target's states of a reply, in passes of a step each."""
         cache, parts = self._target.new_cache(), list[Tensor]()
-        for start in range(0, len(kept.ids), self._width):
+        width = self._width  # a long step changes it
+        for start in range(0, len(kept.ids), width):
             with torch.inference_mode():
-                ids = to_device(kept.ids[start : start + self._width], self._target.device)
+                ids = to_device(kept.ids[start : start + width], self._target.device)
                 item = ForwardInput(ids, cache)
                 ((_, states),) = self._target.forward_with_states([item], self._depths)
                 final = self._target.decoder.normed(states[:, -1]).unsqueeze(1)
