@@ -262,4 +262,9 @@ async def test_a_response_may_be_decoded_without_speculation_and_learning() -> N
         for own in ({}, {"speculate": False, "learn": False}):
             await wire.ask("Hi", output_modalities=["text"], specstream=own)
             await wire.until("response.done")
-    assert stand.engine.speculated == stand.engine.learnt == [True, False]
+        session = {"type": "realtime", "specstream": {"learn": False}}
+        await wire.send("session.update", session=session)
+        await wire.ask("Hi", output_modalities=["text"])
+        await wire.until("response.done")
+    assert stand.engine.speculated == [True, False, True]
+    assert stand.engine.learnt == [True, False, False]
