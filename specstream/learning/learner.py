@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-import shutil
+import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -159,15 +159,16 @@ class Learner:
         if self._good is self._first:
             _log.info("learning: no better weights were found, so %s isn't written", out)
             return
-        beside = Path(out + ".new")
         try:
             self._restore()
-            shutil.rmtree(beside, ignore_errors=True)
-            beside.mkdir(parents=True)
-            self._trainee.save(beside, _card(self._report))
-            beside.rename(out)  # which fails if something is there by now
+            place = Path(out)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=place.name, dir=place.parent) as beside:
+                written = Path(beside) / "whole"
+                written.mkdir()
+                self._trainee.save(written, _card(self._report))
+                written.rename(place)  # which fails if something is there by now
         except Exception as error:
-            shutil.rmtree(beside, ignore_errors=True)
             _log.error("the improved draft can't be written to %s: %s", out, error)
 
     def _round(self) -> Generator[None, None, None]:
@@ -178,6 +179,7 @@ class Learner:
         held = [w for kept in replies if kept.held for w in kept.windows(self._width)]
         lessons = [w for kept in replies if not kept.held for w in kept.windows(self._width)]
         if not held or not lessons:
+            self._report.says = "too few replies were kept to hold one out"
             return
         before = yield from self._measured(held)
         if self._good is not self._first:
@@ -189,7 +191,8 @@ class Learner:
             made = self._trainee.losses(
                 lessons[number % len(lessons)].batch(), acceptance=acceptance_weight(1.0)
             )
-            made.loss.backward()  # type: ignore[no-untyped-call]
+            if any(made.counted):  # a head may find nothing to predict in a short reply
+                made.loss.backward()  # type: ignore[no-untyped-call]
             yield
             self._optimizers.step(rate(number / total, self._report.updates))
             self._report.updates += 1
@@ -207,9 +210,10 @@ class Learner:
             self._report.rolled_back += 1
             self._report.before, self._report.after, self._report.says = before, before, said
             return
-        self._good, self._wanted = self._weights(), self._config.every
+        weights = self._weights()
         yield
-        self._served.adopt(self._good)
+        self._served.adopt(weights)
+        self._good, self._wanted = weights, self._config.every
         _log.info("learning: %s", figures)
         self._report.improved += 1
         self._report.before, self._report.after = before, after
