@@ -25,6 +25,7 @@ __all__ = ["main"]
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     from specstream.commands.bench_plan import add_bench_options
     from specstream.commands.common import (
+        add_learning_options,
         add_model_options,
         add_prompt_options,
         add_sampling_options,
@@ -95,6 +96,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         add_model_options(command, every_method=command is bench)
         if command not in (adapter, verify):
             add_sampling_options(command)
+    for command in (chat, serve):
+        add_learning_options(command)
 
     latency = commands.add_parser(
         "latency", help="a scripted conversation: how long each turn waits, and for what"

@@ -70,6 +70,10 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     proposer = build_proposer(config.proposer, parts)
     core = EngineCore(config, target, tokenizer, proposer, eos_ids)
     core.draft_weights = parts.draft_weights
+    if config.learning is not None:
+        from specstream.learning.build import build_learner  # the trainer, for those who want it
+
+        core.learner = build_learner(config, parts, config.drafts or _shipped(config, target))
     return core
 
 

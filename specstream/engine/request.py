@@ -50,6 +50,7 @@ class Request:
 
     Belongs to the engine thread once it is submitted; `report` and ``text`` may be read from any thread.
     ``noise`` seeds the draws of a request whose parameters name no seed, without keying them.
+    ``learn``: whether a draft that learns in service may learn from it.
     """
 
     messages: list[Message]
@@ -61,6 +62,7 @@ class Request:
     template_kwargs: dict[str, Any] = field(default_factory=dict)
     noise: int | None = None
     tools: Tools | None = None
+    learn: bool = True
     id: int = field(default_factory=lambda: next(_ids))
     arrived: float = field(default_factory=time.perf_counter)
     # Set at admission or before.

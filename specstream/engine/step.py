@@ -103,6 +103,13 @@ class EngineCore(Lifecycle):
             self.fail_all([part.request for part in parts], error)
         return True
 
+    def learn(self) -> bool:
+        """One small step of learning, for when no request can go on; False if nothing is to be learnt.
+
+        Nothing is learnt while a request waits in line.
+        """
+        return self.learner is not None and not self.scheduler.waiting and self.learner.step()
+
     def _plan(self, ready: list[Request], proposals: list[Proposal]) -> list[Part]:
         """Who takes a round and who reads how much of its prompt."""
         budget = self._chunk * len(ready)

@@ -27,7 +27,7 @@ from specstream.model.kv.base import RowCache
 from specstream.model.layers import Layer, layer_of, select
 from specstream.model.norms import rms_norm
 from specstream.model.products import can_pack, product
-from specstream.model.quantised import quantised_products
+from specstream.model.quantised import Multiply, quantised_products
 from specstream.model.rider import Rider
 from specstream.model.transfer import to_device
 from specstream.model.tree import Tree, positions_of
@@ -59,10 +59,11 @@ class Decoder:
         quantize: Scheme | None = None,
     ) -> None:
         self.packed = packed = quantize is None and _packs(weights)
-        multiply = head = partial(product, packed=packed)
+        multiply: Multiply = partial(product, packed=packed)
+        head = multiply
         if quantize is not None:
             multiply, head = quantised_products(quantize, weights.device)
-        self._head = head(weights.head)
+        self._head = head(weights.head, None)
         self._norm = rms_norm(weights.norm, weights.eps)
         norms = partial(rms_norm, eps=weights.eps)
         self._layers = [layer_of(weights, one, norms, multiply) for one in weights.layers]
@@ -94,6 +95,10 @@ class Decoder:
         if not _agrees(decoder, model):
             return None
         return decoder if quantize is None else cls(weights, rotary, quantize=quantize)
+
+    def renewed(self) -> Decoder:
+        """The same decoder once values of its weights have changed: packed matrices are copies."""
+        return Decoder(self.weights, self.rotary, self.attention)
 
     def new_cache(self, fixed_capacity: int | None = None) -> RowCache:
         """An empty cache for one sequence."""

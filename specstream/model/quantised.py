@@ -30,7 +30,7 @@ from specstream.config import Scheme
 from specstream.errors import ConfigError
 from specstream.model.products import Product
 
-__all__ = ["check_scheme", "int4_product", "int8_product", "quantised_products"]
+__all__ = ["Multiply", "check_scheme", "int4_product", "int8_product", "quantised_products"]
 
 _LEAST = 1e-30  # divides a row of zeros
 _GROUP = 32  # values with a scale of their own, in four bits
@@ -94,7 +94,8 @@ def int8_product(weight: Tensor, bias: Tensor | None = None) -> Product:
         result.add_(rest, alpha=1.0 / finer).mul_(largest)
         if bias is not None:
             result += bias
-        return result.to(x.dtype)
+        found: Tensor = result.to(x.dtype)
+        return found
 
     return run
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 import torch
@@ -82,6 +82,7 @@ class ModelRunner:
                 f"{type(model).__name__} here is none; leave quantize off"
             )
         self.model: PreTrainedModel = model
+        self._quantised = quantize is not None
         self.device = model.device
         self.dtype = model.dtype
         text = model.config.get_text_config()
@@ -220,6 +221,24 @@ class ModelRunner:
                 raise ModelUnsupported(
                     f"{name} has {layers} layers; there are no states at {depth}"
                 )
+
+    @torch.no_grad()
+    def adopt(self, weights: Mapping[str, Tensor]) -> None:
+        """Take other values for the model's parameters, by their names; between two passes.
+
+        Rows of caches stay as they are: those of earlier weights are read as if they were of these.
+
+        Raises:
+            ModelUnsupported: its passes are captured or its weights quantised, which keep the old ones.
+        """
+        if self.compiled is not None or self._quantised:
+            raise ModelUnsupported(
+                "captured passes and quantised weights can't be changed in service"
+            )
+        for name, value in self.model.state_dict().items():
+            value.copy_(weights[name])
+        if self._decoder is not None:
+            self._decoder = self._decoder.renewed()
 
     def _pass(self, inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
         """As many model calls as the model needs: one, or one per sequence."""

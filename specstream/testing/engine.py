@@ -183,8 +183,8 @@ class ScriptedEngine:
     (or None), so a test decides when the "model" writes. If ``timed``, a chunk is there its ``t_ms``
     after the request. ``requests`` records the messages and
     parameters of each request, ``template_kwargs`` its variables for the chat template, ``speculated``
-    whether it asked for speculation, ``tools`` its tools, which are refused unless the engine
-    ``calls_tools``.
+    whether it asked for speculation, ``learnt`` whether it may be learnt from, ``tools`` its tools,
+    which are refused unless the engine ``calls_tools``.
     """
 
     def __init__(
@@ -203,6 +203,7 @@ class ScriptedEngine:
         self.requests: list[tuple[list[Message], SamplingParams]] = []
         self.template_kwargs: list[dict[str, Any]] = []
         self.speculated: list[bool] = []
+        self.learnt: list[bool] = []
         self.generations: list[ScriptedGeneration] = []
         self.trimmed: list[int] = []
 
@@ -223,6 +224,7 @@ class ScriptedEngine:
         speculate: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tools: Tools | Sequence[Tool | Callable[..., Any]] | None = None,
+        learn: bool = True,
         **wrong: Never,
     ) -> AsyncGenerator[ScriptedGeneration, None]:
         """One scripted reply."""
@@ -233,6 +235,7 @@ class ScriptedEngine:
         self.tools.append(offered)
         self.template_kwargs.append(dict(chat_template_kwargs or {}))
         self.speculated.append(speculate)
+        self.learnt.append(learn)
         asked: list[Message] = (
             [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         )

@@ -6,7 +6,7 @@ predicts the token after that; for deeper drafts its own output takes the featur
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -45,6 +45,7 @@ class EagleHead:
 
     def __init__(self, shape: EagleShape, tensors: Tensors, target: ModelRunner) -> None:
         self.shape, self.device, self.dtype = shape, target.device, target.dtype
+        self._target = target
         self.depths, self.width = shape.depths, shape.hidden
         s, taps = shape, len(shape.depths)
         like = target.decoder.weights
@@ -75,6 +76,17 @@ class EagleHead:
     def _has(self, name: str) -> bool:
         """Of what a layer may have: biases of queries, keys and values."""
         return self.shape.bias and name == "self_attn.q_proj.bias"
+
+    def adopt(self, weights: Mapping[str, Tensor]) -> None:
+        """Take other weights of the same names and shapes; between two passes.
+
+        Rows of caches stay as they are: those of earlier weights are read as if they were of these.
+        """
+        values = {name: value.detach().cpu() for name, value in weights.items()}
+        if self.ids is not None:
+            values["d2t"] = self.ids.cpu() - torch.arange(len(self.ids))
+        made = EagleHead(self.shape, Tensors("the head that learns", values), self._target)
+        vars(self).update(vars(made))
 
     def new_cache(self) -> RowCache:
         """See `FeatureHead`."""

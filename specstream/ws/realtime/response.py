@@ -115,6 +115,7 @@ class ResponseTurn:
                 request.messages,
                 request.params,
                 speculate=request.speculate,
+                learn=request.learn,
                 chat_template_kwargs=request.template_kwargs,
                 tools=request.tools,
             ) as generation,
