@@ -259,3 +259,19 @@ async def test_a_stage_that_breaks_ends_its_branch_behind_what_was_verified(brok
         assert len(failures) == 1 and found[broken][-1] is failures[0]
         spoken = {item.phrase for item in found["voice"] if isinstance(item, Speech)}
         assert spoken >= {0, 1}
+
+
+async def test_lookahead_and_drafts_together_lose_nothing() -> None:
+    for seed in range(12):
+        trace: list[LifeEvent] = []
+        line = Pipeline(
+            [[VoiceStage(TinyVoice()), AvatarStage(TinyFace())], [PromptStage(TinyRewriter())]],
+            head=SegmentStage(drafts=True, lookahead=True),
+            presynthesis=ALWAYS,
+            trace=trace.append,
+        )
+        async with line.run(Previewing(list(schedule(TEXT, random.Random(seed))))) as run:
+            found = await events_by_source(run)
+        assert "".join(phrase.text for phrase in found["text"]) == TEXT
+        assert len(b"".join(speech.pcm for speech in found["voice"])) == 2 * len(TEXT)
+        assert audit(trace, takers=TAKERS) == []
