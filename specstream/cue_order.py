@@ -53,11 +53,10 @@ class CuesFirst:
                 self._covered = min(self._covered, item.samples.start)
             self._end = item.samples.end
             self._held.append((event, item.samples.end if item.pcm else 0))
+        elif isinstance(item, Revoke | StageFailed) and event.source == "voice" and self._held:
+            self._held.append((event, 0))  # behind the speech that was made before
         else:
-            ended = isinstance(item, StageFailed) and event.source == "avatar"
-            if ended or isinstance(item, Revoke | Cancel):
-                self._waits = self._waits and not ended
-                self._release()
+            self._stop_waiting(event)
             self._due.append(event)
         if isinstance(item, AvatarCue) and item.kind == "viseme":
             self._covered = item.samples.end
@@ -65,6 +64,18 @@ class CuesFirst:
             self._due.append(self._held.popleft()[0])
         if len(self._held) > _MOST:
             self._waits = False
+            self._release()
+
+    def _stop_waiting(self, event: Event) -> None:
+        """Release speech for which no more cues can come."""
+        item, by_avatar = event.item, event.source == "avatar"
+        if isinstance(item, Revoke) and by_avatar:
+            if any(isinstance(held.item, Revoke) for held, _ in self._held):
+                while not isinstance(self._held[0][0].item, Revoke):
+                    self._due.append(self._held.popleft()[0])
+                self._due.append(self._held.popleft()[0])
+        elif isinstance(item, Cancel) or (isinstance(item, StageFailed) and by_avatar):
+            self._waits = self._waits and isinstance(item, Cancel)
             self._release()
 
     def _release(self) -> None:

@@ -33,7 +33,8 @@ def cue(start: int, end: int, kind: str = "viseme") -> AvatarCue:
 
 async def told(items: Sequence[object]) -> AsyncIterator[Event]:
     for seq, item in enumerate(items):
-        source = {Speech: "voice", AvatarCue: "avatar", StageFailed: "avatar"}.get(type(item), "x")
+        own = {Speech: "voice", Revoke: "voice", AvatarCue: "avatar", StageFailed: "avatar"}
+        source, item = item if isinstance(item, tuple) else (own.get(type(item), "x"), item)
         yield Event(seq, 0.0, source, item)
 
 
@@ -53,7 +54,13 @@ FAILED = StageFailed(AdapterFailed("broken"))
         ([speech(0, 9), Phrase("a", Span(0, 1), Span(0, 1)), cue(0, 9)], [1, 2, 0]),
         ([speech(0, 9), cue(3, 3, "gesture"), cue(0, 9)], [1, 2, 0]),
         ([speech(0, 9), Cancel()], [0, 1]),
-        ([speech(0, 9), Revoke(0), speech(0, 8), cue(0, 9), speech(8, 8)], [0, 1, 3, 2, 4]),
+        ([speech(0, 9), Revoke(0), cue(0, 9), speech(0, 8), cue(0, 8)], [2, 0, 1, 4, 3]),
+        # The avatar drops what was taken back before it came to it: nobody waits for that.
+        (
+            [speech(0, 9), Revoke(0), speech(0, 8), ("avatar", Revoke(0)), cue(0, 8), speech(8, 8)],
+            [0, 1, 3, 4, 2, 5],
+        ),
+        ([speech(0, 9), ("voice", FAILED), cue(0, 9)], [2, 0, 1]),
         # What replaces revoked speech waits for its own cues, not for those of before.
         (
             [speech(0, 9), cue(0, 20), speech(4, 12), cue(4, 4), cue(4, 12), speech(12, 13)],
