@@ -27,7 +27,7 @@ from specstream.model.kv.base import RowCache
 from specstream.model.layers import Layer, layer_of, select
 from specstream.model.norms import rms_norm
 from specstream.model.products import can_pack, product
-from specstream.model.quantised import quantised_products
+from specstream.model.quantised import Multiply, quantised_products
 from specstream.model.rider import Rider
 from specstream.model.transfer import to_device
 from specstream.model.tree import Tree, positions_of
@@ -67,10 +67,11 @@ class Decoder:
         quantize: Scheme | None = None,
     ) -> None:
         self.packed = packed = quantize is None and _packs(weights)
-        multiply = head = partial(product, packed=packed)
+        multiply: Multiply = partial(product, packed=packed)
+        head = multiply
         if quantize is not None:
             multiply, head = quantised_products(quantize, weights.device)
-        self._head = head(weights.head)
+        self._head = head(weights.head, None)
         self._norm = rms_norm(weights.norm, weights.eps)
         norms = partial(rms_norm, eps=weights.eps)
         self._layers = [layer_of(weights, one, norms, multiply) for one in weights.layers]

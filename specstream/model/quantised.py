@@ -30,7 +30,7 @@ from specstream.config import Scheme
 from specstream.errors import ConfigError
 from specstream.model.products import Product
 
-__all__ = ["check_scheme", "int4_product", "int8_product", "quantised_products"]
+__all__ = ["Multiply", "check_scheme", "int4_product", "int8_product", "quantised_products"]
 
 _LEAST = 1e-30  # divides a row of zeros
 _GROUP = 32  # values with a scale of their own, in four bits
@@ -90,7 +90,8 @@ def int8_product(weight: Tensor, bias: Tensor | None = None) -> Product:
         both = x * (steps / largest.clamp_min_(_LEAST))
         coarse, fine = both.unbind()
         fine.sub_(coarse.round(), alpha=finer)
-        result, rest = multiply(both, 1.0, most + 1, packed).unbind()
+        sums: Tensor = multiply(both, 1.0, most + 1, packed)
+        result, rest = sums.unbind()
         result.add_(rest, alpha=1.0 / finer).mul_(largest)
         if bias is not None:
             result += bias
