@@ -160,7 +160,7 @@ def _torchao_product(weight: Tensor, bias: Tensor | None = None, *, scheme: Sche
         linear.bias = nn.Parameter(bias, requires_grad=False)
     if scheme == "int4" and weight.device.type == "cuda":
         # The layout of torch's own kernel; torchao's default takes a further package.
-        four = Int4WeightOnlyConfig(int4_packing_format="tile_packed_to_4d")
+        four = Int4WeightOnlyConfig(_GROUP, int4_packing_format="tile_packed_to_4d")
         quantize_(linear, four)
     else:
         quantize_(linear, Int8WeightOnlyConfig())
