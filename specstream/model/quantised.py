@@ -90,7 +90,8 @@ def int8_product(weight: Tensor, bias: Tensor | None = None) -> Product:
         both = x * (steps / largest.clamp_min_(_LEAST))
         coarse, fine = both.unbind()
         fine.sub_(coarse.round(), alpha=finer)
-        result, rest = multiply(both, 1.0, most + 1, packed).unbind()
+        sums: Tensor = multiply(both, 1.0, most + 1, packed)
+        result, rest = sums.unbind()
         result.add_(rest, alpha=1.0 / finer).mul_(largest)
         if bias is not None:
             result += bias
@@ -160,7 +161,7 @@ def _torchao_product(weight: Tensor, bias: Tensor | None = None, *, scheme: Sche
         linear.bias = nn.Parameter(bias, requires_grad=False)
     if scheme == "int4" and weight.device.type == "cuda":
         # The layout of torch's own kernel; torchao's default takes a further package.
-        four = Int4WeightOnlyConfig(int4_packing_format="tile_packed_to_4d")
+        four = Int4WeightOnlyConfig(_GROUP, int4_packing_format="tile_packed_to_4d")
         quantize_(linear, four)
     else:
         quantize_(linear, Int8WeightOnlyConfig())

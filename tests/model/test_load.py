@@ -250,12 +250,12 @@ def test_a_gpu_is_used_without_cudnns_attention(monkeypatch: pytest.MonkeyPatch)
     assert told == [False]
 
 
-@pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", "compressed-tensors"])
+@pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", "compressed-tensors", "torchao"])
 def test_quantised_weights_without_their_package_are_refused_by_its_name(
     folder: Path, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find = importlib.util.find_spec
-    missing = {"gptqmodel", "bitsandbytes", "compressed_tensors"}
+    missing = {"gptqmodel", "bitsandbytes", "compressed_tensors", "torchao"}
     monkeypatch.setattr(
         "importlib.util.find_spec",
         lambda name, *args: None if name in missing else find(name, *args),

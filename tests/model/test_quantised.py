@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, TorchAoConfig
 
 from specstream.config import DEFAULT_TARGET, EngineConfig, Scheme, parse_config
 from specstream.engine import build
@@ -19,6 +21,7 @@ from specstream.model.load import load_model, load_tokenizer
 from specstream.model.quantised import check_scheme, int4_product, int8_product
 from specstream.model.runner import ModelRunner
 from specstream.model.weights import drop_matrices
+from specstream.model.width_check import loaded_scheme
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER
 from tests.tiny import ask, run_until_idle
@@ -155,3 +158,25 @@ def test_a_target_with_one_scale_for_all_tokens_of_a_pass_is_refused_unless_it_i
     assert not build._load_target(allowed, tokenizer).lean
     monkeypatch.setattr(Rounded, "each", True)
     assert not build._load_target(config, tokenizer).lean
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torchaos_eight_bits_and_a_checkpoint_that_it_saved(tmp_path: Path) -> None:
+    torchao = pytest.importorskip("torchao.quantization")
+    generator = torch.Generator().manual_seed(5)
+    weight, rows = torch.randn(32, 64, generator=generator), torch.randn(5, 64, generator=generator)
+    exact = rows @ weight.T
+    ours = quantised._torchao_product(weight, torch.ones(32), scheme="int8")
+    assert (ours(rows) - 1 - exact).abs().max() < 0.02 * exact.abs().max()
+    MODEL.save_pretrained(tmp_path / "plain")
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "plain",
+        quantization_config=TorchAoConfig(torchao.Int8WeightOnlyConfig()),
+    )
+    loaded.save_pretrained(tmp_path / "eight")
+    TOKENIZER.save_pretrained(tmp_path / "eight")
+    config = EngineConfig(target=str(tmp_path / "eight"))
+    target = build._load_target(config, TOKENIZER)
+    assert loaded_scheme(target.model) == "torchao" and not target.lean
+    with pytest.raises(ModelUnsupported, match="leave quantize off"):
+        build._load_target(config.model_copy(update={"quantize": "int8"}), TOKENIZER)
