@@ -62,7 +62,7 @@ async def make_parts(
         ears = Ears(await _made("recognizer", recognizer), await _made("turns", turns))
     stages = [stage for branch in branches for stage in branch]
     closed = tuple(part for part in [*stages, ears] if hasattr(part, "aclose"))
-    segment = SegmentStage(clock=anyio.current_time)
+    segment = SegmentStage(clock=anyio.current_time, lookahead=True)
     return Parts(Pipeline(branches, head=segment), voice is not None, ears, closed)
 
 

@@ -93,7 +93,7 @@ async def open_pipeline(
             return stage_of(kind, made)
 
         speech = [await stage("voice", voice), await stage("avatar", avatar)]
-        yield Pipeline([speech, [await stage("prompt", prompt)]], head=SegmentStage())
+        yield Pipeline([speech, [await stage("prompt", prompt)]], head=SegmentStage(lookahead=True))
 
 
 async def run_turn(

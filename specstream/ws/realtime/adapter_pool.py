@@ -55,7 +55,7 @@ class AdapterPool:
         except BaseException:
             self._idle.append(adapters)
             raise
-        pipeline = Pipeline(branches, head=SegmentStage())
+        pipeline = Pipeline(branches, head=SegmentStage(lookahead=True))
         self._used[pipeline] = adapters
         return pipeline
 
