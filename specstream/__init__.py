@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from specstream.agent import Agent
-    from specstream.config import EngineConfig
+    from specstream.config import EngineConfig, LearningConfig
     from specstream.conversation import Session
     from specstream.errors import SpecstreamError
     from specstream.generation import Generation
@@ -27,6 +27,7 @@ _HOMES = {
     "Engine": "specstream.session",
     "EngineConfig": "specstream.config",
     "Generation": "specstream.generation",
+    "LearningConfig": "specstream.config",
     "Message": "specstream.types",
     "Pipeline": "specstream.pipeline.stage",
     "Report": "specstream.metrics",
@@ -44,6 +45,7 @@ __all__ = [
     "Engine",
     "EngineConfig",
     "Generation",
+    "LearningConfig",
     "Message",
     "Pipeline",
     "Report",

@@ -23,12 +23,14 @@ __all__ = ["main"]
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    from specstream.commands.bench import add_bench_options
+    from specstream.commands.bench_plan import add_bench_options
     from specstream.commands.common import (
+        add_learning_options,
         add_model_options,
         add_prompt_options,
         add_sampling_options,
     )
+    from specstream.commands.export import add_export_options
     from specstream.commands.pull import add_pull_options
     from specstream.commands.serving import add_server_options
     from specstream.commands.train import add_train_options
@@ -94,6 +96,32 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         add_model_options(command, every_method=command is bench)
         if command not in (adapter, verify):
             add_sampling_options(command)
+    for command in (chat, serve):
+        add_learning_options(command)
+
+    latency = commands.add_parser(
+        "latency", help="a scripted conversation: how long each turn waits, and for what"
+    )
+    live = "ws://HOST:PORT/v1/realtime; without it, everything is scripted and takes virtual time"
+    latency.add_argument("url", nargs="?", help=live)
+    files = "a conversation, in TOML; see docs/testing.md"
+    latency.add_argument("--scenario", required=True, metavar="FILE", help=files)
+    latency.add_argument("--voice", default="auto", help="the user's voice, for a server")
+    latency.add_argument("--out", metavar="DIR", help="write latency.json and latency.svg there")
+    latency.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    latency.set_defaults(run="latency:run")
+
+    trace = commands.add_parser("trace", help="where a moment of the speech came from")
+    trace.add_argument("file", help="the trace.json that `specstream say` wrote")
+    moment = "a moment of the speech, such as 3.2s or 450ms"
+    trace.add_argument("--at", required=True, metavar="TIME", help=moment)
+    trace.add_argument("--picture", metavar="FILE", help="a timeline: .svg, .png or .pdf")
+    trace.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    trace.set_defaults(run="trace:run")
+
+    export = commands.add_parser("export", help="recorded avatar cues, for another player of faces")
+    add_export_options(export)
+    export.set_defaults(run="export:run")
 
     train = commands.add_parser("train", help="make a draft, or a drafting head, for a target")
     add_train_options(train)
@@ -116,7 +144,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def _add_adapter_options(parser: argparse.ArgumentParser) -> None:
     for option, default, what in (
         ("--voice", "auto", "voice adapter"),
-        ("--avatar", "viseme", "avatar adapter"),
+        ("--avatar", "viseme", "avatar adapter, perhaps with a rig, as in viseme=vrm"),
         ("--prompts", "template", "prompt adapter"),
     ):
         parser.add_argument(

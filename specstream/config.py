@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from specstream.errors import ConfigError, PromptError
+from specstream.learning.config import LearningConfig
 from specstream.methods import (
     PROPOSERS,
     AutoProposerConfig,
@@ -34,6 +35,7 @@ __all__ = [
     "DraftProposerConfig",
     "EagleProposerConfig",
     "EngineConfig",
+    "LearningConfig",
     "LookaheadProposerConfig",
     "MedusaProposerConfig",
     "OffProposerConfig",
@@ -151,6 +153,9 @@ class EngineConfig(Strict):
         default={}, description="variables for the chat template"
     )
     reasoning: Literal["apart", "text"] = "apart"
+    learning: LearningConfig | None = Field(
+        default=None, description="the draft learns from replies while nobody waits"
+    )
 
     @field_validator("chat_template_kwargs", mode="before")
     @classmethod
@@ -193,6 +198,19 @@ class EngineConfig(Strict):
         return self
 
     @model_validator(mode="after")
+    def _can_learn(self) -> EngineConfig:
+        if self.learning is not None:
+            why = LearningConfig.refusal(
+                kind=self.proposer.kind,
+                compiled=self.compile,
+                reproducible=self.mode == "reproducible",
+                quantised=self.draft_quantize != "none",
+            )
+            if why is not None:
+                raise ValueError(why)
+        return self
+
+    @model_validator(mode="after")
     def _one_width_or_captured(self) -> EngineConfig:
         if self.compile and self.mode == "reproducible":
             raise ValueError(
@@ -221,8 +239,9 @@ def _said(error: ErrorDetails) -> str:
     if error["type"] != "extra_forbidden":
         return error["msg"].removeprefix("Value error, ")
     *place, key = error["loc"]
-    kinds = {kind.model_fields["kind"].default: kind for kind in PROPOSERS}
-    table = kinds[place[-1]] if place else EngineConfig
+    tables: dict[Any, type[Strict]] = {"learning": LearningConfig}
+    tables |= {kind.model_fields["kind"].default: kind for kind in PROPOSERS}
+    table = tables[place[-1]] if place else EngineConfig
     return "there is no such key" + meant(str(key), table.model_fields)
 
 

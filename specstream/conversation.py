@@ -58,6 +58,7 @@ class _Engine(Protocol[R_co]):
         speculate: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tools: ToolList | None = None,
+        learn: bool = True,
         **wrong: Never,
     ) -> AbstractAsyncContextManager[R_co]: ...
 
@@ -88,6 +89,7 @@ class Conversation(Generic[R]):
         speculate: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tools: ToolList | None = None,
+        learn: bool = True,
         **wrong: Never,
     ) -> AsyncGenerator[R, None]:
         """A reply to any messages; the history is left alone. Ends as `Engine.generate` does."""
@@ -99,6 +101,7 @@ class Conversation(Generic[R]):
             speculate=speculate,
             chat_template_kwargs=chat_template_kwargs,
             tools=tools,
+            learn=learn,
             **wrong,
         ) as generation:
             yield generation
@@ -111,6 +114,7 @@ class Conversation(Generic[R]):
         *,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tools: ToolList | None = None,
+        learn: bool = True,
         **wrong: Never,
     ) -> AsyncGenerator[R, None]:
         """Say ``text`` as the user. Both turns enter the history, the reply as far as it was read.
@@ -141,6 +145,7 @@ class Conversation(Generic[R]):
                 params,
                 chat_template_kwargs=chat_template_kwargs,
                 tools=tools,
+                learn=learn,
                 **wrong,
             ) as generation:
                 yield generation

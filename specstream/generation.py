@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 from specstream.bridge import ThreadBridge
 from specstream.errors import EngineError, SpecstreamError
 from specstream.metrics import Report
-from specstream.types import Chunk, ToolCall, ToolCallDelta
+from specstream.types import Chunk, Preview, ToolCall, ToolCallDelta
 
 if TYPE_CHECKING:
     from specstream.engine.request import Request
     from specstream.engine.worker import EngineWorker
 
-__all__ = ["Generation"]
+__all__ = ["Generation", "Previewed"]
 
-_Item: TypeAlias = Chunk | SpecstreamError
+_Item: TypeAlias = Chunk | Preview | SpecstreamError
 
 
 class Generation:
@@ -57,12 +57,28 @@ class Generation:
         return self
 
     async def __anext__(self) -> Chunk:
+        while isinstance(item := await self._following(), Preview):
+            pass
+        return item
+
+    def previewed(self) -> Previewed:
+        """The chunks, and ahead of each what its round has drafted; iterate over this instead.
+
+        Nothing is previewed until this is called; text, report and chunks stay the same. On a GPU each
+        round then waits for its draft.
+        """
+        self._delivery.previews = True
+        return Previewed(self)
+
+    async def _following(self) -> Chunk | Preview:
         while not self._arrived:
             if self._ended:
                 raise StopAsyncIteration
             self._news.clear()
             await self._news.wait()
         item = self._arrived.popleft()
+        if isinstance(item, Preview):
+            return item
         delivery = self._delivery
         delivery.read += 1
         # After the increment: either the engine sees it, or this side sees that the engine was parked.
@@ -115,3 +131,20 @@ class Generation:
         if self._request is None:
             raise EngineError("the request was never submitted")
         return self._request.report()
+
+
+class Previewed:
+    """See `Generation.previewed`. Cancelling an iteration that waits loses nothing."""
+
+    def __init__(self, generation: Generation) -> None:
+        self._generation = generation
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Chunk | Preview:
+        return await self._generation._following()
+
+    def cancel(self) -> None:
+        """See `Generation.cancel`."""
+        self._generation.cancel()

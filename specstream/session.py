@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never, Self
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 import anyio
 
@@ -18,13 +18,17 @@ from specstream.conversation import Session
 from specstream.errors import ConfigError, EngineClosed, EngineError, SpecstreamError
 from specstream.generation import Generation
 from specstream.params import checked_params, template_kwargs
-from specstream.types import Chunk, Message, SamplingParams, Tool, Tools
+from specstream.types import Chunk, Message, Preview, SamplingParams, Tool, Tools
 
 if TYPE_CHECKING:
+    from specstream.engine.step import EngineCore
     from specstream.engine.worker import EngineWorker
+    from specstream.learning.learner import LearningReport
     from specstream.speculation.explanation import Explanation
 
 __all__ = ["Engine", "Session"]
+
+T = TypeVar("T")
 
 
 class Engine:
@@ -45,7 +49,7 @@ class Engine:
         self._worker: EngineWorker | None = None
         self._process = 0
         self._closed = anyio.Event()
-        self._bridge: ThreadBridge[Chunk | SpecstreamError] | None = None
+        self._bridge: ThreadBridge[Chunk | Preview | SpecstreamError] | None = None
 
     @classmethod
     def load(
@@ -146,7 +150,7 @@ class Engine:
         if cancelled is not None:
             raise cancelled
 
-    def _running(self) -> tuple[EngineWorker, ThreadBridge[Chunk | SpecstreamError]]:
+    def _running(self) -> tuple[EngineWorker, ThreadBridge[Chunk | Preview | SpecstreamError]]:
         worker, bridge = self._worker, self._bridge
         if worker is None or bridge is None or self._closed.is_set():
             raise EngineClosed("the engine is not running: use it inside its `async with` block")
@@ -176,6 +180,7 @@ class Engine:
         speculate: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tools: Tools | Sequence[Tool | Callable[..., Any]] | None = None,
+        learn: bool = True,
         **wrong: Never,
     ) -> AsyncGenerator[Generation, None]:
         """Write one reply.
@@ -196,6 +201,7 @@ class Engine:
                 Google's style, or `Tools`, which says how many and which must be called. Calls are in
                 the chunks, in ``generation.tool_calls`` and never in the text; the caller makes them,
                 and asks again with the results among the messages (role ``"tool"``).
+            learn: False keeps this request out of learning in service (see `LearningConfig`).
             wrong: Refused: sampling parameters belong into ``params``.
 
         Raises:
@@ -226,6 +232,7 @@ class Engine:
             proposer=self.config.proposer.kind if speculate else "off",
             template_kwargs=template_kwargs(chat_template_kwargs or {}),
             tools=Tools.of(tools),
+            learn=learn,
         )
         generation._request = request
         worker.submit(request)
@@ -248,14 +255,28 @@ class Engine:
             EngineClosed: the engine is not running, or ended meanwhile.
             EngineError: another event loop has entered it.
         """
-        worker, bridge = self._running()
-        answer: asyncio.Future[Explanation | None] = bridge.loop.create_future()
+        return await self._asked(lambda core: core.explain())
 
-        def settle(found: Explanation | None) -> None:
+    async def learning(self) -> LearningReport | None:
+        """What learning in service has done so far; None if this engine doesn't learn.
+
+        Cancelling only gives up the wait.
+
+        Raises:
+            EngineClosed, EngineError: see `explain`.
+        """
+        return await self._asked(lambda core: core.learned)
+
+    async def _asked(self, ask: Callable[[EngineCore], T]) -> T:
+        """What ``ask`` finds on the engine's thread, between two steps."""
+        worker, bridge = self._running()
+        answer: asyncio.Future[T] = bridge.loop.create_future()
+
+        def settle(found: T) -> None:
             if not answer.done():
                 answer.set_result(found)
 
-        worker.post(lambda core: _call_in(bridge.loop, settle, core.explain()))
+        worker.post(lambda core: _call_in(bridge.loop, settle, ask(core)))
         closed = asyncio.ensure_future(self._closed.wait())
         either: set[asyncio.Future[Any]] = {answer, closed}
         try:

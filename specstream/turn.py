@@ -11,6 +11,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 import anyio
 
+from specstream.cue_order import cues_first
 from specstream.errors import RequestError, SpecstreamError
 from specstream.pipeline.heard import HeardTrack
 from specstream.pipeline.playout import Playback, Playout
@@ -65,7 +66,7 @@ class Interruption:
 
 
 class Turn(Generic[R]):
-    """One turn: an async iterator of the pipeline's events, in order.
+    """One turn: an async iterator of the pipeline's events, in order, speech behind its cues.
 
     Text and cues come as they are made, ahead of the play-out. The iteration ends when everything was
     made and heard. It feeds the play-out: a consumer that stops reading stops the voice once the
@@ -76,9 +77,12 @@ class Turn(Generic[R]):
         reply: The reply under way (a `Generation`), with its report.
     """
 
-    def __init__(self, reply: R, run: Run, playback: Playback | None) -> None:
+    def __init__(
+        self, reply: R, run: Run, events: AsyncIterator[Event], playback: Playback | None
+    ) -> None:
         self.reply = reply
         self._run = run
+        self._events = events
         self._playback = playback
         self._text = ""
         self._ends: list[int] = []  # for each token, the length of the text once it is in
@@ -220,7 +224,7 @@ class Turn(Generic[R]):
         if not self._made:
             try:
                 with anyio.CancelScope(deadline=self._deadline) as self._waiting:
-                    return await anext(self._run)
+                    return await anext(self._events)
             except StopAsyncIteration:
                 pass
             except SpecstreamError as error:
@@ -283,7 +287,7 @@ async def speaking(
         if playout is not None:
             playback = await stack.enter_async_context(playout.play())
         run = await stack.enter_async_context(pipeline.run(reply))
-        turn = Turn(reply, run, playback)
+        turn = Turn(reply, run, cues_first(pipeline, run), playback)
         try:
             yield turn
         finally:

@@ -27,6 +27,7 @@ __all__ = [
     "Mark",
     "Message",
     "Phrase",
+    "Preview",
     "Revoke",
     "SamplingParams",
     "ScenePrompt",
@@ -98,6 +99,7 @@ class Chunk:
         reasoning_end: The number of the reply's token after the last one so far that was reasoning,
             a tag, white space behind a tag, or part of a call; 0 as long as there was none.
         tool_calls: What is new of tool calls, in order.
+        proposer: Who drafted the round's proposal, such as "draft" or "suffix"; empty if nobody did.
     """
 
     text: str
@@ -115,6 +117,34 @@ class Chunk:
     reasoning: str = ""
     reasoning_end: int = 0
     tool_calls: tuple[ToolCallDelta, ...] = ()
+    proposer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a round drafted, before the target has judged it: the start of what its `Chunk` may say.
+
+    Only text of the reply that would be given out if every token were accepted: no reasoning, no
+    calls, no half characters, nothing that may begin a stop string. The round's chunk begins at the
+    same token and character; its first ``accepted`` tokens are the preview's, the others are void.
+
+    Attributes: as of `Chunk`.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    tokens: Span
+    chars: Span
+    ends: tuple[int, ...]
+    round: int = 0
+    t_ms: float = 0.0
+    reasoning_end: int = 0
+
+    @property
+    def chunk(self) -> Chunk:
+        """The chunk that these tokens would be."""
+        spans = (self.text, self.token_ids, self.tokens, self.chars, self.ends, self.round)
+        return Chunk(*spans, t_ms=self.t_ms, reasoning_end=self.reasoning_end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +211,8 @@ class SpeechBuffer:
     """A voice's output: a little PCM and the marks that it completed.
 
     ``pcm`` is signed 16-bit little-endian mono. The samples of ``marks`` count from the start of
-    the *phrase*. A mark is handed over once its end is known, so never before its audio has begun.
+    the *phrase*. A mark is handed over once its end is known; a voice that knows it in time hands it
+    over with the buffer that it begins in, or with the one before, so that a face moves with the audio.
     """
 
     pcm: bytes
@@ -211,7 +242,8 @@ class AvatarCue:
     """One instruction to a face or body, on the clock of the audio that it goes with.
 
     ``kind="viseme"``: ``name`` is one of the 15 Oculus visemes and ``weights`` are ARKit blend
-    shapes. ``kind="gesture"`` or ``"emotion"``: from a tag in the text. Times are milliseconds from
+    shapes, unless the script is for another rig; ``sound`` is the IPA of what is spoken, empty where it
+    isn't known. ``kind="gesture"`` or ``"emotion"``: from a tag in the text. Times are milliseconds from
     the turn's first sample; ``samples`` is the same on the sample clock.
     """
 
@@ -224,6 +256,7 @@ class AvatarCue:
     chars: Span
     tokens: Span
     weights: dict[str, float] = field(default_factory=dict)
+    sound: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,9 +286,13 @@ class ScenePrompt:
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Take back everything that was made from the reply's text at or past ``from_char``."""
+    """Take back everything that was made from the reply's text at or past ``from_char``.
+
+    ``drafted``: that text was never verified, so nothing of it was released; work on it is stopped.
+    """
 
     from_char: int
+    drafted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

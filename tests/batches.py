@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,8 +14,9 @@ from specstream.config import DraftProposerConfig, LookaheadProposerConfig, Suff
 from specstream.engine.request import Request
 from specstream.engine.step import EngineCore
 from specstream.methods import EarlyExitProposerConfig
+from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.heads.early_exit import EarlyExit
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.early_exit import EarlyExitProposer
@@ -111,24 +113,14 @@ def greedy(count: int = 30) -> SamplingParams:
 def spied_on(
     runner: ModelRunner, spy: Callable[[Sequence[ForwardInput], list[Tensor]], list[Tensor]]
 ) -> None:
-    """Let ``spy`` see, and change, what the passes of a runner give, of whatever kind."""
+    """Let ``spy`` see, and change, what the passes of a runner give."""
+    forward = runner.forward
 
-    def spied(run: Callable[..., list[Tensor]]) -> Callable[..., list[Tensor]]:
-        return lambda inputs, *more: spy(inputs, run(inputs, *more))
+    def spied(inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
+        made = forward(inputs, extras)
+        return replace(made, logits=spy(inputs, made.logits)) if extras.logits else made
 
-    for name in ("forward", "forward_watched", "forward_with_rider"):
-        if hasattr(runner, name):
-            setattr(runner, name, spied(getattr(runner, name)))
-    if hasattr(runner, "forward_with_states"):
-        with_states = runner.forward_with_states
-
-        def both(
-            inputs: Sequence[ForwardInput], depths: Sequence[int]
-        ) -> list[tuple[Tensor, Tensor]]:
-            logits, states = zip(*with_states(inputs, depths), strict=True)
-            return list(zip(spy(inputs, list(logits)), states, strict=True))
-
-        runner.forward_with_states = both  # type: ignore[method-assign]
+    runner.forward = spied  # type: ignore[method-assign]
 
 
 class Passes:

@@ -15,8 +15,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specstream.methods import BlockProposerConfig
+from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.block import BlockHead, load
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 from specstream.speculation.proposers.block import BlockProposer
 from specstream.train.block import BlockTrainee
 from specstream.train.trainee import Batch
@@ -125,7 +126,7 @@ def batch_of(runner: ModelRunner, tokens: Tensor, depths: tuple[int, ...], promp
     wanted = (*depths, len(runner.decoder.weights.layers))
     for row in tokens:
         item = ForwardInput(row, runner.new_cache())
-        ((_, found),) = runner.forward_with_states([item], wanted)
+        (found,) = runner.forward([item], Extras(wanted)).states
         states.append(found[:, :-1])
         finals.append(runner.model.model.norm(found[:, -1]))
     replies = torch.zeros(tokens.shape, dtype=torch.bool)

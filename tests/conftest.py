@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import selectors
 import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -12,37 +11,11 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 import pytest
 import pytest_asyncio
 
+from specstream.testing import VirtualTimeLoop
+
 # A script's background job ignores interrupts, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-class _JumpingSelector(selectors.DefaultSelector):
-    """Instead of waiting for the next timer, moves the loop's clock to it.
-
-    It can't see other threads, so tests on virtual time run no engine thread.
-    """
-
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        if not ready and timeout is None:
-            raise RuntimeError("every task waits and no timer runs: deadlock")
-        if not ready and timeout:
-            self.now += timeout
-        return ready
-
-
-class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """An event loop on which sleeping takes no time."""
-
-    def __init__(self) -> None:
-        self._jumping = _JumpingSelector()
-        super().__init__(self._jumping)
-
-    def time(self) -> float:
-        return self._jumping.now
 
 
 def pytest_asyncio_loop_factories(

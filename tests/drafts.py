@@ -12,8 +12,9 @@ from torch import Tensor
 
 from specstream.config import DraftProposerConfig
 from specstream.model import sampling
+from specstream.model.forward import ForwardInput, ForwardOutput
 from specstream.model.processors import pipeline
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 from specstream.model.sampling import draw, probabilities
 from specstream.speculation import checking, verify
 from specstream.speculation.proposal import Proposal, Verdict
@@ -103,13 +104,14 @@ def check_honest(text: Text, proposal: Proposal, start: int = 0) -> None:
         assert all(proposal.probs[i, token] > 0 for i, token in enumerate(drafted))
 
 
-def nan_after(model: ModelRunner, passes: int) -> Callable[..., list[Tensor]]:
+def nan_after(model: ModelRunner, passes: int) -> Callable[..., ForwardOutput]:
     forward, done = model.forward, [0]
 
-    def broken(inputs: Sequence[ForwardInput]) -> list[Tensor]:
+    def broken(inputs: Sequence[ForwardInput]) -> ForwardOutput:
         done[0] += 1
-        rows = forward(inputs)
-        return [row * torch.nan for row in rows] if done[0] > passes else rows
+        made = forward(inputs)
+        broke = [row * torch.nan for row in made.logits]
+        return ForwardOutput(broke) if done[0] > passes else made
 
     return broken
 

@@ -11,9 +11,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specstream.methods import EagleProposerConfig
+from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.eagle import EagleHead
 from specstream.model.heads.tensors import Tensors
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 from specstream.speculation.proposers.eagle import EagleProposer
 from specstream.train.eagle import EagleTrainee
 from specstream.train.trainee import Batch
@@ -29,7 +30,7 @@ def greedy_replies(runner: ModelRunner, prompts: list[list[int]], length: int) -
         cache, ids = runner.new_cache(), list(prompt)
         unread = prompt
         for _ in range(length):
-            (logits,) = runner.forward([ForwardInput(torch.tensor(unread), cache)])
+            (logits,) = runner.forward([ForwardInput(torch.tensor(unread), cache)]).logits
             unread = [int(logits[-1].argmax())]
             ids += unread
         rows.append(torch.tensor(ids))
@@ -41,8 +42,7 @@ def batch_of(runner: ModelRunner, ids: Tensor, prompt: int, depths: tuple[int, .
     norm, last = runner.model.model.norm, runner.model.config.num_hidden_layers
     with torch.inference_mode():
         inputs = [ForwardInput(row, runner.new_cache()) for row in ids]
-        found = runner.forward_with_states(inputs, (*depths, last))
-        states = torch.stack([one for _, one in found])
+        states = torch.stack(runner.forward(inputs, Extras((*depths, last))).states)
         final = norm(states[:, :, -1])
     replies = torch.arange(ids.shape[1]).expand(ids.shape) >= prompt
     present = torch.ones_like(replies)

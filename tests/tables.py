@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specstream.model.runner import ForwardInput
+from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 
 
 class TableCache:
@@ -58,8 +58,8 @@ class TableRunner:
             row[self.script[at]] += self._eager
         return row
 
-    def forward(self, inputs: Sequence[ForwardInput]) -> list[Tensor]:
-        return [self._one(item) for item in inputs]
+    def forward(self, inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
+        return ForwardOutput([self._one(item) for item in inputs])
 
     def chain(self, token_ids: Tensor, cache: Any) -> None:
         """Nothing is captured."""

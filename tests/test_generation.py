@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from specstream import Engine, SamplingParams
 from specstream.errors import RequestError, SamplingError
 from specstream.testing import ScriptedEngine
+from specstream.types import Chunk, Preview
 from tests.tiny import save_pair
 
 
@@ -35,6 +37,24 @@ async def test_a_reply_under_way_has_no_reason_to_have_ended(engine: Engine) -> 
                 pass
             assert generation.report.finish_reason == "length"
         assert generation.report.finish_reason == "length", "leaving later changes nothing"
+
+
+async def test_previews_come_ahead_of_their_chunks_and_change_nothing(
+    pair: tuple[Path, Path],
+) -> None:
+    params = SamplingParams(max_tokens=24)
+    async with Engine.load(*pair, proposer="draft", dtype="float32", max_unread_chunks=2) as engine:
+        async with engine.generate("hello", params) as generation:
+            plain = [chunk async for chunk in generation]
+        async with engine.generate("hello", params) as generation:
+            shown = [item async for item in generation.previewed()]
+    chunks = [item for item in shown if isinstance(item, Chunk)]
+    assert [chunk.token_ids for chunk in chunks] == [chunk.token_ids for chunk in plain]
+    assert generation.text_read == generation.report.text == "".join(chunk.text for chunk in chunks)
+    previews = [pair for pair in pairwise(shown) if isinstance(pair[0], Preview)]
+    assert previews and all(
+        isinstance(chunk, Chunk) and chunk.round == preview.round for preview, chunk in previews
+    )
 
 
 async def test_a_reply_that_was_left_is_cancelled_from_then_on(engine: Engine) -> None:

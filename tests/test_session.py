@@ -51,6 +51,7 @@ async def test_a_reply_and_its_report(engine: Engine) -> None:
         assert generation.report.finish_reason == "length"
         assert generation.report.accepted > 0
         assert await read(generation) == ""  # an ended stream stays ended
+        assert await engine.learning() is None
 
 
 async def test_many_at_once_get_what_each_would_alone(engine: Engine) -> None:

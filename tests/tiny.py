@@ -24,7 +24,7 @@ from specstream.speculation.proposers.auto import AutoProposer
 from specstream.speculation.proposers.candidate import CandidateProposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.suffix import SuffixProposer
-from specstream.types import Chunk, Message, SamplingParams
+from specstream.types import Chunk, Message, Preview, SamplingParams
 
 BOS, EOS = 0, 1
 
@@ -104,13 +104,13 @@ class Inbox:
     """A consumer that reads everything, or only when told to."""
 
     def __init__(self, *, reading: bool = True, limit: int = 16) -> None:
-        self.items: list[Chunk | SpecstreamError] = []
+        self.items: list[Chunk | Preview | SpecstreamError] = []
         self.delivery = Delivery(self._put, limit)
         self._reading = reading
 
-    def _put(self, item: Chunk | SpecstreamError) -> None:
+    def _put(self, item: Chunk | Preview | SpecstreamError) -> None:
         self.items.append(item)
-        if self._reading:
+        if self._reading and not isinstance(item, Preview):
             self.delivery.read += 1
 
     def read_all(self) -> None:

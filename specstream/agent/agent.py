@@ -19,6 +19,7 @@ from specstream.errors import ConfigError, EngineClosed, RequestError, Specstrea
 from specstream.pipeline.link import Link
 from specstream.pipeline.playout import Playout
 from specstream.pipeline.sinks import AudioSink, AudioWriter
+from specstream.pipeline.spans import turn_span
 from specstream.pipeline.stage import Event
 from specstream.session import Engine
 from specstream.turn import Interruption, Turn
@@ -259,7 +260,10 @@ class Agent:
             number, self._replies = self._replies, self._replies + 1
             await self._tell("agent", ReplyStarted(number, text))
             try:
-                ended = await self._reply(number, text)
+                with turn_span(number) as told:
+                    ended = await self._reply(number, text)
+                    told["heard_ms"] = ended.outcome.played_ms
+                    told["complete"] = ended.outcome.complete
             except EngineClosed:
                 raise
             except SpecstreamError as error:

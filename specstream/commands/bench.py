@@ -3,177 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specstream.bench.arms.base import DEFAULT_ARMS, Ask, methods, parse_arms
-from specstream.bench.options import check_gguf, parse_padding
-from specstream.bench.prompts import PromptSet, choose, read_prompts
-from specstream.commands.common import engine_of, params_of
+from specstream.commands.bench_plan import Plan, plan_of
 from specstream.commands.output import note, print_json
-from specstream.config import EngineConfig, parse_config
-from specstream.errors import ConfigError
+from specstream.config import EngineConfig
 from specstream.session import Engine
-from specstream.types import SamplingParams
 from specstream.wording import writing
 
 if TYPE_CHECKING:
     from specstream.bench.document import Files
     from specstream.bench.run import Outcome
 
-__all__ = ["add_bench_options", "run"]
-
-QUICK_SECONDS = 210.0  # of five minutes: the last cell and the pictures need some, too
-QUICK_TOKENS, TOKENS = 64, 128
-MOST = {"limit": 100_000, "repeats": 1000, "threads": 1024, "concurrency": 256}
-_COMPARABLE = {"temperature", "top_p", "top_k", "seed", "max_tokens"}
-
-
-def add_bench_options(parser: argparse.ArgumentParser) -> None:
-    """The options of this command alone."""
-    add = parser.add_argument
-    add("--quick", action="store_true", help="shorter replies and a time limit: within 5 minutes")
-    add(
-        "--prompts",
-        metavar="FILE",
-        help='your own prompts: JSON lines {"id", "domain", "messages", "reference"}',
-    )
-    add("--domains", metavar="A,B", default="", help="only prompts of these domains")
-    add("--limit", type=int, metavar="N", help="at most N prompts of each domain")
-    add("--repeats", type=int, default=1, metavar="N", help="times each prompt is run (default: 1)")
-    add(
-        "--arms",
-        metavar="A,B",
-        help="what is compared: own (no speculation), auto (speculation as configured), draft-K (always "
-        "K drafted tokens), suffix (drafts by lookup) or any other --proposer, -K behind it, and "
-        "transformers' generate, assisted and lookup; or all (default: own,auto,generate,assisted,"
-        "lookup; with --proposer all: every method that is loaded)",
-    )
-    add(
-        "--threads",
-        type=int,
-        metavar="N",
-        help="CPU threads of every arm (default: all cores, fewer if they are busy)",
-    )
-    add("--concurrency", type=int, metavar="N", help="also measure N requests at once")
-    add(
-        "--padded",
-        metavar="SIZE[:LAYERS]",
-        help="enlarge the target to the cost of a model of this size, such as 100M or 8B:32; what it "
-        "writes stays the same",
-    )
-    add(
-        "--llama-cpp",
-        metavar="FILE",
-        help="also compare with llama.cpp on this GGUF file of the target (needs llama-cpp-python)",
-    )
-    add(
-        "--conversation",
-        action="store_true",
-        help="measure a spoken conversation instead: waits for the first sound and their parts, words "
-        "understood, silence after an interruption; --limit N turns of each kind (default: 20)",
-    )
-    add(
-        "--minutes",
-        type=float,
-        metavar="N",
-        help="with --conversation: talk for so long instead; memory by part, waits and cues at the end",
-    )
-    add("--budget", type=float, metavar="SECONDS", help="begin no further prompt after this time")
-    add("--out", default="bench-out", metavar="DIR", help="where results go (default: bench-out)")
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The options, checked."""
-
-    config: EngineConfig
-    prompts: PromptSet
-    ask: Ask  # how each reply is sampled
-    arms: list[str]  # names, see `parse_arms`
-    budget: float | None  # seconds after which no further cell begins
-
-
-def _plan(args: argparse.Namespace) -> Plan:
-    """Check the options before any model is loaded.
-
-    Raises:
-        ConfigError: a bad option, prompt file or GGUF file, or options that exclude each other.
-    """
-    for name, most in MOST.items():
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"--{name} must be at least 1")
-        if value is not None and value > most:
-            raise ConfigError(f"--{name} can be {most} at most")
-    if args.budget is not None and not args.budget > 0:
-        raise ConfigError("--budget must be above 0 seconds")
-    if not args.out.strip():
-        raise ConfigError("--out must name a folder")
-    if args.padded is not None:
-        parse_padding(args.padded)
-    arms, params = _arms(args), _params(args)
-    if "llama.cpp" in arms and params.top_p < 1 and params.temperature not in (0, 1):
-        raise ConfigError(
-            "--llama-cpp can't be compared with top_p at a temperature other than 1: llama.cpp applies "
-            "the temperature after top_p, the other arms before"
-        )
-    config = engine_of(args).config
-    changed: dict[str, Any] = config.model_dump()
-    changed["threads"] = args.threads or config.threads
-    changed["max_running"] = max(config.max_running, args.concurrency or 1)
-    if args.dtype is None and config.dtype == "auto":
-        changed["dtype"] = "bfloat16"  # the fastest, on a CPU too
-    domains = [name.strip() for name in args.domains.split(",") if name.strip()]
-    read = read_prompts(args.prompts)
-    return Plan(
-        parse_config(changed),
-        choose(read, domains=domains, limit=args.limit, system=args.system or ""),
-        Ask((), **{name: getattr(params, name) for name in _COMPARABLE}),
-        arms,
-        args.budget or (QUICK_SECONDS if args.quick else None),
-    )
-
-
-def _arms(args: argparse.Namespace) -> list[str]:
-    if args.proposer == "all":
-        if args.arms is not None:
-            raise ConfigError(
-                "--proposer all and --arms exclude each other: both say what is compared"
-            )
-        args.proposer = None
-        return ["own", *methods(), "auto"]
-    arms = list(DEFAULT_ARMS) if args.arms is None else parse_arms(args.arms)
-    if args.llama_cpp is None:
-        if "llama.cpp" in arms:
-            raise ConfigError("the arm llama.cpp takes a GGUF file of the target: --llama-cpp FILE")
-        return arms
-    if args.padded is not None:
-        raise ConfigError(
-            "--llama-cpp and --padded exclude each other: the file's model isn't padded, so its speed "
-            "would be that of a smaller one"
-        )
-    check_gguf(args.llama_cpp)
-    return arms if "llama.cpp" in arms else [*arms, "llama.cpp"]
-
-
-def _params(args: argparse.Namespace) -> SamplingParams:
-    """The sampling parameters, if they mean the same to all arms."""
-    params, plain = params_of(args), SamplingParams()
-    for field in fields(SamplingParams):
-        same = getattr(params, field.name) == getattr(plain, field.name)
-        if field.name not in _COMPARABLE and not same:
-            raise ConfigError(
-                f"bench can't use {field.name}: only {', '.join(sorted(_COMPARABLE))} mean the same "
-                "to every arm"
-            )
-    if params.max_tokens == plain.max_tokens and args.max_tokens is None:
-        params = replace(params, max_tokens=QUICK_TOKENS if args.quick else TOKENS)
-    return params
+__all__ = ["run"]
 
 
 async def run(args: argparse.Namespace) -> None:
@@ -193,7 +39,7 @@ async def run(args: argparse.Namespace) -> None:
         return
     from specstream.bench.document import Files
 
-    plan = _plan(args)
+    plan = plan_of(args)
     files = Files(Path(args.out))
     from specstream.bench.machine import settle_threads
     from specstream.bench.padded import padded_target  # imports torch
@@ -231,7 +77,7 @@ async def _measure(
     note(f"loading the models ({config.dtype}; CPU threads: {config.threads})")
     try:
         async with open_arms(wanted, config) as arms:
-            origin |= provenance_of(config, _options(args, plan), plan.config.target, padded)
+            origin |= provenance_of(config, plan.told(args), plan.config.target, padded)
             origin["draft_weights"] = {
                 a.name: asdict(a.weights) for a in arms if isinstance(a, CoreArm)
             }
@@ -292,16 +138,3 @@ def _publish(
     note(f"written to {files.folder}/: {', '.join(sorted(p.name for p in files.folder.iterdir()))}")
     if args.json:
         print_json(document)
-
-
-def _options(args: argparse.Namespace, plan: Plan) -> dict[str, Any]:
-    given = {k: v for k, v in vars(args).items() if k not in ("run", "command", "json", "out")}
-    given["prompts"] = {
-        "file": plan.prompts.name,
-        "sha256": plan.prompts.sha256,
-        "domains": {d: len(plan.prompts.of(d)) for d in plan.prompts.domains},
-    }
-    given |= {"arms": plan.arms, "max_tokens": plan.ask.max_tokens, "budget": plan.budget}
-    given["temperature"] = plan.ask.temperature
-    plain: dict[str, Any] = json.loads(json.dumps(given, default=str))
-    return plain

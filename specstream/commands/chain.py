@@ -55,14 +55,17 @@ def load_voice(name: str) -> SpeechSynthesizer:
 def stage_or_adapter(kind: AdapterKind, name: str, engine: Engine | None = None) -> Any:
     """An adapter by its name, or the remote stage at a ``ws://`` address.
 
-    ``engine`` is passed to the prompt adapter ``model``. A remote adapter's key is read from
+    ``engine`` is passed to the prompt adapter ``model``; an avatar's name may have a rig behind it, as
+    in ``viseme=vrm``. A remote adapter's key is read from
     ``$SPECSTREAM_ADAPTER_KEY``, since command lines are visible in the list of processes.
     """
     if name.startswith(("ws://", "wss://")):
         return RemoteStage(name, kind=kind, api_key=os.environ.get("SPECSTREAM_ADAPTER_KEY"))
     if kind == "voice":
         return load_voice(name)
-    options = {"generator": engine} if (kind, name) == ("prompt", "model") else {}
+    options: dict[str, Any] = {"generator": engine} if (kind, name) == ("prompt", "model") else {}
+    if kind == "avatar" and "=" in name:
+        name, _, options["rig"] = name.partition("=")
     return load_adapter(kind, name, **options)
 
 

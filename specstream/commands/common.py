@@ -20,6 +20,7 @@ from specstream.speculation.proposers import KINDS
 from specstream.types import Grammar, Message, SamplingParams
 
 __all__ = [
+    "add_learning_options",
     "add_model_options",
     "add_prompt_options",
     "add_sampling_options",
@@ -93,6 +94,18 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     add("--system", metavar="TEXT", help="system message")
 
 
+def add_learning_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the commands that serve many replies."""
+    add = parser.add_argument_group("learning in service").add_argument
+    add(
+        "--learn",
+        metavar="with-consent",
+        help="the draft learns from replies while nobody waits; their tokens are kept in memory, to "
+        "which those who talk must have agreed",
+    )
+    add("--learn-out", metavar="DIR", help="write the improved draft to this new folder at the end")
+
+
 def add_prompt_options(parser: argparse.ArgumentParser) -> None:
     """The prompt, and how the reply to it is shown."""
     parser.add_argument("text", help="what the user says; - reads it from stdin")
@@ -156,6 +169,8 @@ def engine_of(args: argparse.Namespace) -> Engine:
             engine[key] = True
     if getattr(args, "reproducible", False):  # a sampling option
         engine["mode"] = "reproducible"
+    if (learning := _learning_of(args, engine.get("learning"))) is not None:
+        engine["learning"] = learning
     if args.proposer is not None:
         given = engine.get("proposer")
         same = isinstance(given, dict) and given.get("kind") == args.proposer
@@ -163,8 +178,19 @@ def engine_of(args: argparse.Namespace) -> Engine:
     config = parse_config(engine)
     with ends_at_once():
         check_models(config)
-    show_log(info=config.compile)  # compiling takes minutes
+    show_log(info=config.compile or config.learning is not None)  # compiling takes minutes
     return Engine(config)
+
+
+def _learning_of(args: argparse.Namespace, given: object) -> object:
+    """The table ``learning`` with the options, which only some commands have."""
+    words, out = getattr(args, "learn", None), getattr(args, "learn_out", None)
+    if words is None and out is None:
+        return given
+    table = dict(given) if isinstance(given, dict) else {}
+    if words is not None:
+        table["consent"] = words == "with-consent"
+    return table | ({} if out is None else {"out": out})
 
 
 def params_of(args: argparse.Namespace) -> SamplingParams:

@@ -80,8 +80,11 @@ class Recorder:
         }
         if isinstance(item, StageFailed):
             entry["error"] = {"code": item.error.code, "message": str(item.error)}
-        elif not isinstance(item, AvatarCue):  # these have a file of their own
-            entry |= _plain(item)
+        elif isinstance(item, AvatarCue):  # these have a file of their own
+            entry |= {"kind": item.kind, "name": item.name, "samples": item.samples}
+        else:
+            entry |= _plain(item)  # its own t_ms, of chunks and phrases, counts from the request
+        entry["logged_ms"] = round(event.t_ms, 3)
         self._trace.append(entry)
         if isinstance(item, Chunk):
             self._printer.add(item)

@@ -27,6 +27,7 @@ from specstream.model.runner import ModelRunner
 from specstream.model.selfcheck import check_decoding
 from specstream.model.spelling import Spelling
 from specstream.model.vocabulary import Translation, check_rows, find_draft, same_ids
+from specstream.model.warm_up import warm_up
 from specstream.model.weights import drop_matrices
 from specstream.model.width_check import check_widths, loaded_scheme
 from specstream.models.kept import located, shipped_heads
@@ -53,7 +54,7 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     tokenizer = load_tokenizer(config.target)
     target = _load_target(config, tokenizer)
     draft, translation = None, None
-    if config.wants_draft and (name := _draft_name(config, tokenizer)):
+    if config.wants_draft and (name := _draft_name(config, target, tokenizer)):
         draft, translation = _load_draft(name, config, target, tokenizer)
     heads = _load_heads(config, target) if config.wants_heads else {}
     heads |= _own_modules(config, target)
@@ -62,13 +63,17 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     for runner in runners:
         check()
         runner.compile(progress)
-        runner.warm_up()
+        warm_up(runner)
     # A token that the model has no row for is never drawn.
     eos_ids = frozenset(i for i in end_ids(target.model, tokenizer) if i < target.vocab_size)
     parts = Parts(target, eos_ids, tokenizer, draft, translation, heads, config.prefill_chunk)
     proposer = build_proposer(config.proposer, parts)
     core = EngineCore(config, target, tokenizer, proposer, eos_ids)
     core.draft_weights = parts.draft_weights
+    if config.learning is not None:
+        from specstream.learning.build import build_learner  # the trainer, for those who want it
+
+        core.learner = build_learner(config, parts, config.drafts or _shipped(config, target))
     return core
 
 
@@ -105,13 +110,15 @@ def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> Mo
     return ModelRunner(model, fixed_width=width, context_length=config.context_length)
 
 
-def _draft_name(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> str | None:
+def _draft_name(
+    config: EngineConfig, target: ModelRunner, tokenizer: PreTrainedTokenizerBase
+) -> str | None:
     name = find_draft(config, tokenizer)
     if name is None:
         why = f"no draft was named, and the bundled one has another tokenizer than {config.target}"
         if isinstance(config.proposer, DraftProposerConfig):
             raise VocabularyMismatch(f"{why}; name one of the same family, or --proposer suffix")
-        if not config.drafts and not _shipped(config):
+        if not config.drafts and not _shipped(config, target):
             _log.warning("%s: drafting by suffix lookup only (--draft names one)", why)
     return name
 
@@ -148,20 +155,24 @@ def _load_draft(
     return draft, None
 
 
+def _gives_states(config: EngineConfig, target: ModelRunner) -> bool:
+    """Whether passes of the target give hidden states at no loss; recorded ones of a GPU don't."""
+    recorded = config.compile and target.device.type == "cuda"
+    return target.lean and config.mode == "default" and not recorded
+
+
+def _shipped(config: EngineConfig, target: ModelRunner) -> tuple[str, ...]:
+    return shipped_heads(config.target) if _gives_states(config, target) else ()
+
+
 def _scheme(named: Literal["none"] | Scheme) -> Scheme | None:
     return None if named == "none" else named
-
-
-def _shipped(config: EngineConfig) -> tuple[str, ...]:
-    """Heads that ship for the target, where its passes give hidden states at no loss."""
-    eager = not config.compile and config.mode == "default"
-    return shipped_heads(config.target) if eager else ()
 
 
 def _load_heads(config: EngineConfig, target: ModelRunner) -> dict[str, Head]:
     """The heads among the configured drafts, by method."""
     heads: dict[str, Head] = {}
-    for name in config.drafts or _shipped(config):
+    for name in config.drafts or _shipped(config, target):
         folder = head_folder(name)
         if folder is None:
             continue
@@ -176,8 +187,7 @@ def _own_modules(config: EngineConfig, target: ModelRunner) -> dict[str, Head]:
     """What drafts and lies in the target's own folder, where it is asked for or ``auto`` can use it."""
     if isinstance(config.proposer, MtpProposerConfig):
         return {"mtp": mtp.load(located(config.target), target)}
-    eager = target.lean and not config.compile and config.mode == "default"
-    if not (eager and isinstance(config.proposer, AutoProposerConfig)):
+    if not (_gives_states(config, target) and isinstance(config.proposer, AutoProposerConfig)):
         return {}
     try:
         found = mtp.find(located(config.target), target)

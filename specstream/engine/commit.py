@@ -42,7 +42,8 @@ def commit(
         accepted = min(verdict.accepted, len(ends))
         sequence.cache.keep_path(before, verdict.path[:accepted])
         output.text += text
-        stats.count_round(proposal.length, accepted, proposal.source if proposal.length else "")
+        proposer = proposal.source if proposal.length else ""
+        stats.count_round(proposal.length, accepted, proposer)
         stats.draft_ms += draft_ms
         stats.verify_ms += verify_ms
         stats.sample_ms += sample_ms
@@ -68,6 +69,7 @@ def commit(
         reasoning=output.reasoning.text[thought:],
         reasoning_end=output.aside_end,
         tool_calls=output.calls.log.take() if output.calls is not None else (),
+        proposer=proposer,
     )
     return chunk, error
 

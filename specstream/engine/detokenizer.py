@@ -51,6 +51,13 @@ class Detokenizer:
         self._before = ""  # their text, as it is without anything before them
         self._pending: list[int] = []  # not given out yet: half a character
 
+    def fork(self) -> Detokenizer:
+        """A second one that goes on from here by itself."""
+        twin = Detokenizer(self._decoder)
+        twin._context, twin._pending = list(self._context), list(self._pending)
+        twin._before = self._before
+        return twin
+
     def add(self, token_id: int) -> str:
         """The text that became certain with this token; may be empty."""
         self._pending.append(token_id)

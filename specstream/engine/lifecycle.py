@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from transformers import PreTrainedTokenizerBase
 
@@ -19,8 +20,12 @@ from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.types import Chunk
 
+if TYPE_CHECKING:
+    from specstream.learning.learner import Learner, LearningReport
+
 __all__ = ["Lifecycle"]
 
+_WHOLE = ("stop", "length", "tool_calls")  # how replies end that may be learnt from
 _STALLED = (
     "nobody read this reply for {:g} s while others waited: what was written before can be read, the "
     "rest is not written; read each reply, or leave its block"
@@ -50,7 +55,13 @@ class Lifecycle:
         self.scheduler = Scheduler(
             config.max_running, config.max_waiting, config.max_parked, config.max_parked_s, now
         )
+        self.learner: Learner | None = None  # set by who builds the engine
         self._stalled = _STALLED.format(config.max_parked_s)
+
+    @property
+    def learned(self) -> LearningReport | None:
+        """What learning in service has done so far; None if this engine doesn't learn."""
+        return None if self.learner is None else self.learner.report
 
     def submit(self, request: Request) -> None:
         """Put a request in line; a full line ends it with EngineBusy."""
@@ -131,6 +142,8 @@ class Lifecycle:
         for request in [*self.scheduler.running, *self.scheduler.waiting]:
             self._cancel(request)
         self.proposing.close()
+        if self.learner is not None:
+            self.learner.close()
 
     def _cancel(self, request: Request) -> None:
         self.deliver(request, closing_chunk(request, "cancelled"), None)
@@ -144,5 +157,7 @@ class Lifecycle:
         if request.proposer != "off":
             request.explanation = self.proposing.explain(request.id)
             self.proposing.finish(request.id)
+        if self.learner is not None and request.learn and request.finish_reason in _WHOLE:
+            self.learner.keep(request.token_ids, request.prompt_length)
         self.scheduler.retire(request)
         self.admission.leave(request)

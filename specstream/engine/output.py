@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 from specstream.engine.detokenizer import Decoder, Detokenizer
@@ -49,6 +50,18 @@ class Output:
     def aside_end(self) -> int:
         """Index of the token after the last one that belongs to reasoning or to a call."""
         return max(self.reasoning.end, self.calls.end if self.calls is not None else 0)
+
+    def fork(self) -> Output:
+        """A second output that goes on from here, to see what text drafted tokens would be.
+
+        Its ``text``, ``decoded`` and ``replied`` begin empty, and it reads no calls.
+        """
+        twin = copy.copy(self)
+        twin.text = twin.decoded = twin.replied = ""
+        twin.calls = twin._phrase = None
+        twin.reasoning = copy.copy(self.reasoning)
+        twin._detokenizer, twin._stops = self._detokenizer.fork(), copy.copy(self._stops)
+        return twin
 
     def add(self, token: int, *, shown: bool = True, searching: bool = True) -> str:
         """The text that became certain with a token; the caller adds it to ``text``.

@@ -30,6 +30,11 @@ class Part(NamedTuple):
         """The request's sequence."""
         return self.request.sequence
 
+    @property
+    def proposed(self) -> int:
+        """How many tokens are proposed."""
+        return 0 if self.proposal is None else self.proposal.length
+
 
 class Pass:
     """A target pass that is over. The parts that take a round come first, as in `plan_step`."""

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from torch import Tensor
 
 from specstream.engine.prefill import Part, Pass
 from specstream.engine.sequence import Sequence
 from specstream.errors import ProposalError
-from specstream.model.decoder import Tap
-from specstream.model.rider import Rider
+from specstream.model.forward import PLAIN, Extras, Midway
 from specstream.model.runner import ModelRunner
 from specstream.speculation.checking import checked, marked
 from specstream.speculation.explanation import Explanation
-from specstream.speculation.proposal import (
+from specstream.speculation.optional import (
     AdaptiveProposer,
     MidwayProposer,
     Passenger,
-    Proposal,
-    Proposer,
     StateReader,
     States,
     StepTimes,
-    Verdict,
 )
+from specstream.speculation.proposal import Proposal, Proposer, Verdict
 
 __all__ = ["Proposing"]
 
@@ -94,23 +92,30 @@ class Proposing:
             raise ProposalError(f"{len(made)} proposals were made for {len(sequences)} requests")
         return made
 
-    def watch(self, parts: list[Part]) -> Mapping[int, Tap]:
-        """By depth who is to be given the states of a pass over ``parts`` while it runs."""
-        if self._midway is None or not any(
-            part.proposal and part.proposal.length for part in parts
-        ):
-            return {}
-        return {self._midway.midway_depth: _Watch(self, self._midway, parts)}
-
-    def rider(self, parts: list[Part]) -> Rider | None:
-        """What the proposer adds to the pass of these parts."""
+    def extras(self, parts: list[Part]) -> Extras:
+        """What the proposer asks of the pass over these parts."""
         rounds = [part for part in parts if part.proposal is not None]
-        if self._passenger is None or not rounds:
-            return None
-        with self._sparing():
-            proposals = [part.proposal for part in rounds if part.proposal is not None]
-            return self._passenger.ride([part.sequence for part in rounds], proposals)
-        return None
+        midway = None
+        if self._midway is not None and any(part.proposed for part in rounds):
+            midway = Midway(self._midway.midway_depth, partial(self._tell_midway, parts))
+        rider = None
+        if self._passenger is not None and rounds:
+            with self._sparing():
+                proposals = [part.proposal for part in rounds if part.proposal is not None]
+                rider = self._passenger.ride([part.sequence for part in rounds], proposals)
+        if midway is None and rider is None and not self.depths:
+            return PLAIN
+        return Extras(self.depths, midway=midway, rider=rider)
+
+    def _tell_midway(self, parts: list[Part], states: Iterable[Tensor]) -> None:
+        """Hand the states of what is verified to the proposer, while the pass goes on."""
+        told = [(part, rows) for part, rows in zip(parts, states, strict=True) if part.proposed]
+        if self._midway is not None:
+            with self._sparing():
+                self._midway.midway(
+                    [part.sequence for part, _ in told],
+                    [rows[-1 - part.proposed :] for part, rows in told],
+                )
 
     def observe(self, done: Pass, verdicts: list[Verdict]) -> None:
         """What became of the proposals, and the hidden states of the tokens that stay.
@@ -167,22 +172,6 @@ class Proposing:
         self._logged.add(type(error))
         traceback = None if isinstance(error, ProposalError) else error
         log("the proposer broke (%s); decoding goes on without its help", error, exc_info=traceback)
-
-
-class _Watch:
-    """Hands a pass's states of one depth to the proposer; a `Tap`."""
-
-    def __init__(self, proposing: Proposing, proposer: MidwayProposer, parts: list[Part]) -> None:
-        self._proposing, self._proposer, self._parts = proposing, proposer, parts
-
-    def append(self, states: Tensor) -> None:
-        """``[N, hidden]`` of all tokens of the pass."""
-        proposed = [part.proposal.length if part.proposal else 0 for part in self._parts]
-        counts = [part.tokens + more for part, more in zip(self._parts, proposed, strict=True)]
-        each = zip(self._parts, proposed, states.split_with_sizes(counts), strict=True)
-        told = [(part.sequence, rows[-1 - more :]) for part, more, rows in each if more]
-        with self._proposing._sparing():
-            self._proposer.midway([one for one, _ in told], [rows for _, rows in told])
 
 
 def _kept(done: Pass, verdicts: list[Verdict]) -> list[States]:

@@ -15,7 +15,7 @@ from specstream.engine.sequence import Sequence
 from specstream.errors import SpecstreamError
 from specstream.metrics import Report, SpecStats
 from specstream.speculation.explanation import Explanation
-from specstream.types import Chunk, FinishReason, Message, SamplingParams, Tools
+from specstream.types import Chunk, FinishReason, Message, Preview, SamplingParams, Tools
 
 __all__ = ["Delivery", "Request"]
 
@@ -26,12 +26,14 @@ _ids = itertools.count()
 class Delivery:
     """The way to the consumer, and the few facts that both threads share.
 
-    Each field is written by one thread only: ``read`` and ``cancelled`` by the consumer's, ``sent`` by
-    the engine's. ``put`` is called on the engine thread and must not block.
+    Each field is written by one thread only: ``read``, ``cancelled`` and ``previews`` (whether the
+    consumer wants them) by the consumer's, ``sent`` by the engine's. Both counts are of chunks; between
+    two chunks there is at most one preview. ``put`` is called on the engine thread and must not block.
     """
 
-    put: Callable[[Chunk | SpecstreamError], None]
+    put: Callable[[Chunk | Preview | SpecstreamError], None]
     limit: int = 16
+    previews: bool = False
     sent: int = 0
     read: int = 0
     cancelled: bool = False
@@ -48,6 +50,7 @@ class Request:
 
     Belongs to the engine thread once it is submitted; `report` and ``text`` may be read from any thread.
     ``noise`` seeds the draws of a request whose parameters name no seed, without keying them.
+    ``learn``: whether a draft that learns in service may learn from it.
     """
 
     messages: list[Message]
@@ -59,6 +62,7 @@ class Request:
     template_kwargs: dict[str, Any] = field(default_factory=dict)
     noise: int | None = None
     tools: Tools | None = None
+    learn: bool = True
     id: int = field(default_factory=lambda: next(_ids))
     arrived: float = field(default_factory=time.perf_counter)
     # Set at admission or before.

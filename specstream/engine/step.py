@@ -6,23 +6,25 @@ import time
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from specstream.config import EngineConfig
 from specstream.engine.commit import commit
 from specstream.engine.lifecycle import Lifecycle
 from specstream.engine.prefill import Part, Pass, PrefillBudget, plan_step
+from specstream.engine.preview import preview
 from specstream.engine.proposing import Proposing
 from specstream.engine.request import Request
 from specstream.engine.stopwatch import Stopwatch
 from specstream.engine.verifier import verify
 from specstream.errors import EngineBusy
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.forward import ForwardInput
+from specstream.model.runner import ModelRunner
 from specstream.model.transfer import to_device
 from specstream.model.tree_check import check_trees
 from specstream.speculation.explanation import Explanation
-from specstream.speculation.proposal import MidwayProposer, Proposal, Proposer, StepTimes
+from specstream.speculation.optional import MidwayProposer, StepTimes
+from specstream.speculation.proposal import Proposal, Proposer
 from specstream.speculation.proposers.parts import DraftWeights
 
 __all__ = ["EngineCore"]
@@ -84,6 +86,7 @@ class EngineCore(Lifecycle):
         proposals = self.proposing.propose([r.sequence for r in ready if r.stats.rounds])
         watch.mark()
         parts = self._plan(ready, proposals)
+        self._show(parts)
         try:
             done = self._forward(parts)
             watch.mark()
@@ -100,6 +103,13 @@ class EngineCore(Lifecycle):
             self.fail_all([part.request for part in parts], error)
         return True
 
+    def learn(self) -> bool:
+        """One small step of learning, for when no request can go on; False if nothing is to be learnt.
+
+        Nothing is learnt while a request waits in line.
+        """
+        return self.learner is not None and not self.scheduler.waiting and self.learner.step()
+
     def _plan(self, ready: list[Request], proposals: list[Proposal]) -> list[Part]:
         """Who takes a round and who reads how much of its prompt."""
         budget = self._chunk * len(ready)
@@ -109,12 +119,21 @@ class EngineCore(Lifecycle):
         empty = Proposal.empty(self.target.device)
         return plan_step(ready, proposals, chunk=self._chunk, budget=budget, empty=empty)
 
+    def _show(self, parts: list[Part]) -> None:
+        """Send what was drafted to consumers that asked for it, ahead of the pass that judges it."""
+        for part in parts:
+            delivery = part.request.delivery
+            if delivery.previews and part.proposal is not None:
+                if (drafted := preview(part.request, part.proposal)) is not None:
+                    delivery.put(drafted)
+
     def _forward(self, parts: list[Part]) -> Pass:
         """One target pass. If memory runs out, the youngest request ends and the pass is repeated."""
         while True:
             starts = [part.sequence.cache.length for part in parts]
             try:
-                logits, states = self._run(parts)
+                inputs = [self._input(part) for part in parts]
+                made = self.target.forward(inputs, self.proposing.extras(parts))
             except torch.OutOfMemoryError:
                 for part, start in zip(parts, starts, strict=True):
                     part.sequence.cache.rollback_to(start)
@@ -122,24 +141,11 @@ class EngineCore(Lifecycle):
                 # Without a cause: its traceback would keep the pass's tensors alive.
                 error = EngineBusy(_NO_MEMORY.format(len(parts)))
             else:
-                return Pass(parts, starts, logits, states)
+                return Pass(parts, starts, made.logits, made.states)
             self.fail(youngest.request, error)
             parts = [part for part in parts if part is not youngest]
             if not parts:
                 return Pass([], [], [], [])
-
-    def _run(self, parts: list[Part]) -> tuple[list[Tensor], list[Tensor]]:
-        """Logits of each part and, for a proposer that reads them, its hidden states."""
-        inputs = [self._input(part) for part in parts]
-        if watching := self.proposing.watch(parts):
-            return self.target.forward_watched(inputs, watching), []
-        rider = self.proposing.rider(parts)
-        if rider is not None:
-            return self.target.forward_with_rider(inputs, rider), []
-        if not self.proposing.depths:
-            return self.target.forward(inputs), []
-        both = self.target.forward_with_states(inputs, self.proposing.depths)
-        return [logits for logits, _ in both], [states for _, states in both]
 
     def _input(self, part: Part) -> ForwardInput:
         sequence, proposal = part.sequence, part.proposal

@@ -156,7 +156,7 @@ class EngineWorker:
             progressing, patience = False, None
             with torch.inference_mode():
                 while self._read_mail(core, wait=not progressing, patience=patience):
-                    progressing = core.step()
+                    progressing = core.step() or core.learn()
                     patience = None if progressing else core.scheduler.patience()
         except BaseException:
             _log.exception("the engine thread ends")

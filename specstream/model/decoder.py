@@ -9,9 +9,8 @@ between passes is computed once. The model's own modules keep working: their wei
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +21,8 @@ from specstream.config import Scheme
 from specstream.model.attention.base import AttentionBackend, AttentionPlan, Batch
 from specstream.model.attention.contiguous import ContiguousAttention
 from specstream.model.attention.pooled import PooledAttention
-from specstream.model.entry import Entered, common_depth
+from specstream.model.entry import Entered, common_depth, entered_states
+from specstream.model.forward import Taps
 from specstream.model.kv.base import RowCache
 from specstream.model.layers import Layer, layer_of, select
 from specstream.model.norms import rms_norm
@@ -33,19 +33,11 @@ from specstream.model.transfer import to_device
 from specstream.model.tree import Tree, positions_of
 from specstream.model.weights import DecoderWeights, RotaryTable
 
-__all__ = ["Decoder", "Tap", "rotations"]
+__all__ = ["Decoder", "rotations"]
 
 _log = logging.getLogger("specstream.model")
 
 _PACKED_BYTES = 2 * 2**30  # a larger model's matrices are not kept twice
-
-
-class Tap(Protocol):
-    """Takes the hidden states of a depth in the middle of a pass: a list, or whoever acts on them."""
-
-    def append(self, states: Tensor, /) -> None:
-        """``[N, hidden]``, its own copy; the pass goes on when this returns."""
-        ...
 
 
 class Decoder:
@@ -104,6 +96,10 @@ class Decoder:
             return None
         return decoder if quantize is None else cls(weights, rotary, quantize=quantize)
 
+    def renewed(self) -> Decoder:
+        """The same decoder once values of its weights have changed: packed matrices are copies."""
+        return Decoder(self.weights, self.rotary, self.attention)
+
     def new_cache(self, fixed_capacity: int | None = None) -> RowCache:
         """An empty cache for one sequence."""
         return self.attention.new_cache(fixed_capacity)
@@ -115,9 +111,10 @@ class Decoder:
         counts: Sequence[int],
         keeps: Sequence[int] | None = None,
         trees: Sequence[Tree | None] | None = None,
-        taps: Mapping[int, Tap] | None = None,
         entered: Sequence[Entered | None] | None = None,
+        taps: Taps | None = None,
         rider: Rider | None = None,
+        stop: int | None = None,
     ) -> Tensor:
         """Append tokens to each sequence; final hidden states ``[kept, hidden]``.
 
@@ -127,86 +124,31 @@ class Decoder:
             counts: Tokens of each sequence, in order; each at least 1.
             keeps: Of how many last tokens of each sequence states are returned. Default: all.
             trees: Per sequence the tree that its last tokens form, or None for a chain.
-            taps: For some depths d a list, to which ``[N, hidden]`` is added: the states of all tokens
-                after d layers, before any norm.
-            entered: Per sequence what `enter` made of its first tokens, or None; one depth for all, no
-                deeper than the taps. Such a sequence has no tree.
-            rider: Rows that travel along; not together with ``taps``.
+            entered: Per sequence its first tokens that have entered before, or None; one depth for all.
+                Such a sequence has no tree.
+            taps: Takes states of all tokens while the pass runs.
+            rider: Rows that travel along.
+            stop: Only the first so many layers: the states ``[N, hidden]`` after them, without a norm.
+                Of the new rows the other layers have none: see `Extras.logits`.
         """
         if trees is not None and not any(trees):
             trees = None
-        begun: tuple[int, Tensor] | None = None
-        if entered is not None and (depth := common_depth(entered)):
-            begun = depth, self._entering(tokens, caches, counts, trees, entered, depth)
         batch = Batch(caches, counts, keeps or counts, trees)
+        begun = None
+        if entered is not None and (depth := common_depth(entered)):
+            if taps is None or min(taps.depths, default=depth) >= depth:
+                begun = depth, entered_states(tokens, batch, entered, partial(self, stop=depth))
         if rider is not None:
             rider.prepare(batch)
         plan = self.attention.plan(batch)
         cos, sin = rotations(self.rotary, batch, self.weights.device)
-        narrow = keeps is not None and sum(keeps) < tokens.shape[0]
+        narrow = stop is None and sum(batch.keeps) < tokens.shape[0]
         x = self.run(
-            tokens, cos, sin, plan, narrow=narrow, taps=taps or {}, begun=begun, rider=rider
+            tokens, cos, sin, plan, narrow=narrow, taps=taps, begun=begun, rider=rider, stop=stop
         )
         for cache, count in zip(caches, counts, strict=True):
             cache.append_to(cache.length + count)
         return x
-
-    def enter(
-        self,
-        tokens: Tensor,
-        caches: Sequence[RowCache],
-        counts: Sequence[int],
-        depth: int,
-        trees: Sequence[Tree | None] | None = None,
-    ) -> Tensor:
-        """Append tokens to the first ``depth`` layers only: states ``[N, hidden]`` after them.
-
-        The caches grow as in `__call__`, but of the new rows the other layers have none: whoever calls
-        rolls them back before any other pass, which may then go on from the states (`Entered`).
-        """
-        batch = Batch(caches, counts, counts, trees)
-        plan = self.attention.plan(batch)
-        cos, sin = rotations(self.rotary, batch, self.weights.device)
-        x = F.embedding(tokens, self.weights.embedding)
-        for index, layer in enumerate(self._layers[:depth]):
-            x = layer(x, cos, sin, plan, index)
-        for cache, count in zip(caches, counts, strict=True):
-            cache.append_to(cache.length + count)
-        return x
-
-    def _entering(
-        self,
-        tokens: Tensor,
-        caches: Sequence[RowCache],
-        counts: Sequence[int],
-        trees: Sequence[Tree | None] | None,
-        entered: Sequence[Entered | None],
-        depth: int,
-    ) -> Tensor:
-        """All tokens' states ``[N, hidden]`` at ``depth``, to which some of them have entered before."""
-        parts: list[Tensor] = []
-        for one, part in zip(entered, tokens.split_with_sizes(list(counts)), strict=True):
-            parts.append(part if one is None else part[one.states.shape[0] :])
-        fresh = [number for number, part in enumerate(parts) if part.shape[0]]
-        starts = [cache.length for cache in caches]
-        found: dict[int, Tensor] = {}
-        try:
-            for cache, one in zip(caches, entered, strict=True):
-                cache.append_to(cache.length + (0 if one is None else one.states.shape[0]))
-            if fresh:
-                sizes = [parts[number].shape[0] for number in fresh]
-                shapes = None if trees is None else [trees[number] for number in fresh]
-                ids = _joined([parts[number] for number in fresh])
-                states = self.enter(ids, [caches[number] for number in fresh], sizes, depth, shapes)
-                found = dict(zip(fresh, states.split_with_sizes(sizes), strict=True))
-        finally:
-            for cache, start in zip(caches, starts, strict=True):
-                cache.rollback_to(start)
-        joined = list[Tensor]()
-        for number, one in enumerate(entered):
-            joined += [] if one is None else [one.states]
-            joined += [found[number]] if number in found else []
-        return torch.cat(joined)  # a copy in any case: layers write into what they get
 
     def run(
         self,
@@ -216,9 +158,10 @@ class Decoder:
         plan: AttentionPlan,
         *,
         narrow: bool = False,
-        taps: Mapping[int, Tap] | None = None,
+        taps: Taps | None = None,
         begun: tuple[int, Tensor] | None = None,
         rider: Rider | None = None,
+        stop: int | None = None,
     ) -> Tensor:
         """The layers and the final norm; touches no cache but through ``plan``.
 
@@ -235,14 +178,17 @@ class Decoder:
             begun: Begin after so many layers, with all tokens' states ``[N, hidden]``, which are
                 overwritten. Default: with the embeddings.
             rider: See `__call__`.
+            stop: See `__call__`.
         """
-        taps, depth = taps or {}, len(self._layers)
-        last = depth - 1 if narrow and depth not in taps else None
+        end = len(self._layers) if stop is None else stop
+        wanted = taps.depths if taps is not None else ()
+        last = end - 1 if narrow and end not in wanted else None
         first, x = begun or (0, F.embedding(tokens, self.weights.embedding))
-        for index in range(first, depth):
+        own, count = plan, tokens.shape[0]
+        for index in range(first, end):
             layer = self._layers[index]
-            if index in taps:
-                taps[index].append(x.clone())
+            if taps is not None and index in wanted:
+                taps.take(index, x[:count].clone())
             if rider is not None and index >= rider.depth:
                 if index == rider.depth:
                     x, cos, sin, plan = rider.board(x, cos, sin, plan)
@@ -250,11 +196,10 @@ class Decoder:
             x = layer(x, cos, sin, plan, index, plan.narrow() if index == last else None)
         if rider is not None:
             x = rider.leave(x)
-        if depth in taps:
-            taps[depth].append(x)
-            if narrow:
-                x = select(x, plan.narrow())
-        return self._norm(x)
+        if taps is not None and end in wanted:
+            taps.take(end, x)
+            x = select(x, own.narrow()) if narrow else x
+        return self._norm(x) if stop is None else x
 
     @property
     def layers(self) -> Sequence[Layer]:

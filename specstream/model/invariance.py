@@ -14,7 +14,8 @@ from transformers import PreTrainedModel
 
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.forward import ForwardInput
+from specstream.model.runner import ModelRunner
 
 __all__ = ["find_fixed_width", "rows_alike"]
 
@@ -66,7 +67,7 @@ def _read(runner: ModelRunner, text: Tensor, sizes: Sequence[int], junk: Tensor)
         at, size = cache.length, min(sizes[turn % len(sizes)], width)
         group = text[at : at + size]
         proposed = torch.cat([group, junk[: (width - group.shape[0]) // 2]])
-        logits = runner.forward([ForwardInput(proposed, cache, keep=proposed.shape[0])])[0]
+        logits = runner.forward([ForwardInput(proposed, cache, keep=proposed.shape[0])]).logits[0]
         rows.append(logits[: group.shape[0]])
         cache.rollback_to(at + group.shape[0])
         turn += 1

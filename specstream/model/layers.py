@@ -12,7 +12,7 @@ from specstream.model.norms import Norm
 from specstream.model.products import Product
 from specstream.model.weights import DecoderWeights, LayerWeights
 
-__all__ = ["Layer", "layer_of", "select"]
+__all__ = ["Layer", "layer_of", "rotated", "select"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +107,8 @@ def layer_of(
 def select(x: Tensor, rows: slice | Tensor) -> Tensor:
     """Some rows of ``x``, by a slice or by their numbers."""
     return x.index_select(0, rows) if isinstance(rows, Tensor) else x[rows]
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """``x [..., head_dim]`` turned by its positions' angles; see `RotaryTable`."""
+    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin

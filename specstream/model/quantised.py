@@ -95,7 +95,8 @@ def int8_product(weight: Tensor, bias: Tensor | None = None) -> Product:
         result.add_(rest, alpha=1.0 / finer).mul_(largest)
         if bias is not None:
             result += bias
-        return result.to(x.dtype)
+        found: Tensor = result.to(x.dtype)
+        return found
 
     return run
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 import torch
@@ -14,8 +12,8 @@ from transformers import PreTrainedModel
 
 from specstream.config import Scheme
 from specstream.errors import ModelUnsupported
-from specstream.model.decoder import Decoder, Tap
-from specstream.model.entry import Entered
+from specstream.model.decoder import Decoder
+from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput, Taps
 from specstream.model.graphs import (
     CapturePlan,
     CompiledPasses,
@@ -25,36 +23,13 @@ from specstream.model.graphs import (
 )
 from specstream.model.kv.base import KVCache, RowCache
 from specstream.model.kv.transformers import TransformersCache, check_supported
+from specstream.model.own_forward import own_forward
 from specstream.model.positions import declared_positions, steady_positions
-from specstream.model.products import ROUNDED
 from specstream.model.quantised import check_scheme
-from specstream.model.rider import Rider
-from specstream.model.transfer import to_device
-from specstream.model.tree import Tree, positions_of
 
-__all__ = ["ForwardInput", "ModelRunner"]
+__all__ = ["ModelRunner"]
 
-_WARM_UP_S = 1.0
 _FIRST_CAPACITY = 256  # rows that a growing cache allocates first
-
-
-@dataclass(frozen=True, slots=True)
-class ForwardInput:
-    """Tokens to append to one sequence.
-
-    Attributes:
-        token_ids: ``[n]`` int64 on the runner's device, n >= 1.
-        cache: The sequence's cache; grows by n rows.
-        keep: Of how many last tokens logits are returned; at least as many as the tree has nodes.
-        tree: The tree that the last tokens form; None: each token follows the one before it.
-        entered: What `ModelRunner.enter` made of the first tokens; None: all begin at the first layer.
-    """
-
-    token_ids: Tensor
-    cache: KVCache
-    keep: int = 1
-    tree: Tree | None = None
-    entered: Entered | None = None
 
 
 class ModelRunner:
@@ -74,6 +49,10 @@ class ModelRunner:
         lean: False runs every model through its own forward.
         captured: Which passes `compile` captures.
         quantize: How the model's matrices are read; see `quantised_products`.
+
+    Attributes:
+        compiled: The captured passes; None: every pass is eager.
+        forwards: How many inputs have been given logits.
 
     Raises:
         ModelUnsupported: a cache that can't be rolled back, or a model that can't be compiled.
@@ -103,6 +82,7 @@ class ModelRunner:
                 f"{type(model).__name__} here is none; leave quantize off"
             )
         self.model: PreTrainedModel = model
+        self._quantised = quantize is not None
         self.device = model.device
         self.dtype = model.dtype
         text = model.config.get_text_config()
@@ -115,7 +95,7 @@ class ModelRunner:
         self.fixed_width = fixed_width
         self.forwards = 0
         self._captured = captured
-        self._compiled: CompiledPasses | None = None
+        self.compiled: CompiledPasses | None = None
         if captured is not None and self._decoder is None:
             raise ModelUnsupported(
                 f"compile: only plain models of the Llama family can be compiled, and "
@@ -132,7 +112,7 @@ class ModelRunner:
     def compile(self, progress: Progress | None = None) -> None:
         """Capture the passes that were asked for; see `compile_passes`. Minutes the first time."""
         if self._captured is not None and self._decoder is not None:
-            self._compiled = compile_passes(
+            self.compiled = compile_passes(
                 self._decoder,
                 self._captured,
                 context_length=self.context_length,
@@ -140,19 +120,14 @@ class ModelRunner:
                 progress=progress,
             )
 
-    @property
-    def compiled(self) -> CompiledPasses | None:
-        """The captured passes; None: every pass is eager."""
-        return self._compiled
-
     def chain(self, token_ids: Tensor, cache: KVCache) -> tuple[Tensor, Tensor] | None:
         """Append ``token_ids [n]`` and go on greedily: see `CompiledPasses.chain`.
 
         None, with nothing done, where no such chain is captured.
         """
-        if self._compiled is None:
+        if self.compiled is None:
             return None
-        return self._compiled.chain(token_ids, cast(RowCache, cache))
+        return self.compiled.chain(token_ids, cast(RowCache, cache))
 
     @property
     def lean(self) -> bool:
@@ -185,45 +160,25 @@ class ModelRunner:
         """Unused bytes of the key-value pool; None where each cache allocates memory of its own."""
         return None if self._decoder is None else self._decoder.attention.free_bytes
 
-    def forward(self, inputs: Sequence[ForwardInput]) -> list[Tensor]:
-        """Append tokens to each sequence; its logits, ``[keep, vocab_size]`` each.
+    def forward(self, inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
+        """Append tokens to each sequence.
 
         A sequence's logits depend on the other inputs by rounding at most; with a fixed width not at
         all.
-        """
-        if self.fixed_width is not None:
-            return [self._fixed(item, self.fixed_width) for item in inputs]
-        return self._pass(inputs)
 
-    def forward_with_rider(self, inputs: Sequence[ForwardInput], rider: Rider) -> list[Tensor]:
-        """As `forward`, with rows that travel along; they change logits by rounding at most.
+        Args:
+            inputs: The sequences.
+            extras: What is asked for besides logits.
 
         Raises:
-            ModelUnsupported: a model that runs through its own forward.
+            ModelUnsupported: extras of passes of a fixed width, or of a model that runs through its own
+                forward.
         """
-        self.forwards += len(inputs)
-        return self._decode(inputs, rider=rider)
-
-    def forward_watched(
-        self, inputs: Sequence[ForwardInput], taps: Mapping[int, Tap]
-    ) -> list[Tensor]:
-        """As `forward`, eager; ``taps`` take states while the pass runs, see `Decoder.__call__`.
-
-        Check the depths with `check_states`.
-        """
-        self.forwards += len(inputs)
-        return self._decode(inputs, taps)
-
-    def enter(self, inputs: Sequence[ForwardInput], depth: int) -> list[Tensor]:
-        """Append tokens to the first ``depth`` layers: their states ``[n, hidden]`` each.
-
-        See `Decoder.enter`: the caller rolls the caches back. Check the depth with `check_states`.
-        """
-        caches = [cast(RowCache, item.cache) for item in inputs]
-        counts = [item.token_ids.shape[0] for item in inputs]
-        tokens = torch.cat([item.token_ids for item in inputs])
-        states = self.decoder.enter(tokens, caches, counts, depth)
-        return list(states.split_with_sizes(counts))
+        if extras is not PLAIN:
+            self.check_states(extras.taken)
+        if self.fixed_width is not None:
+            return ForwardOutput([self._fixed(item, self.fixed_width) for item in inputs])
+        return self._pass(inputs, extras)
 
     @property
     def decoder(self) -> Decoder:
@@ -247,34 +202,12 @@ class ModelRunner:
         """
         return self._fit(self.decoder.logits(hidden))
 
-    def forward_with_states(
-        self, inputs: Sequence[ForwardInput], depths: Sequence[int]
-    ) -> list[tuple[Tensor, Tensor]]:
-        """As `forward`, with the hidden states of every token of each input.
-
-        Args:
-            inputs: See `forward`.
-            depths: After how many layers states are taken: 0 are the embeddings, the number of layers
-                the input of the final norm. No norm is applied.
-
-        Returns:
-            For each input its logits ``[keep, vocab_size]`` and states ``[n, depths, hidden]``.
-
-        Raises:
-            ModelUnsupported: passes of a fixed width, or a model that runs through its own forward.
-        """
-        self.check_states(depths)
-        taps: dict[int, list[Tensor]] = {depth: [] for depth in depths}
-        logits = self._decode(inputs, taps)
-        states = torch.stack([taps[depth][0] for depth in depths], 1)
-        counts = [item.token_ids.shape[0] for item in inputs]
-        return list(zip(logits, states.split_with_sizes(counts), strict=True))
-
-    def check_states(self, depths: Sequence[int]) -> None:
+    def check_states(self, depths: Iterable[int]) -> None:
         """Refuse depths that this model can't give.
 
         Raises:
-            ModelUnsupported: see `forward_with_states`.
+            ModelUnsupported: no states at such a depth, passes of a fixed width, or a model that runs
+                through its own forward.
         """
         name = type(self.model).__name__
         if self._decoder is None or self.fixed_width is not None:
@@ -289,85 +222,68 @@ class ModelRunner:
                     f"{name} has {layers} layers; there are no states at {depth}"
                 )
 
-    @torch.inference_mode()
-    def warm_up(self) -> None:
-        """Run the shapes of a prompt and of a round once, so that no request pays for the first.
+    @torch.no_grad()
+    def adopt(self, weights: Mapping[str, Tensor]) -> None:
+        """Take other values for the model's parameters, by their names; between two passes.
 
-        Of the other numbers of rows that kernels are prepared for, as many as a second allows.
+        Rows of caches stay as they are: those of earlier weights are read as if they were of these.
+
+        Raises:
+            ModelUnsupported: its passes are captured or its weights quantised, which keep the old ones.
         """
-        began, cache = time.perf_counter(), self.new_cache()
-        needed = [self.fixed_width] if self.fixed_width else [16, 5, 1]
-        useful: list[int] = []
-        if self._decoder is not None and self._decoder.packed and not self.fixed_width:
-            useful = [width for width in ROUNDED if width <= self.context_length]
-        for number, width in enumerate(needed + useful):
-            if number >= len(needed) and time.perf_counter() - began > _WARM_UP_S:
-                break
-            tokens = torch.zeros(width, dtype=torch.int64, device=self.device)
-            self._pass([ForwardInput(tokens, cache)])
-            cache.rollback_to(0)
-        self.forwards = 0
+        if self.compiled is not None or self._quantised:
+            raise ModelUnsupported(
+                "captured passes and quantised weights can't be changed in service"
+            )
+        for name, value in self.model.state_dict().items():
+            value.copy_(weights[name])
+        if self._decoder is not None:
+            self._decoder = self._decoder.renewed()
 
-    def _pass(self, inputs: Sequence[ForwardInput]) -> list[Tensor]:
+    def _pass(self, inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
         """As many model calls as the model needs: one, or one per sequence."""
-        self.forwards += len(inputs)
+        self.forwards += len(inputs) if extras.logits else 0
         if self._decoder is None:
-            return [self._own_forward(item) for item in inputs]
-        if self._compiled is not None and not any(item.tree or item.entered for item in inputs):
-            found = self._compiled(
+            return ForwardOutput([self._fit(own_forward(self.model, item)) for item in inputs])
+        if self.compiled is not None and extras.simple and not any(i.entered for i in inputs):
+            taps = Taps(extras, [item.token_ids.shape[0] for item in inputs])
+            found = self.compiled(
                 [item.token_ids for item in inputs],
                 [cast(RowCache, item.cache) for item in inputs],
                 [item.keep for item in inputs],
+                [item.tree for item in inputs],
+                taps,
             )
             if found is not None:
-                return [self._fit(logits) for logits in found]
-        return self._decode(inputs)
+                return ForwardOutput([self._fit(logits) for logits in found], taps.states)
+        return self._decode(self._decoder, inputs, extras)
 
     def _decode(
-        self,
-        inputs: Sequence[ForwardInput],
-        taps: Mapping[int, Tap] | None = None,
-        rider: Rider | None = None,
-    ) -> list[Tensor]:
-        decoder = self.decoder
-        caches = [cast(RowCache, item.cache) for item in inputs]
+        self, decoder: Decoder, inputs: Sequence[ForwardInput], extras: Extras
+    ) -> ForwardOutput:
         counts = [item.token_ids.shape[0] for item in inputs]
         keeps = [item.keep for item in inputs]
-        trees = [item.tree for item in inputs]
         tokens = inputs[0].token_ids
         if len(inputs) > 1:
             tokens = torch.cat([item.token_ids for item in inputs])
-        entered = [item.entered for item in inputs]
-        if taps and min(taps) < max((one.depth for one in entered if one is not None), default=0):
-            entered = [None] * len(inputs)  # states below that depth are wanted: compute them again
-        hidden = decoder(tokens, caches, counts, keeps, trees, taps, entered, rider)
+        taps = None if extras is PLAIN else Taps(extras, counts)
+        hidden = decoder(
+            tokens,
+            [cast(RowCache, item.cache) for item in inputs],
+            counts,
+            keeps,
+            [item.tree for item in inputs],
+            [item.entered for item in inputs],
+            taps,
+            extras.rider,
+            stop=None if extras.logits else max(extras.depths),
+        )
+        states = [] if taps is None else taps.states
+        if not extras.logits:
+            return ForwardOutput(states=states)
         logits = self._fit(decoder.logits(hidden))
-        return [logits] if len(keeps) == 1 else list(logits.split_with_sizes(keeps))
-
-    def _own_forward(self, item: ForwardInput) -> Tensor:
-        cache = cast(TransformersCache, item.cache)
-        logits: Tensor = self.model(
-            input_ids=item.token_ids.unsqueeze(0),
-            past_key_values=cache.transformers,
-            use_cache=True,
-            logits_to_keep=item.keep,
-            **self._tree_inputs(item),
-        ).logits[0, -item.keep :]
-        return self._fit(logits)
-
-    def _tree_inputs(self, item: ForwardInput) -> dict[str, Tensor]:
-        """A tree's positions and mask as transformers takes them: ``[1, n]`` and ``[1, 1, n, rows]``."""
-        if item.tree is None:
-            return {}
-        before, count = item.cache.length, item.token_ids.shape[0]
-        seen = item.tree.seen_behind(before, count, before + count, self.device)
-        hidden = torch.finfo(self.dtype).min
-        mask = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
-        positions = to_device(positions_of(before, count, item.tree), self.device)
-        return {
-            "position_ids": positions.unsqueeze(0),
-            "attention_mask": mask.masked_fill_(~seen, hidden)[None, None],
-        }
+        each = [logits] if len(keeps) == 1 else list(logits.split_with_sizes(keeps))
+        return ForwardOutput(each, states)
 
     def _fixed(self, item: ForwardInput, width: int) -> Tensor:
         tokens, count, cache = item.token_ids, item.token_ids.shape[0], item.cache
@@ -377,7 +293,7 @@ class ModelRunner:
         if junk < 0:
             raise ValueError(f"a pass of fixed width {width} can't take {count} tokens")
         tokens = torch.cat([tokens, tokens.new_zeros(junk)])
-        (logits,) = self._pass([ForwardInput(tokens, cache, keep=width)])
+        (logits,) = self._pass([ForwardInput(tokens, cache, keep=width)]).logits
         cache.rollback_to(before + count)
         return logits[count - item.keep : count]
 

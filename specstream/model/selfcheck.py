@@ -7,8 +7,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from specstream.errors import ModelBroken, ModelError, ModelUnsupported, SpecstreamError
+from specstream.model.forward import ForwardInput
 from specstream.model.places import first_line
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 
 __all__ = ["check_decoding", "ordinary_ids"]
 
@@ -95,7 +96,7 @@ def _in_parts(runner: ModelRunner, ids: Tensor) -> tuple[Tensor, bool]:
     cache, rows, at = runner.new_cache(), [], 0
     for count in (_FIRST, 1, _ALL - _FIRST - 1):
         tokens = torch.cat([ids[at : at + count], ids[:2]])
-        (found,) = runner.forward([ForwardInput(tokens, cache, keep=count + 2)])
+        (found,) = runner.forward([ForwardInput(tokens, cache, keep=count + 2)]).logits
         if cache.length != at + count + 2:
             return found[:0], False
         at += count

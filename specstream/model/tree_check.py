@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from specstream.errors import ModelUnsupported
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.forward import ForwardInput
+from specstream.model.runner import ModelRunner
 from specstream.model.transfer import to_device
 from specstream.model.tree import Tree
 
@@ -44,12 +45,14 @@ def check_trees(runner: ModelRunner) -> None:
 def _error(runner: ModelRunner) -> tuple[float, float]:
     """Largest difference of a small tree's logits to those of its paths, and the difference allowed."""
     cache = runner.new_cache()
-    (found,) = runner.forward([ForwardInput(_ids(runner, [*_PROMPT, *_NODES]), cache, 6, _TREE)])
+    (found,) = runner.forward(
+        [ForwardInput(_ids(runner, [*_PROMPT, *_NODES]), cache, 6, _TREE)]
+    ).logits
     off, scale = 0.0, 1.0
     for node, path in enumerate(_TREE.paths):
         cache.rollback_to(0)
         ids = _ids(runner, [*_PROMPT, *(_NODES[step] for step in path)])
-        wanted = runner.forward([ForwardInput(ids, cache)])[0][-1].float()
+        wanted = runner.forward([ForwardInput(ids, cache)]).logits[0][-1].float()
         off = max(off, float((found[node + 1].float() - wanted).abs().max()))
         scale = max(scale, float(wanted.abs().max()))
     return off, 64 * torch.finfo(runner.dtype).eps * scale

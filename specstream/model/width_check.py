@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specstream.errors import ModelUnsupported
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.forward import ForwardInput
+from specstream.model.runner import ModelRunner
 from specstream.model.selfcheck import ordinary_ids
 
 __all__ = ["check_widths", "loaded_scheme", "width_distances"]
@@ -72,10 +73,9 @@ def width_distances(runner: ModelRunner, ids: Tensor) -> tuple[float, float]:
 def _distributions(runner: ModelRunner, ids: Tensor, count: int, behind: Tensor) -> Tensor:
     """``[n, V]`` float32, of ``ids`` read by ``count``; those behind are rolled back each time."""
     cache, rows = runner.new_cache(), list[Tensor]()
-    for at in range(0, ids.shape[0], count):
-        part = ids[at : at + count]
+    for part in torch.split(ids, count):
         tokens = torch.cat([part, behind])
-        (logits,) = runner.forward([ForwardInput(tokens, cache, keep=tokens.shape[0])])
+        (logits,) = runner.forward([ForwardInput(tokens, cache, keep=tokens.shape[0])]).logits
         cache.rollback_to(cache.length - behind.shape[0])
         rows.append(logits[: part.shape[0]])
     return torch.cat(rows).float().softmax(-1)

@@ -25,7 +25,7 @@ import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from specstream.errors import AdapterFailed, ConfigError, SpecstreamError
 from specstream.types import AvatarCue, Message, Phrase, ScenePrompt, Speech, SpeechBuffer
@@ -34,6 +34,7 @@ __all__ = [
     "AvatarScripter",
     "AvatarTrack",
     "PromptRewriter",
+    "RevocableStoryboard",
     "SpeechSynthesizer",
     "Storyboard",
     "TextGenerator",
@@ -173,7 +174,11 @@ class AvatarTrack(Protocol):
 
 
 class AvatarScripter(Protocol):
-    """Speech marks to visemes, gestures and emotions. Pure computation, no waiting."""
+    """Speech marks to visemes, gestures and emotions. Pure computation, no waiting.
+
+    With a class attribute ``copies = True`` its tracks may be copied (`copy.deepcopy`): they are then
+    given speech of drafted text, too, and a copy from before it goes on where that is revoked.
+    """
 
     def open(self, sample_rate: int) -> AvatarTrack:
         """Begin a turn whose audio has ``sample_rate`` samples a second."""
@@ -181,7 +186,11 @@ class AvatarScripter(Protocol):
 
 
 class Storyboard(Protocol):
-    """The shot list of one turn."""
+    """The shot list of one turn.
+
+    A shot is open until one that begins later is returned: later text may revise it and extend its
+    span. After that only its wording may be revised, with the same span.
+    """
 
     async def add(self, phrase: Phrase) -> Sequence[ScenePrompt]:
         """Take the next phrase; return the shots (or revisions of shots) that it completed."""
@@ -192,8 +201,25 @@ class Storyboard(Protocol):
         ...
 
 
+@runtime_checkable
+class RevocableStoryboard(Storyboard, Protocol):
+    """A shot list that takes text back itself; any other is closed and a new one opened instead."""
+
+    async def revoke(self, from_char: int) -> Sequence[ScenePrompt]:
+        """Forget the text from ``from_char`` on, and withdraw every shot that told some of it.
+
+        Return, as revisions that end at or before ``from_char``, what is left of those that began
+        before it. Text from ``from_char`` on may follow.
+        """
+        ...
+
+
 class PromptRewriter(Protocol):
-    """Text to prompts for an image or video generator."""
+    """Text to prompts for an image or video generator.
+
+    With a class attribute ``copies = True`` its boards may be copied (`copy.deepcopy`): they are then
+    given drafted phrases, too, and a copy from before them goes on where those are revoked.
+    """
 
     def open(self) -> Storyboard:
         """Begin a turn. Memory of subjects may live on from earlier turns."""

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import anyio
 
-from specstream.types import Cancel, Control
+from specstream.types import Cancel, Control, Phrase, Revoke, Speech
 
 __all__ = ["Inlet", "Link"]
 
@@ -20,7 +20,12 @@ class Link(Generic[T]):
     """A bounded first-in-first-out queue with one sender and one receiver.
 
     ``send`` waits while ``capacity`` items lie unread. After ``cancel`` the unread items are gone,
-    the receiver's next item is the Cancel, then the stream ends; later sends are dropped.
+    the receiver's next item is the Cancel, then the stream ends; later sends are dropped. A revoke of
+    drafted text keeps its place in the queue, but work on that text is stopped when it is sent.
+
+    Args:
+        capacity: Maximum unread items.
+        drafted: Whether items may be made of text that is drafted only.
 
     Attributes:
         inlet: The receiving end.
@@ -28,18 +33,21 @@ class Link(Generic[T]):
         finished: Whether the receiver has read the end of the stream, or its Cancel.
         starved: Whether the receiver waits for an item that nobody has sent yet.
         taken: How many items the receiver has read.
+        reach: The end of the text, in characters, that the receiver was given.
     """
 
-    def __init__(self, capacity: int = 64) -> None:
+    def __init__(self, capacity: int = 64, *, drafted: bool = False) -> None:
         if capacity < 1:
             raise ValueError("a link needs room for at least one item")
         self._capacity = capacity
         self._items: deque[T | Control] = deque()
         self._closed = False
         self._changed = anyio.Event()
-        self._interruptible: set[anyio.CancelScope] = set()
+        self._interruptible: dict[anyio.CancelScope, int] = {}  # with the end of the text it is for
+        self._revoked: deque[int] = deque()  # drafted text whose revokes lie unread
         self.cancelled = self.finished = self.starved = False
-        self.taken = 0
+        self.drafted = drafted
+        self.taken = self.reach = 0
         self.inlet: Inlet[T] = Inlet(self)
 
     def _notify(self) -> None:
@@ -48,6 +56,11 @@ class Link(Generic[T]):
 
     async def send(self, item: T | Control) -> None:
         """Hand over one item. Cancelling the call hands over nothing."""
+        if isinstance(item, Revoke) and item.drafted and not self._closed:
+            self._revoked.append(item.from_char)
+            for scope, end in self._interruptible.items():
+                if end > item.from_char:
+                    scope.cancel()
         while len(self._items) >= self._capacity and not self._closed:
             await self._changed.wait()
         if not self._closed:
@@ -65,6 +78,7 @@ class Link(Generic[T]):
             return
         self.cancelled = True
         self._items.clear()
+        self._revoked.clear()
         self._items.append(cancel)
         for scope in self._interruptible:
             scope.cancel()
@@ -107,6 +121,12 @@ class Inlet(Generic[T]):
                 link.starved = False
         item = link._items.popleft()
         link.taken += 1
+        if isinstance(item, (Phrase, Speech)):
+            link.reach = max(link.reach, item.chars.end)
+        elif isinstance(item, Revoke):
+            link.reach = min(link.reach, item.from_char)
+            if item.drafted:
+                link._revoked.popleft()
         link.finished = link.cancelled
         link._notify()
         return item
@@ -116,14 +136,26 @@ class Inlet(Generic[T]):
         """Whether what is being made now is no longer wanted; the Cancel is the next item."""
         return self._link.cancelled
 
-    async def unless_cancelled(self, work: Callable[[], Awaitable[R]]) -> R | None:
-        """Run ``work()``, or stop it and return None as soon as the turn is cancelled."""
-        if self._link.cancelled:
+    @property
+    def drafted(self) -> bool:
+        """Whether items may be made of text that is drafted only, and be revoked."""
+        return self._link.drafted
+
+    def unwanted(self, end: int) -> bool:
+        """Whether work on text that goes up to ``end`` is in vain: cancelled, or about to be revoked."""
+        return self._link.cancelled or any(char < end for char in self._link._revoked)
+
+    async def unless_cancelled(self, work: Callable[[], Awaitable[R]], end: int = 0) -> R | None:
+        """Run ``work()``, or stop it and return None as soon as the turn is cancelled.
+
+        The same happens as soon as drafted text before ``end`` is revoked.
+        """
+        if self.unwanted(end):
             return None
         with anyio.CancelScope() as scope:
-            self._link._interruptible.add(scope)
+            self._link._interruptible[scope] = end
             try:
                 return await work()
             finally:
-                self._link._interruptible.discard(scope)
+                del self._link._interruptible[scope]
         return None

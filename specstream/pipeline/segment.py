@@ -12,6 +12,7 @@ visible character.
 from __future__ import annotations
 
 import re
+from copy import copy
 
 from specstream.errors import ConfigError, ProtocolError
 from specstream.pipeline.segment_breaks import Whole, has_words, length_break, quiet_break
@@ -108,6 +109,47 @@ class Segmenter:
                 phrases.append(self._emit(*found))
         return phrases
 
+    def fork(self) -> Segmenter:
+        """A second segmenter that goes on from here by itself, to cut what is drafted only."""
+        twin = copy(self)
+        twin._tokens = self._tokens.fork()
+        twin._wholes, twin._fences = list(self._wholes), list(self._fences)
+        return twin
+
+    def look(self, drafted: str) -> list[Phrase]:
+        """Decide with ``drafted`` text, which may come next, what the text that waits doesn't decide.
+
+        Only text that was added is returned, so the white space behind a boundary may fall to the next
+        phrase; else, if the drafted text comes, the phrases are those that it would have brought. If
+        other text comes, a cut may be one too many, but only where `flush` would have made one, had
+        the deadline passed when the text ended there: never behind a title, an initial or a number.
+        """
+        phrases: list[Phrase] = []
+        while cut := self._cut_ahead(drafted):
+            phrases.append(self._emit(*cut))
+        return phrases
+
+    def _cut_ahead(self, drafted: str) -> tuple[int, Reason] | None:
+        end, ahead = len(self._text), self.fork()
+        ahead._text += drafted[: self._max_chars - (end - self._head)]
+        found = ahead._next_cut() if self.pending else None
+        if found is None:
+            return None
+        cut = min(found[0], end)
+        if ahead._text[cut : found[0]].strip():
+            return None  # what ends the phrase is itself only drafted
+        late = self.fork()
+        late._text = self._text[:cut]
+        late._rewind()
+        if late._next_cut() or late._quiet_cut() != cut:
+            return None
+        self._wholes = [whole for whole in ahead._wholes if whole.end <= cut]
+        self._fences = [at for at in ahead._fences if at < cut]
+        return cut, found[1]
+
+    def _quiet_cut(self) -> int:
+        return quiet_break(self._text, self._head, self._open_end(), self._wholes)
+
     def flush(self) -> list[Phrase]:
         """A deadline has passed: return the text that can be spoken without splitting a unit.
 
@@ -115,7 +157,7 @@ class Segmenter:
         number, link or tag that is still being written stays; so does a list's bullet, a title or a
         number, which belong to the word after them. Returns nothing if no word is complete.
         """
-        cut = quiet_break(self._text, self._head, self._open_end(), self._wholes)
+        cut = self._quiet_cut()
         return [self._emit(cut, "deadline")] if cut > self._head else []
 
     def close(self) -> list[Phrase]:

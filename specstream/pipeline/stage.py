@@ -1,69 +1,34 @@
-"""Stages and the pipeline that joins them.
-
-A stage turns one stream into another. Controls (`Flush`, `Revoke`, `Cancel`) travel in the same
-stream as the items, in order; every stage passes them on once it has acted on them.
-"""
+"""The pipeline that joins stages, and one turn's run of it."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any
 
 import anyio
 
 from specstream.errors import AdapterFailed, ConfigError, SpecstreamError
+from specstream.pipeline.contract import Event, Stage, StageFailed, as_failure
+from specstream.pipeline.life import Drafted, Gate, Life, LifeEvent
 from specstream.pipeline.limits import Limits, Watch
-from specstream.pipeline.link import Inlet, Link
-from specstream.types import Cancel, Control, Phrase
+from specstream.pipeline.link import Link
+from specstream.pipeline.outlet import Outlet
+from specstream.pipeline.presynthesis import Account, Presynthesis, PresynthesisReport
+from specstream.pipeline.spans import ReplySpans
+from specstream.types import Cancel, Phrase, Preview
 
 __all__ = ["Event", "Pipeline", "Run", "Stage", "StageFailed", "as_failure"]
-
-In = TypeVar("In")
-Out_co = TypeVar("Out_co", covariant=True)
-
-
-class Stage(Protocol[In, Out_co]):
-    """Turns a stream of ``In`` into a stream of ``Out``.
-
-    ``run`` is called once a turn. It must yield every control that it receives, after acting on it:
-    on ``Revoke`` it drops what it holds from past that offset, on ``Flush`` it first yields what is
-    half-way, on ``Cancel`` it yields only what brings a consumer to rest. It ends when ``items``
-    ends. Closing the generator early releases whatever the turn held.
-    """
-
-    @property
-    def name(self) -> str:
-        """The ``source`` of the stage's events."""
-        ...
-
-    def run(self, items: Inlet[In]) -> AsyncGenerator[Out_co | Control, None]:
-        """One turn."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class StageFailed:
-    """A stage broke; its branch ends here, the text and the other branches go on."""
-
-    error: SpecstreamError
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One entry of the turn's ordered, numbered log.
-
-    ``source`` is the stage that made ``item`` (``"engine"`` for the chunks themselves). ``t_ms``
-    counts from the start of the run.
-    """
-
-    seq: int
-    t_ms: float
-    source: str
-    item: object
 
 
 class Run:
@@ -73,7 +38,17 @@ class Run:
     the failure still pass through every branch; then the iteration raises its error.
     """
 
-    def __init__(self, capacity: int, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        limits: Limits,
+        clock: Callable[[], float],
+        account: Account,
+        trace: Callable[[LifeEvent], None] | None,
+    ) -> None:
+        self._account = account.turn(clock)
+        self._life = Life(self._account, trace)
+        self._outlets: list[Outlet] = []
         self._capacity = capacity
         self._limits = limits
         self._log: Link[Event] = Link(capacity)
@@ -86,6 +61,7 @@ class Run:
         self._seq = 0
         self._in_order = anyio.Lock()  # events enter the log in the order of their numbers
         self._error: Exception | None = None
+        self._spans = ReplySpans.open()
         self.cancelled: Cancel | None = None
 
     def cancel(self, reason: str = "cancelled") -> None:
@@ -98,6 +74,8 @@ class Run:
             self._source.cancel()
             for link in self._links:
                 link.cancel(self.cancelled)
+            for outlet in self._outlets:
+                outlet.cancel()
 
     @property
     def count(self) -> int:
@@ -126,6 +104,8 @@ class Run:
     async def _emit(self, source: str, item: object) -> None:
         async with self._in_order:
             event = Event(self._seq, (self._clock() - self._started) * 1e3, source, item)
+            if self._spans is not None:
+                self._spans.saw(item)
             await self._log.send(event)
             self._seq += 1
 
@@ -135,8 +115,8 @@ class Run:
             for watch in self._watches:
                 watch.look()
 
-    def _link(self) -> Link[Any]:
-        link: Link[Any] = Link(self._capacity)
+    def _link(self, *, drafted: bool = False) -> Link[Any]:
+        link: Link[Any] = Link(self._capacity, drafted=drafted)
         self._links.append(link)
         if self.cancelled is not None:
             link.cancel(self.cancelled)
@@ -150,19 +130,30 @@ class Run:
     ) -> None:
         """Run every stage; feed the head from the token stream."""
         source = self._link()
+        drafting = bool(getattr(head, "drafts", False))
+        previews = drafting or bool(getattr(head, "previews", False))
         try:
             async with anyio.create_task_group() as group:
                 firsts = []
                 for branch in branches:
-                    links = [self._link() for _ in branch]
+                    takes = [drafting]  # whether each stage, and every one before it, takes drafts
+                    for stage in branch:
+                        takes.append(takes[-1] and bool(getattr(stage, "takes_drafts", False)))
+                    links = [self._link(drafted=taken) for taken in takes[1:]]
                     firsts.append(links[0])
                     for at, stage in enumerate(branch):
-                        group.start_soon(self._run_stage, stage, links[at], links[at + 1 : at + 2])
-                group.start_soon(self._run_stage, head, source, firsts)
+                        outlet = self._outlet(stage.name, links[at], links[at + 1 : at + 2])
+                        group.start_soon(self._run_stage, stage, outlet, outlet.give)
+                main = self._outlet(head.name, source, firsts)
+                group.start_soon(self._run_stage, head, main, self._direct)
+                if previews:
+                    chunks = getattr(chunks, "previewed", lambda: chunks)()
                 try:
                     with self._source:
                         async for chunk in chunks:
-                            await self._emit("engine", chunk)
+                            self._life.note("read", "engine", chunk)
+                            if not isinstance(chunk, Preview):
+                                await self._emit("engine", chunk)
                             await source.send(chunk)
                 except Exception as error:
                     self._error = error
@@ -175,17 +166,25 @@ class Run:
                 source.close()
         finally:
             self._log.close()
+            if self._spans is not None:
+                self._spans.close(self._error)
+
+    def _outlet(self, name: str, source: Link[Any], sinks: Sequence[Link[Any]]) -> Outlet:
+        account = self._account if source.drafted else None
+        gate = Gate(self._life, name, account, drafted=source.drafted)
+        self._outlets.append(Outlet(source, sinks, gate, partial(self._emit, name), self._capacity))
+        return self._outlets[-1]
 
     async def _run_stage(
-        self, stage: Stage[Any, Any], source: Link[Any], sinks: Sequence[Link[Any]]
+        self, stage: Stage[Any, Any], outlet: Outlet, give: Callable[[Any], Awaitable[None]]
     ) -> None:
-        watch = Watch(stage.name, source, self._limits)
+        watch = Watch(stage.name, outlet.source, self._limits)
         self._watches.append(watch)
         failure: SpecstreamError | None = None
         try:
             try:
                 with watch.scope:
-                    await self._relay(stage, source, sinks, watch)
+                    await self._relay(stage, outlet, watch, give)
             except Exception as error:
                 failure = as_failure(stage.name, error)
             except anyio.get_cancelled_exc_class():
@@ -194,33 +193,57 @@ class Run:
                 elsewhere = f"stage {stage.name!r} waited for something that was cancelled"
                 failure = AdapterFailed(elsewhere)
             failure = watch.failure or failure
+            watch.rest()
+            outlet.source.abandon()
+            if outlet is self._outlets[-1]:  # the head's
+                self._life.end()
+                await self._judge()
+            await outlet.drain()
             if failure is not None:
-                watch.rest()
                 await self._emit(stage.name, StageFailed(failure))
         finally:
             watch.rest()
-            source.abandon()
-            for sink in sinks:
+            outlet.source.abandon()
+            for sink in outlet.sinks:
                 sink.close()
 
     async def _relay(
-        self, stage: Stage[Any, Any], source: Link[Any], sinks: Sequence[Link[Any]], watch: Watch
+        self,
+        stage: Stage[Any, Any],
+        outlet: Outlet,
+        watch: Watch,
+        give: Callable[[Any], Awaitable[None]],
     ) -> None:
-        """Pass the stage's output on to the log and to the stages behind it."""
-        async with aclosing(stage.run(source.inlet)) as outputs:
+        """Pass on what the stage yields to the log and to the stages behind it."""
+        async with aclosing(stage.run(outlet.source.inlet)) as outputs:
             watch.work()
             async for item in outputs:
                 watch.rest()
-                if not source.cancel_pending:  # else made before the stage heard of the cancel
-                    if isinstance(item, Phrase):
-                        self._chars = max(self._chars, item.chars.end)
+                if not outlet.source.cancel_pending:  # else made before it heard of the cancel
+                    phrase = item.phrase if isinstance(item, Drafted) else item
+                    if isinstance(phrase, Phrase):
+                        self._chars = max(self._chars, phrase.chars.end)
                     watch.check(item, self._chars)
-                    await self._emit(stage.name, item)
-                    for sink in sinks:
-                        await sink.send(item)
+                    await give(item)
                     if isinstance(item, Cancel):
                         break  # nothing may follow it
                 watch.work()
+
+    async def _direct(self, item: Any) -> None:
+        """Pass on what the head yields: to the log, and to the branches by what they take."""
+        head = self._outlets[-1]
+        log, plain, drafts = self._life.route(head.gate.name, item)
+        if log is not None:
+            await self._emit(head.gate.name, log)
+        await self._judge()
+        for sink in head.sinks:
+            if (given := drafts if sink.drafted else plain) is not None:
+                await sink.send(given)
+
+    async def _judge(self) -> None:
+        """Release what has been verified, drop what has been revoked."""
+        for outlet in self._outlets:
+            await outlet.judge()
 
 
 class Pipeline:
@@ -231,6 +254,10 @@ class Pipeline:
     stage yields is also an event of the run. All links are bounded by ``capacity`` items, so a
     reader that stops reading stops the whole turn, back to the token stream, and loses nothing.
     A stage that hangs, never ends, or makes more than its text can be worth is stopped (``limits``).
+
+    A head that wants previews (`SegmentStage`) makes the engine show what it has drafted; with its
+    ``drafts=True``, stages that take drafts begin on it, within ``presynthesis``. What the run gives
+    out stays the same, only sooner. ``trace`` is called with each `LifeEvent`.
     """
 
     def __init__(
@@ -241,12 +268,20 @@ class Pipeline:
         capacity: int = 64,
         clock: Callable[[], float] = time.monotonic,
         limits: Limits | None = None,
+        presynthesis: Presynthesis | None = None,
+        trace: Callable[[LifeEvent], None] | None = None,
     ) -> None:
         if any(not branch for branch in branches):
             raise ConfigError("a pipeline branch needs at least one stage")
         self._branches = [list(branch) for branch in branches]
         self._head = head
-        self._settings = (capacity, limits or Limits(), clock)
+        self._account = Account(presynthesis or Presynthesis())
+        self._settings = (capacity, limits or Limits(), clock, self._account, trace)
+
+    @property
+    def presynthesis(self) -> PresynthesisReport:
+        """What speaking drafted text has brought and cost so far."""
+        return self._account.report
 
     @asynccontextmanager
     async def run(self, chunks: AsyncIterable[Any]) -> AsyncGenerator[Run, None]:
@@ -275,12 +310,3 @@ class Pipeline:
 def _is_cancelled() -> bool:
     """Whether the turn itself is being cancelled, not only something that was awaited."""
     return anyio.current_effective_deadline() == -math.inf
-
-
-def as_failure(stage: str, error: Exception) -> SpecstreamError:
-    """The typed error for a stage that broke; a foreign exception is kept as the cause."""
-    if isinstance(error, SpecstreamError):
-        return error
-    failure = AdapterFailed(f"stage {stage!r} broke: {type(error).__name__}: {error}")
-    failure.__cause__ = error
-    return failure

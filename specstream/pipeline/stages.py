@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 
-import anyio
-
 from specstream.errors import AdapterFailed
+from specstream.pipeline.copies import Copies
 from specstream.pipeline.interfaces import (
     AvatarScripter,
     AvatarTrack,
     PromptRewriter,
+    RevocableStoryboard,
     SpeechSynthesizer,
+    Storyboard,
 )
 from specstream.pipeline.limits import check_rate
 from specstream.pipeline.link import Inlet
-from specstream.pipeline.segment import Segmenter
+from specstream.pipeline.segment_stage import SegmentStage
 from specstream.pipeline.spoken import LINE_START, Place, Reading, Readout
 from specstream.types import (
     AvatarCue,
     Cancel,
-    Chunk,
     Control,
     Flush,
     Mark,
@@ -40,63 +39,15 @@ from specstream.types import (
 __all__ = ["AvatarStage", "PromptStage", "SegmentStage", "VoiceStage"]
 
 
-class SegmentStage:
-    """`Chunk` to `Phrase`. Text that has waited ``deadline_s`` for a boundary is spoken anyway."""
-
-    name = "text"
-
-    def __init__(
-        self,
-        make: Callable[[], Segmenter] = Segmenter,
-        *,
-        deadline_s: float = 0.7,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._make = make
-        self._deadline_s = deadline_s
-        self._clock = clock
-
-    async def run(self, items: Inlet[Chunk]) -> AsyncGenerator[Phrase | Control, None]:
-        """One turn."""
-        segmenter = self._make()
-        deadline: float | None = None
-        while True:
-            item: Chunk | Control | None = None
-            try:
-                left = None if deadline is None else max(0.0, deadline - self._clock())
-                with anyio.move_on_after(left):
-                    item = await anext(items)
-            except StopAsyncIteration:
-                break
-            phrases: list[Phrase] = []
-            if isinstance(item, Chunk):
-                phrases = segmenter.add(item)
-                if phrases or deadline is None:
-                    deadline = self._clock() + self._deadline_s
-                if not segmenter.pending:
-                    deadline = None
-            elif item is None:
-                phrases = segmenter.flush()
-                deadline = None  # what can't be spoken yet waits for more text, not for time
-            elif isinstance(item, Flush):
-                phrases = segmenter.flush()
-            elif isinstance(item, Revoke):
-                segmenter.revoke(item.from_char)
-            for phrase in phrases:
-                yield phrase
-            if item is not None and not isinstance(item, Chunk):
-                yield item
-                if isinstance(item, Cancel):
-                    return
-        for phrase in segmenter.close():
-            yield phrase
-
-
 class VoiceStage:
     """`Phrase` to `Speech`: puts a voice's buffers on the turn's sample clock, tags among them.
 
     The voice is given each phrase as ``readout`` reads it, in the voice's own language unless
     ``readout`` names one; the marks are mapped back to the reply's characters.
+
+    Attributes:
+        takes_drafts: Whether it may be given phrases that are drafted only: if the voice streams,
+            since one that can't be stopped would hold up the phrase that is spoken instead.
     """
 
     name = "voice"
@@ -105,6 +56,7 @@ class VoiceStage:
         self._voice = voice
         self._readout = readout.for_language(voice.capabilities.language)
         self._rate = voice.capabilities.sample_rate
+        self.takes_drafts = voice.capabilities.streaming
         check_rate(self._rate, f"voice {voice.capabilities.name!r}")
 
     async def aclose(self) -> None:
@@ -112,17 +64,23 @@ class VoiceStage:
         await self._voice.aclose()
 
     async def run(self, items: Inlet[Phrase]) -> AsyncGenerator[Speech | Control, None]:
-        """One turn; the sample clock starts at 0. A cancel stops a voice within a buffer."""
+        """One turn; the sample clock starts at 0.
+
+        A cancel stops a voice within a buffer, and so does the revoke of a drafted phrase.
+        """
         clock, place = 0, LINE_START
         said: list[tuple[Phrase, int, Place]] = []  # phrases, and where each began
         async for item in items:
             if isinstance(item, Phrase):
+                end = item.chars.end
+                if items.unwanted(end):
+                    continue
                 said.append((item, clock, place))
                 reading = self._readout.read(item, place)
                 place = reading.place
                 async with aclosing(self._speak(item, reading, clock)) as pieces:
                     following = partial(anext, pieces, None)
-                    while (piece := await items.unless_cancelled(following)) is not None:
+                    while (piece := await items.unless_cancelled(following, end)) is not None:
                         clock = piece.samples.end
                         yield piece
                 continue
@@ -179,26 +137,43 @@ def _tag_mark(tag: Tag, sample: int) -> Mark:
 
 
 class AvatarStage:
-    """`Speech` to `AvatarCue`."""
+    """`Speech` to `AvatarCue`.
+
+    Attributes:
+        punctual: Whether a piece's cues are all there once it was given the piece, and the mouth's cover
+            it. Consumers may then put them before the piece (see `CuesFirst`).
+        takes_drafts: Whether it may be given speech that is drafted only: if the scripter's tracks can
+            be copied (see `AvatarScripter`).
+    """
 
     name = "avatar"
 
     def __init__(self, scripter: AvatarScripter) -> None:
         self._scripter = scripter
+        self.punctual = bool(getattr(scripter, "punctual", False))
+        self.takes_drafts = bool(getattr(scripter, "copies", False))
 
     async def run(self, items: Inlet[Speech]) -> AsyncGenerator[AvatarCue | Control, None]:
         """One turn; the face is brought to rest when the speech ends or is cancelled.
 
         The first speech tells the sample rate; without speech there is nothing to bring to rest.
-        A track is not told of a revoke: the speech that follows one starts at an earlier sample.
+        A track is not told of a revoke: the speech that follows one starts at an earlier sample. If
+        only drafted speech is revoked, the stage goes on with a copy of the track from before it.
         """
         track: AvatarTrack | None = None
+        copies = Copies[AvatarTrack | None](enabled=items.drafted and self.takes_drafts)
+        begun = False  # whether a phrase is under way
         async for item in items:
             if isinstance(item, Speech):
+                if not begun:
+                    copies.keep(item.chars.start, track)
+                begun = not item.last
                 track = track or self._scripter.open(item.sample_rate)
                 for cue in track.add(item):
                     yield cue
                 continue
+            if isinstance(item, Revoke):
+                track, begun = copies.back(item, track), False
             if isinstance(item, Cancel):
                 for cue in track.close() if track is not None else ():
                     yield cue
@@ -209,24 +184,47 @@ class AvatarStage:
 
 
 class PromptStage:
-    """`Phrase` to `ScenePrompt`."""
+    """`Phrase` to `ScenePrompt`.
+
+    Attributes:
+        takes_drafts: Whether it may be given phrases that are drafted only: if the rewriter's boards
+            can be copied (see `PromptRewriter`).
+    """
 
     name = "prompt"
 
     def __init__(self, rewriter: PromptRewriter) -> None:
         self._rewriter = rewriter
+        self.takes_drafts = bool(getattr(rewriter, "copies", False))
 
     async def run(self, items: Inlet[Phrase]) -> AsyncGenerator[ScenePrompt | Control, None]:
-        """One turn; a rewriter that is slow to answer is dropped once the turn is cancelled."""
+        """One turn; a rewriter that is slow to answer is dropped once the turn is cancelled.
+
+        A revoke withdraws every shot whose span ends past its offset. What is left of a shot that
+        began before it comes first, as a revision.
+        If only a drafted phrase is revoked, the stage goes on with a copy of the board from before it.
+        """
         board = self._rewriter.open()
+        copies = Copies[Storyboard](enabled=items.drafted and self.takes_drafts)
         read = 0  # characters of the reply that the board was given
         async for item in items:
             if isinstance(item, Phrase):
+                copies.keep(item.chars.start, board)
                 read = max(read, item.chars.end)
-                for prompt in await items.unless_cancelled(partial(board.add, item)) or ():
+                adding = partial(board.add, item)
+                for prompt in await items.unless_cancelled(adding, item.chars.end) or ():
                     yield prompt
                 continue
-            if isinstance(item, Flush) or (isinstance(item, Revoke) and item.from_char < read):
+            if isinstance(item, Revoke):
+                board = copies.back(item, board)
+            if isinstance(item, Revoke) and item.drafted and copies.enabled:
+                read = min(read, item.from_char)
+            elif isinstance(item, Revoke) and isinstance(board, RevocableStoryboard):
+                read = min(read, item.from_char)
+                taking = partial(board.revoke, item.from_char)
+                for prompt in await items.unless_cancelled(taking) or ():
+                    yield prompt
+            elif isinstance(item, Flush) or (isinstance(item, Revoke) and item.from_char < read):
                 read = item.from_char if isinstance(item, Revoke) else read
                 for prompt in await items.unless_cancelled(board.close) or ():
                     if prompt.span.end <= read:

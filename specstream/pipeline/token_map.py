@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from copy import copy
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -34,6 +35,12 @@ class TokenMap:
         self._next = 0
         self._end: int | None = None  # characters known so far
         self._covered = 0
+
+    def fork(self) -> TokenMap:
+        """A second map that goes on from here by itself."""
+        twin = copy(self)
+        twin._runs = deque(self._runs)
+        return twin
 
     def add(self, chunk: Chunk) -> None:
         """Note a chunk's tokens; without ``ends``, each of them stands for the whole chunk."""

@@ -69,7 +69,9 @@ def checked(
             raise ProposalError("each row of probs must be a distribution: from 0, with sum 1")
     entered = proposal.entered
     if entered is not None and (tree is not None or not isinstance(entered, Entered)):
-        raise ProposalError("entered must be what ModelRunner.enter made of a chain's first tokens")
+        raise ProposalError(
+            "entered must be what a pass without logits made of a chain's first tokens"
+        )
     return replace(proposal, probs=probs, parents=None if tree is None else tree.parents)
 
 

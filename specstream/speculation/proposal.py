@@ -14,39 +14,29 @@ verifies them, and calls `Proposer.observe`. An example is
 - **Errors cost speed only.** An exception or a malformed proposal is logged; the round goes on.
 - **No waiting.** On a GPU, reading a tensor (``tolist``, ``item``) makes the host wait for the device.
 - **Memory.** Keep what belongs to a sequence under its `SpecRequest.slot`, and drop it in `release`.
-- **More.** `Capabilities` for trees and hidden states, `StateReader` to draft from the target's hidden
-  states, `AdaptiveProposer` to be told what a step cost.
+- **More.** `Capabilities` for trees; `specstream.speculation.optional` for proposers that read the
+  target's hidden states, take part in its pass, or are told what a step cost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from specstream.model.entry import Entered
-from specstream.model.kv.base import KVCache
-from specstream.model.rider import Rider
 from specstream.model.tree import Tree
-from specstream.speculation.explanation import Explanation
 from specstream.types import SamplingParams
 
 __all__ = [
     "MAX_NODES",
-    "AdaptiveProposer",
-    "CachedRequest",
     "Capabilities",
-    "MidwayProposer",
-    "Passenger",
     "Proposal",
     "Proposer",
     "SpecRequest",
-    "StateReader",
-    "States",
-    "StepTimes",
     "Verdict",
 ]
 
@@ -68,7 +58,7 @@ class Proposal:
         source: The kind of proposer that made it, for reports.
         sound: Set by the engine. ``[K]`` bool, False for ids that named no token and were replaced.
         entered: What the target's own first layers made of the unread committed tokens and the first
-            proposed ones (`ModelRunner.enter`), so that verification begins behind those layers. With
+            proposed ones (`Extras.logits`), so that verification begins behind those layers. With
             states of anything else the text is wrong. Chains only.
     """
 
@@ -200,15 +190,6 @@ class SpecRequest(Protocol):
         ...
 
 
-class CachedRequest(SpecRequest, Protocol):
-    """A request as the engine knows it: the target's cache is there, too."""
-
-    @property
-    def cache(self) -> KVCache:
-        """The target's cache. A proposer that drafts with the target's layers rolls it back."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a proposer needs and can do. An engine whose target can't serve it is refused when built.
@@ -248,106 +229,4 @@ class Proposer(Protocol):
 
     def release(self, slot: int) -> None:
         """The sequence is gone: drop what is kept for it. Idempotent."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class States:
-    """The target's hidden states for consecutive tokens of a request.
-
-    Attributes:
-        start: Position of the first: ``states[k]`` belongs to ``token_ids[start + k]``. Tokens whose
-            cache was kept from an earlier turn come before it; their states were read in that turn.
-        states: ``[n, depths, hidden]`` in the order of `Capabilities.hidden_states`, on the target's
-            device and in its dtype.
-    """
-
-    start: int
-    states: Tensor
-
-
-@runtime_checkable
-class StateReader(Proposer, Protocol):
-    """A proposer that drafts from the target's hidden states."""
-
-    def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
-        """The hidden states of tokens that have become part of their requests.
-
-        Called once a pass after `observe`, for all that took part: for a prompt, the tokens that were
-        prefilled; for a round, the last committed token and the accepted ones, in the order of the text.
-        The token that followed them has no state yet.
-        """
-        ...
-
-
-@runtime_checkable
-class MidwayProposer(Proposer, Protocol):
-    """A proposer that drafts ahead on a thread of its own while the target's pass goes on.
-
-    Attributes:
-        midway_depth: After how many of the target's layers `midway` is called.
-    """
-
-    midway_depth: int
-
-    def midway(self, requests: Sequence[SpecRequest], states: Sequence[Tensor]) -> None:
-        """In the middle of a pass that verifies proposals; the pass goes on when this returns.
-
-        What it starts ends before `propose`, `observe` or `release` does anything else: the pass may
-        fail, and be repeated.
-
-        Args:
-            requests: Those with a proposal.
-            states: ``[K + 1, hidden]`` each, after ``midway_depth`` layers: of the last committed
-                token and the proposed ones.
-        """
-        ...
-
-    def close(self) -> None:
-        """The engine ends, or has another proposer: end the thread. Idempotent."""
-        ...
-
-
-@runtime_checkable
-class Passenger(Proposer, Protocol):
-    """A proposer that drafts within the target's pass; it reads no hidden states."""
-
-    def ride(self, requests: Sequence[SpecRequest], proposals: Sequence[Proposal]) -> Rider | None:
-        """What travels in the pass that verifies these proposals; None: nothing.
-
-        Called right before the pass, once more if it is repeated with fewer requests. The pass's first
-        inputs are those of ``requests``, in their order; others only read a prompt.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class StepTimes:
-    """Milliseconds of the proposer, of the target's pass, and of the whole step.
-
-    ``rows`` requests shared the pass, which read ``tokens`` tokens. In a step that prefilled prompts
-    ``rows`` is 0, as its times tell nothing about rounds.
-    """
-
-    propose_ms: float
-    verify_ms: float
-    total_ms: float
-    rows: int
-    tokens: int
-
-
-@runtime_checkable
-class AdaptiveProposer(Proposer, Protocol):
-    """A proposer that decides by what a round costs and brings."""
-
-    def clock(self, times: StepTimes) -> None:
-        """The step whose verdicts were observed last is over."""
-        ...
-
-    def explain(self, request_id: int | None = None) -> Explanation:
-        """Why it decides as it does, for one request or in general."""
-        ...
-
-    def finish(self, request_id: int) -> None:
-        """The request is over; its sequence may live on. Idempotent."""
         ...

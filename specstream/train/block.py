@@ -14,8 +14,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specstream.engine.build import end_ids
 from specstream.errors import ConfigError, ModelUnsupported
-from specstream.model.heads.block import rotary_of
 from specstream.model.heads.block_format import MOST_BLOCK, BlockShape
+from specstream.model.heads.layer import rotary_of
 from specstream.model.runner import ModelRunner
 from specstream.train.block_module import BlockModule
 from specstream.train.folders import read_written, write_head
@@ -24,7 +24,7 @@ from specstream.train.options import TrainOptions
 from specstream.train.settings import depths, positive, settings_of, whole
 from specstream.train.trainee import Batch, Losses
 
-__all__ = ["BlockTrainee", "trainee"]
+__all__ = ["BlockTrainee", "random_places", "trainee"]
 
 
 def trainee(
@@ -145,7 +145,7 @@ class BlockTrainee:
         """See `Trainee.losses`; one entry of ``accepted`` for each position behind the anchor."""
         size, device = self.shape.block_size, batch.token_ids.device
         wanted = batch.replies & batch.present
-        anchors, real = _anchors(wanted, self._anchors)
+        anchors, real = random_places(wanted[:, 1:], self._anchors)
         offsets = torch.arange(size, device=device)
         positions = anchors.unsqueeze(-1) + offsets  # [b, blocks, size]
         x = self._blocks(batch.token_ids, anchors)
@@ -191,13 +191,12 @@ def _spread(layers: int) -> tuple[int, ...]:
     return tuple(sorted({round(first + i * (last - first) / (steps - 1)) for i in range(steps)}))
 
 
-def _anchors(wanted: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """``[b, n]`` random positions behind which a wanted token follows, and which are real."""
-    able = wanted[:, 1:]
+def random_places(able: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """``[b, n]`` random positions of ``able [b, t]`` bool, up to ``most`` each, and which are real."""
     if not able.any():  # one place that is not real, for texts that are too short
-        nothing = torch.zeros(len(able), 1, dtype=torch.int64, device=wanted.device)
+        nothing = torch.zeros(len(able), 1, dtype=torch.int64, device=able.device)
         return nothing, nothing.bool()
-    scores = torch.rand(able.shape, device=wanted.device).masked_fill_(~able, -1.0)
+    scores = torch.rand(able.shape, device=able.device).masked_fill_(~able, -1.0)
     count = min(most, int(able.sum(1).max()))
     chosen, anchors = scores.topk(count, 1)
     return anchors, chosen >= 0.0

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 from specstream.model.heads.block_format import BlockShape
+from specstream.model.layers import rotated
 
 __all__ = ["BlockModule"]
 
@@ -86,7 +87,7 @@ class _Layer(nn.Module):
         seen: Tensor,
     ) -> Tensor:
         a, normed = self.self_attn, self.input_layernorm(x)
-        queries = _turned(a["q_norm"](self._split(a["q_proj"](normed))), block)
+        queries = rotated(a["q_norm"](self._split(a["q_proj"](normed))), *block)
         keys = torch.cat([self._keys(features, context), self._keys(normed, block)], 1)
         values = torch.cat([a["v_proj"](features), a["v_proj"](normed)], 1)
         mixed = F.scaled_dot_product_attention(
@@ -104,7 +105,7 @@ class _Layer(nn.Module):
 
     def _keys(self, rows: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
         a = self.self_attn
-        return _turned(a["k_norm"](self._split(a["k_proj"](rows))), angles)
+        return rotated(a["k_norm"](self._split(a["k_proj"](rows))), *angles)
 
     def _split(self, rows: Tensor) -> Tensor:
         return rows.view(*rows.shape[:-1], -1, self.shape.head_dim)
@@ -113,8 +114,3 @@ class _Layer(nn.Module):
 def _angles(rotary: tuple[Tensor, Tensor], positions: Tensor) -> tuple[Tensor, Tensor]:
     cos, sin = rotary
     return cos[positions].unsqueeze(-2), sin[positions].unsqueeze(-2)
-
-
-def _turned(x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
-    cos, sin = angles
-    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -16,7 +16,7 @@ from specstream.errors import ModelUnsupported
 from specstream.model.heads.eagle_format import EagleShape, default_depths, read_shape
 from specstream.model.runner import ModelRunner
 from specstream.model.weights import RotaryTable
-from specstream.train.eagle_module import EagleModule, Rows
+from specstream.train.eagle_module import EagleModule, Rows, begin_like
 from specstream.train.folders import Written, read_written, write_head
 from specstream.train.loss import distance
 from specstream.train.options import TrainOptions
@@ -28,6 +28,7 @@ __all__ = ["EagleTrainee", "frequent_tokens", "trainee"]
 _DECAY = 0.8  # weight of each further draft step against the one before, as in the paper's code
 _SLICE = 512  # rows of the target's logits over the whole vocabulary that exist at once
 _LARGE, _PRUNED = 16384, 8192  # a larger vocabulary is pruned to so many tokens
+_UNROLLED = ((0.5, 1), (0.7, 2))  # (until so much of a new head's training, draft steps)
 _VARIANTS = ("fc_norm", "norm_before_fc", "norm_before_residual", "norm_output")
 
 
@@ -80,6 +81,7 @@ def _read(folder: Path, target: ModelRunner, **given: Any) -> EagleTrainee:
     if made.module.shape != shape:
         raise ModelUnsupported(f"--init {folder} has a layer unlike the target's: not trained here")
     before.into(made.module)
+    made.begun = True
     return made
 
 
@@ -108,7 +110,8 @@ class EagleTrainee:
         kv_heads: Of the layer, a multiple of the target's; None: as many. The embedding gets to the
             output through the values alone, whose size this decides.
         variants: Fields of `EagleShape` that turn variants on.
-        places: Tokens of each sequence behind which it drafts in a training step.
+        places: Tokens of each sequence behind which it drafts in a training step; more of them while
+            fewer steps are unrolled, for the same work.
         prune: How many of the tokens can be drafted, once `choose` has told which; 0: as ``vocabulary``.
     """
 
@@ -130,7 +133,8 @@ class EagleTrainee:
         config, inner = target.config, target.model
         layers = int(config.num_hidden_layers)
         self.depths = tuple(depths or default_depths(layers))
-        self.steps, self._places = steps, places
+        self.steps = self._now = steps
+        self._places, self.begun = places, False
         self._embedding = inner.embed_tokens.weight.detach().float()
         output: Any = target.get_output_embeddings()  # type: ignore[no-untyped-call]
         self._head = output.weight.detach().float()
@@ -160,7 +164,7 @@ class EagleTrainee:
         )
         self._rotary = RotaryTable(target, shape.head_dim)
         self.module: EagleModule = EagleModule(shape, self._rows if own_head else None)
-        _begin(self.module, inner)
+        begin_like(self.module, inner)
 
     def choose(self, counts: Tensor) -> None:
         """See `ChoosesTokens.choose`."""
@@ -168,6 +172,14 @@ class EagleTrainee:
         self._rows = self._head[self.vocabulary]
         if self.module.lm_head is not None:
             self.module.lm_head.weight.data.copy_(self._rows)
+
+    def unroll(self, done: float) -> None:
+        """See `Unrolls.unroll`; a head that was trained before unrolls all steps at once.
+
+        The first step is what the others build on, and costs a quarter of all four.
+        """
+        steps = (few for until, few in _UNROLLED if done < until)
+        self._now = self.steps if self.begun else min(self.steps, next(steps, self.steps))
 
     def losses(self, batch: Batch, *, acceptance: float) -> Losses:
         """See `Trainee.losses`; one entry of ``accepted`` for each unrolled step.
@@ -178,7 +190,9 @@ class EagleTrainee:
         tokens, replies = batch.token_ids, batch.replies & batch.present
         wanted = replies[:, 1:]  # [b, t]: whether the token after t is to be predicted
         log_p, row_of = self._target(batch.final[:, :-1], wanted)
-        most = self._places if torch.is_grad_enabled() else None
+        steps, most = self.steps, None
+        if torch.is_grad_enabled():
+            steps, most = self._now, self._places * self.steps // self._now
         origins, valid = _origins(wanted, most)
         module, each = self.module, torch.arange(tokens.shape[0]).unsqueeze(1)
         embeddings = F.embedding(tokens, self._embedding)
@@ -193,7 +207,7 @@ class EagleTrainee:
         x, own, rows = features[each, origins], None, list[Rows]()
         total, weight = torch.zeros(()), 0.0
         accepted, counted = list[float](), list[float]()
-        for step in range(self.steps):
+        for step in range(steps):
             at = origins + step
             read = (at + 1).clamp_max(true - 1)
             valid = valid & (at + 1 < true) & wanted[each, read]
@@ -261,31 +275,3 @@ def _origins(wanted: Tensor, most: int | None) -> tuple[Tensor, Tensor]:
     origins = pad_sequence(found, batch_first=True)
     counts = torch.tensor([one.shape[0] for one in found]).unsqueeze(1)
     return origins, torch.arange(origins.shape[1]) < counts
-
-
-@torch.no_grad()
-def _begin(module: EagleModule, inner: Any) -> None:
-    """The last layer's weights on the feature's side, nothing on the embedding's, the last tap alone."""
-    last, ours = inner.layers[-1], module.midlayer
-    shape = module.shape
-    hidden, dim = shape.hidden, shape.head_dim
-    module.fc.weight.zero_()
-    module.fc.weight[:, -hidden:].fill_diagonal_(1.0)
-    ours.hidden_norm.weight.copy_(last.input_layernorm.weight)
-    ours.post_attention_layernorm.weight.copy_(last.post_attention_layernorm.weight)
-    module.norm.weight.copy_(inner.norm.weight)
-    for name in ("q_proj", "k_proj", "v_proj"):
-        theirs, mine = getattr(last.self_attn, name), cast("nn.Linear", ours.self_attn[name])
-        mine.weight[:, :hidden].zero_()
-        mine.weight[:, hidden:].copy_(_repeated(theirs.weight, mine.out_features, dim))
-        if shape.bias:
-            mine.bias.copy_(_repeated(theirs.bias, mine.out_features, dim))
-    cast("nn.Linear", ours.self_attn["o_proj"]).weight.copy_(last.self_attn.o_proj.weight)
-    for name in ("gate_proj", "up_proj", "down_proj"):
-        getattr(ours.mlp, name).weight.copy_(getattr(last.mlp, name).weight)
-
-
-def _repeated(rows: Tensor, count: int, head_dim: int) -> Tensor:
-    """Heads of ``head_dim`` rows each, repeated in place until they are ``count`` rows."""
-    heads = rows.view(-1, head_dim, *rows.shape[1:])
-    return heads.repeat_interleave(count // rows.shape[0], 0).view(count, *rows.shape[1:])

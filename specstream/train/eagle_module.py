@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specstream.model.heads.eagle_format import EagleShape
+from specstream.model.layers import rotated
 
-__all__ = ["EagleModule", "Rows"]
+__all__ = ["EagleModule", "Rows", "begin_like"]
 
 Rows = tuple[Tensor, Tensor]
 """Keys and values, ``[B, n, kv_heads, head_dim]`` each."""
@@ -130,7 +132,7 @@ class _Layer(nn.Module):
     def keys(self, entry: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         split = (*entry.shape[:-1], self.shape.kv_heads, self.shape.head_dim)
         keys = self.self_attn["k_proj"](entry).view(split)
-        return _rotated(keys, cos, sin), self.self_attn["v_proj"](entry).view(split)
+        return rotated(keys, cos, sin), self.self_attn["v_proj"](entry).view(split)
 
     def attend(
         self,
@@ -143,7 +145,7 @@ class _Layer(nn.Module):
     ) -> Tensor:
         s = self.shape
         queries = self.self_attn["q_proj"](entry).view(*entry.shape[:2], s.heads, s.head_dim)
-        queries = _rotated(queries, cos, sin) * s.head_dim**-0.5
+        queries = rotated(queries, cos, sin) * s.head_dim**-0.5
         queries = queries.view(*entry.shape[:2], s.kv_heads, -1, s.head_dim)
         scores = [torch.einsum("bskgd,btkd->bskgt", queries, prefix[0]) + seen]
         scores += [(queries * keys.unsqueeze(3)).sum(-1, keepdim=True) for keys, _ in own]
@@ -168,5 +170,29 @@ class _Mlp(nn.Module):
         return result
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
+@torch.no_grad()
+def begin_like(module: EagleModule, inner: Any) -> None:
+    """Begin with the weights of the target's last layer, on the last tap; nothing of the embeddings."""
+    last, ours = inner.layers[-1], module.midlayer
+    shape = module.shape
+    hidden, dim = shape.hidden, shape.head_dim
+    module.fc.weight.zero_()
+    module.fc.weight[:, -hidden:].fill_diagonal_(1.0)
+    ours.hidden_norm.weight.copy_(last.input_layernorm.weight)
+    ours.post_attention_layernorm.weight.copy_(last.post_attention_layernorm.weight)
+    module.norm.weight.copy_(inner.norm.weight)
+    for name in ("q_proj", "k_proj", "v_proj"):
+        theirs, mine = getattr(last.self_attn, name), cast("nn.Linear", ours.self_attn[name])
+        mine.weight[:, :hidden].zero_()
+        mine.weight[:, hidden:].copy_(_repeated(theirs.weight, mine.out_features, dim))
+        if shape.bias:
+            mine.bias.copy_(_repeated(theirs.bias, mine.out_features, dim))
+    cast("nn.Linear", ours.self_attn["o_proj"]).weight.copy_(last.self_attn.o_proj.weight)
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        getattr(ours.mlp, name).weight.copy_(getattr(last.mlp, name).weight)
+
+
+def _repeated(rows: Tensor, count: int, head_dim: int) -> Tensor:
+    """Heads of ``head_dim`` rows each, repeated in place until they are ``count`` rows."""
+    heads = rows.view(-1, head_dim, *rows.shape[1:])
+    return heads.repeat_interleave(count // rows.shape[0], 0).view(count, *rows.shape[1:])

@@ -13,7 +13,7 @@ import torch
 from specstream.train.batches import Batches, Position
 from specstream.train.files import read_tensors, write_tensors
 from specstream.train.optim import Optimizers, acceptance_weight, rate
-from specstream.train.trainee import Batch, Trainee
+from specstream.train.trainee import Batch, Trainee, Unrolls
 
 __all__ = ["Budget", "Loop", "Measured", "measure"]
 
@@ -175,6 +175,8 @@ class Loop:
                 return False
             began = time.perf_counter()
             position, batch = next(batches)
+            if isinstance(self._trainee, Unrolls):
+                self._trainee.unroll(done)
             made = self._trainee.losses(batch, acceptance=acceptance_weight(done))
             if any(made.counted):  # short texts may leave nothing to predict
                 made.loss.backward()  # type: ignore[no-untyped-call]

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from specstream.model.forward import Extras, ForwardInput
 from specstream.model.kv.base import KVCache
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 from specstream.train.store import Replies, Reply
 
 __all__ = ["ON_POLICY", "Writing", "write_replies"]
@@ -129,9 +130,9 @@ def _step(
         ForwardInput(torch.tensor(slot.new, device=target.device), slot.cache) for slot in running
     ]
     done: list[Reply] = []
-    results = target.forward_with_states(inputs, depths)
-    tokens = _drawn(running, torch.stack([logits[-1] for logits, _ in results]).float())
-    for slot, token, (_, states) in zip(tuple(running), tokens, results, strict=True):
+    made = target.forward(inputs, Extras(depths))
+    tokens = _drawn(running, torch.stack([logits[-1] for logits in made.logits]).float())
+    for slot, token, states in zip(tuple(running), tokens, made.states, strict=True):
         slot.states.append(states.to("cpu", torch.bfloat16))
         slot.ids.append(token)
         slot.new = [token]

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specstream.errors import ModelUnsupported
 from specstream.model.heads.streaming_format import MOST_RANK, MOST_STREAMS, StreamingShape
 from specstream.model.runner import ModelRunner
 from specstream.model.weights import DecoderWeights, RotaryTable
+from specstream.train.block import random_places
 from specstream.train.folders import read_written, write_head
 from specstream.train.loss import distance
 from specstream.train.options import TrainOptions
@@ -110,7 +110,8 @@ class StreamingTrainee:
         """See `Trainee.losses`; one entry of ``accepted`` for each stream."""
         wanted, count = batch.replies & batch.present, self.shape.streams
         length, device = wanted.shape[1], wanted.device
-        at, real = _places(wanted, self._places)
+        # Places two before a wanted token.
+        at, real = random_places(wanted[:, 2:] & wanted[:, 1:-1], self._places)
         rotary = self._rotary.upto(length + count + 1)
         wide = rotary[0].float(), rotary[1].float()
         states = batch.states[:, :, 0].float()
@@ -135,15 +136,3 @@ class StreamingTrainee:
         """See `Trainee.save`."""
         title = "Streams for Speculative Streaming"
         write_head(folder, title, self.module, self.shape.config, card)
-
-
-def _places(wanted: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """``[b, n]`` random positions two before a wanted token, and which are real."""
-    able = wanted[:, 2:] & wanted[:, 1:-1]
-    if not able.any():  # one place that is not real, for texts that are too short
-        nothing = torch.zeros(len(able), 1, dtype=torch.int64, device=wanted.device)
-        return nothing, nothing.bool()
-    scores = torch.rand(able.shape, device=wanted.device).masked_fill_(~able, -1.0)
-    count = min(most, int(able.sum(1).max()))
-    chosen, at = scores.topk(count, 1)
-    return at, chosen >= 0.0

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specstream.model.heads.streaming_format import PRODUCTS, StreamingShape
+from specstream.model.layers import rotated
 from specstream.model.weights import DecoderWeights, LayerWeights
 
 __all__ = ["StreamingModule"]
@@ -132,7 +133,7 @@ class _Frozen:
         queries, keys, values = heads.split_with_sizes([s.heads, s.kv_heads, s.kv_heads], -2)
         if w.query_norm is not None and w.key_norm is not None:
             queries, keys = self._rms(queries, w.query_norm), self._rms(keys, w.key_norm)
-        return _turned(queries, angles), _turned(keys, angles), values
+        return rotated(queries, *angles), rotated(keys, *angles), values
 
     def streams(
         self, x: Tensor, adapters: nn.Module, text: Rows, angles: Angles, mask: Tensor
@@ -157,8 +158,3 @@ class _Frozen:
 
     def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, (x.shape[-1],), weight.float(), self._sizes.eps)
-
-
-def _turned(x: Tensor, angles: Angles) -> Tensor:
-    cos, sin = angles
-    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin

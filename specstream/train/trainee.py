@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-__all__ = ["Batch", "ChoosesTokens", "Losses", "Trainee"]
+__all__ = ["Batch", "ChoosesTokens", "Losses", "Trainee", "Unrolls"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Batch:
             token to predict does.
         present: ``[B, T]`` bool: False for padding.
         states: ``[B, T, depths, hidden]`` in the target's dtype: its hidden states after the layers of
-            `Trainee.depths` (see `ModelRunner.forward_with_states`); no depths: ``[B, T, 0, hidden]``.
+            `Trainee.depths` (see `Extras.depths`); no depths: ``[B, T, 0, hidden]``.
         final: ``[B, T, hidden]``: the input of the target's output head, its final norm applied. The
             target's logits for the token after position t are ``head(final[:, t])``.
     """
@@ -100,4 +100,13 @@ class ChoosesTokens(Protocol):
         Args:
             counts: ``[V]`` int64: how often each token is in the replies to learn from.
         """
+        ...
+
+
+@runtime_checkable
+class Unrolls(Protocol):
+    """A trainee that drafts several steps on its own tokens, fewer of them at first."""
+
+    def unroll(self, done: float) -> None:
+        """Called before each training step: ``done``, from 0 to 1, of the training is behind."""
         ...

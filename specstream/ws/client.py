@@ -13,17 +13,15 @@
 
 from __future__ import annotations
 
-import json
 import ssl
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self, get_args
 
 from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import ConnectionClosed
 
 import specstream.ws.realtime.events as ev
-from specstream.errors import ConnectionFailed, ProtocolError, RequestError
+from specstream.errors import ProtocolError, RequestError
 from specstream.types import SamplingParams, ToolCall, template_kwargs
 from specstream.ws.dial import dial
 from specstream.ws.realtime.client_events import (
@@ -39,11 +37,10 @@ from specstream.ws.realtime.client_events import (
     TextDelta,
     ToolCalled,
     ToolDelta,
-    translate,
 )
 from specstream.ws.realtime.function_tools import setting_of
 from specstream.ws.realtime.settings import OwnEvent, Sampling
-from specstream.ws.realtime.wire import new_id
+from specstream.ws.reply import Exchange, Reply
 
 __all__ = [
     "AudioDelta",
@@ -72,9 +69,7 @@ class RealtimeClient:
     """
 
     def __init__(self, socket: ClientConnection) -> None:
-        self._socket = socket
-        self._reply: Reply | None = None
-        self._unanswered: list[str] = []  # items that the model refused, to be deleted
+        self._exchange = Exchange(socket)
         self.session: dict[str, Any] = {}
 
     @classmethod
@@ -134,7 +129,7 @@ class RealtimeClient:
         """
         if isinstance(session.get("tools"), list | tuple):
             session["tools"] = [setting_of(tool) for tool in session["tools"]]
-        event = await self._ask(
+        event = await self._exchange.ask(
             "session.update", "session.updated", session={"type": "realtime", **session}
         )
         assert isinstance(event, ev.SessionEvent)
@@ -179,15 +174,15 @@ class RealtimeClient:
             asked["max_output_tokens"] = sampling.max_tokens
         if max_tokens is not None:
             asked["max_output_tokens"] = max_tokens
-        return Reply(self, text, asked)
+        return Reply(self._exchange, text, asked)
 
     async def cancel(self) -> None:
         """Stop the reply under way, if there is one. Returns once the request is sent.
 
         What the server had sent before is still delivered, then ``Done(status="cancelled")``.
         """
-        if self._reply is not None:
-            await self._reply._cancel()
+        if self._exchange.reply is not None:
+            await self._exchange.reply.cancel()
 
     async def add_result(self, call: ToolCall, result: str) -> None:
         """Tell the server what a tool call came to; the next reply reads it.
@@ -196,7 +191,7 @@ class RealtimeClient:
         as of a call that the conversation doesn't have, is a `Problem` of the reply read then or next.
         """
         item = {"type": "function_call_output", "call_id": call.id, "output": result}
-        await self._send("conversation.item.create", item=item)
+        await self._exchange.send("conversation.item.create", item=item)
 
     async def truncate(self, item_id: str, heard_ms: int) -> None:
         """Remove what was not heard of a spoken item from the conversation (see `Done.item_id`).
@@ -205,119 +200,6 @@ class RealtimeClient:
             RequestError: no such item, or it is shorter than that.
         """
         where = {"item_id": item_id, "content_index": 0, "audio_end_ms": heard_ms}
-        await self._ask("conversation.item.truncate", "conversation.item.truncated", **where)
-
-    async def _settle(self) -> None:
-        """End the reply under way, so that the next answer is for the next request."""
-        if self._reply is not None and self._reply.under_way:
-            await self.cancel()
-            async for _ in self._reply:
-                pass
-
-    async def _ask(self, type: str, answer: str, /, **fields: Any) -> ev.ServerEvent:
-        """Send an event between replies and wait for its answer."""
-        await self._settle()
-        event_id = await self._send(type, **fields)
-        while (event := await self._receive()).type != answer:
-            _raise_if_about(event, event_id)
-        return event
-
-    async def _send(self, type: str, **fields: Any) -> str:
-        event_id = new_id("client")
-        try:
-            await self._socket.send(json.dumps({"type": type, "event_id": event_id, **fields}))
-        except ConnectionClosed as error:
-            raise ConnectionFailed(f"the server closed the connection: {error}") from error
-        return event_id
-
-    async def _receive(self) -> ev.ServerEvent:
-        try:
-            return ev.parse_server_event(await self._socket.recv())
-        except ConnectionClosed as error:
-            raise ConnectionFailed(f"the server closed the connection: {error}") from error
-
-
-class Reply:
-    """One reply: iterate over its events. The last one is `Done`.
-
-    The request is sent when the iteration begins. Leaving the iteration early leaves the reply
-    running: call `RealtimeClient.cancel`, ask something else, or leave the client's block.
-    Cancelling a step of the iteration loses no event.
-
-    Raises:
-        RequestError: the server refused the request.
-        ConnectionFailed: the connection broke.
-    """
-
-    def __init__(self, client: RealtimeClient, text: str | None, asked: dict[str, Any]) -> None:
-        self._client, self._text, self._asked = client, text, asked
-        self._item_id = new_id("item")
-        self._event_ids: tuple[str, ...] = ()
-        self._cancelled = False
-        self._ended = False
-
-    @property
-    def under_way(self) -> bool:
-        """Whether it was asked for and has not ended."""
-        return bool(self._event_ids) and not self._ended
-
-    async def _cancel(self) -> None:
-        self._cancelled = True
-        if self.under_way:
-            await self._client._send("response.cancel")
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> RealtimeEvent:
-        if self._ended:
-            raise StopAsyncIteration
-        try:
-            if not self._event_ids:
-                await self._ask()
-            while (event := self._take(await self._client._receive())) is None:
-                pass
-        except (ConnectionFailed, ProtocolError):
-            self._ended = True
-            raise
-        if isinstance(event, Done):
-            self._ended = True
-            if event.status == "failed" and event.item_id is None:
-                self._unanswered()
-        return event
-
-    def _unanswered(self) -> None:
-        if self._text is not None:
-            self._client._unanswered.append(self._item_id)
-
-    async def _ask(self) -> None:
-        client = self._client
-        await client._settle()
-        while client._unanswered:
-            await client._send("conversation.item.delete", item_id=client._unanswered[-1])
-            client._unanswered.pop()
-        client._reply = self
-        said: tuple[str, ...] = ()
-        if self._text is not None:
-            content = [{"type": "input_text", "text": self._text}]
-            item = {"type": "message", "role": "user", "id": self._item_id, "content": content}
-            said = (await client._send("conversation.item.create", item=item),)
-        asked = await client._send("response.create", response=self._asked)
-        self._event_ids = (*said, asked)
-        if self._cancelled:
-            await self._cancel()  # called while the request was being sent
-
-    def _take(self, event: ev.ServerEvent) -> RealtimeEvent | None:
-        """The event as a reader sees it; None for one that a reader needs not see."""
-        if isinstance(event, ev.ErrorEvent) and self._event_ids:
-            if event.error.event_id == self._event_ids[-1]:
-                self._ended = True  # the response was refused; without its item only, it goes on
-                self._unanswered()
-            for event_id in self._event_ids:
-                _raise_if_about(event, event_id)
-        return translate(event)
-
-
-def _raise_if_about(event: ev.ServerEvent, event_id: str) -> None:
-    if isinstance(event, ev.ErrorEvent) and event.error.event_id == event_id:
-        raise RequestError(f"the server refused: {event.error.message} ({event.error.code})")
+        await self._exchange.ask(
+            "conversation.item.truncate", "conversation.item.truncated", **where
+        )

@@ -13,8 +13,8 @@ from specstream.types import Message, Phrase, ScenePrompt, Span, Tag
 from specstream_adapters.prompt import ModelRewriter, TemplateRewriter
 
 TEXT = (
-    "A young painter named Iris stood at the edge of a quiet lake. [smile] She opened her box. "
-    "A white heron landed beside her."
+    "A young painter named Iris stood at the edge of a quiet lake. [smile] Rain fell on the roof of "
+    "a barn. A dog slept under a tree."
 )
 Answer = Callable[[str], str]
 
@@ -36,6 +36,7 @@ class Writer:
         self.answer = answer
         self.gate = gate
         self.references: list[str] = []
+        self.asked_for: list[str] = []
         self.asked = asyncio.Event()
         self.answered = asyncio.Event()
         self.cancelled = 0
@@ -44,6 +45,7 @@ class Writer:
         self, messages: Sequence[Message], *, max_tokens: int, reference: str = ""
     ) -> str:
         self.references.append(reference)
+        self.asked_for.append(messages[-1]["content"])
         self.asked.set()
         try:
             await (self.gate.wait() if self.gate is not None else asyncio.sleep(0))
@@ -101,11 +103,24 @@ async def test_finished_prompts_come_with_the_next_phrase() -> None:
     await board.close()
 
 
-async def test_what_the_shot_shows_is_the_reference() -> None:
+async def test_the_model_is_told_the_story_so_far_and_the_shot() -> None:
     writer = Writer(richer)
     await shoot(ModelRewriter(writer))
-    assert writer.references[1].startswith("Iris opened her box.\nMedium shot: Iris opened")
+    first, second, third = writer.asked_for
+    assert first.startswith("Text: A young painter named Iris stood")
+    assert second.startswith(
+        "Story so far: A young painter named Iris stood at the edge of a quiet"
+    )
+    assert "Text: Rain fell on the roof of a barn." in second
+    assert "Rain fell" in third.partition("Text:")[0]
+    assert writer.references[1].startswith("Rain fell on the roof of a barn.\nWide shot: Rain")
     assert "smile" not in "".join(writer.references)
+
+
+async def test_the_story_that_the_model_is_told_is_bounded() -> None:
+    writer = Writer(richer)
+    await shoot(ModelRewriter(writer, max_waiting=99), "A dog slept under a tree by a wall. " * 60)
+    assert max(map(len, writer.asked_for)) < 2000
 
 
 @pytest.mark.parametrize(
@@ -113,7 +128,7 @@ async def test_what_the_shot_shows_is_the_reference() -> None:
     [
         (lambda p: "", "empty"),
         (lambda p: f"{p}\nAnd more.", "one line"),
-        (lambda p: "Two ships cross a stormy sea at night.", "something else"),
+        (lambda p: "Two ships cross a stormy sea at night.", "nobody"),
         (lambda p: f"{p} [smile]", "markup"),
         (lambda p: p * 20, "characters"),
         (lambda p: "Iris.", "characters"),
@@ -142,17 +157,76 @@ async def test_a_good_answer_is_taken_whatever_words_it_finds(answer: str) -> No
     assert shots[1].prompt[0] not in '"P'
 
 
+TOLD = {
+    "iris": "A young painter named Iris opened her box at the edge of a quiet lake.",
+    "fox": "At dusk, a fox crept along a stone wall.",
+    "leo": "Leo kneads dough on a long wooden table.",
+    "fog": "The fog came pouring in at every chink and keyhole.",
+    "ferry": "Nadia leaned on the railing of the ferry at midnight and watched the harbour lights.",
+    "ana": "A girl named Ana sang on the stage.",
+}
+
+
 @pytest.mark.parametrize(
-    "answer",
+    ("text", "answer"),
     [
-        "Close-up of Ana in warm light, smiling.",
-        "A tall woman in red sings on a wide stage at night.",
+        (
+            "iris",
+            "Close-up: a young woman kneels on a grassy shore, lifting the lid of a wooden case.",
+        ),
+        ("iris", "An artist by the lake unlatches a small chest of brushes, golden hour."),
+        ("fox", "Low angle, a red fox slinks beside an old dry-stone wall in fading blue light."),
+        ("leo", "Leo the baker works the dough, sleeves rolled up, flour in the air, amber light."),
+        ("leo", "Medium shot, a man with floury hands presses dough into a worn oak board."),
+        ("fog", "Thick grey mist seeps through a keyhole into a dim hallway, cold light."),
+        ("ana", "Close-up of Ana in warm light, smiling."),
+        ("ana", "A tall woman in red sings on a wide stage at night."),
+        ("iris", "Eine junge Frau öffnet am Ufer einen Kasten, das Licht ist weich."),
     ],
 )
-async def test_a_short_name_or_a_word_of_the_action_is_enough(answer: str) -> None:
-    rewriter = ModelRewriter(Writer(lambda p: answer))
-    shots = await shoot(rewriter, "A girl named Ana sang on the stage.")
+async def test_a_picture_in_other_words_is_taken(text: str, answer: str) -> None:
+    shots = await shoot(ModelRewriter(Writer(lambda p: answer)), TOLD[text])
     assert [shot.prompt for shot in shots if shot.rev == 1] == [answer]
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "why"),
+    [
+        ("iris", "A bearded man opens his box by a lake at dawn.", "a man into a woman"),
+        ("iris", "Iris and a knight stand beside a lake in the morning light.", "brings in"),
+        ("iris", "It is about the feeling of beginning something new and hopeful.", "nobody"),
+        ("fox", "A fox and a bear walk along a stone wall at dusk.", "brings in"),
+        ("fog", "A beautiful sunset over the city with many cars.", "something else"),
+        ("ferry", "Nadia leans on the railing of the ferry in the midday sunlight.", "contradicts"),
+        ("ana", "Ana is a girl with a great many hopes and ideas.", "no action"),
+        ("leo", "Leo says: “Good morning” and kneads the dough on the table.", "quotes"),
+    ],
+)
+async def test_what_no_picture_can_be_made_of_or_contradicts_is_not_taken(
+    text: str, answer: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rewriter = ModelRewriter(Writer(lambda p: answer))
+    with caplog.at_level("INFO"):
+        shots = await shoot(rewriter, TOLD[text])
+    assert [shot.rev for shot in shots] == [0]
+    assert why in rewriter.last_fault
+    assert why in caplog.text
+
+
+async def test_what_the_model_writes_for_a_withdrawn_shot_is_not_used() -> None:
+    gate = asyncio.Event()
+    writer = Writer(richer, gate)
+    rewriter = ModelRewriter(writer)
+    board = rewriter.open()
+    one, two, three = phrases()
+    for phrase in (one, two, three):
+        await board.add(phrase)
+        await writer.asked.wait()
+    assert await board.revoke(two.chars.start) == []
+    gate.set()
+    shots = [*await board.add(two), *await board.close()]
+    assert [(s.shot_id, s.rev) for s in shots] == [("shot-4", 0), ("shot-1", 1), ("shot-4", 1)]
+    assert len(writer.references) == 2  # neither the third nor the second twice
 
 
 async def test_a_failing_model_keeps_the_template() -> None:
@@ -229,7 +303,7 @@ async def test_revisions_of_the_template_are_numbered_on() -> None:
 
 def clauses() -> list[Phrase]:
     """A sentence in two phrases, and a second sentence."""
-    text = "A young painter named Iris stood, at a lake. She opened her box."
+    text = "A young painter named Iris stood under a tree, at a lake. A dog slept under a tree."
     one, two, three = phrases(text)
     return [replace(one, reason="clause"), two, three]
 
@@ -238,7 +312,7 @@ async def test_an_old_revision_that_still_waits_is_not_asked_for() -> None:
     gate = asyncio.Event()
     writer = Writer(richer, gate)
     board = ModelRewriter(writer).open()
-    text = "A young painter named Iris sang. A heron landed, beside a lake."
+    text = "A young painter named Iris sang. A dog slept under a tree, beside a lake."
     one, two, three = phrases(text)
     for phrase in (one, replace(two, reason="clause"), three):
         await board.add(phrase)

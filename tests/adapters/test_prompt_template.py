@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from specstream.errors import ConfigError
-from specstream.types import Phrase, ScenePrompt, Span, Tag
+from specstream.pipeline.stages import PromptStage
+from specstream.types import Phrase, Revoke, ScenePrompt, Span, Tag
 from specstream_adapters.prompt import TemplateRewriter
+from tests.standins import feed
 
 STORIES = {
     "tale": (
@@ -112,18 +114,17 @@ def check(shots: Sequence[ScenePrompt], text: str, rewriter: TemplateRewriter) -
         assert words(f"{shot.subject} {shot.action} {shot.setting}") <= known
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", STORIES.keys() - {"booking"})
 async def test_every_shot_list_is_sound_however_the_text_was_cut(name: str) -> None:
     text, rewriter = STORIES[name], TemplateRewriter()
     whole = await shoot(text, rewriter=rewriter)
     assert whole
     check(whole, text, rewriter)
-    for seed in range(25):
+    for seed in range(12):
         cuts = random_cuts(text, random.Random(seed))
         shots = await shoot(text, cuts, rewriter)
         check(shots, text, rewriter)
-        if name != "booking":  # half a sentence can be no talk yet, and a shot
-            assert [s.prompt for s in final(shots)] == [s.prompt for s in final(whole)], cuts
+        assert [s.prompt for s in final(shots)] == [s.prompt for s in final(whole)], cuts
 
 
 @pytest.mark.parametrize("name", ["tale", "space", "nature", "sea", "noir"])
@@ -137,22 +138,19 @@ async def test_the_first_prompt_comes_before_a_third_of_the_text(name: str) -> N
     pytest.fail("no shot")
 
 
-@pytest.mark.parametrize("name", ["german", "chinese", "nature", "tale"])
+@pytest.mark.parametrize("name", ["german", "chinese", "nature"])
 async def test_a_sentence_passes_through_in_its_own_words_and_language(name: str) -> None:
     shots = final(await shoot(STORIES[name]))
-    told = [shot for shot in shots if '"' not in shot.prompt]
-    assert told
-    for shot in told:
-        sentence = " ".join(_TAG.sub("", STORIES[name][shot.span.start : shot.span.end]).split())
-        assert sentence in shot.prompt
+    told = "".join(shot.action for shot in shots)
+    assert re.sub(r"\s", "", told) == re.sub(r"\s", "", STORIES[name])
 
 
 @pytest.mark.parametrize(
     ("name", "description", "count"),
     [
-        ("tale", "a shy baker called Anselm", 4),
-        ("space", "Captain Ilya Voss", 3),
-        ("sea", "Tomas, an old fisherman", 4),
+        ("tale", "a shy baker called Anselm", 2),
+        ("space", "Captain Ilya Voss", 2),
+        ("sea", "Tomas, an old fisherman", 2),
     ],
 )
 async def test_names_and_pronouns_carry_the_description_word_for_word(
@@ -163,25 +161,34 @@ async def test_names_and_pronouns_carry_the_description_word_for_word(
     assert sum(description in shot.prompt for shot in shots) == count
 
 
-async def test_a_pronoun_without_a_name_brings_the_sentence_that_it_follows() -> None:
+async def test_what_a_pronoun_stands_for_is_in_the_same_prompt() -> None:
     shots = final(await shoot(STORIES["nature"]))
-    assert "Same scene as: At dawn, a snow leopard moves along a cliff" in shots[1].prompt
-    assert "Same scene as: The leopard crouches and waits." in shots[-1].prompt
+    assert "a snow leopard moves along a cliff in the Himalayas. Her two cubs" in shots[0].prompt
+    assert (
+        "The leopard crouches and waits. Suddenly she leaps. Featuring a snow" in shots[-1].prompt
+    )
+
+
+async def test_without_a_name_a_pronoun_brings_the_sentence_that_it_follows() -> None:
+    text = "Snow covers the roofs. " * 3 + "It glitters in the moonlight on the old roofs."
+    board, shots = TemplateRewriter(max_shots=9).open(), list[ScenePrompt]()
+    for phrase in phrases(text):
+        shots += await board.add(phrase)
+    assert "Snow covers the roofs. It glitters" in shots[-1].prompt
 
 
 async def test_a_place_holds_until_the_story_moves() -> None:
     settings = [shot.setting for shot in final(await shoot(STORIES["tale"]))]
     assert set(settings) == {"in a village by the sea"}
     settings = [shot.setting for shot in final(await shoot(STORIES["nature"]))]
-    assert settings == ["along a cliff in the Himalayas"] * 3 + ["in the valley"] * 3
+    assert settings == ["along a cliff in the Himalayas", "in the valley", "in the valley"]
 
 
 async def test_the_camera_follows_what_happens() -> None:
-    shots = final(await shoot(STORIES["tale"]))
-    assert [shot.camera for shot in shots[:3]] == [
-        "Establishing wide shot", "Medium shot", "Close-up",
-    ]  # fmt: skip
-    assert final(await shoot(STORIES["nature"]))[3].camera == "Wide shot"
+    cameras = [shot.camera for shot in final(await shoot(STORIES["nature"]))]
+    assert cameras == ["Establishing wide shot", "Wide shot", "Medium shot"]
+    cameras = [shot.camera for shot in final(await shoot(STORIES["noir"]))]
+    assert cameras == ["First-person view", "Medium shot", "Medium shot", "First-person view"]
 
 
 async def test_tags_set_the_mood_and_stay_out_of_the_prompt() -> None:
@@ -194,40 +201,79 @@ async def test_tags_set_the_mood_and_stay_out_of_the_prompt() -> None:
 
 
 async def test_the_rest_of_a_sentence_revises_its_shot() -> None:
-    text = "This is Omar, a night baker, waiting on the deck of a ship, holding a lamp."
-    shots = await shoot(text, [text.index(" waiting") + 1, text.index(" holding") + 1])
+    text = "Omar, a night baker, carries a tray of bread to the door, holding a lamp."
+    shots = await shoot(text, [text.index(" to the") + 1, text.index(" holding") + 1])
     assert [(s.shot_id, s.rev, s.supersedes) for s in shots] == [
         ("shot-1", 0, None), ("shot-1", 1, "shot-1@0"), ("shot-1", 2, "shot-1@1"),
     ]  # fmt: skip
+    assert shots[0].action == "Omar, a night baker, carries a tray of bread"
     assert shots[2].action == text
     assert shots[2].span == (0, len(text))
 
 
-async def test_speech_alone_makes_no_shot_of_its_own() -> None:
-    text = 'Ada, a tall guard, waited at a gate. "Who goes there?" Ada whispered.'
-    at = text.index('"') + len('"Who goes there?" ')
-    shots = final(await shoot(text, [text.index('"'), at]))
+async def test_later_sentences_revise_an_open_shot_until_the_next_one_begins() -> None:
+    text = "A fox ran along a wall. It jumped over a stone. It saw a hen. It sat down. A hen slept."
+    shots = await shoot(text)
+    assert [(s.shot_id, s.rev) for s in shots] == [
+        ("shot-1", 0), ("shot-1", 1), ("shot-1", 2), ("shot-2", 0), ("shot-3", 0),
+    ]  # fmt: skip
+    assert shots[2].action == "A fox ran along a wall. It jumped over a stone. It saw a hen."
+    assert shots[3].action == "The fox sat down."  # three sentences are enough for one shot
+
+
+async def test_half_a_sentence_that_turns_out_to_be_a_shot_of_its_own_leaves_the_one_before() -> (
+    None
+):
+    first = "An old man sat in a chair by the fire, with a blanket over his knees. "
+    long = "He took the lamp from the shelf, " + "and the coat from the door, " * 12 + "and left."
+    text = first + long
+    shots = await shoot(text, [len(first) + 60])
+    assert [(s.shot_id, s.rev) for s in shots] == [
+        ("shot-1", 0), ("shot-1", 1), ("shot-1", 2), ("shot-2", 0),
+    ]  # fmt: skip
+    assert shots[2].action == shots[0].action
+    assert shots[3].action.startswith("The old man took the lamp")
+
+
+async def test_half_a_sentence_that_was_shown_stays_when_the_whole_shows_too_little() -> None:
+    half = "A dog sat on a wall by the gate, "
+    text = (
+        half
+        + "which was, "
+        + "as everybody agreed, of no importance, " * 12
+        + "at all. It ran off."
+    )
+    shots = await shoot(text, [len(half)])
+    assert [(s.shot_id, s.rev) for s in shots] == [("shot-1", 0), ("shot-1", 1)]
+    assert shots[1].action == "A dog sat on a wall by the gate. It ran off."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Hello, how are you?",
+        "Sure! I'm doing great, thanks for asking! Would you like to hear a story?",
+        "“Who goes there?” Ada whispered. “It is only me,” said Tom.",
+        "„Wann kommt er?“, fragte der Junge. —¿Hay alguien ahí? —preguntó.",
+        "It is a truth universally acknowledged. He had never thought of that.",
+        "The sum is 3 * 4 = 12 apples. Let x be the number of apples.",
+        STORIES["booking"],
+    ],
+)
+async def test_where_nothing_can_be_seen_no_shot_is_made(text: str) -> None:
+    assert await shoot(text) == []
+    rewriter = TemplateRewriter(default_subject="a weary detective in a long coat")
+    (shot,) = await shoot(text, rewriter=rewriter)
+    assert shot.action == "A weary detective in a long coat speaks to the viewer."
+
+
+async def test_quoted_speech_stays_out_and_what_is_done_meanwhile_is_shown() -> None:
+    text = 'Ada, a tall guard, waited at a gate. "Who goes there?" she called, and a dog ran away.'
+    shots = final(await shoot(text))
     assert [shot.action for shot in shots] == [
         "Ada, a tall guard, waited at a gate.",
-        "Ada whispered.",
+        "A dog ran away.",
     ]
-
-
-async def test_talk_to_the_listener_shows_the_speaker_once_for_a_run() -> None:
-    rewriter = TemplateRewriter(default_subject="a weary detective in a long coat")
-    shots = final(await shoot(STORIES["booking"], rewriter=rewriter))
-    assert [shot.subject for shot in shots] == [
-        rewriter.default_subject, "", rewriter.default_subject,
-    ]  # fmt: skip
-    assert "10 hotels in Toronto" in shots[0].prompt
-    assert "reserve it" in shots[2].prompt
-    assert "check in" not in "".join(shot.prompt for shot in shots)
-
-
-@pytest.mark.parametrize("text", ["Sure!", "Hi.", "[smile] Of course."])
-async def test_a_reply_of_a_word_still_gives_a_shot(text: str) -> None:
-    shots = await shoot(text)
-    assert [s.subject for s in shots] == ["a friendly assistant"]
 
 
 @pytest.mark.parametrize(
@@ -266,9 +312,8 @@ async def test_past_the_limit_the_last_shot_is_revised() -> None:
     assert [(s.shot_id, s.rev) for s in shots] == [
         ("shot-1", 0), ("shot-2", 0), ("shot-2", 1), ("shot-2", 2),
     ]  # fmt: skip
-    assert [s.action for s in shots] == [
-        f"A {who} ran off." for who in ("fox", "wolf", "bear", "hare")
-    ]
+    actions = [f"A {who} ran off." for who in ("fox", "wolf", "bear", "hare")]
+    assert [s.action for s in shots] == actions
     assert text[shots[-1].span.start :] == "A wolf ran off. A bear ran off. A hare ran off."
 
 
@@ -279,8 +324,51 @@ async def test_what_was_taken_back_is_forgotten() -> None:
         await board.add(phrase)
     (again,) = phrases(first + right, [len(first)])[1:]
     (shot,) = await board.add(again)
-    assert shot.subject == "a fox named Rusty"
-    assert shot.shot_id == "shot-3"
+    assert shot.action == "A fox named Rusty slept. He woke up."
+    assert (shot.shot_id, shot.rev) == ("shot-1", 1)
+
+
+async def test_a_revoke_withdraws_and_what_is_left_of_a_shot_is_a_revision() -> None:
+    text = (
+        "A fox slept in a cave. It woke up. A wolf ran across a field and over a hill. It howled."
+    )
+    whole = [shot.prompt for shot in final(await shoot(text))]
+    for cut in range(1, len(text), 2):
+        board, sent = TemplateRewriter().open(), list[ScenePrompt]()
+        for phrase in phrases(text):
+            sent += await board.add(phrase)
+        again = await board.revoke(cut)
+        assert all(shot.span.end <= cut and shot.rev > 0 for shot in again)
+        sent += again
+        kept = {shot.shot_id: shot for shot in sent if shot.span.end <= cut}
+        begun = {shot.shot_id for shot in sent if shot.span.start < cut}
+        rest: list[ScenePrompt] = []
+        for phrase in phrases(text, [cut]):
+            if phrase.chars.start >= cut:
+                rest += await board.add(phrase)
+        rest += await board.close()
+        after = list((kept | {shot.shot_id: shot for shot in rest}).values())
+        assert [shot.prompt for shot in after] == whole
+        assert {shot.shot_id for shot in rest if shot.rev} <= begun
+        revisions = [(shot.shot_id, shot.rev) for shot in [*sent, *rest]]
+        assert len(set(revisions)) == len(revisions)
+
+
+async def test_in_the_pipeline_what_is_left_of_a_shot_comes_before_the_revoke() -> None:
+    text = "A fox slept in a cave. It woke up. A wolf ran across a field."
+    one, two, three = phrases(text)
+    back = Revoke(two.chars.start)
+    items = [one, two, three, back, *phrases(text.replace("It woke up", "It ran off"))[1:]]
+    made = await feed(PromptStage(TemplateRewriter()), items)
+    assert [m if m is back else (m.shot_id, m.rev, m.span) for m in made] == [
+        ("shot-1", 0, one.chars),
+        ("shot-1", 1, Span(0, two.chars.end)),
+        ("shot-2", 0, three.chars),
+        ("shot-1", 2, one.chars),
+        back,
+        ("shot-1", 3, Span(0, two.chars.end)),
+        ("shot-3", 0, three.chars),
+    ]
 
 
 async def test_a_pronoun_stands_for_whoever_was_named_last() -> None:
@@ -288,7 +376,7 @@ async def test_a_pronoun_stands_for_whoever_was_named_last() -> None:
     subjects = ["a girl named Ana"] * 2 + ["a boy named AdapterPool"] * 2
     shots = await shoot(text)
     assert [shot.subject for shot in shots] == subjects
-    assert shots[1].action == "Ana smiled."
+    assert shots[1].action == "A girl named Ana sang. She smiled."
 
 
 async def test_after_a_flush_the_same_reply_goes_on() -> None:
@@ -317,7 +405,7 @@ async def test_after_a_revoke_the_new_board_knows_what_was_kept() -> None:
     assert shot.subject == "a fox named Rusty"
 
 
-@pytest.mark.parametrize(("remember", "subject"), [(True, "a fox named Rusty"), (False, "")])
+@pytest.mark.parametrize(("remember", "subject"), [(True, "a fox named Rusty"), (False, "Rusty")])
 async def test_people_are_remembered_on_request(remember: bool, subject: str) -> None:
     rewriter = TemplateRewriter(remember=remember)
     await shoot("A fox named Rusty slept in a cave.", rewriter=rewriter)
@@ -335,7 +423,7 @@ async def test_two_boards_at_once_keep_apart() -> None:
     assert [s.subject for s in shots] == [
         "a fox named Rusty", "a queen named Ann", "a fox named Rusty",
     ]  # fmt: skip
-    assert len({s.shot_id for s in shots}) == 3
+    assert [s.shot_id for s in shots] == ["shot-1", "shot-2", "shot-1"]
 
 
 @pytest.mark.parametrize(
@@ -344,7 +432,7 @@ async def test_two_boards_at_once_keep_apart() -> None:
         {"chars_per_second": 0},
         {"max_shots": 0},
         {"style": " "},
-        {"default_subject": ""},
+        {"default_subject": "a\nb"},
         {"default_setting": "a\nb"},
     ],
 )
@@ -360,13 +448,13 @@ async def test_any_text_gives_sound_shots() -> None:
         "she they there that when as not never { } 12 — … é 雪 I you what \n light said"
     ).split(" ")
     rewriter = TemplateRewriter()
-    for _ in range(300):
+    for _ in range(120):
         text = " ".join(rng.choices(vocabulary, k=rng.randint(1, 40)))
         check(await shoot(text, random_cuts(text, rng), rewriter), text, rewriter)
 
 
 async def test_a_comma_at_the_end_of_a_clause_is_not_shown() -> None:
-    text = "This is Omar, a night baker, waiting on a pier."
+    text = "Omar, a night baker, carries bread over a bridge, waiting."
     (first, *_) = await shoot(text, [text.index(" waiting") + 1])
-    assert first.action == "This is Omar, a night baker"
+    assert first.action == "Omar, a night baker, carries bread over a bridge"
     assert ",." not in first.prompt

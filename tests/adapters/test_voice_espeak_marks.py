@@ -43,7 +43,7 @@ def follow(
         for buffer in tracker.ready():
             given += buffer.pcm
             for mark in buffer.marks:
-                assert ended < mark.samples.end <= offset[1] + len(given) // 2
+                assert ended <= mark.samples.start < offset[1] + len(given) // 2 + SIZE
             ended = offset[1] + len(given) // 2
             marks += buffer.marks
     for buffer in tracker.finish():

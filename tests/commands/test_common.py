@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from specstream.commands.common import (
+    add_learning_options,
     add_model_options,
     add_sampling_options,
     engine_of,
@@ -22,6 +23,7 @@ def options(folder: Path, toml: str, *argv: str) -> Namespace:
     parser = ArgumentParser()
     add_model_options(parser)
     add_sampling_options(parser)
+    add_learning_options(parser)
     return parser.parse_args(["--config", str(file), *argv])
 
 
@@ -78,6 +80,18 @@ def test_options_win(tmp_path: Path) -> None:
     args = options(tmp_path, "[sampling]\ntop_k = 3\nseed = 1", "--top-k", "5", "--stop", "x")
     params = params_of(args)
     assert (params.top_k, params.seed, params.stop) == (5, 1, ("x",))
+
+
+def test_learning_asks_for_consent_in_so_many_words(tmp_path: Path) -> None:
+    file = "[engine.learning]\nevery = 9\nconsent = "
+    given = options(tmp_path, file + "false", "--learn", "with-consent", "--learn-out", "there")
+    learning = engine_of(given).config.learning
+    assert learning is not None and (learning.every, learning.out) == (9, "there")
+    assert engine_of(options(tmp_path, file + "true")).config.learning is not None
+    assert engine_of(options(tmp_path, "")).config.learning is None
+    for wrong in (["--learn", "yes"], ["--learn-out", "there"]):
+        with pytest.raises(ConfigError, match="--learn with-consent"):
+            engine_of(options(tmp_path, "", *wrong))
 
 
 def test_a_misspelt_parameter_is_told_with_the_one_that_was_meant(tmp_path: Path) -> None:

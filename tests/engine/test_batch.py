@@ -182,4 +182,5 @@ def test_a_report_of_each_counts_its_own_rounds_only() -> None:
         read = sum(passes.of(request))
         assert read == report.prompt_tokens + report.rounds - 1 + report.drafted
         kinds = Counter(report.proposer_rounds)
+        assert kinds == Counter(chunk.proposer or "off" for chunk in inbox.chunks)
         assert sum(kinds.values()) == report.rounds

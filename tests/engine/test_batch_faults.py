@@ -12,7 +12,7 @@ from torch import Tensor
 from specstream.engine.request import Request
 from specstream.engine.step import EngineCore
 from specstream.errors import EngineFailed, ModelBroken, RequestError, SamplingError
-from specstream.model.runner import ForwardInput
+from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.types import SamplingParams
 from tests.batches import KINDS, TEXTS, TOKENIZER, alone, greedy, make, spied_on
 from tests.tiny import Inbox, ask, run_until_idle
@@ -143,9 +143,9 @@ def test_a_pass_that_breaks_ends_those_in_it_and_no_others() -> None:
     core.step()
     forward = core.target.forward
 
-    def broken(inputs: Sequence[ForwardInput]) -> list[Tensor]:
+    def broken(inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
         core.target.forward = forward  # type: ignore[method-assign]
-        forward(inputs)
+        forward(inputs, extras)
         raise RuntimeError("boom")
 
     core.target.forward = broken  # type: ignore[method-assign]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from specstream.config import DraftProposerConfig
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.forward import ForwardInput, ForwardOutput
+from specstream.model.runner import ModelRunner
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER, plain_greedy, proposer
@@ -46,7 +46,7 @@ def test_the_draft_reads_the_end_of_a_long_prompt_only(monkeypatch: pytest.Monke
     read: list[int] = []
     forward = draft._runner.forward
 
-    def spy(inputs: list[ForwardInput]) -> list[torch.Tensor]:
+    def spy(inputs: list[ForwardInput]) -> ForwardOutput:
         read.extend(item.token_ids.shape[0] for item in inputs)
         return forward(inputs)
 

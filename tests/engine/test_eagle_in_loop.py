@@ -14,7 +14,8 @@ from specstream.engine.step import EngineCore
 from specstream.errors import ConfigError
 from specstream.methods import AutoProposerConfig, EagleProposerConfig
 from specstream.model.runner import ModelRunner
-from specstream.speculation.proposal import SpecRequest, States
+from specstream.speculation.optional import States
+from specstream.speculation.proposal import SpecRequest
 from specstream.speculation.proposers import build_proposer
 from specstream.speculation.proposers.auto import AutoProposer
 from specstream.speculation.proposers.eagle import EagleProposer

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
 from specstream.config import DraftProposerConfig
 from specstream.errors import EngineFailed, ModelBroken
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
+from specstream.model.runner import ModelRunner
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams
@@ -85,13 +88,13 @@ def test_numbers_lost_on_the_way_end_that_request_only() -> None:
     core.step()
     forward = core.target.forward
 
-    def spoil(inputs: list[ForwardInput]) -> list[torch.Tensor]:
-        rows = forward(inputs)
-        rows[0] = rows[0].clone()
-        rows[0][0, 7] = torch.nan
-        return rows
+    def spoil(inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
+        made = forward(inputs, extras)
+        made.logits[0] = made.logits[0].clone()
+        made.logits[0][0, 7] = torch.nan
+        return made
 
-    core.target.forward = spoil  # type: ignore[method-assign,assignment]
+    core.target.forward = spoil  # type: ignore[method-assign]
     core.step()
     core.target.forward = forward  # type: ignore[method-assign]
     run_until_idle(core)

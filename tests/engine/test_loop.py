@@ -53,10 +53,10 @@ def test_counters_agree_with_a_count_of_the_passes(
     core = make_core(MODEL, TOKENIZER, proposer(kind), prefill_chunk=5)
     run = Decoder.__call__
 
-    def count(self: Decoder, *args: Any) -> torch.Tensor:
+    def count(self: Decoder, *args: Any, **more: Any) -> torch.Tensor:
         nonlocal passes
-        passes += self is core.target._decoder
-        return run(self, *args)
+        passes += self is core.target._decoder and more.get("stop") is None
+        return run(self, *args, **more)
 
     monkeypatch.setattr(Decoder, "__call__", count)
     request, inbox = ask(core, PROMPTS[1], SamplingParams(max_tokens=50))

@@ -7,14 +7,14 @@ from weakref import WeakSet
 
 import pytest
 import torch
-from torch import Tensor
 
 from specstream.config import EngineConfig
 from specstream.engine.request import Request
 from specstream.engine.step import EngineCore
 from specstream.errors import ConsumerStalled, EngineBusy
+from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.kv import KVCache
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER, plain_greedy, proposer
@@ -145,12 +145,12 @@ def narrow(core: EngineCore, most: int) -> list[int]:
     """Let a pass of more than ``most`` sequences run out of memory, after it has appended its rows."""
     forward, sizes = core.target.forward, list[int]()
 
-    def limited(inputs: Sequence[ForwardInput]) -> list[Tensor]:
+    def limited(inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
         sizes.append(len(inputs))
-        logits = forward(inputs)
+        made = forward(inputs, extras)
         if len(inputs) > most:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return logits
+        return made
 
     core.target.forward = limited  # type: ignore[method-assign]
     return sizes

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from specstream.model.forward import PLAIN
 from specstream.speculation.proposal import Proposal, SpecRequest
 from specstream.types import SamplingParams
 from tests.drafts import no_looking
@@ -175,10 +176,10 @@ def test_where_looking_is_a_wait_numbers_are_checked_without_one(
     core = make_core(MODEL, TOKENIZER, made, eos_ids=(), mode=mode)
     forward = core.target.forward
 
-    def watched(inputs: Any) -> Any:
+    def watched(inputs: Any, extras: Any = PLAIN) -> Any:
         read = torch.cat([item.token_ids for item in inputs])
         assert 0 <= int(read.min()) and int(read.max()) < V
-        return forward(inputs)
+        return forward(inputs, extras)
 
     request, inbox = ask(core, "abab", SamplingParams(temperature, max_tokens=40))
     core.step()

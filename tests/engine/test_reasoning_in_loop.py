@@ -36,6 +36,7 @@ def written(
     block: int = 0,
     template: str | None = None,
     params: SamplingParams | None = None,
+    previews: bool = False,
     **options: Any,
 ) -> tuple[Request, Inbox]:
     """Let the model write ``text``; with a block, as many tokens are proposed a round."""
@@ -50,7 +51,9 @@ def written(
         frozenset({EOS}),
     )
     target.start = len(core.admission._prompts.encode([{"role": "user", "content": "q"}], 99).ids)
-    request, inbox = ask(core, "q", params or SamplingParams())
+    inbox = Inbox()
+    inbox.delivery.previews = previews
+    request, _ = ask(core, "q", params or SamplingParams(), inbox=inbox)
     run_until_idle(core)
     assert not inbox.errors
     assert inbox.token_ids == target.script[: len(inbox.token_ids)]

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -26,7 +27,7 @@ from specstream.speculation.proposal import Capabilities, Proposal, Proposer, Sp
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.off import OffProposer
 from specstream.speculation.proposers.suffix import SuffixProposer
-from specstream.types import SamplingParams
+from specstream.types import Chunk, Preview, SamplingParams
 from tests.tables import TableCache, TableRunner
 from tests.tiny import EOS, Inbox, ask, byte_tokenizer, run_until_idle
 
@@ -165,6 +166,21 @@ def check_counters(request: Request, proposed: list[list[int]]) -> int:
     return read
 
 
+def check_previews(inbox: Inbox, reply: str) -> int:
+    """Whether each preview comes right before its chunk, and is the text if it was accepted whole."""
+    count = 0
+    for shown, chunk in pairwise(inbox.items):
+        if isinstance(shown, Preview):
+            assert isinstance(chunk, Chunk) and shown.round == chunk.round
+            assert shown.tokens.start == chunk.tokens.start
+            assert shown.chars.start == chunk.chars.start
+            if shown.token_ids == chunk.token_ids[: len(shown.token_ids)]:
+                assert chunk.text.startswith(shown.text)
+                assert reply[slice(*shown.chars)] == shown.text
+                count += 1
+    return count
+
+
 class World:
     """An engine on tables, used for many replies so that slots and conversations are used again."""
 
@@ -274,10 +290,13 @@ def play(kind: str, mode: str, replies: int) -> Counter[str]:
         wanted = reference(world.target, asked, prompt, number)
         world.proposer.proposed.clear()
         params = SamplingParams(**values, stop_when=tuple(ours))
-        request, inbox = ask(world.core, text, params, session=session)
+        inbox = Inbox()
+        inbox.delivery.previews = number % 2 == 0
+        request, _ = ask(world.core, text, params, inbox=inbox, session=session)
         run_until_idle(world.core)
         assert not inbox.errors
         check(request, inbox, wanted)
+        seen["shown ahead"] += check_previews(inbox, request.text)
         check_asked(ours, request)
         read = check_counters(request, world.proposer.proposed)
         check_memory(world, request, session, len(prompt) + read)
@@ -296,6 +315,7 @@ def test_a_reply_ends_where_the_reference_ends(kind: str, mode: str) -> None:
     seen = play(kind, mode, 300)
     assert min(seen["stop"], seen["length"], seen["cache used again"]) > 30
     assert kind == "off" or seen["inside a block"] > 15
+    assert kind == "off" or seen["shown ahead"] > 30
     assert (seen["sampled"] > 100) == (mode == "reproducible")
 
 

@@ -11,8 +11,10 @@ from transformers import BloomConfig, BloomForCausalLM
 from specstream.config import EngineConfig
 from specstream.engine.step import EngineCore
 from specstream.errors import ModelUnsupported
-from specstream.model.runner import ForwardInput, ModelRunner
-from specstream.speculation.proposal import Capabilities, Proposal, Proposer, SpecRequest, States
+from specstream.model.forward import Extras, ForwardInput
+from specstream.model.runner import ModelRunner
+from specstream.speculation.optional import States
+from specstream.speculation.proposal import Capabilities, Proposal, Proposer, SpecRequest
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER, plain_greedy
 from tests.tiny import ask, run_until_idle
@@ -115,7 +117,7 @@ def test_a_proposer_reads_the_states_of_prompt_and_accepted_tokens() -> None:
         ids = torch.tensor(request.token_ids[:-1])  # the last one was never read
         runner = ModelRunner(MODEL)
         item = ForwardInput(ids, runner.new_cache())
-        ((_, wanted),) = runner.forward_with_states([item], (0, 1, 2))
+        (wanted,) = runner.forward([item], Extras((0, 1, 2))).states
         found = proposer.seen[request.id][: len(ids)]
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 

@@ -19,8 +19,9 @@ from specstream.bench.exactness.harness import AT_ONCE
 from specstream.bench.exactness.reference import Row, next_row
 from specstream.config import EngineConfig
 from specstream.engine.step import EngineCore
+from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.kv import KVCache
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.types import SamplingParams
 
@@ -123,7 +124,7 @@ class TableRunner(ModelRunner):
         """An empty cache."""
         return _TokenCache()
 
-    def forward(self, inputs: Sequence[ForwardInput]) -> list[Tensor]:
+    def forward(self, inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
         """As `ModelRunner.forward`: reads what is in the cache, so a wrong rollback would show."""
         befores, lasts, counts = [], [], []
         for item in inputs:
@@ -138,7 +139,7 @@ class TableRunner(ModelRunner):
             befores += before[-item.keep :]
             lasts += ids[-item.keep :]
             counts.append(item.keep)
-        return list(torch.split(self.table[befores, lasts], counts))
+        return ForwardOutput(list(torch.split(self.table[befores, lasts], counts)))
 
     def logits_after(self, ids: Sequence[int]) -> Row:
         """The row after some tokens, for the exact distribution."""

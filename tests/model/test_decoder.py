@@ -9,7 +9,8 @@ import torch
 
 from specstream.model.attention.heads import Heads
 from specstream.model.decoder import Decoder
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.forward import ForwardInput
+from specstream.model.runner import ModelRunner
 from tests.model.families import FAMILY, build, text, whole
 from tests.tiny import tiny_model
 
@@ -28,7 +29,7 @@ def test_chunks_and_rollbacks_give_the_models_own_logits(name: str) -> None:
             runner.forward([ForwardInput(text(3, seed=at), cache)])
             cache.rollback_to(at)
         part = ids[at : at + count]
-        (rows,) = runner.forward([ForwardInput(part, cache, keep=count)])
+        (rows,) = runner.forward([ForwardInput(part, cache, keep=count)]).logits
         torch.testing.assert_close(rows, wanted[at : at + count], atol=1e-4, rtol=1e-4)
         at += count
     assert cache.length == at == 400
@@ -43,7 +44,7 @@ def test_sequences_share_a_pass_and_nothing_else() -> None:
     caches = [runner.new_cache() for _ in texts]
     for start, end in ((0, 1), (1, 3), (3, 40), (40, 80)):
         live = [(t[start:end], c) for t, c in zip(texts, caches, strict=True) if len(t) > start]
-        rows = runner.forward([ForwardInput(t, c, keep=len(t)) for t, c in live])
+        rows = runner.forward([ForwardInput(t, c, keep=len(t)) for t, c in live]).logits
         for (part, cache), found in zip(live, rows, strict=True):
             full = next(t for t, c in zip(texts, caches, strict=True) if c is cache)
             wanted = whole(model, full)[cache.length - len(part) : cache.length]
@@ -62,11 +63,13 @@ def test_rows_that_nobody_wants_change_nothing(name: str) -> None:
     for start, end, keep in splits:
         live = [(t[start:end], c, t) for t, c in zip(texts, caches, strict=True) if len(t) > start]
         inputs = [ForwardInput(t, c, keep=min(keep, len(t))) for t, c, _ in live]
-        for item, rows, (_, cache, full) in zip(inputs, runner.forward(inputs), live, strict=True):
+        for item, rows, (_, cache, full) in zip(
+            inputs, runner.forward(inputs).logits, live, strict=True
+        ):
             wanted = whole(model, full)[cache.length - item.keep : cache.length]
             torch.testing.assert_close(rows, wanted, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(
-        runner.forward([ForwardInput(text(1), caches[0])])[0],
+        runner.forward([ForwardInput(text(1), caches[0])]).logits[0],
         whole(model, torch.cat([texts[0], text(1)]))[-1:],  # all keys and values were written
         atol=1e-4,
         rtol=1e-4,
@@ -100,7 +103,7 @@ def test_what_it_does_not_compute_runs_as_it_is(name: str, changes: dict[str, An
     model = build(name, **changes)
     runner = ModelRunner(model)
     assert not runner.lean
-    (rows,) = runner.forward([ForwardInput(text(20), runner.new_cache(), keep=20)])
+    (rows,) = runner.forward([ForwardInput(text(20), runner.new_cache(), keep=20)]).logits
     torch.testing.assert_close(rows, whole(model, text(20)), atol=1e-4, rtol=1e-4)
 
 
@@ -146,7 +149,9 @@ def test_weights_that_can_only_be_multiplied_by_are_left_alone() -> None:
     runner, ids = ModelRunner(model), text(20)
     assert not runner.lean
     cache = runner.new_cache()
-    parts = [runner.forward([ForwardInput(p, cache, keep=10)])[0] for p in (ids[:10], ids[10:])]
+    parts = [
+        runner.forward([ForwardInput(p, cache, keep=10)]).logits[0] for p in (ids[:10], ids[10:])
+    ]
     torch.testing.assert_close(torch.cat(parts), whole(model, ids), atol=1e-4, rtol=1e-4)
 
 

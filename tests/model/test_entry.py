@@ -8,17 +8,20 @@ import torch
 from specstream.errors import ModelUnsupported
 from specstream.model.decoder import Decoder
 from specstream.model.entry import Entered, common_depth
+from specstream.model.forward import Extras, ForwardInput
 from specstream.model.kv.base import RowCache
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree
 from tests.model.families import FAMILY, build, decoder_of, text, whole
+
+FIRST = Extras((1,), logits=False)
 
 
 def entered(decoder: Decoder, ids: torch.Tensor, cache: RowCache, steps: list[int]) -> Entered:
     """The first layer reads ``ids`` in steps, and the cache is rolled back."""
     at = cache.length
     parts = ids.split_with_sizes(steps)
-    states = [decoder.enter(part, [cache], [part.shape[0]], 1) for part in parts]
+    states = [decoder(part, [cache], [part.shape[0]], stop=1) for part in parts]
     cache.rollback_to(at)
     return Entered(at, 1, torch.cat(states))
 
@@ -46,7 +49,7 @@ def test_logits_are_those_of_a_whole_pass(name: str, backend: str) -> None:
         counts = [10, 4, 87, 7]
         tokens = torch.cat([ids[start:] for ids, start in zip(texts, begun, strict=True)])
         kept = [one.states.clone() for one in firsts if one is not None]
-        found = decoder.logits(decoder(tokens, caches, counts, [4, 4, 1, 2], None, None, firsts))
+        found = decoder.logits(decoder(tokens, caches, counts, [4, 4, 1, 2], None, firsts))
         for rows, own in zip(found.split_with_sizes([4, 4, 1, 2]), wanted, strict=True):
             torch.testing.assert_close(rows, own[-rows.shape[0] :], atol=1e-4, rtol=1e-4)
         assert [cache.length for cache in caches] == [264, 12, 90, 40]
@@ -67,17 +70,17 @@ def test_beside_a_tree() -> None:
     runner.forward([ForwardInput(one[:5], caches[0]), ForwardInput(other[:5], caches[1])])
     plain = runner.forward(
         [ForwardInput(one[5:], caches[0], 3), ForwardInput(other[5:], caches[1], 4, tree)]
-    )
+    ).logits
     for cache in caches:
         cache.rollback_to(5)
-    (states,) = runner.enter([ForwardInput(one[5:7], caches[0])], 1)
+    (states,) = runner.forward([ForwardInput(one[5:7], caches[0])], FIRST).states
     caches[0].rollback_to(5)
     found = runner.forward(
         [
-            ForwardInput(one[5:], caches[0], 3, entered=Entered(5, 1, states)),
+            ForwardInput(one[5:], caches[0], 3, entered=Entered(5, 1, states[:, 0])),
             ForwardInput(other[5:], caches[1], 4, tree),
         ]
-    )
+    ).logits
     for rows, own in zip(found, plain, strict=True):
         torch.testing.assert_close(rows, own, atol=1e-5, rtol=1e-5)
 
@@ -87,15 +90,16 @@ def test_states_below_the_depth_are_computed_again() -> None:
     runner, ids = ModelRunner(build("llama")), text(9)
     cache = runner.new_cache()
     runner.forward([ForwardInput(ids[:5], cache)])
-    wanted = runner.forward_with_states([ForwardInput(ids[5:], cache, 2)], (0, 1, 2))
+    wanted = runner.forward([ForwardInput(ids[5:], cache, 2)], Extras((0, 1, 2)))
     for depths in ((0, 1, 2), (1, 2)):
         cache.rollback_to(5)
-        (states,) = runner.enter([ForwardInput(ids[5:7], cache)], 1)
+        (states,) = runner.forward([ForwardInput(ids[5:7], cache)], FIRST).states
         cache.rollback_to(5)
-        item = ForwardInput(ids[5:], cache, 2, entered=Entered(5, 1, states))
-        ((logits, found),) = runner.forward_with_states([item], depths)
-        torch.testing.assert_close(logits, wanted[0][0], atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(found, wanted[0][1][:, -len(depths) :], atol=1e-5, rtol=1e-5)
+        item = ForwardInput(ids[5:], cache, 2, entered=Entered(5, 1, states[:, 0]))
+        made = runner.forward([item], Extras(depths))
+        torch.testing.assert_close(made.logits, wanted.logits, atol=1e-5, rtol=1e-5)
+        known = wanted.states[0][:, -len(depths) :]
+        torch.testing.assert_close(made.states[0], known, atol=1e-5, rtol=1e-5)
 
 
 @torch.inference_mode()
@@ -103,19 +107,19 @@ def test_an_interrupted_pass_leaves_valid_caches(monkeypatch: pytest.MonkeyPatch
     runner, ids = ModelRunner(build("llama")), text(9)
     cache = runner.new_cache()
     runner.forward([ForwardInput(ids[:5], cache)])
-    (states,) = runner.enter([ForwardInput(ids[5:7], cache)], 1)
+    (states,) = runner.forward([ForwardInput(ids[5:7], cache)], FIRST).states
     cache.rollback_to(5)
-    item = ForwardInput(ids[5:], cache, 2, entered=Entered(5, 1, states))
+    item = ForwardInput(ids[5:], cache, 2, entered=Entered(5, 1, states[:, 0]))
 
-    def out_of_memory(*args: object) -> torch.Tensor:
+    def out_of_memory(*args: object, **more: object) -> torch.Tensor:
         raise torch.OutOfMemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(runner.decoder, "enter", out_of_memory)
+        patched.setattr(runner.decoder, "run", out_of_memory)
         with pytest.raises(torch.OutOfMemoryError):
             runner.forward([item])
     assert cache.length == 5
-    (again,) = runner.forward([item])
+    (again,) = runner.forward([item]).logits
     torch.testing.assert_close(again, whole(build("llama"), ids)[-2:], atol=1e-4, rtol=1e-4)
 
 

@@ -12,8 +12,9 @@ from transformers import LlamaConfig, Phi3Config, Phi3ForCausalLM, PreTrainedMod
 
 from specstream.config import parse_config
 from specstream.engine import build
+from specstream.model.forward import ForwardInput
 from specstream.model.positions import steady_positions
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 from specstream.types import SamplingParams
 from tests.model import families
 from tests.tiny import ask, byte_tokenizer, run_until_idle

@@ -16,9 +16,10 @@ from specstream.config import DEFAULT_TARGET, EngineConfig, Scheme, parse_config
 from specstream.engine import build
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.model import quantised
+from specstream.model.forward import ForwardInput
 from specstream.model.load import load_model, load_tokenizer
 from specstream.model.quantised import check_scheme, int4_product, int8_product
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 from specstream.model.weights import drop_matrices
 from specstream.model.width_check import loaded_scheme
 from specstream.types import SamplingParams
@@ -81,11 +82,11 @@ def test_a_tokens_logits_do_not_depend_on_the_width_of_the_pass(scheme: Scheme) 
     with pytest.raises(TypeError):
         model(input_ids=torch.ones(1, 2, dtype=torch.int64))
     ids = torch.randint(2, len(TOKENIZER), (12,), generator=torch.Generator().manual_seed(2))
-    together = runner.forward([ForwardInput(ids, runner.new_cache(), keep=12)])[0]
+    together = runner.forward([ForwardInput(ids, runner.new_cache(), keep=12)]).logits[0]
     cache = runner.new_cache()
-    one = [runner.forward([ForwardInput(i.view(1), cache)])[0] for i in ids]
+    one = [runner.forward([ForwardInput(i.view(1), cache)]).logits[0] for i in ids]
     assert (torch.cat(one) - together).abs().max() < 0.02 * together.abs().max()
-    meant = plain.forward([ForwardInput(ids, plain.new_cache(), keep=12)])[0]
+    meant = plain.forward([ForwardInput(ids, plain.new_cache(), keep=12)]).logits[0]
     agree = (together.argmax(-1) == meant.argmax(-1)).float().mean()
     assert agree > 0.5 and not torch.equal(together, meant)
 

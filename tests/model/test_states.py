@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from specstream.errors import ModelUnsupported
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.forward import Extras, ForwardInput
+from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree
 from tests.model.families import FAMILY, build, text
 
@@ -31,9 +32,10 @@ def test_states_are_the_models_own_at_every_depth(name: str) -> None:
     cache = runner.new_cache()
     runner.forward([ForwardInput(ids[:4], cache)])
     inputs = [ForwardInput(ids[4:], cache, 3), ForwardInput(others, runner.new_cache())]
-    plain = runner.forward([ForwardInput(ids, runner.new_cache(), 3)])[0]
-    (logits, states), (_, second) = runner.forward_with_states(inputs, (0, 1, 2))
-    torch.testing.assert_close(logits, plain, rtol=1e-5, atol=1e-4)
+    plain = runner.forward([ForwardInput(ids, runner.new_cache(), 3)]).logits[0]
+    made = runner.forward(inputs, Extras((0, 1, 2)))
+    states, second = made.states
+    torch.testing.assert_close(made.logits[0], plain, rtol=1e-5, atol=1e-4)
     assert states.shape == (8, 3, 32)
     for depth in range(3):
         own = wanted(runner, ids, depth)[4:]
@@ -48,7 +50,7 @@ def test_a_trees_states_are_those_of_its_paths() -> None:
     runner, tree = ModelRunner(build("llama")), Tree((-1, -1, 0, 1))
     prompt, nodes = text(5), text(4, 8)
     item = ForwardInput(torch.cat([prompt, nodes]), runner.new_cache(), 5, tree)
-    ((_, states),) = runner.forward_with_states([item], (2, 1))
+    (states,) = runner.forward([item], Extras((2, 1))).states
     for node, path in enumerate(tree.paths):
         own = wanted(runner, torch.cat([prompt, nodes[list(path)]]), 2)[-1]
         torch.testing.assert_close(states[5 + node, 0], own, rtol=1e-5, atol=1e-4)

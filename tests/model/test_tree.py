@@ -10,7 +10,8 @@ import torch
 from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from specstream.errors import ModelUnsupported
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.forward import ForwardInput
+from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree, positions_of
 from specstream.model.tree_check import check_trees
 from tests.model.families import FAMILY, VOCAB, build, text
@@ -30,7 +31,7 @@ def gpt2() -> PreTrainedModel:
 
 def linear(runner: ModelRunner, ids: torch.Tensor) -> torch.Tensor:
     """The logits after the last of ``ids``, ``[V]``."""
-    return runner.forward([ForwardInput(ids, runner.new_cache())])[0][0]
+    return runner.forward([ForwardInput(ids, runner.new_cache())]).logits[0][0]
 
 
 @pytest.mark.parametrize("name", [*FAMILY, "gpt2"])
@@ -45,7 +46,7 @@ def test_every_nodes_logits_are_those_of_its_path(name: str, lean: bool) -> None
         cache = runner.new_cache()
         runner.forward([ForwardInput(prompt[:6], cache)])
         ids = torch.cat([prompt[6:], nodes])
-        (found,) = runner.forward([ForwardInput(ids, cache, size + 1, tree)])
+        (found,) = runner.forward([ForwardInput(ids, cache, size + 1, tree)]).logits
         torch.testing.assert_close(found[0], linear(runner, prompt), rtol=0, atol=1e-5)
         for node in range(0, size, 1 + size // 8):
             path = torch.cat([prompt, nodes[list(tree.paths[node])]])
@@ -65,7 +66,7 @@ def test_a_kept_path_goes_on_as_if_there_had_been_no_tree(lean: bool) -> None:
         runner.forward([ForwardInput(torch.cat([prompt, nodes]), cache, 10, tree)])
         cache.keep_path(10, path)
         assert cache.length == 10 + len(path)
-        (found,) = runner.forward([ForwardInput(after, cache)])
+        (found,) = runner.forward([ForwardInput(after, cache)]).logits
         whole = torch.cat([prompt, nodes[list(path)], after])
         torch.testing.assert_close(found[0], linear(runner, whole), rtol=0, atol=1e-5)
 
@@ -82,7 +83,7 @@ def test_trees_and_chains_share_a_pass() -> None:
         keep = 1 + nodes.shape[0]
         inputs.append(ForwardInput(torch.cat([prompt, nodes]), runner.new_cache(), keep, tree))
         prompts.append(prompt)
-    for item, prompt, found in zip(inputs, prompts, runner.forward(inputs), strict=True):
+    for item, prompt, found in zip(inputs, prompts, runner.forward(inputs).logits, strict=True):
         nodes = item.token_ids[prompt.shape[0] :]
         paths = item.tree.paths if item.tree else [(0,), (0, 1)]
         for node, path in enumerate(paths):
@@ -123,7 +124,9 @@ def test_a_tree_that_goes_on_over_several_passes_is_the_same_tree() -> None:
         stops = sorted(rng.sample(range(1, size), min(3, size - 1))) + [size]
         for start, stop in zip([0, *stops], stops, strict=False):
             part = Tree(tree.parents[:stop])
-            (rows,) = runner.forward([ForwardInput(nodes[start:stop], cache, stop - start, part)])
+            (rows,) = runner.forward(
+                [ForwardInput(nodes[start:stop], cache, stop - start, part)]
+            ).logits
             found += list(rows)
         for node in range(0, size, 1 + size // 8):
             path = torch.cat([prompt, nodes[list(tree.paths[node])]])

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+import torch
 
 from specstream.config import parse_config
 from specstream.engine import build
 from specstream.model.heads.recognise import kind_of, read_head_config
+from specstream.model.runner import ModelRunner
 from specstream.models.catalogue import KNOWN
 from specstream.models.kept import parameters_of, shipped_heads
 
@@ -26,8 +30,19 @@ def test_no_other_target_has_one() -> None:
     assert shipped_heads("some/other") == ()
 
 
-@pytest.mark.parametrize("changed", [{"compile": True}, {"mode": "reproducible"}])
-def test_where_states_cost_something_none_is_taken(changed: dict[str, object]) -> None:
-    """Captured passes give no hidden states, and passes of a fixed width none at all."""
-    assert build._shipped(parse_config({"target": "smollm2"})) == shipped_heads("smollm2")
-    assert build._shipped(parse_config({"target": "smollm2", **changed})) == ()
+@pytest.mark.parametrize(
+    ("changed", "device", "taken"),
+    [
+        ({}, "cpu", True),
+        ({"compile": True}, "cpu", True),
+        ({"compile": True}, "cuda", False),
+        ({"mode": "reproducible"}, "cpu", False),
+    ],
+)
+def test_where_states_cost_something_none_is_taken(
+    changed: dict[str, object], device: str, taken: bool
+) -> None:
+    """Recorded passes of a GPU give no hidden states, and passes of a fixed width none at all."""
+    target = cast(ModelRunner, SimpleNamespace(device=torch.device(device), lean=True))
+    found = build._shipped(parse_config({"target": "smollm2", **changed}), target)
+    assert found == (shipped_heads("smollm2") if taken else ())

@@ -242,3 +242,43 @@ def test_work_is_linear_and_the_window_bounded(text: str, monkeypatch: pytest.Mo
     assert "".join(phrase.text for phrase in phrases) == reply
     assert len(windows) < 3 * size
     assert max(windows) <= 120 + LOOK_BACK + 1
+
+
+def places(phrases: Sequence[Phrase], text: str) -> set[int]:
+    """Where phrases end, white space behind them included."""
+    ends = [phrase.chars.end for phrase in phrases]
+    return {end + len(text[end:]) - len(text[end:].lstrip()) for end in ends}
+
+
+@pytest.mark.parametrize("right", [1.0, 0.5])
+def test_drafted_text_decides_as_the_real_text_does_or_cuts_where_a_deadline_could(
+    right: float,
+) -> None:
+    """Phrases with a look at what may come next; ``right`` of it is what does come."""
+    rng = random.Random(5)
+    sooner = wrong = 0
+    replies = [marked.replace("‖", "") for _, marked in corpus()]
+    for _ in range(250):
+        text = rng.choice(replies)[:200] if rng.random() < 0.5 else "".join(rng.choices(SOUP, k=20))
+        segmenter, found, at = Segmenter(), list[Phrase](), 0
+        whole = places(cut(text), text)
+        while at < len(text):
+            size = rng.randint(1, 9)
+            found += segmenter.add(chunk(text[at : at + size], at))
+            at += size
+            ahead = text[at : at + 20] if rng.random() < right else "".join(rng.choices(SOUP, k=3))
+            late = segmenter.fork()
+            decided = segmenter.look(ahead)
+            for phrase in decided[:1]:
+                sooner += 1
+                late.revoke(phrase.chars.end)
+                late._next_cut()  # looks for directions and code again
+                assert [p.chars for p in late.flush()] == [phrase.chars]
+            found += decided
+        found += segmenter.close()
+        assert "".join(phrase.text for phrase in found) == text
+        wrong += len(places(found, text) - whole)
+        if right == 1.0:
+            assert places(found, text) == whole
+    assert sooner > 50
+    assert (wrong == 0) == (right == 1.0)

@@ -7,7 +7,7 @@ import pytest
 from specstream.pipeline.link import Link
 from specstream.pipeline.segment import Segmenter
 from specstream.pipeline.stages import SegmentStage
-from specstream.types import Cancel, Chunk, Control, Flush, Phrase, Revoke, Span
+from specstream.types import Cancel, Chunk, Control, Flush, Phrase, Preview, Revoke, Span
 
 
 class Clock:
@@ -24,8 +24,8 @@ def chunk(text: str, start: int) -> Chunk:
     return Chunk(text, (), Span(0, 0), Span(start, start + len(text)))
 
 
-async def fill(items: Iterable[Chunk | Control], *, close: bool = False) -> Link[Chunk]:
-    link: Link[Chunk] = Link()
+async def fill(items: Iterable[Chunk | Control], *, close: bool = False) -> Link[Any]:
+    link: Link[Any] = Link()
     for item in items:
         await link.send(item)
     if close:
@@ -37,7 +37,7 @@ def told(item: Any) -> Any:
     return (item.text, item.reason) if isinstance(item, Phrase) else item
 
 
-async def rest(stream: AsyncGenerator[Phrase | Control, None]) -> list[Any]:
+async def rest(stream: AsyncGenerator[Any, None]) -> list[Any]:
     return [told(item) async for item in stream]
 
 
@@ -54,7 +54,7 @@ async def timeline(
     schedule: Iterable[tuple[float, Chunk | Control]], deadline_s: float = 0.7, end: float = 9.0
 ) -> list[tuple[float, Any]]:
     """What comes out and when, if the items come at the given seconds of the loop's own clock."""
-    link: Link[Chunk] = Link()
+    link: Link[Any] = Link()
     stage = SegmentStage(deadline_s=deadline_s, clock=anyio.current_time)
     start = anyio.current_time()
 
@@ -147,3 +147,16 @@ async def test_every_turn_has_its_own_segmenter() -> None:
     for _ in range(2):
         link = await fill([chunk("So far, so good, and so on. A", 0)], close=True)
         assert [item[1] for item in await rest(stage.run(link.inlet))] == ["sentence", "end"]
+
+
+async def test_drafted_text_decides_a_boundary_before_the_next_chunk_comes() -> None:
+    preview = Preview(" The", (7,), Span(1, 2), Span(9, 13), (13,))
+    items: list[Any] = [chunk("It is so.", 0), preview, chunk(" Then Dr.", 9), preview]
+    for lookahead in (False, True):
+        link = await fill(items)
+        stage = SegmentStage(clock=Clock(0), lookahead=lookahead)
+        found = stage.run(link.inlet)
+        first = await anext(found)
+        assert told(first) == ("It is so." if lookahead else "It is so. ", "sentence")
+        assert (link.taken, stage.previews) == (2 if lookahead else 3, lookahead)
+        await found.aclose()

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from specstream.methods import EagleProposerConfig
 from specstream.speculation.proposal import Proposal, SpecRequest
+from specstream.speculation.proposers.drafting import Drafting
 from specstream.speculation.proposers.eagle import EagleProposer
-from specstream.speculation.proposers.eagle_growth import Chain
 from tests.exactness.cells import VOCAB, Cell, run_cell
 from tests.heads import eagle_head, random_eagle
 
@@ -65,14 +65,19 @@ def test_a_cell_has_the_exact_distribution(settings: dict[str, int], cell: Cell)
 def test_a_wrong_q_is_found() -> None:
     cell = Cell("eagle", "block", "T 1", batch="32", target="tiny")
     proposer = eagle(cell, **CHAIN)
-    chosen = Chain._chosen
+    take = Drafting.take
 
-    def lying(self: Chain, logits: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        token, probs, top = chosen(self, logits)
-        assert probs is not None
+    def lying(
+        self: Drafting,
+        token: Tensor,
+        drawn: int | None,
+        confidence: float | None,
+        ends: frozenset[int],
+        probs: Tensor,
+    ) -> bool:
         other = (probs + 0.02) ** 3
-        return token, other / other.sum(-1, keepdim=True), top
+        return take(self, token, drawn, confidence, ends, other / other.sum(-1, keepdim=True))
 
-    with mock.patch.object(Chain, "_chosen", lying):
+    with mock.patch.object(Drafting, "take", lying):
         found = run_cell(cell, 3_000, proposer=proposer)
     assert found.p_value < 1e-6

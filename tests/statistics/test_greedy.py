@@ -13,7 +13,8 @@ from specstream.bench.exactness.greedy import (
     width_noise,
 )
 from specstream.config import DraftProposerConfig
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
+from specstream.model.runner import ModelRunner
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.types import Message
 from tests.exactness.toy import Numbers, make_core, noisy_copy, tiny_llama
@@ -50,9 +51,9 @@ def test_in_bfloat16_every_divergence_is_a_near_tie() -> None:
 class Wrong(ModelRunner):
     """Passes of several tokens look one row too far back."""
 
-    def _pass(self, inputs: Sequence[ForwardInput]) -> list[torch.Tensor]:
-        (rows,) = super()._pass(inputs)
-        return [rows.roll(1, 0) if 1 < rows.shape[0] < 5 else rows]
+    def _pass(self, inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
+        (rows,) = super()._pass(inputs, extras).logits
+        return ForwardOutput([rows.roll(1, 0) if 1 < rows.shape[0] < 5 else rows])
 
 
 def test_a_bug_is_not_called_rounding() -> None:

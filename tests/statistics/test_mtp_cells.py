@@ -14,8 +14,8 @@ import pytest
 from torch import Tensor
 
 from specstream.methods import MtpProposerConfig
+from specstream.speculation.proposers.drafting import Drafting
 from specstream.speculation.proposers.eagle import EagleProposer
-from specstream.speculation.proposers.eagle_growth import Chain
 from specstream.speculation.proposers.mtp import build
 from specstream.speculation.proposers.parts import Parts
 from tests.exactness.cells import Cell, run_cell
@@ -48,14 +48,19 @@ def test_a_cell_has_the_exact_distribution(cell: Cell) -> None:
 
 def test_a_wrong_q_is_found() -> None:
     cell = Cell("mtp", "block", "T 1", batch="32", target="tiny")
-    chosen = Chain._chosen
+    take = Drafting.take
 
-    def lying(self: Chain, logits: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        token, probs, top = chosen(self, logits)
-        assert probs is not None
+    def lying(
+        self: Drafting,
+        token: Tensor,
+        drawn: int | None,
+        confidence: float | None,
+        ends: frozenset[int],
+        probs: Tensor,
+    ) -> bool:
         other = (probs + 0.02) ** 3
-        return token, other / other.sum(-1, keepdim=True), top
+        return take(self, token, drawn, confidence, ends, other / other.sum(-1, keepdim=True))
 
-    with mock.patch.object(Chain, "_chosen", lying):
+    with mock.patch.object(Drafting, "take", lying):
         found = run_cell(cell, 3_000, proposer=mtp(cell))
     assert found.p_value < 1e-6

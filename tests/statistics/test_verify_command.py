@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from unittest import mock
 
 import pytest
-import torch
 
 from specstream.cli import main
 from specstream.engine import build
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
+from specstream.model.runner import ModelRunner
 from specstream.speculation.proposers import build_proposer
 from tests.exactness.bugs import ArgmaxDraft
 from tests.tiny import save_pair
@@ -88,11 +88,13 @@ def test_a_greedy_text_that_parts_without_a_tie_is_caught(
     """A target whose passes of several tokens are off by far more than rounding in one row."""
     right = ModelRunner._pass
 
-    def off(self: ModelRunner, inputs: Sequence[ForwardInput]) -> list[torch.Tensor]:
-        found = right(self, inputs)
+    def off(
+        self: ModelRunner, inputs: Sequence[ForwardInput], extras: Extras = PLAIN
+    ) -> ForwardOutput:
+        made = right(self, inputs, extras)
         if self.fixed_width is not None:
-            return found
-        return [rows.roll(1, -1) if 1 < rows.shape[0] < 5 else rows for rows in found]
+            return made
+        return ForwardOutput([r.roll(1, -1) if 1 < r.shape[0] < 5 else r for r in made.logits])
 
     with mock.patch.object(ModelRunner, "_pass", off):
         code, values = verify([*pair, "--runs", "1", "--dtype", "float32"], capsys)

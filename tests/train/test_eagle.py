@@ -9,8 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.eagle import EagleHead, load
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 from specstream.train.eagle import EagleTrainee, frequent_tokens
 from specstream.train.trainee import Batch
 from tests.heads import batch_of, eagle_head, random_eagle
@@ -39,7 +40,7 @@ def batch(trainee: EagleTrainee, rows: int = 3) -> Batch:
 def served(head: EagleHead, text: torch.Tensor, origin: int, steps: int) -> list[torch.Tensor]:
     """Logits of each draft step behind the true rows up to ``origin``, the text's tokens drafted."""
     item = ForwardInput(text, RUNNER.new_cache())
-    ((_, states),) = RUNNER.forward_with_states([item], head.depths)
+    (states,) = RUNNER.forward([item], Extras(head.depths)).states
     cache, features = head.new_cache(), head.fuse(states)[: origin + 1]
     found, tokens = list[torch.Tensor](), text[1 : origin + 2]
     for step in range(steps):
@@ -63,7 +64,7 @@ def test_the_overlaps_told_are_those_of_the_head_in_service(
     head = eagle_head(trainee, RUNNER)
     wanted, counted = [0.0] * 3, [0] * 3
     for text in ids():
-        (logits,) = RUNNER.forward([ForwardInput(text, RUNNER.new_cache(), LENGTH)])
+        (logits,) = RUNNER.forward([ForwardInput(text, RUNNER.new_cache(), LENGTH)]).logits
         p = logits.float().softmax(-1)
         for origin in range(PROMPT - 2, LENGTH - 2):
             steps = min(3, LENGTH - 2 - origin)
@@ -129,6 +130,23 @@ def test_losses_are_taken_in_replies_only() -> None:
         whole.final,
     )
     assert trainee.losses(nothing, acceptance=0.5).counted == []
+
+
+def test_a_new_head_unrolls_more_draft_steps_as_the_training_goes_on() -> None:
+    trainee = EagleTrainee(MODEL, steps=4, places=2)
+    found = []
+    for done in (0.0, 0.6, 0.9):
+        trainee.unroll(done)
+        found.append(list(trainee.losses(batch(trainee), acceptance=0.5).counted))
+    assert [len(counted) for counted in found] == [1, 2, 4]
+    assert [counted[0] for counted in found] == [
+        3 * 8,
+        3 * 4,
+        3 * 2,
+    ]  # the work stays about the same
+    trainee.begun = True
+    trainee.unroll(0.0)
+    assert len(trainee.losses(batch(trainee), acceptance=0.5).counted) == 4
 
 
 def test_a_step_learns_from_some_places_and_measures_all() -> None:

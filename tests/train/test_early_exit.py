@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from specstream.errors import ModelUnsupported
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.forward import Extras, ForwardInput
+from specstream.model.runner import ModelRunner
 from specstream.train.early_exit import EarlyExitTrainee
 from specstream.train.trainee import Batch
 from tests.tiny import tiny_model
@@ -28,7 +29,7 @@ def batch_of(runner: ModelRunner) -> Batch:
     with torch.inference_mode():
         for row, length in enumerate((24, 16)):
             item = ForwardInput(ids[row, :length], runner.new_cache())
-            ((_, found),) = runner.forward_with_states([item], (1, 3))
+            (found,) = runner.forward([item], Extras((1, 3))).states
             states[row, :length, 0] = found[:, 0]
             final[row, :length] = runner.decoder.normed(found[:, 1])
     return Batch(ids, replies, present, states, final)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from specstream.types import Span
+from specstream_adapters.avatar.sounds import names_of
 from specstream_adapters.avatar.visemes import CLOSURES, SILENCE
 
 __all__ = ["Loudness", "Mouth", "Segment"]
@@ -27,8 +29,9 @@ _HISS_HZ, _BRIGHT_HZ, _DARK_HZ = 3000.0, 1100.0, 500.0
 class Segment:
     """A viseme from ``start`` to ``end`` (samples of the turn).
 
-    ``viseme=None`` takes its neighbour's. ``level`` is a strength that is already known (measured
-    from the audio); without it the strength follows from kind, stress and length.
+    ``viseme=None`` takes its neighbour's. ``sound`` is its IPA, as in `Phone`. ``level`` is a strength
+    that is already known (measured from the audio); without it the strength follows from kind, stress
+    and length.
     """
 
     viseme: str | None
@@ -38,6 +41,7 @@ class Segment:
     vowel: bool = False
     stress: float = 1.0
     level: float | None = None
+    sound: str = ""
 
     @property
     def length(self) -> int:
@@ -95,23 +99,21 @@ class Loudness:
 class Mouth:
     """Gives shapeless sounds a shape, merges equal neighbours, and lets every closure be seen.
 
-    A segment is settled once the two (after merging) that follow it are known; ``flush`` settles
-    the rest. Whatever is pushed contiguously comes out contiguously.
+    What was given doesn't change. Whatever is pushed contiguously comes out contiguously.
     """
 
     def __init__(self, sample_rate: int) -> None:
         self._rate = sample_rate
-        self._segments: list[Segment] = []
+        self._segments: deque[Segment] = deque()
         self._shapeless: Segment | None = None
         self._last_viseme = SILENCE
 
-    def push(self, segment: Segment) -> list[Segment]:
-        """Take the next segment, starting where the last one ended; return what is settled."""
+    def push(self, segment: Segment) -> None:
+        """Take the next segment, starting where the last one ended."""
         waiting, self._shapeless = self._shapeless, None
         if waiting is not None:
-            takes_next = segment.viseme not in (None, SILENCE)
             waiting.viseme = self._last_viseme
-            if takes_next:
+            if segment.viseme not in (None, SILENCE):
                 waiting.viseme, waiting.level = segment.viseme, segment.level
                 waiting.vowel, waiting.stress = segment.vowel, segment.stress
             self._append(waiting)
@@ -119,29 +121,46 @@ class Mouth:
             self._shapeless = segment
         else:
             self._append(segment)
-        settled = []
-        while len(self._segments) > 2:
-            settled += self._settle()
-        return settled
 
-    def flush(self) -> list[Segment]:
-        """Settle everything: nothing follows that could change it."""
+    def take(self, until: int) -> list[Segment]:
+        """Give every segment that begins before ``until``; the last may end later."""
+        if self._shapeless is not None and self._shapeless.start < until:
+            self._resolve()
+        given: list[Segment] = []
+        while self._segments and self._segments[0].start < until:
+            self._split(until)
+            given += self._settle()
+        return given
+
+    def flush(self, until: int) -> list[Segment]:
+        """Give the rest, cut at ``until``: nothing follows it."""
+        self._resolve()
+        while self._segments and self._segments[-1].start >= until:
+            last = self._segments[-1]
+            if (last.viseme in CLOSURES, last.start, last.end) == (True, until, until):
+                break  # it borrows from what is before it
+            self._segments.pop()
+        for segment in self._segments:
+            segment.end = min(segment.end, until)
+        given: list[Segment] = []
+        while self._segments:
+            given += self._settle()
+        self._last_viseme = SILENCE
+        return given
+
+    def _resolve(self) -> None:
+        """Nothing is known behind a sound without a shape: it keeps the last one."""
         if self._shapeless is not None:
             self._shapeless.viseme = self._last_viseme
             self._append(self._shapeless)
             self._shapeless = None
-        settled = []
-        while self._segments:
-            settled += self._settle()
-        self._last_viseme = SILENCE
-        return settled
 
     def _append(self, new: Segment) -> None:
         assert new.viseme is not None
         self._last_viseme = new.viseme
         old = self._segments[-1] if self._segments else None
         limit = self._rate * _LONGEST_MS // 1000
-        if old is None or (old.viseme, old.level) != (new.viseme, new.level) or old.length > limit:
+        if old is None or _looks(old) != _looks(new) or old.length > limit:
             self._segments.append(new)
             return
         old.end = new.end
@@ -149,6 +168,15 @@ class Mouth:
         old.stress = max(old.stress, new.stress)
         cited = [chars for chars in (old.chars, new.chars) if chars.length] or [old.chars]
         old.chars = Span(min(c.start for c in cited), max(c.end for c in cited))
+
+    def _split(self, until: int) -> None:
+        """Keep the end of a long segment back while a closure may follow that needs it."""
+        head, lendable = self._segments[0], (_CLOSURE_MS + _DONOR_MS) * self._rate // 1000
+        at = max(until, head.end - lendable)
+        if len(self._segments) == 1 and at < head.end and (head.vowel or head.viseme == SILENCE):
+            level = head.strength(self._rate)
+            self._segments[0] = replace(head, end=at, level=level)
+            self._segments.append(replace(head, start=at, level=level))
 
     def _settle(self) -> list[Segment]:
         """Take the first segment out, once a closure there or right after has the time it needs."""
@@ -159,7 +187,7 @@ class Mouth:
             head.end, after.start = head.end + moved, after.start + moved
             moved = self._lends(head, after)
             head.end, after.start = head.end - moved, after.start - moved
-        del self._segments[0]
+        self._segments.popleft()
         return [head] if head.length else []
 
     def _lends(self, donor: Segment, closure: Segment) -> int:
@@ -170,3 +198,8 @@ class Mouth:
         soft = donor.vowel or donor.viseme == SILENCE
         keeps = self._rate * _DONOR_MS // 1000 if soft else (donor.length + 1) // 2
         return max(0, min(missing, donor.length - keeps))
+
+
+def _looks(segment: Segment) -> tuple[object, ...]:
+    assert segment.viseme is not None
+    return (*names_of(segment.viseme, segment.sound), segment.level)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 from specstream.errors import AdapterFailed, ConfigError
 from specstream.types import AvatarCue, Mark, Span, Speech
 from specstream_adapters.avatar.directions import NEUTRAL, Direction, direct
+from specstream_adapters.avatar.exports import export
 from specstream_adapters.avatar.mouth import Mouth, Segment
+from specstream_adapters.avatar.rigs import Rig, check_rig, recast
 from specstream_adapters.avatar.timeline import Timeline
 from specstream_adapters.avatar.visemes import SHAPES, SILENCE
 
@@ -19,28 +21,44 @@ class VisemeScripter:
     """Makes viseme, gesture and emotion cues from marked speech; pure computation.
 
     **Visemes** tile the turn's audio, ``[0, total samples)``, with the 15 Oculus names. Their
-    ``weights`` are ARKit blend shapes at their final values; a shape that a cue doesn't name is at
-    0. Equal neighbours within a phrase are one cue; no cue spans two phrases. A voice without
-    phoneme marks is spelled from its words, one without any marks follows its loudness.
+    ``weights`` are ARKit blend shapes at their final values (`Face` makes smooth curves of them); a
+    shape that a cue doesn't name is at 0. ``sound`` is the IPA. Equal neighbours within a phrase are
+    one cue where both are known; no cue spans two phrases. Audio that the voice's marks don't cover
+    follows its loudness.
 
     **Emotions** last 4 s (some less) or until the next emotion cue, which replaces them; if one
     still lasts when the speech ends, a "neutral" cue ends it there. **Gestures** have a duration of
     their own. Both begin at their tag's sample. An unknown tag is a gesture of that name.
 
-    **Delay.** All cues come in the order of their first sample, at equal samples a tag's first. A
-    viseme is handed over when the two that follow it are known and the word that it belongs to has
-    ended (a tag may stand right before that), or ``patience_ms`` of audio later if no word is
-    marked; at the latest with the phrase's last piece.
+    **When.** With a piece of speech come all cues that begin in it: none is late, and none changes
+    afterwards. The mouth's come in order and without overlap; a tag's comes before the mouth's that it
+    falls into. A viseme cue that begins before the end of the one before it takes back everything from
+    its first sample on: so does the "sil" without duration that begins what replaces revoked speech, and
+    the one that ends a cancelled turn.
 
     Args:
-        patience_ms: How much audio may come without a mark before its loudness moves the mouth.
-            Words and sounds that last longer are followed by loudness for the first part.
+        patience_ms: How long audio without a mark waits for one, for voices that mark a word when it
+            ends. Then cues come up to so much later than their audio; 0: never.
+        rig: What faces understand that the cues are for: ``"arkit"`` (as above), ``"oculus"``,
+            ``"microsoft"``, ``"vrm"`` or ``"rhubarb"``; see `recast`.
+
+    Attributes:
+        punctual: Whether no cue comes later than its audio.
     """
 
-    def __init__(self, *, patience_ms: float = 800.0) -> None:
-        if not 100.0 <= patience_ms <= 10_000.0:
-            raise ConfigError(f"patience_ms must be between 100 and 10000, not {patience_ms}")
-        self._patience_ms = patience_ms
+    copies = True  # of its tracks: they hold nothing but their own state
+
+    def __init__(self, *, patience_ms: float = 0.0, rig: Rig = "arkit") -> None:
+        if not 0.0 <= patience_ms <= 10_000.0:
+            raise ConfigError(f"patience_ms must be between 0 and 10000, not {patience_ms}")
+        check_rig(rig)
+        self._patience_ms, self._rig = patience_ms, rig
+        self.punctual = patience_ms == 0.0
+
+    @staticmethod
+    def export(cues: Sequence[AvatarCue], to: str, fps: float = 60.0) -> str:
+        """A turn's cues, made for ARKit, as the text of a file; see `exports.export`."""
+        return export(cues, to, fps)
 
     def open(self, sample_rate: int) -> VisemeTrack:
         """Begin a turn whose audio has ``sample_rate`` samples a second.
@@ -50,27 +68,27 @@ class VisemeScripter:
         """
         if not 1_000 <= sample_rate <= 384_000:
             raise ConfigError(f"sample_rate must be between 1000 and 384000, not {sample_rate}")
-        return VisemeTrack(sample_rate, int(sample_rate * self._patience_ms / 1000))
+        patience = int(sample_rate * self._patience_ms / 1000)
+        return VisemeTrack(sample_rate, patience, self._rig)
 
 
 class VisemeTrack:
     """The script of one turn; see `VisemeScripter` for what it promises."""
 
-    def __init__(self, sample_rate: int, patience: int) -> None:
+    def __init__(self, sample_rate: int, patience: int, rig: Rig = "arkit") -> None:
         self._rate = sample_rate
-        self._patience = patience
+        self._rig = rig
         self._timeline = Timeline(sample_rate, patience)
         self._mouth = Mouth(sample_rate)
         self._phrase: Speech | None = None  # the latest piece of the phrase under way
         self._waiting: list[tuple[int, bool, int, AvatarCue]] = []  # a heap in order of time
         self._count = 0
-        self._settled = 0  # the first sample whose viseme is not certain yet
-        self._words_until = 0
+        self._given = 0  # the end of the last viseme that was given
         self._emotion: Span | None = None
         self._last: AvatarCue | None = None
 
     def add(self, speech: Speech) -> Sequence[AvatarCue]:
-        """Take the next piece; return the cues that became certain, in time order.
+        """Take the next piece; return the cues that begin in it.
 
         A piece that starts before the end of the one before replaces what lay there (its words
         were taken back).
@@ -84,22 +102,19 @@ class VisemeTrack:
                 f"with {speech.sample_rate}; open a track for each rate"
             )
         if speech.samples.start < self._timeline.heard:
-            self._rewind(speech.samples.start)
+            self._rewind(speech)
         elif self._phrase is not None and self._phrase.phrase != speech.phrase:
             self._finish_phrase()
         self._phrase = speech
         for mark in speech.marks:
             if mark.kind == "tag":
                 self._direct(mark, speech.tokens)
-            elif mark.kind == "word":
-                self._words_until = max(self._words_until, mark.samples.end)
         for segment in self._timeline.add(speech):
-            self._voice(self._mouth.push(segment))
+            self._mouth.push(segment)
+        self._voice(self._mouth.take(self._timeline.heard))
         if speech.last:
             self._finish_phrase()
-        heard = self._timeline.heard
-        certain = heard if speech.last else max(self._words_until, heard - self._patience)
-        return self._release(certain)
+        return self._release(self._timeline.heard if speech.last else self._given - 1)
 
     def close(self) -> Sequence[AvatarCue]:
         """The speech has ended or was cancelled: the rest of the cues, and the face at rest.
@@ -113,26 +128,28 @@ class VisemeTrack:
         last, self._last = self._last, None
         if last is None:
             return cues
+        if last.name != SILENCE or self._given > heard:
+            cues.append(self._rest(heard, last.chars, last.tokens))
         if self._emotion is not None and self._emotion.end > heard:
-            cues.append(self._cue(NEUTRAL, Span(heard, heard), last.chars, last.tokens))
-        if last.name != SILENCE:
-            cues.append(self._viseme(Segment(SILENCE, heard, heard, last.chars), last.tokens))
+            neutral = self._cue(NEUTRAL, Span(heard, heard), last.chars, last.tokens)
+            cues.append(recast(neutral, self._rig))
         return cues
 
     def _finish_phrase(self) -> None:
         if self._phrase is None:
             return
         for segment in self._timeline.finish(self._phrase.chars):
-            self._voice(self._mouth.push(segment))
-        self._voice(self._mouth.flush())
-        self._words_until = self._timeline.heard
+            self._mouth.push(segment)
+        heard = self._timeline.heard
+        self._voice(self._mouth.flush(heard))
+        self._timeline.end_at(max(heard, self._given))
         self._phrase = None
 
     def _voice(self, segments: Sequence[Segment]) -> None:
         assert self._phrase is not None
         for segment in segments:
             self._wait(self._viseme(segment, self._phrase.tokens))
-            self._settled = segment.end
+            self._given = segment.end
 
     def _direct(self, mark: Mark, tokens: Span) -> None:
         direction = direct(mark.text)
@@ -144,26 +161,32 @@ class VisemeTrack:
 
     def _wait(self, cue: AvatarCue) -> None:
         self._count += 1
-        order = (cue.samples.start, cue.kind == "viseme", self._count)
+        mouth = cue.kind == "viseme"
+        order = (cue.samples.end if mouth else cue.samples.start, not mouth, self._count)
         heappush(self._waiting, (*order, cue))
 
-    def _release(self, certain: int) -> list[AvatarCue]:
-        """The waiting cues that nothing can come before any more."""
+    def _release(self, tags_until: int) -> list[AvatarCue]:
+        """All visemes that wait, and the tags up to there, in order."""
         out: list[AvatarCue] = []
-        until = min(certain, self._settled)
-        while self._waiting and self._waiting[0][:2] <= (until, False):
+        while self._waiting and self._waiting[0][0] <= max(tags_until, self._given):
+            if self._waiting[0][1] and self._waiting[0][0] > tags_until:
+                break
             out.append(heappop(self._waiting)[3])
             if out[-1].kind == "viseme":
                 self._last = out[-1]
-        return out
+        return [recast(cue, self._rig) for cue in out]
 
-    def _rewind(self, sample: int) -> None:
+    def _rewind(self, speech: Speech) -> None:
+        sample = speech.samples.start
         self._timeline.rewind(sample)
         self._mouth = Mouth(self._rate)
         self._phrase = None
-        self._waiting = [entry for entry in self._waiting if entry[0] < sample]
-        heapify(self._waiting)
-        self._settled = self._words_until = sample
+        self._waiting.clear()
+        if self._given > sample:
+            char = speech.chars.start
+            rest = Segment(SILENCE, sample, sample, Span(char, char))
+            self._wait(self._viseme(rest, speech.tokens))
+        self._given = sample
         if self._emotion is not None and self._emotion.start >= sample:
             self._emotion = None
 
@@ -172,9 +195,15 @@ class VisemeTrack:
         weight = round(segment.strength(self._rate), 3)
         weights = {name: round(w * weight, 3) for name, w in SHAPES[segment.viseme].items()}
         shape = Direction("viseme", segment.viseme, 0, weight, weights)
-        return self._cue(shape, Span(segment.start, segment.end), segment.chars, tokens)
+        samples = Span(segment.start, segment.end)
+        return self._cue(shape, samples, segment.chars, tokens, segment.sound)
 
-    def _cue(self, direction: Direction, samples: Span, chars: Span, tokens: Span) -> AvatarCue:
+    def _rest(self, sample: int, chars: Span, tokens: Span) -> AvatarCue:
+        return recast(self._viseme(Segment(SILENCE, sample, sample, chars), tokens), self._rig)
+
+    def _cue(
+        self, direction: Direction, samples: Span, chars: Span, tokens: Span, sound: str = ""
+    ) -> AvatarCue:
         return AvatarCue(
             kind=direction.kind,
             name=direction.name,
@@ -185,4 +214,5 @@ class VisemeTrack:
             chars=chars,
             tokens=tokens,
             weights=dict(direction.weights),
+            sound=sound,
         )

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from specstream.types import Mark, Span, Speech
 from specstream_adapters.avatar.mouth import Loudness, Segment
-from specstream_adapters.avatar.visemes import (
-    CLOSURES,
-    SILENCE,
-    Phone,
-    lone_stress,
-    parse_ipa,
-    spell,
-)
+from specstream_adapters.avatar.sounds import Phone, lone_stress, parse_ipa
+from specstream_adapters.avatar.spelling import spell
+from specstream_adapters.avatar.visemes import CLOSURES, SILENCE
 
 __all__ = ["Timeline"]
 
@@ -22,17 +19,17 @@ _ROUNDING_MS = 20  # a hole this small between two marks is rounding, and belong
 class Timeline:
     """Covers the samples of a turn one after another with segments.
 
-    Phoneme marks are used first; a word without phonemes is spelled; audio that no mark covers follows
-    the loudness, at the latest after ``patience`` samples. A mark is used only once all the audio up to
-    its end is here, so the segments don't depend on how the speech was cut into pieces.
+    Phoneme marks are used first, and as soon as they are known; a word without phonemes is spelled;
+    audio that no mark covers follows the loudness once it is ``patience`` samples old. What is covered
+    stays as it is: a mark that comes later is used for what it says of the time after that.
     """
 
     def __init__(self, sample_rate: int, patience: int) -> None:
-        self._rate = sample_rate
         self._patience = patience
         self._rounding = sample_rate * _ROUNDING_MS // 1000
         self._loudness = Loudness(sample_rate)
-        self._pcm = bytearray()  # the audio of [covered, heard)
+        self._pcm = bytearray()  # the audio from `_pcm_from` to `heard`
+        self._pcm_from = 0
         self._marks: list[Mark] = []
         self._forget()
         self._out: list[Segment] = []
@@ -45,33 +42,45 @@ class Timeline:
         self._marks.clear()
         self._forget()
         self._out.clear()
-        self.covered = self.heard = sample
+        self.covered = self.heard = self._pcm_from = sample
 
     def add(self, speech: Speech) -> list[Segment]:
-        """Take the next piece; return the segments that it completed."""
-        if speech.samples.start > self.heard:  # audio that was never handed over is silence
-            self._pcm += bytes(2 * (speech.samples.start - self.heard))
-        size = 2 * speech.samples.length
-        self._pcm += speech.pcm[:size].ljust(size, b"\0")
-        self.heard = speech.samples.end
+        """Take the next piece; return the segments that became known, perhaps past its end."""
+        self._hear(speech)
         self._marks += [mark for mark in speech.marks if mark.kind != "tag"]
         self._marks.sort(
             key=lambda mark: (mark.samples.end, mark.kind == "word", mark.samples.start)
         )
-        while self._marks and self._marks[0].samples.end <= self.heard:
+        while self._marks and self._reaches(self._marks[0]):
             self._take(self._marks.pop(0), speech.chars)
-        while self.heard - self.covered > self._patience:
-            self._follow_loudness(self.covered + self._patience, speech.chars)
+        self._follow_loudness(self.heard - self._patience, speech.chars)
         return self._drain()
 
     def finish(self, chars: Span) -> list[Segment]:
         """The phrase is over: use what is still there and cover the rest of its audio."""
         for mark in self._marks:
-            self._take(mark, chars)
+            end = min(mark.samples.end, self.heard)
+            self._take(replace(mark, samples=Span(min(mark.samples.start, end), end)), chars)
         self._marks.clear()
         self._follow_loudness(self.heard, chars)
         self._forget()
         return self._drain()
+
+    def end_at(self, sample: int) -> None:
+        """The phrase's segments were given up to ``sample``; the next phrase goes on there."""
+        self._advance(sample)
+
+    def _hear(self, speech: Speech) -> None:
+        if speech.samples.start > self.heard:  # audio that was never handed over is silence
+            self._pcm += bytes(2 * (speech.samples.start - self.heard))
+        size = 2 * speech.samples.length
+        self._pcm += speech.pcm[:size].ljust(size, b"\0")
+        self.heard = speech.samples.end
+        self._advance(self.covered)
+
+    def _reaches(self, mark: Mark) -> bool:
+        """Whether the audio up to the mark is covered, or here to be followed by its loudness."""
+        return mark.samples.start <= max(self.heard, self.covered + self._rounding)
 
     def _forget(self) -> None:
         self._phonemes_until = -1
@@ -83,14 +92,12 @@ class Timeline:
         return out
 
     def _take(self, mark: Mark, phrase: Span) -> None:
-        start, end = mark.samples.start, min(mark.samples.end, self.heard)
+        start, end = mark.samples
         phones = self._phones(mark)
         if mark.kind == "phoneme":
             self._phonemes_until = max(self._phonemes_until, end)
         if not phones or end < self.covered:
             return
-        while end - self.covered > self._patience:
-            self._follow_loudness(self.covered + self._patience, phrase)
         if start - self.covered > self._rounding:
             self._follow_loudness(start, phrase)
         chars = mark.chars if mark.chars.length else phrase
@@ -122,16 +129,20 @@ class Timeline:
     def _cover(self, phone: Phone, until: int, chars: Span) -> None:
         if until > self.covered or phone.viseme in CLOSURES:
             at, vowel, stress = self.covered, phone.vowel, phone.stress
-            self._out.append(Segment(phone.viseme, at, until, chars, vowel, stress))
+            segment = Segment(phone.viseme, at, until, chars, vowel, stress, sound=phone.sound)
+            self._out.append(segment)
             self._advance(until)
 
     def _follow_loudness(self, until: int, chars: Span) -> None:
-        length = until - self.covered
-        if length > 0:
-            pcm = bytes(self._pcm[: 2 * length])
+        at = self.covered - self._pcm_from
+        if (length := min(until, self.heard) - self.covered) > 0:
+            pcm = bytes(self._pcm[2 * at : 2 * (at + length)])
             self._out += self._loudness.segments(pcm, self.covered, chars)
-            self._advance(until)
+            self._advance(self.covered + length)
 
     def _advance(self, sample: int) -> None:
-        del self._pcm[: 2 * (sample - self.covered)]
+        drop = min(sample, self.heard) - self._pcm_from
+        if drop > 0:
+            del self._pcm[: 2 * drop]
+            self._pcm_from += drop
         self.covered = sample

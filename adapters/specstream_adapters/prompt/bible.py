@@ -1,121 +1,118 @@
-"""The subject bible: who a story is about and where it plays, in the words that introduced them.
+"""The subject bible: who a story is about, how they look, where it plays, as the text introduced them.
 
-No parser of English: a subject is learnt where the text names and describes it ("a fox named Rusty",
-"Rusty, a brave little fox"), a place where a short phrase with a preposition of place ends a clause.
-Whatever these patterns do not find is not carried; the sentence itself still goes into the prompt.
+Kept across shots and, on request, turns. Subjects and places are recognised in English only.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-__all__ = ["Bible", "Seen"]
-
-_FIRST = r"(?!(?:The|An?|In|On|At|From|To|Of|By|For|And|But|So|When|After|Before|As|If)\b)"
-_TITLE = r"(?:(?:Mr|Mrs|Ms|Dr|Prof|St)\. )"
-_CAPITALISED = r"[A-Z][\w’'-]*\w"
-_NAME = rf"{_FIRST}{_TITLE}?{_CAPITALISED}(?: {_CAPITALISED})*"
-_WORDS = r"(?:[\w’'-]+ ){0,5}?[\w’'-]+"
-_PREPOSITIONS = "In In On on At at From from To to Of of Near near For for The the By by".split()
-_FREE = "".join(rf"(?<!\b{word} )" for word in _PREPOSITIONS)  # not the name of a place or a time
-_INTRODUCTIONS = (
-    re.compile(
-        rf"\b(?P<all>(?i:an?|the|his|her|my|our|their) {_WORDS} (?:named|called) (?P<name>{_NAME}))"
-    ),
-    re.compile(rf"{_FREE}\b(?P<all>(?P<name>{_NAME}), an? {_WORDS})(?=[,.;:!?—–]|$)"),
-    re.compile(rf"{_FREE}\b(?P<all>(?P<name>(?={_TITLE}|{_CAPITALISED} [A-Z]){_NAME}))\b"),
+from specstream_adapters.prompt.subjects import (
+    Subject,
+    described,
+    first_pronoun,
+    introduced,
+    nominative,
+    position,
 )
-_NO_NAME = re.compile(
-    r"^(?:\w+ly|Then|Now|Today|Tonight|Yesterday|Tomorrow|Once|Later|Soon|There|Here|Still|And|But|So|"
-    r"Yes|No|Well|Oh|Outside|Inside|Above|Below|Meanwhile|Instead|However|Perhaps|When|While|As|If|I)\b"
+from specstream_adapters.prompt.visible import is_animal
+
+__all__ = ["Bible"]
+
+_SUBJECTS = 32  # remembered at once; the one that was named longest ago is forgotten first
+_SITES = "|".join(
+    (
+        "beach island ship deck boat hill hillside roof bridge road street alley square platform "
+        "mountain cliff pier harbour harbor farm barn stable stage shore bank riverside river lake "
+        "pond meadow train station plain prairie terrace balcony raft ferry planet desert coast pass "
+        "lawn ice tower bay sea ocean porch path trail village town city market forest woods? jungle "
+        "cave valley garden park orchard vineyard swamp marsh canyon library church chapel temple "
+        "castle palace fort office bakery kitchen hall corridor cellar attic cabin cottage hut tent "
+        "cockpit inn tavern bar cafe café restaurant hotel school hospital prison cell museum theatre "
+        "theater factory mill mine tunnel gate cemetery graveyard churchyard ruins bus car carriage "
+        "tram plane spaceship lighthouse clearing glade snow dunes? stairs armchair "
+        r"\w*(?:house|room|shop|yard|field|side|store)"
+    ).split()
 )
 _PLACE = re.compile(
-    rf"\b(?:(?:in|inside|on|at|near|beside|beneath|under|through|across|along|behind|above|outside) an?"
-    rf"|(?:in|inside|at) (?:the|his|her|its|their)) {_WORDS}(?=[,.;:!?—–]|$| and | where | with )"
+    r"\b(?:in|inside|on|at|near|beside|beneath|under|through|across|along|behind|above|outside)"
+    rf" (?:an?|the|his|her|its|their) (?:[\w’'-]+ ){{0,3}}?(?:{_SITES})"
+    r"(?: (?:of|by|in) (?:an?|the|his|her) (?:[\w’'-]+ ){0,2}?[\w’'-]+)?"
+    r"(?=[,.;:!?—–]|$| and | where | with )"
 )
-_NO_PLACE = re.compile(
-    r"\b(?:moment|minutes?|hours?|days?|night|morning|evening|years?|times?|end|beginning|way|while|"
-    r"hurry|whisper|voice|first|last|same|side|heart|mind|eyes|hands?|arms?|face|head|panic|silence|"
-    r"dark|distance|air|sky|sun|wind|rain|row|line)$"
-)
-_NOMINATIVE = re.compile(r"^(?P<before>[\"“‘(\s]*)(?:He|She|They)(?= [a-z])")
-_THIRD_PERSON = re.compile(r"\b(?:he|she|him|his|hers?|they|them|theirs?)\b", re.IGNORECASE)
-_SUBJECTS = 32  # remembered at once; the one that was named longest ago is forgotten first
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What one sentence shows.
-
-    Attributes:
-        text: The sentence; a pronoun that began it is replaced by the name it stands for.
-        subject: Who it is about, as introduced; "" where nobody is known.
-        place: Where, as last told; "" where that is unknown.
-        new_place: Whether this sentence names the place.
-        anchor: Where a pronoun stands for nobody with a name: the last sentence that had no pronoun.
-    """
-
-    text: str
-    subject: str
-    place: str
-    new_place: bool
-    anchor: str = ""
 
 
 @dataclass(slots=True)
 class Bible:
-    """Learns from each sentence and says what it shows."""
+    """Learns from each sentence; bounded."""
 
-    subjects: dict[str, str] = field(default_factory=dict)  # name → as introduced, newest last
-    current: str = ""  # the name that a pronoun stands for
+    subjects: dict[str, Subject] = field(default_factory=dict)  # by name; named last, comes last
     place: str = ""
-    anchor: str = ""
 
     def copy(self) -> Bible:
         """An independent copy."""
-        return Bible(dict(self.subjects), self.current, self.place, self.anchor)
+        return Bible(dict(self.subjects), self.place)
 
-    def read(self, text: str) -> Seen:
-        """Take the next sentence of a story."""
-        for pattern in _INTRODUCTIONS:
-            for found in pattern.finditer(text):
-                known = any(found["name"] in name for name in self.subjects)
-                if not known and not _NO_NAME.match(found["name"]):
-                    self._introduce(found["name"], found["all"])
-        named = self._first_named(text)
-        if named:
-            self.current = named
-        elif self.current:
-            name = self.current
-            text = _NOMINATIVE.sub(lambda found: found["before"] + name, text, count=1)
-            named = name if _mentions(text, name) or _THIRD_PERSON.search(text) else ""
-        place = next((p[0] for p in _PLACE.finditer(text) if not _NO_PLACE.search(p[0])), "")
+    @property
+    def names(self) -> frozenset[str]:
+        """The words of all proper names."""
+        return frozenset(w for s in self.subjects.values() if s.proper for w in s.name.split())
+
+    def read(self, text: str) -> bool:
+        """Learn from the next sentence; return whether it names a place."""
+        for subject in introduced(text):
+            if not any(subject.name in other for other in self.subjects if other[:1].isupper()):
+                self._put(subject)
+        for subject in described(text):
+            proper = [other.look for other in self.subjects.values() if other.proper]
+            again = subject.look.startswith("the ") and subject.name in self.subjects
+            if not again and not any(subject.look in look for look in proper):
+                self.subjects.pop(subject.name, None)
+                self._put(subject)
+        named = [(at, s) for s in self.subjects.values() if (at := position(text, s)) >= 0]
+        for _, subject in sorted(named, key=lambda found: -found[0]):  # the first is meant most
+            self._put(self.subjects.pop(subject.name))
+        self._learn_pronoun(text)
+        found = _PLACE.search(text)
+        place = found[0] if found is not None else ""
         self.place = place or self.place
-        unnamed = bool(_THIRD_PERSON.search(text)) and not named
-        anchor = self.anchor if unnamed else ""
-        if not unnamed:
-            self.anchor = text
-        return Seen(text, self.subjects.get(named, named), self.place, bool(place), anchor)
+        return bool(place)
 
-    def _introduce(self, name: str, description: str) -> None:
-        self.subjects.pop(name, None)
-        self.subjects[name] = description[:1].lower() + description[1:]
-        if description.startswith(name):
-            self.subjects[name] = description
+    @property
+    def latest(self) -> Subject | None:
+        """The subject that was named last."""
+        return next(reversed(self.subjects.values()), None)
+
+    def first_named(self, text: str) -> Subject | None:
+        """The known subject that a text mentions first."""
+        places = {at: s for s in self.subjects.values() if (at := position(text, s)) >= 0}
+        return places[min(places)] if places else None
+
+    def meant_by(self, pronoun: str) -> Subject | None:
+        """The subject named last for which a pronoun ("he", "her", …) can stand; it is remembered."""
+        pronoun = nominative(pronoun)
+        for subject in reversed(self.subjects.values()):
+            unknown = not subject.pronoun and (
+                pronoun in ("he", "she") or (pronoun == "it" and is_animal(subject.name))
+            )
+            if unknown or subject.pronoun == pronoun:
+                self.subjects[subject.name] = found = replace(subject, pronoun=pronoun)
+                return found
+        return None
+
+    def mentions(self, text: str, subject: Subject) -> bool:
+        """Whether a text has one of a name's words: "Ilya" stands for "Captain Ilya Voss", too."""
+        return position(text, subject) >= 0
+
+    def _learn_pronoun(self, text: str) -> None:
+        """The one subject before the first pronoun of a sentence is meant by it: "Alice and her cat"."""
+        before, pronoun = first_pronoun(text)
+        meant = [s for s in self.subjects.values() if self.mentions(before, s)]
+        if len(meant) == 1 and not meant[0].pronoun:
+            self.subjects[meant[0].name] = replace(meant[0], pronoun=pronoun)
+
+    def _put(self, subject: Subject) -> None:
+        self.subjects[subject.name] = subject
         if len(self.subjects) > _SUBJECTS:
             del self.subjects[next(iter(self.subjects))]
-
-    def _first_named(self, text: str) -> str:
-        """The known name whose first word comes first in a text."""
-        at = {
-            min(text.find(word) for word in name.split() if word in text): name
-            for name in self.subjects
-            if _mentions(text, name)
-        }
-        return at[min(at)] if at else ""
-
-
-def _mentions(text: str, name: str) -> bool:
-    """Whether a text has one of a name's words: "Ilya" stands for "Captain Ilya Voss", too."""
-    return any(re.search(rf"\b{re.escape(word)}\b", text) for word in name.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import weakref
 from collections import deque
@@ -10,17 +11,26 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 
 from specstream.errors import AdapterUnavailable, ConfigError, SpecstreamError
-from specstream.pipeline.interfaces import PromptRewriter, Storyboard, TextGenerator
+from specstream.pipeline.interfaces import (
+    PromptRewriter,
+    RevocableStoryboard,
+    Storyboard,
+    TextGenerator,
+)
 from specstream.types import Message, Phrase, ScenePrompt
+from specstream_adapters.prompt.judgement import fault
 from specstream_adapters.prompt.template import TemplateRewriter
 
-__all__ = ["ModelRewriter", "ModelStoryboard", "fault"]
+__all__ = ["ModelRewriter", "ModelStoryboard"]
+
+_log = logging.getLogger(__name__)
+_STORY = 1200  # characters of the story so far that the model is given
 
 _TASK = (
     "You write prompts for a video generator. Rewrite the prompt as one richer line of plain"
     " English: shot and camera first, then who does what and where, then light, colour and small"
-    " visible details. Keep the subject, the action and the place. Add no person and no quotation."
-    " Answer with the prompt only."
+    " visible details. Say who is meant instead of he, she or they. Keep what the text and the story"
+    " tell. Add no person, no animal and no quotation. Answer with the prompt only."
 )
 
 
@@ -28,10 +38,12 @@ _TASK = (
 class ModelRewriter:
     """Lets a language model make each shot's prompt richer; waits for it as little as possible.
 
-    A shot goes out at once with the fallback's prompt. The model's version follows as a revision,
-    with a later phrase or when the text has ended. It is taken only if it keeps the rules (see
-    `fault`); else, and if the model fails or is too slow, the prompt stays as it is. ``rewritten``
-    and ``kept`` count both outcomes over all turns, ``last_fault`` says why the last one was kept.
+    A shot goes out at once with the fallback's prompt. The model is told the story so far and the
+    shot; its version follows as a revision, with a later phrase or when the text has ended. It is
+    taken only if it has what a picture needs and contradicts nothing (see
+    `specstream_adapters.prompt.judgement.fault`); else, and if the model fails or is too slow, the
+    prompt stays as it is. ``rewritten`` and ``kept`` count both outcomes over all turns,
+    ``last_fault`` says why the last one was kept, and each is logged.
 
     One shot is worked on at a time. When more than ``max_waiting`` wait, the oldest is given up and
     counted as kept. A shot that the fallback revises is rewritten anew. A board that is dropped
@@ -78,6 +90,7 @@ class ModelRewriter:
         """Count a prompt that stays as it is."""
         self.kept += 1
         self.last_fault = why
+        _log.info("a prompt stays as the fallback made it: %s", why)
 
 
 class _Queue:
@@ -89,20 +102,24 @@ class _Queue:
 
     def __init__(self, rewriter: ModelRewriter) -> None:
         self._rewriter = rewriter
-        self._waiting: deque[ScenePrompt] = deque()
+        self._waiting: deque[tuple[ScenePrompt, str]] = deque()  # with the story before it
         self._done: list[tuple[ScenePrompt, str]] = []
         self._task: asyncio.Task[None] | None = None
 
-    def put(self, shot: ScenePrompt) -> None:
+    def put(self, shot: ScenePrompt, story: str) -> None:
         """Have ``shot`` rewritten; an older revision of it that still waits is dropped."""
-        self._waiting = deque(w for w in self._waiting if w.shot_id != shot.shot_id)
-        self._waiting.append(shot)
+        self._waiting = deque(w for w in self._waiting if w[0].shot_id != shot.shot_id)
+        self._waiting.append((shot, story))
         if len(self._waiting) > self._rewriter.max_waiting:
             self._waiting.popleft()
             self._rewriter.keep("too many shots wait for the model")
         if self._task is None or self._task.done():
             self._raise_failure()
             self._task = asyncio.get_running_loop().create_task(self._work())
+
+    def drop(self, char: int) -> None:
+        """Give up waiting shots that tell text at or past an offset."""
+        self._waiting = deque(w for w in self._waiting if w[0].span.end <= char)
 
     def take(self) -> list[tuple[ScenePrompt, str]]:
         """The shots that are done, each as it was put and with its new prompt."""
@@ -137,11 +154,11 @@ class _Queue:
     async def _work(self) -> None:
         rewriter = self._rewriter
         while self._waiting:
-            shot = self._waiting.popleft()
+            shot, story = self._waiting.popleft()
             try:
                 async with asyncio.timeout(rewriter.timeout_s):
-                    prompt = _cleaned(await self._ask(shot))
-                why = fault(prompt, shot, max_chars=rewriter.max_chars)
+                    prompt = _cleaned(await self._ask(shot, story))
+                why = fault(prompt, shot, story, max_chars=rewriter.max_chars)
             except TimeoutError:
                 why = "the model was too slow"
             except SpecstreamError as error:
@@ -151,11 +168,15 @@ class _Queue:
             else:
                 self._done.append((shot, prompt))
 
-    async def _ask(self, shot: ScenePrompt) -> str:
+    async def _ask(self, shot: ScenePrompt, story: str) -> str:
         about = f"\nSubject: {shot.subject}" if shot.subject else ""
+        before = f"Story so far: {story}\n" if story else ""
         messages: list[Message] = [
             {"role": "system", "content": _TASK},
-            {"role": "user", "content": f"Text: {shot.action}{about}\nPrompt: {shot.prompt}"},
+            {
+                "role": "user",
+                "content": f"{before}Text: {shot.action}{about}\nPrompt: {shot.prompt}",
+            },
         ]
         # The answer repeats parts of the text and of the old prompt: a draft for suffix lookup.
         reference = f"{shot.action}\n{shot.prompt}"
@@ -173,7 +194,7 @@ class ModelStoryboard:
         self._board = board
         self._queue = _Queue(rewriter)
         self._sent: dict[str, ScenePrompt] = {}  # newest version of each shot
-        self._plain: dict[str, ScenePrompt] = {}  # newest version of the fallback
+        self._plain: dict[str, ScenePrompt] = {}  # newest version of the fallback, in order
         weakref.finalize(self, _Queue.stop, self._queue).atexit = False
 
     async def add(self, phrase: Phrase) -> Sequence[ScenePrompt]:
@@ -192,16 +213,31 @@ class ModelStoryboard:
         await self._queue.finish()
         return out + self._finished()
 
+    async def revoke(self, from_char: int) -> Sequence[ScenePrompt]:
+        """Withdraw what was made of the text from ``from_char`` on; see the fallback's own.
+
+        Doesn't wait for the model; what it writes for a shot that was withdrawn is not used.
+        """
+        self._queue.drop(from_char)
+        self._plain = {name: s for name, s in self._plain.items() if s.span.end <= from_char}
+        if isinstance(self._board, RevocableStoryboard):
+            rest = await self._board.revoke(from_char)
+        else:
+            rest = [shot for shot in await self._board.close() if shot.span.end <= from_char]
+            self._board = self._rewriter.fallback.open()
+        return [self._send(shot) for shot in rest]
+
     def _send(self, shot: ScenePrompt) -> ScenePrompt:
         """Pass on one of the fallback's shots, and have it rewritten."""
+        story = " ".join(s.action for s in self._plain.values() if s.span.start < shot.span.start)
         self._plain[shot.shot_id] = shot
-        self._queue.put(shot)
+        self._queue.put(shot, story[-_STORY:])
         return self._numbered(shot)
 
     def _finished(self) -> list[ScenePrompt]:
         out = []
         for shot, prompt in self._queue.take():
-            if self._plain[shot.shot_id] is not shot:
+            if self._plain.get(shot.shot_id) is not shot:
                 self._rewriter.keep("the shot had changed by the time the model answered")
                 continue
             self._rewriter.rewritten += 1
@@ -215,30 +251,6 @@ class ModelStoryboard:
             shot = replace(shot, rev=old.rev + 1, supersedes=f"{old.shot_id}@{old.rev}")
         self._sent[shot.shot_id] = shot
         return shot
-
-
-def fault(prompt: str, shot: ScenePrompt, *, max_chars: int) -> str:
-    """What is wrong with ``prompt`` as a new prompt for ``shot``; "" if nothing is.
-
-    It must be one line of at least five words and at most ``max_chars`` characters without brackets
-    or markup, and share a word with the subject or the action: else the model wrote about something
-    else. Words that count have four letters or more (five in the action), or are a subject's name.
-    """
-    if not prompt:
-        return "the answer is empty"
-    if "\n" in prompt or "\r" in prompt:
-        return "the answer has more than one line"
-    if len(prompt.split()) < 5 or len(prompt) > max_chars:
-        return f"the answer has {len(prompt)} characters"
-    if re.search(r"[\[\]{}<>|]|https?:", prompt):
-        return "the answer holds markup"
-    about = set(re.findall(r"[^\W\d_]{4,}|[A-Z]\w+", shot.subject))
-    about |= set(re.findall(r"[^\W\d_]{5,}", shot.action))
-    if about and not {word.casefold() for word in about} & set(
-        re.findall(r"\w+", prompt.casefold())
-    ):
-        return "the answer is about something else"
-    return ""
 
 
 def _cleaned(answer: str) -> str:

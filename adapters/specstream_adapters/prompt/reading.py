@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections import deque
+from copy import copy
+from dataclasses import dataclass, field, replace
 
 from specstream.types import Phrase, Span
+from specstream_adapters.prompt.speech import open_quote
 
 __all__ = ["Reader", "Sentence", "is_code"]
 
 _CODE = re.compile(r"[=(){}\[\]<>_\\]")
 _CODE_MARKS = 5  # so many in one sentence, and it is no prose
+_REMEMBERED = 64  # sentences
 _MAX_CHARS = 600  # a longer sentence is taken as it stands
 _MAX_JSON = 20_000  # characters behind a brace; more is no JSON after all, or hopelessly broken
 _TOKEN = re.compile(r"```|<\|[^|<>]{1,40}\|>|\\.|.", re.DOTALL)
@@ -27,6 +31,7 @@ class Sentence:
         tokens: The tokens of its phrases.
         tags: Names of the directions inside it.
         spoken_before: Characters spoken before it began, tags and machine text not counted.
+        ended: Whether no more of it follows.
     """
 
     text: str
@@ -34,72 +39,7 @@ class Sentence:
     tokens: Span
     tags: tuple[str, ...]
     spoken_before: int
-
-
-class Reader:
-    """Joins the phrases of one turn to sentences; holds at most one unfinished sentence.
-
-    A sentence ends with the phrase that the segmenter cut for that reason, unless a quotation is open.
-    """
-
-    def __init__(self) -> None:
-        self._phrases: list[Phrase] = []  # of the sentence under way; their texts as spoken
-        self._spoken = self._before = 0  # characters spoken: of that sentence; before it
-        self._machine = _MachineText()
-        self.end: int | None = None
-        """Where the text so far ends in the reply; None before any."""
-
-    def add(self, phrase: Phrase) -> Sentence | None:
-        """Take the next phrase; return its sentence as far as it is known, if it says anything.
-
-        A phrase that starts before the text so far ends replaces what lay there.
-        """
-        start = phrase.chars.start
-        if self.end is None:
-            self._before = start
-        elif start != self.end:
-            self._go_to(start)
-        text, hidden = self._machine.blank(phrase.spoken)
-        self._spoken += len(text) - hidden - sum(tag.chars.length for tag in phrase.tags)
-        self._phrases.append(replace(phrase, text=text))
-        self.end = phrase.chars.end
-        sentence = self.close()
-        if sentence is not None:
-            ended = phrase.reason in ("sentence", "end") and not _in_quotes(sentence.text)
-            if ended or len(sentence.text) >= _MAX_CHARS:
-                self._before += self._spoken
-                self._phrases, self._spoken = [], 0
-        return sentence
-
-    def close(self) -> Sentence | None:
-        """The sentence under way as far as it is known, if it says anything."""
-        text = "".join(phrase.text for phrase in self._phrases)
-        if not text.strip():
-            return None
-        span = Span(self._phrases[0].chars.start, self._phrases[-1].chars.end)
-        tokens = Span(self._phrases[0].tokens.start, self._phrases[-1].tokens.end)
-        tags = tuple(tag.name for phrase in self._phrases for tag in phrase.tags)
-        return Sentence(text, span, tokens, tags, self._before)
-
-    def _go_to(self, char: int) -> None:
-        """Text was taken back (or left out): go on at ``char``."""
-        self._machine = _MachineText()
-        first = self._phrases[0].chars.start if self._phrases else self.end or 0
-        self._phrases = [p for p in self._phrases if p.chars.start < char]
-        if not self._phrases:  # an estimate, since the sentences before it are not kept
-            self._before, self._spoken = max(0, self._before - max(0, first - char)), 0
-            return
-        self._spoken = max(0, self._spoken - max(0, (self.end or 0) - char))
-        last = self._phrases[-1]
-        length = char - last.chars.start
-        tags = tuple(tag for tag in last.tags if tag.chars.end <= char)
-        chars, text = Span(last.chars.start, char), last.text[:length].ljust(length)
-        self._phrases[-1] = replace(last, text=text, chars=chars, tags=tags)
-
-
-def _in_quotes(text: str) -> bool:
-    """Whether a quotation is open at the end of ``text``."""
-    return text.count('"') % 2 == 1 or text.count("“") > text.count("”")
+    ended: bool = True
 
 
 def is_code(text: str) -> bool:
@@ -113,6 +53,10 @@ class _MachineText:
     def __init__(self) -> None:
         self._depth = self._inside = 0
         self._quoted = self._fenced = False
+
+    def copy(self) -> _MachineText:
+        """An independent copy."""
+        return copy(self)
 
     def blank(self, text: str) -> tuple[str, int]:
         """The text with every such character as a space, and how many there are.
@@ -142,3 +86,99 @@ class _MachineText:
             self._quoted = not self._quoted
         elif not self._quoted:
             self._depth += (token == "{") - (token == "}")
+
+
+@dataclass(slots=True)
+class _Open:
+    """The phrases of one sentence, and what was known where it began."""
+
+    machine: _MachineText
+    before: int
+    phrases: list[Phrase] = field(default_factory=list)
+
+    def read(self) -> tuple[str, int, _MachineText]:
+        """Its spoken text, how many of its characters are spoken, and the state behind it."""
+        machine, text, spoken = self.machine.copy(), "", 0
+        for phrase in self.phrases:
+            shown, hidden = machine.blank(phrase.spoken)
+            text += shown
+            spoken += len(shown) - hidden - sum(tag.chars.length for tag in phrase.tags)
+        return text, spoken, machine
+
+
+class Reader:
+    """Joins the phrases of one turn to sentences.
+
+    A sentence ends with the phrase that the segmenter cut for that reason, unless a quotation is
+    open. The phrases of the last 64 sentences are kept, so that text can be taken back.
+    """
+
+    def __init__(self) -> None:
+        self._sentences = deque(
+            [_Open(_MachineText(), 0)], _REMEMBERED
+        )  # the last one is under way
+        self.end: int | None = None
+        """Where the text so far ends in the reply; None before any."""
+
+    def add(self, phrase: Phrase) -> Sentence | None:
+        """Take the next phrase; return its sentence as far as it is known, if it says anything.
+
+        A phrase that starts before the text so far ends replaces what lay there.
+        """
+        start = phrase.chars.start
+        if self.end is None:
+            self._sentences[-1].before = start
+        elif start < self.end:
+            self.revoke(start)
+        elif start > self.end:  # text was left out
+            self._sentences.append(_Open(_MachineText(), self._sentences[-1].before))
+        current = self._sentences[-1]
+        current.phrases.append(phrase)
+        self.end = phrase.chars.end
+        sentence = self.close()
+        if sentence is not None:
+            ended = phrase.reason in ("sentence", "end") and not open_quote(sentence.text)
+            if ended or len(sentence.text) >= _MAX_CHARS:
+                _, spoken, machine = current.read()
+                self._sentences.append(_Open(machine, current.before + spoken))
+            else:
+                sentence = replace(sentence, ended=False)
+        return sentence
+
+    def close(self) -> Sentence | None:
+        """The sentence under way as far as it is known, if it says anything."""
+        current = self._sentences[-1]
+        text = current.read()[0]
+        if not text.strip():
+            return None
+        first, last = current.phrases[0], current.phrases[-1]
+        span = Span(first.chars.start, last.chars.end)
+        tokens = Span(first.tokens.start, last.tokens.end)
+        tags = tuple(tag.name for phrase in current.phrases for tag in phrase.tags)
+        return Sentence(text, span, tokens, tags, current.before)
+
+    def revoke(self, char: int) -> None:
+        """Take back the text from ``char`` on: the sentence that it cuts is under way again."""
+        if self.end is None or char >= self.end:
+            return
+        self.end = char
+        while True:
+            current = self._sentences[-1]
+            kept = [_until(char, p) for p in current.phrases if p.chars.start < char]
+            if kept or len(self._sentences) == 1:
+                break
+            if current.phrases and current.phrases[0].chars.start == char:
+                break
+            self._sentences.pop()
+        current.phrases = kept
+
+
+def _until(char: int, phrase: Phrase) -> Phrase:
+    """The phrase up to an offset of the reply."""
+    if phrase.chars.end <= char:
+        return phrase
+    tags = tuple(tag for tag in phrase.tags if tag.chars.end <= char)
+    length = char - phrase.chars.start
+    return replace(
+        phrase, text=phrase.text[:length], chars=Span(phrase.chars.start, char), tags=tags
+    )

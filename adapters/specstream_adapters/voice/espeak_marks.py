@@ -3,8 +3,8 @@
 What the library's events lack: a phoneme has a beginning but no end; the closure before a word's
 first consonant comes before its event; the second of two phonemes that sound as one (a final "l")
 has no duration; an unnamed phoneme may be a pause or a sound; word positions are wrong inside
-numbers; two small words may come as one. Audio is held back until it is certain which marks end
-inside it: one buffer, or the length of a pause, which costs milliseconds.
+numbers; two small words may come as one. Audio is held back until it is certain which marks begin
+inside it: the length of a word or of a pause, which costs milliseconds.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 
 from specstream.types import PAUSE, Mark, Span, SpeechBuffer
 from specstream_adapters.voice.espeak_library import LibraryEvent
+from specstream_adapters.voice.marks import take_marks
 from specstream_adapters.voice.text import tokens
 
 __all__ = ["MarkTracker"]
@@ -105,7 +106,7 @@ class MarkTracker:
         self._sound = _Sound(0)
         self._heard = self._released = 0  # samples that were fed, and given back
         self._pcm: deque[bytes] = deque()
-        self._marks: deque[Mark] = deque()
+        self._marks: list[Mark] = []
 
     def feed(self, pcm: bytes, events: Sequence[LibraryEvent]) -> None:
         """Take one buffer of audio and the events inside it, in order."""
@@ -126,9 +127,8 @@ class MarkTracker:
 
     def ready(self) -> Iterator[SpeechBuffer]:
         """The buffers in which nothing can change any more."""
-        settled = self._heard
-        if not self._sound.name:  # perhaps a pause, and the word ended where its last sound did
-            settled = self._voiced.end if self._voiced else self._sound.start
+        # The word under way may go on: its mark is not known yet.
+        settled = self._voiced.start if self._voiced else self._sound.start
         return self._release(settled - 1)
 
     def finish(self) -> Iterator[SpeechBuffer]:
@@ -140,10 +140,9 @@ class MarkTracker:
         while self._pcm and self._released + len(self._pcm[0]) // 2 <= until:
             pcm = self._pcm.popleft()
             self._released += len(pcm) // 2
-            marks = []
-            while self._marks and self._marks[0].samples.end <= self._first_sample + self._released:
-                marks.append(self._marks.popleft())
-            yield SpeechBuffer(pcm, tuple(marks))
+            ahead = self._first_sample + self._released + len(pcm) // 2  # a buffer
+            known = self._first_sample + until + 1
+            yield SpeechBuffer(pcm, take_marks(self._marks, ahead, known))
 
     def _listen(self, wave: np.ndarray[tuple[int], np.dtype[np.int16]]) -> None:
         self._heard += len(wave)

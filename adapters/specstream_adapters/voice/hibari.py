@@ -15,6 +15,7 @@ from specstream.pipeline.interfaces import VoiceCapabilities
 from specstream.types import Mark, Phrase, Span, SpeechBuffer
 from specstream_adapters.voice.hibari_marks import SAMPLE_RATE, Spoken, timed
 from specstream_adapters.voice.hibari_model import shared_model
+from specstream_adapters.voice.marks import take_marks
 from specstream_adapters.voice.text import plain, speakable
 
 __all__ = ["HibariVoice"]
@@ -118,14 +119,16 @@ def _thread(process: int) -> ThreadPoolExecutor:
 
 
 def _buffers(spoken: Spoken, first_char: int, first_sample: int) -> Iterator[SpeechBuffer]:
-    """Audio and marks in pieces of at most 60 ms, placed in the reply and in the phrase."""
+    """Audio and marks in pieces of at most 60 ms, placed in the reply and in the phrase.
+
+    A mark comes a buffer ahead of the one that it begins in, so that a face can move in time.
+    """
     pcm = (np.clip(_GAIN * spoken.wave, -1.0, 1.0) * 32767.0).round().astype("<i2")
-    marks = list(reversed(spoken.marks))
+    marks = []
+    for mark in spoken.marks:
+        samples = Span(mark.samples.start + first_sample, mark.samples.end + first_sample)
+        chars = Span(mark.chars.start + first_char, mark.chars.end + first_char)
+        marks.append(Mark(mark.kind, mark.text, samples, chars))
     for start in range(0, len(pcm), _BUFFER):
-        block, ended = pcm[start : start + _BUFFER], list[Mark]()
-        while marks and marks[-1].samples.end <= start + len(block):
-            mark = marks.pop()
-            samples = Span(mark.samples.start + first_sample, mark.samples.end + first_sample)
-            chars = Span(mark.chars.start + first_char, mark.chars.end + first_char)
-            ended.append(Mark(mark.kind, mark.text, samples, chars))
-        yield SpeechBuffer(block.tobytes(), tuple(ended))
+        ahead = first_sample + start + 2 * _BUFFER
+        yield SpeechBuffer(pcm[start : start + _BUFFER].tobytes(), take_marks(marks, ahead))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from specstream.errors import AdapterFailed, ConfigError
 from specstream.pipeline.interfaces import VoiceCapabilities
 from specstream.types import PAUSE, Mark, Phrase, Span, SpeechBuffer
+from specstream_adapters.voice.marks import take_marks
 from specstream_adapters.voice.text import plain, speakable, tokens
 
 __all__ = ["ReferenceVoice"]
@@ -101,24 +102,35 @@ class ReferenceVoice:
         if not speakable(text):
             return
         size = self._rate * _BUFFER_MS // 1000
+        marks = self._marks(text, phrase.chars.start)
+        sounds = [(mark.text, mark.samples) for mark in marks if mark.kind == "phoneme"]
+        for phone, place in sounds:
+            samples = _sound(phone, place.length, self._rate, self._pitch, self._seed)
+            for start in range(0, len(samples), size):
+                block = samples[start : start + size].astype("<i2").tobytes()
+                at += len(block) // 2
+                yield SpeechBuffer(block, take_marks(marks, at + size))
+                await asyncio.sleep(0)
+                if self._closed:
+                    return
+
+    def _marks(self, text: str, first_char: int) -> list[Mark]:
+        """The marks of a whole phrase; a word's stands behind those of its sounds."""
+        marks: list[Mark] = []
+        at = 0
         for word, pause_ms in _words(text):
-            chars = Span(phrase.chars.start + word.start, phrase.chars.start + word.end)
-            first, phones = at, _phones(text[slice(*word)])
-            sounds = [(p, _VOWEL_MS if p in _VOWELS else _CONSONANT_MS) for p in phones]
-            sounds += [(PAUSE, pause_ms)] if pause_ms else []
-            for number, (phone, ms) in enumerate(sounds, 1):
-                samples = _sound(phone, self._samples(ms), self._rate, self._pitch, self._seed)
-                marks = [Mark("phoneme", phone, Span(at, at + len(samples)), chars)]
-                at += len(samples)
-                if number == len(phones):
-                    marks.append(Mark("word", text[slice(*word)], Span(first, at), chars))
-                for start in range(0, len(samples), size):
-                    last = start + size >= len(samples)
-                    block = samples[start : start + size].astype("<i2").tobytes()
-                    yield SpeechBuffer(block, tuple(marks) if last else ())
-                    await asyncio.sleep(0)
-                    if self._closed:
-                        return
+            chars = Span(first_char + word.start, first_char + word.end)
+            first = at
+            for phone in _phones(text[slice(*word)]):
+                end = at + self._samples(_VOWEL_MS if phone in _VOWELS else _CONSONANT_MS)
+                marks.append(Mark("phoneme", phone, Span(at, end), chars))
+                at = end
+            marks.append(Mark("word", text[slice(*word)], Span(first, at), chars))
+            if pause_ms:
+                end = at + self._samples(pause_ms)
+                marks.append(Mark("phoneme", PAUSE, Span(at, end), chars))
+                at = end
+        return marks
 
     def _samples(self, ms: float) -> int:
         return round(ms / self._speed * self._rate / 1000)

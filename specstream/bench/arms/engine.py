@@ -16,7 +16,7 @@ from specstream.engine.step import EngineCore
 from specstream.errors import SpecstreamError
 from specstream.session import Engine
 from specstream.speculation.proposers.parts import DraftWeights
-from specstream.types import Chunk, SamplingParams
+from specstream.types import Chunk, Preview, SamplingParams
 
 __all__ = ["CoreArm", "EngineArm", "run_of"]
 
@@ -40,8 +40,8 @@ class CoreArm:
 
     async def run(self, ask: Ask) -> Run:
         """Write one reply; the times are those of the engine's own clock."""
-        arrived: list[Chunk | SpecstreamError] = []
-        handover: ThreadBridge[Chunk | SpecstreamError] = ThreadBridge(asyncio.get_running_loop())
+        arrived: list[Chunk | Preview | SpecstreamError] = []
+        handover = ThreadBridge[Chunk | Preview | SpecstreamError](asyncio.get_running_loop())
         request = Request(
             list(ask.messages),
             _params(ask),

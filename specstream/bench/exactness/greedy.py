@@ -17,7 +17,8 @@ from torch import Tensor
 
 from specstream.bench.exactness.harness import run_requests
 from specstream.engine.step import EngineCore
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.forward import ForwardInput
+from specstream.model.runner import ModelRunner
 from specstream.types import Message, SamplingParams
 
 __all__ = ["Divergence", "GreedyReport", "compare_greedy", "width_noise"]
@@ -117,7 +118,7 @@ def _read(runner: ModelRunner, ids: Sequence[int], prompt_length: int, width: in
     for part in torch.split(prompt, runner.fixed_width or 512):
         runner.forward([ForwardInput(part, cache)])
     rows = [
-        runner.forward([ForwardInput(part, cache, keep=part.shape[0])])[0]
+        runner.forward([ForwardInput(part, cache, keep=part.shape[0])]).logits[0]
         for part in torch.split(text[prompt_length - 1 :], width)
     ]
     return torch.cat(rows).float()

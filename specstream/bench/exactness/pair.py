@@ -16,7 +16,8 @@ from specstream.bench.exactness.gtest import g_test, holm, samples_needed
 from specstream.bench.exactness.harness import run_requests, sample
 from specstream.bench.exactness.reference import next_row
 from specstream.engine.step import EngineCore
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.forward import ForwardInput
+from specstream.model.runner import ModelRunner
 from specstream.model.sampling import probabilities
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.rules import block_rule, deterministic_rule, ratio_rule
@@ -65,7 +66,7 @@ class Rows:
     def _read(self, ids: list[int]) -> Tensor:
         device, width = self._runner.device, self._runner.fixed_width or 512
         for part in torch.split(torch.tensor(ids, device=device), width):
-            logits = self._runner.forward([ForwardInput(part, self._cache)])[0]
+            logits = self._runner.forward([ForwardInput(part, self._cache)]).logits[0]
         return logits[-1].float().cpu()
 
     def after(self, reply: tuple[int, ...]) -> Tensor:

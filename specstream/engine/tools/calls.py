@@ -47,6 +47,16 @@ class Calls:
         return self._form.markers
 
     @property
+    def speaking(self) -> bool:
+        """Whether what comes next is the reply's text, as long as no opener begins in it."""
+        waits = self._inside or self.log.writing or bool(self._inlet.pending)
+        return self._speaking and not waits
+
+    def opens(self, text: str) -> bool:
+        """Whether a call may begin in this text."""
+        return any(opener[0] in text for opener in self._form.openers if opener)
+
+    @property
     def over(self) -> bool:
         """Whether the reply ends here: it may have one call, and has it."""
         return self.log.full

@@ -31,7 +31,7 @@ class Masks:
         if fixed_capacity is not None:
             limits = torch.arange(before, before + count, device=self.device).unsqueeze(1)
             seen = torch.arange(fixed_capacity, device=self.device) <= limits
-            return self._additive(seen).repeat_interleave(folds, 0)
+            return self.additive(seen).repeat_interleave(folds, 0)
         if count == 1 or (count > SHORT and before == 0):
             return None
         if count > SHORT:
@@ -50,12 +50,13 @@ class Masks:
         """The same where the last of ``count`` queries are a tree's nodes; they see their ancestors."""
         folds = self._group if count <= SHORT else 1
         seen = tree.seen_behind(before, count, fixed_capacity or before + count, self.device)
-        return self._additive(seen).repeat_interleave(folds, 0)
+        return self.additive(seen).repeat_interleave(folds, 0)
 
     def _triangle(self, count: int, before: int) -> Tensor:
         shape = (count, before + count)
-        return self._additive(torch.ones(shape, dtype=torch.bool, device=self.device).tril_(before))
+        return self.additive(torch.ones(shape, dtype=torch.bool, device=self.device).tril_(before))
 
-    def _additive(self, seen: Tensor) -> Tensor:
+    def additive(self, seen: Tensor) -> Tensor:
+        """Zero where ``seen`` (bool, of any shape), else minus infinity."""
         zeros = torch.zeros(seen.shape, dtype=self._dtype, device=seen.device)
         return zeros.masked_fill_(~seen, -torch.inf)

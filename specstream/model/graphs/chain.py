@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from specstream.model.graphs.static import Example, StaticPass, fits, settled
+from specstream.model.graphs.static import LENGTH, Example, StaticPass, causal, fits, settled
 from specstream.model.weights import DecoderWeights
 
 __all__ = ["StaticChain", "greedy_steps"]
+
+_POSITIONS, _LENGTH = 64, 40  # of the example; the values don't matter
 
 
 def greedy_steps(
@@ -41,6 +44,7 @@ class StaticChain(nn.Module):
         super().__init__()
         self.width, self._steps, self._vocab_size = width, steps, vocab_size
         self.title = f"a chain from {width} tokens, layers 1 to {len(weights.layers)}"
+        self._sizes = weights
         self._pass = StaticPass(weights, width, 0, len(weights.layers), ends=True)
 
     @property
@@ -51,23 +55,37 @@ class StaticChain(nn.Module):
 
     def example(self) -> Example:
         """See `Example`."""
-        return self._pass.example()
+        (x, _, _, _, *rows), (*_, capacities) = self._pass.example()
+        table = torch.zeros(_POSITIONS, self._sizes.head_dim, dtype=self._sizes.dtype)
+        positions = {0: torch.export.Dim("positions", min=16, max=2**24)}
+        shapes: tuple[Any, ...] = ({}, positions, positions, {0: LENGTH}, capacities)
+        return (x, table, table.clone(), torch.empty(_LENGTH, dtype=torch.uint8), *rows), shapes
 
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, ruler: Tensor, *kv: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """As `StaticPass.forward`; returns ``tokens [steps]`` and ``confidences [steps]``.
+        """Append ``x [W]`` and go on: ``tokens [steps]`` and ``confidences [steps]``.
 
         A token's confidence is its probability, in float32. The rows of all but the last token are
         written behind those of ``x``.
+
+        Args:
+            x: See `StaticPass.forward`.
+            cos: ``[positions, head_dim]``, of all positions; ``sin`` likewise.
+            sin: See ``cos``.
+            ruler: ``[n]``, n the sequence's length after ``x``: only its length is used, which makes n a
+                size and not a value.
+            kv: See `StaticPass.forward`.
         """
         length = ruler.shape[0]
-        fits(length + self._steps - 1, cos, kv)
+        fits(length + self._steps - 1, kv)
+        torch._check(length + self._steps - 1 <= cos.shape[0])  # type: ignore[no-untyped-call]
 
         def logits_after(tokens: Tensor, step: int) -> Tensor:
-            end = length + step
-            positions = torch.arange(end - tokens.shape[0], end)
-            logits = self._pass.run(tokens, cos, sin, positions, end, kv)
+            width, end = tokens.shape[0], length + step
+            here = torch.arange(end - width, end)
+            mask = causal(width, end, self._sizes.dtype)
+            logits, _ = self._pass.run(tokens, cos[here], sin[here], mask, kv)
             # Settled: an argmax fused with the computation of its input returns a wrong index.
             return settled(logits[-1].float())[: self._vocab_size]
 

@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specstream.model.attention.masks import Masks
 from specstream.model.decoder import Decoder
+from specstream.model.forward import Taps
 from specstream.model.graphs.aot import Code, load_code
 from specstream.model.graphs.chain import StaticChain
 from specstream.model.graphs.passes import CapturePlan, CompiledPasses
@@ -20,6 +22,7 @@ from specstream.model.graphs.static import StaticHead, StaticPass
 from specstream.model.graphs.store import PackageStore
 from specstream.model.kv.base import RowCache
 from specstream.model.kv.contiguous import ContiguousCache
+from specstream.model.tree import Tree, positions_of
 
 __all__ = ["InductorPasses", "packages_of"]
 
@@ -65,6 +68,8 @@ class InductorPasses(CompiledPasses):
         ConfigError: no working C++ compiler, or the store can't be written.
     """
 
+    shapes = True
+
     def __init__(
         self,
         decoder: Decoder,
@@ -77,6 +82,7 @@ class InductorPasses(CompiledPasses):
         if len(spans) > 1:
             plan = replace(plan, chain_widths=())
         super().__init__(decoder, plan, vocab_size)
+        self._masks = Masks(1, decoder.weights.dtype, decoder.weights.device)
         self._ruler = torch.empty(0, dtype=torch.uint8)
         self._load = partial(load_code, weights=decoder.weights, store=store, progress=progress)
         self._compiled = {width: self._load_pass(width, spans) for width in self.widths}
@@ -104,31 +110,52 @@ class InductorPasses(CompiledPasses):
         caches: Sequence[RowCache],
         keeps: Sequence[int],
         width: int,
+        trees: Sequence[Tree | None] | None,
+        taps: Taps | None,
     ) -> list[Tensor]:
         (x,), cache, (keep,) = tokens, cast(ContiguousCache, caches[0]), keeps
-        count, end, compiled = x.shape[0], cache.length + width, self._compiled[width]
+        count, before, compiled = x.shape[0], cache.length, self._compiled[width]
+        tree = trees[0] if trees else None
+        rows, places = cache.layer_rows(before + width), self._places(before, count, width, tree)
         if width > count:
             x = torch.cat((x, x[-1:].expand(width - count)))
-        rows, places = cache.layer_rows(end), self._places(end, end)
+        wanted = frozenset[int]() if taps is None else taps.depths
+        if taps is not None and 0 in wanted:
+            taps.take(0, F.embedding(x[:count], self._decoder.weights.embedding))
         if compiled.head is not None:
             x = F.embedding(x, self._decoder.weights.embedding)
         for code, layers in compiled.blocks:
-            (x,) = code.run([x, *places, *rows[layers]])
+            x, states = code.run([x, *places, *rows[layers]])
+            for depth, after in enumerate(states.unbind() if wanted else (), layers.start // 2 + 1):
+                if taps is not None and depth in wanted:
+                    taps.take(depth, after[:count])
         if compiled.head is not None:
             (x,) = compiled.head.run([x])
             x = x.to(self._decoder.weights.dtype)
         return [x[count - keep : count]]
 
+    def _places(
+        self, before: int, count: int, width: int, tree: Tree | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Cosines, sines and mask of ``count`` tokens and of the junk behind them."""
+        cos, sin = self._decoder.rotary.upto(before + width)
+        if tree is None:
+            here, mask = slice(before, before + width), self._masks.causal(width, before, None)
+            if mask is None:  # a single token sees every row
+                mask = cos.new_zeros(1, before + 1)
+            return cos[here], sin[here], mask.contiguous()
+        junk = range(before + count, before + width)
+        positions = torch.tensor([*positions_of(before, count, tree), *junk])
+        seen = tree.seen_behind(before, count, before + width, cos.device)
+        seen = F.pad(seen, (0, 0, 0, width - count), value=True)
+        return cos[positions], sin[positions], self._masks.additive(seen)
+
     def _chain(self, tokens: Tensor, cache: RowCache) -> tuple[Tensor, Tensor]:
         end = cache.length + tokens.shape[0]
         last = end + self._steps - 1
         rows = cast(ContiguousCache, cache).layer_rows(last)
-        code = self._chained[tokens.shape[0]]
-        found, confidences = code.run([tokens, *self._places(end, last), *rows])
-        return found, confidences
-
-    def _places(self, end: int, last: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Cosines and sines of the positions below ``last``, and a ruler of length ``end``."""
         if end > self._ruler.shape[0]:
             self._ruler = torch.empty(2 * end, dtype=torch.uint8)
-        return *self._decoder.rotary.upto(last), self._ruler[:end]
+        angles, ruler = self._decoder.rotary.upto(last), self._ruler[:end]
+        found, confidences = self._chained[tokens.shape[0]].run([tokens, *angles, ruler, *rows])
+        return found, confidences

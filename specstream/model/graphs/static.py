@@ -20,12 +20,14 @@ from specstream.model.attention.heads import Heads
 from specstream.model.layers import layer_of
 from specstream.model.weights import DecoderWeights
 
-__all__ = ["Example", "StaticHead", "StaticPass", "by_rows", "settled"]
+__all__ = ["LENGTH", "Example", "StaticHead", "StaticPass", "by_rows", "causal", "fits", "settled"]
 
 Example = tuple[tuple[Tensor, ...], tuple[Any, ...]]
 """Arguments to trace a graph with, and their dynamic shapes, as `torch.export.export` takes them."""
 
 _ROWS, _LENGTH = 64, 40  # of the example; the values don't matter
+CAPACITY = torch.export.Dim("capacity", min=16, max=2**24)
+LENGTH = torch.export.Dim("length", min=2, max=2**23)
 
 
 def by_rows(x: Tensor, weight: Tensor) -> Tensor:
@@ -71,15 +73,12 @@ class _Norm(nn.Module):
 
 
 class _Plan(AttentionPlan):
-    """Writes the rows at ``positions [W]`` of ``kv``, and attends to the first ``length`` rows."""
+    """Writes the last W of the n rows that ``mask [W, n]`` has columns for, and attends to all n."""
 
-    def __init__(
-        self, sizes: DecoderWeights, positions: Tensor, length: int, kv: Sequence[Tensor]
-    ) -> None:
+    def __init__(self, sizes: DecoderWeights, mask: Tensor, kv: Sequence[Tensor]) -> None:
         self._heads = Heads(sizes.heads, sizes.kv_heads, sizes.head_dim)
-        self._positions, self._length, self._kv = positions, length, kv
-        later = torch.arange(length)[None] > positions[:, None]
-        mask = torch.zeros_like(later, dtype=sizes.dtype).masked_fill_(later, -torch.inf)
+        width, self._length = mask.shape
+        self._places, self._kv = torch.arange(self._length - width, self._length), kv
         self._mask = mask.repeat_interleave(self._heads.group, 0)
 
     def narrow(self) -> slice:
@@ -88,7 +87,7 @@ class _Plan(AttentionPlan):
     def forward(self, layer: int, queries: Tensor, kv: Tensor) -> Tensor:
         shown = []
         for rows, fresh in zip(self._kv[2 * layer : 2 * layer + 2], kv.chunk(2, 1), strict=True):
-            rows.index_copy_(1, self._positions, fresh.to(rows.dtype).transpose(0, 1))
+            rows.index_copy_(1, self._places, fresh.to(rows.dtype).transpose(0, 1))
             shown.append(rows[:, : self._length].unsqueeze(0))
         keys, values = shown
         return self._heads.attend_few(queries.to(keys.dtype), keys, values, self._mask)
@@ -133,51 +132,45 @@ class StaticPass(nn.Module):
         x = torch.zeros(self.width, dtype=torch.int64)
         if not self.ends:
             x = torch.zeros(self.width, w.hidden, dtype=w.dtype)
-        angles = [torch.zeros(_ROWS, w.head_dim, dtype=w.dtype) for _ in range(2)]
+        angles = [torch.zeros(self.width, w.head_dim, dtype=w.dtype) for _ in range(2)]
         rows = [torch.zeros(w.kv_heads, _ROWS, w.head_dim, dtype=w.dtype) for _ in range(count)]
-        positions = {0: torch.export.Dim("positions", min=16, max=2**24)}
-        capacity = {1: torch.export.Dim("capacity", min=16, max=2**24)}
-        length = {0: torch.export.Dim("length", min=2, max=2**23)}
-        shapes: tuple[Any, ...] = ({}, positions, positions, length, (capacity,) * count)
-        return (x, *angles, torch.empty(_LENGTH, dtype=torch.uint8), *rows), shapes
+        mask = torch.zeros(self.width, _LENGTH, dtype=w.dtype)
+        shapes: tuple[Any, ...] = ({}, {}, {}, {1: LENGTH}, ({1: CAPACITY},) * count)
+        return (x, *angles, mask, *rows), shapes
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, ruler: Tensor, *kv: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, *kv: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """The pass as `torch.export` sees it.
 
         Args:
             x: ``[W]`` int64 tokens with ``ends``, else hidden states ``[W, hidden]``.
-            cos: ``[positions, head_dim]``, see `RotaryTable`; ``sin`` likewise.
+            cos: ``[W, head_dim]`` of each token's position, see `RotaryTable`; ``sin`` likewise.
             sin: See ``cos``.
-            ruler: ``[n]``, n the sequence's length after the pass: only its length is used, which
-                makes n a size and not a value.
+            mask: ``[W, n]``, n the sequence's length after the pass: what is added to the attention of
+                each token to each row, 0 or minus infinity.
             kv: For each layer its keys, then its values: ``[kv_heads, capacity, head_dim]``. The
                 rows n - W to n are written.
 
         Returns:
-            Logits ``[W, V]`` with ``ends``, else hidden states ``[W, hidden]``.
+            Logits ``[W, V]`` with ``ends``, else hidden states ``[W, hidden]``; and the hidden states
+            after each layer, ``[layers, W, hidden]``.
         """
-        length = ruler.shape[0]
-        positions = torch.arange(length - self.width, length)
-        fits(length, cos, kv)
-        return self.run(x, cos, sin, positions, length, kv).to(self._sizes.dtype)
+        fits(mask.shape[1], kv)
+        found, states = self.run(x, cos, sin, mask, kv)
+        return found.to(self._sizes.dtype), torch.stack(states)
 
     def run(
-        self,
-        x: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        positions: Tensor,
-        length: int,
-        kv: Sequence[Tensor],
-    ) -> Tensor:
-        """The same with ``positions [W]`` of the tokens, ``length`` rows being looked at."""
-        plan = _Plan(self._sizes, positions, length, kv)
-        angles = cos[positions][:, None].float(), sin[positions][:, None].float()
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, kv: Sequence[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The same, logits in float32, the layers' states one by one."""
+        plan, states = _Plan(self._sizes, mask, kv), list[Tensor]()
+        angles = cos[:, None].float(), sin[:, None].float()
         x = F.embedding(x, self.get_buffer("embedding")) if self.ends else x.clone()
         for index, layer in enumerate(self._layers):
             x = layer(x, *angles, plan, index)
-        found: Tensor = self.head(x) if self.ends else x
-        return found
+            states.append(x.clone())
+        return self.head(x) if self.ends else x, states
 
 
 class StaticHead(nn.Module):
@@ -204,7 +197,12 @@ class StaticHead(nn.Module):
         return found
 
 
-def fits(length: int, cos: Tensor, kv: Sequence[Tensor]) -> None:
-    """Tell the exporter that a sequence of ``length`` rows is within the tables and the caches."""
+def fits(length: int, kv: Sequence[Tensor]) -> None:
+    """Tell the exporter that a sequence of ``length`` rows is within the caches."""
     torch._check(length <= kv[0].shape[1])  # type: ignore[no-untyped-call]
-    torch._check(length <= cos.shape[0])  # type: ignore[no-untyped-call]
+
+
+def causal(width: int, length: int, dtype: torch.dtype) -> Tensor:
+    """The mask ``[width, length]`` of a chain at the end of ``length`` rows."""
+    later = torch.arange(length)[None] > torch.arange(length - width, length)[:, None]
+    return torch.zeros_like(later, dtype=dtype).masked_fill_(later, -torch.inf)

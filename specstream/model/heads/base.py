@@ -8,10 +8,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from specstream.errors import ModelUnsupported
 from specstream.model.kv.base import RowCache
 from specstream.model.tree import Tree
 
-__all__ = ["FeatureHead", "Head"]
+__all__ = ["FeatureHead", "Head", "check_made_for", "spread"]
 
 
 class Head(Protocol):
@@ -81,3 +82,40 @@ class FeatureHead(Head, Protocol):
             ``[kept, draft vocabulary]``, see ``ids``, and ``[kept, width]``.
         """
         ...
+
+
+def check_made_for(title: str, *facts: tuple[str, int, int]) -> None:
+    """Refuse a head of another target. What holds of both is no proof that it was made for this one.
+
+    Args:
+        title: The head.
+        facts: What it reads, how much of it, and how much this target has.
+
+    Raises:
+        ModelUnsupported: the first fact that differs.
+    """
+    for what, made, found in facts:
+        if made != found:
+            raise ModelUnsupported(
+                f"{title} was made for another target: it reads {what} {made}, and this target has "
+                f"{found}; choose a head of this target"
+            )
+
+
+def spread(rows: Tensor, ids: Tensor | None, size: int, rest: float = -torch.inf) -> Tensor:
+    """``[..., draft vocabulary]`` over the target's: ``[..., size]``, ``rest`` for all other tokens.
+
+    Args:
+        rows: Logits or probabilities.
+        ids: The target's ids of what can be drafted; None: its first ones.
+        size: Of the target's vocabulary.
+        rest: Value of tokens that can't be drafted.
+    """
+    if ids is None and rows.shape[-1] == size:
+        return rows
+    wide = rows.new_full((*rows.shape[:-1], size), rest)
+    if ids is None:
+        wide[..., : rows.shape[-1]] = rows
+    else:
+        wide[..., ids] = rows
+    return wide

@@ -16,25 +16,25 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import Qwen3Config
 from transformers.activations import ACT2FN
-from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
-from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.errors import ModelUnsupported
 from specstream.model.attention.base import AttentionPlan
 from specstream.model.attention.heads import Heads
+from specstream.model.heads.base import check_made_for
 from specstream.model.heads.block_format import BlockShape
+from specstream.model.heads.layer import head_weights, layer_weights, rotary_of
 from specstream.model.heads.recognise import read_head_config
-from specstream.model.heads.tensors import Tensors
+from specstream.model.heads.tensors import Placed, Tensors
 from specstream.model.kv.contiguous import ContiguousCache
-from specstream.model.layers import layer_of
+from specstream.model.layers import layer_of, rotated
 from specstream.model.norms import rms_norm
 from specstream.model.products import product
 from specstream.model.runner import ModelRunner
 from specstream.model.transfer import to_device
-from specstream.model.weights import DecoderWeights, LayerWeights, RotaryTable
+from specstream.model.weights import DecoderWeights
 
-__all__ = ["BlockHead", "Context", "load", "rotary_of"]
+__all__ = ["BlockHead", "Context", "load"]
 
 
 @dataclass(slots=True)
@@ -74,37 +74,30 @@ class BlockHead:
         _check(shape, target)
         self.shape, self.depths, self.device = shape, shape.depths, target.device
         self._target = target
-        decoder = target.decoder
-        like = decoder.weights
-        take = partial(_Take, tensors, like.dtype, like.device)()
-        hidden = shape.hidden
-        fc = take("fc.weight", hidden, len(shape.depths) * hidden)
-        feature_norm = take("hidden_norm.weight", hidden)
-        layers = tuple(_layer(take, shape, index) for index in range(shape.layers))
-        sizes = DecoderWeights(
-            heads=shape.heads,
-            kv_heads=shape.kv_heads,
-            head_dim=shape.head_dim,
-            hidden=hidden,
-            intermediate=shape.intermediate,
-            eps=shape.eps,
-            activation=ACT2FN[shape.activation],
-            activation_name=shape.activation,
-            embedding=like.embedding,
-            norm=take("norm.weight", hidden),
-            head=like.head,
-            layers=layers,
-            nbytes=take.nbytes,
-        )
-        self.parameters, self.nbytes = take.parameters, take.nbytes
+        decoder, hidden = target.decoder, shape.hidden
+        take = Placed(tensors, decoder.weights.embedding)
+
+        def named(name: str, *sizes: int) -> Tensor:
+            return take((name, f"model.{name}"), *sizes)
+
         norms = partial(rms_norm, eps=shape.eps)
         products = partial(product, packed=decoder.packed)
-        self._fc, self._feature_norm = products(fc), norms(feature_norm)
-        self._layers = [layer_of(sizes, one, norms, products) for one in layers]
-        self._norm = norms(sizes.norm)
+        self._fc = products(named("fc.weight", hidden, len(shape.depths) * hidden))
+        self._feature_norm = norms(named("hidden_norm.weight", hidden))
+        each = [
+            layer_weights(
+                lambda name, *sizes, at=index: named(f"layers.{at}.{name}", *sizes),
+                shape,
+                lambda name: shape.bias or not name.endswith("bias"),
+            )
+            for index in range(shape.layers)
+        ]
+        self._weights = sizes = head_weights(shape, decoder.weights, each)
+        self._norm = norms(named("norm.weight", hidden))
+        self.parameters, self.nbytes = take.parameters, take.nbytes
+        self._layers = [layer_of(sizes, one, norms, products) for one in each]
         self._rows = _RowsOf(sizes, norms, products)
-        self._weights = sizes
-        self._rotary = rotary_of(shape, like.embedding)
+        self._rotary = rotary_of(shape, sizes.embedding)
         self._heads = Heads(shape.heads, shape.kv_heads, shape.head_dim)
 
     def new_context(self) -> Context:
@@ -172,9 +165,8 @@ class _RowsOf:
         joint = self._product(features).view(-1, len(self._norms), 2 * keys, dim)
         found = list[Tensor]()
         for index, norm in enumerate(self._norms):
-            turned = norm(joint[:, index, :keys])
-            swapped = turned.roll(dim // 2, -1)
-            found.append(torch.cat([turned * cos + swapped * sin, joint[:, index, keys:]], 1))
+            turned = rotated(norm(joint[:, index, :keys]), cos, sin)
+            found.append(torch.cat([turned, joint[:, index, keys:]], 1))
         return found
 
 
@@ -233,23 +225,6 @@ class _BlockPlan(AttentionPlan):
         return mask.repeat_interleave(self._heads.group, 0).to(self._device, non_blocking=True)
 
 
-class _Take:
-    """Takes tensors in the target's dtype, and counts what it took."""
-
-    def __init__(self, tensors: Tensors, dtype: torch.dtype, device: torch.device) -> None:
-        self._tensors, self._dtype, self._device = tensors, dtype, device
-        self.parameters = self.nbytes = 0
-
-    def __call__(self, name: str, *shape: int) -> Tensor:
-        found = self._tensors.take((name, f"model.{name}"), shape)
-        if not found.is_floating_point():
-            raise ModelBroken(f"{self._tensors.folder}: {name} holds {found.dtype}, not floats")
-        made = found.to(self._device, self._dtype)
-        self.parameters += made.numel()
-        self.nbytes += made.nbytes
-        return made
-
-
 def load(folder: Path, target: ModelRunner) -> BlockHead:
     """The head of a folder; see `specstream.model.heads.recognise.load_head`."""
     shape = BlockShape.of(read_head_config(folder))
@@ -257,34 +232,16 @@ def load(folder: Path, target: ModelRunner) -> BlockHead:
     return BlockHead(shape, Tensors.read(folder), target)
 
 
-def rotary_of(shape: BlockShape, like: Tensor) -> RotaryTable:
-    """Cosines and sines of the head's own positions, of the dtype and device of ``like``."""
-    config = Qwen3Config(
-        hidden_size=shape.hidden,
-        num_attention_heads=shape.heads,
-        head_dim=shape.head_dim,
-        max_position_embeddings=shape.max_positions,
-        rope_parameters=dict(shape.rope),
-    )
-    rotary = Qwen3RotaryEmbedding(config).to(like.device)
-    return RotaryTable.by(rotary, like[:1], shape.head_dim)
-
-
 def _check(shape: BlockShape, target: ModelRunner) -> None:
     target.check_states(shape.depths)
     weights = target.decoder.weights
     layers, vocabulary, hidden = len(weights.layers), weights.vocab_size, weights.hidden
-    told = (
+    check_made_for(
+        "the block head",
         ("hidden states of size", shape.hidden, hidden),
         ("a vocabulary of", shape.vocab_size, vocabulary),
-        ("a target of so many layers:", shape.target_layers or layers, layers),
+        ("states of so many layers:", shape.target_layers or layers, layers),
     )
-    for what, made, found in told:
-        if made != found:
-            raise ModelUnsupported(
-                f"the block head was made for {what} {made}, and this target has {found}; "
-                "choose a head of this target"
-            )
     if layers in shape.depths:
         raise ModelUnsupported(
             f"the block head reads the target's last layer ({layers - 1}), behind its final norm; only "
@@ -298,24 +255,3 @@ def _check(shape: BlockShape, target: ModelRunner) -> None:
         raise ModelUnsupported(
             f"the block head's activation {shape.activation!r} is not known here"
         )
-
-
-def _layer(take: _Take, shape: BlockShape, index: int) -> LayerWeights:
-    s, start = shape, f"layers.{index}."
-    rows, kv_rows = s.heads * s.head_dim, s.kv_heads * s.head_dim
-    three = (("q_proj", rows), ("k_proj", kv_rows), ("v_proj", kv_rows))
-    attention, mlp = start + "self_attn.", start + "mlp."
-    gate_up = [take(f"{mlp}{n}.weight", s.intermediate, s.hidden) for n in ("gate_proj", "up_proj")]
-    biases = [take(f"{attention}{name}.bias", size) for name, size in three] if s.bias else []
-    return LayerWeights(
-        norm=take(start + "input_layernorm.weight", s.hidden),
-        qkv=torch.cat([take(f"{attention}{name}.weight", size, s.hidden) for name, size in three]),
-        qkv_bias=torch.cat(biases) if biases else None,
-        query_norm=take(attention + "q_norm.weight", s.head_dim),
-        key_norm=take(attention + "k_norm.weight", s.head_dim),
-        out=take(attention + "o_proj.weight", s.hidden, rows),
-        out_bias=take(attention + "o_proj.bias", s.hidden) if s.bias else None,
-        mlp_norm=take(start + "post_attention_layernorm.weight", s.hidden),
-        gate_up=torch.cat(gate_up),
-        down=take(mlp + "down_proj.weight", s.hidden, s.intermediate),
-    )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.model.heads.shape import LayerShape
 
 __all__ = ["MOST_BLOCK", "MOST_LAYERS", "BlockShape"]
 
@@ -20,21 +21,13 @@ _UNKNOWN = {
     "final_logit_softcapping": "soft-capped logits",
 }
 _SCALES = ("input_embedding_scale", "output_multiplier")
-_REQUIRED = (
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_hidden_layers",
-    "vocab_size",
-)
 
 
-@dataclass(frozen=True, slots=True)
-class BlockShape:
-    """Sizes of a DFlash head.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockShape(LayerShape):
+    """Sizes of a DFlash head, as wide as its target.
 
     Attributes:
-        hidden: Size of the hidden states, the target's own.
         layers: Its decoder layers.
         block_size: Tokens of a block, the anchor included.
         mask_token_id: The token that stands for one to be drafted.
@@ -42,28 +35,15 @@ class BlockShape:
         target_layers: Layers of its target; None: not told.
         causal: For each layer, whether a token of the block sees only those before it.
         windows: For each layer how many positions back attention reaches; None: all.
-        rope: ``rope_parameters`` of its config.
-        bias: Whether the products of attention have biases.
     """
 
-    hidden: int
-    intermediate: int
     layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocab_size: int
     block_size: int
     mask_token_id: int
     depths: tuple[int, ...]
     target_layers: int | None = None
     causal: tuple[bool, ...] = ()
     windows: tuple[int | None, ...] = ()
-    eps: float = 1e-6
-    max_positions: int = 32768
-    activation: str = "silu"
-    rope: Mapping[str, Any] = field(default_factory=lambda: {"rope_type": "default"})
-    bias: bool = False
 
     @staticmethod
     def fits(config: Mapping[str, Any]) -> bool:
@@ -92,19 +72,14 @@ class BlockShape:
 
     @classmethod
     def _read(cls, joint: Mapping[str, Any]) -> BlockShape:
-        hidden, _, heads, layers, _ = sizes = [int(joint[name]) for name in _REQUIRED]
+        sizes, layers = cls.read(joint), int(joint["num_hidden_layers"])
         kinds = joint.get("layer_types") or ["full_attention"] * layers
         causal, window = joint.get("is_causal"), joint.get("sliding_window")
         sliding = [kind == "sliding_attention" for kind in kinds]
         told = joint.get("num_target_layers")
         made = cls(
-            hidden=hidden,
-            intermediate=sizes[1],
+            **sizes,
             layers=layers,
-            heads=heads,
-            kv_heads=int(joint.get("num_key_value_heads") or heads),
-            head_dim=int(joint.get("head_dim") or hidden // heads),
-            vocab_size=sizes[4],
             block_size=int(joint.get("block_size", 16)),
             mask_token_id=int(joint["mask_token_id"]),
             # Published ids count layers from 0 and mean their output: one more than our depths.
@@ -112,45 +87,31 @@ class BlockShape:
             target_layers=None if told is None else int(told),
             causal=tuple(one if causal is None else bool(causal) for one in sliding),
             windows=tuple(int(window or 0) if one else None for one in sliding),
-            eps=float(joint.get("rms_norm_eps", 1e-6)),
-            max_positions=int(joint.get("max_position_embeddings", 32768)),
-            activation=str(joint.get("hidden_act", "silu")),
-            rope=_rope(joint),
-            bias=bool(joint.get("attention_bias", False)),
         )
         if not 1 <= layers <= MOST_LAYERS or len(kinds) != layers:
             raise ValueError(f"{layers} layers with {len(kinds)} layer_types")
         if not 2 <= made.block_size <= MOST_BLOCK or not made.depths:
             raise ValueError(f"block_size {made.block_size}, target_layer_ids {made.depths}")
-        if min(*sizes, made.kv_heads, made.head_dim) < 1 or heads % made.kv_heads:
-            raise ValueError(f"sizes {sizes}, {made.kv_heads} key heads of {made.head_dim}")
+        if min(made.kv_heads, made.head_dim) < 1 or made.heads % made.kv_heads:
+            raise ValueError(f"{made.heads} heads, {made.kv_heads} key heads of {made.head_dim}")
         if any(window is not None and window < 1 for window in made.windows):
             raise ValueError("layers with sliding attention, and no sliding_window")
         if len(set(made.depths)) != len(made.depths):
             raise ValueError("target_layer_ids names a layer twice")
+        if (kind := made.rope["rope_type"]) not in ("default", "linear", "llama3"):
+            raise ModelUnsupported(
+                f"the block head has positions of type {kind!r}, which is not known here"
+            )
         return made
 
     @property
     def config(self) -> dict[str, Any]:
         """``config.json`` in the published layout."""
         windows = [window for window in self.windows if window is not None]
-        return {
+        return self.written | {
             "architectures": ["DFlashDraftModel"],
             "model_type": "qwen3",
-            "hidden_size": self.hidden,
-            "intermediate_size": self.intermediate,
             "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.kv_heads,
-            "head_dim": self.head_dim,
-            "hidden_act": self.activation,
-            "rms_norm_eps": self.eps,
-            "vocab_size": self.vocab_size,
-            "max_position_embeddings": self.max_positions,
-            "rope_parameters": dict(self.rope),
-            "rope_theta": self.rope.get("rope_theta", 10000.0),
-            "attention_bias": self.bias,
-            "tie_word_embeddings": False,
             "layer_types": [
                 "full_attention" if window is None else "sliding_attention"
                 for window in self.windows or (None,) * self.layers
@@ -172,14 +133,3 @@ def _refuse_extensions(config: Mapping[str, Any]) -> None:
     for key in _SCALES:
         if float(config.get(key) or 1.0) != 1.0:
             raise ModelUnsupported(f"the block head scales by {key}, which is not known here")
-
-
-def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    found = {"rope_type": given.get("type", "default"), **given}
-    found.setdefault("rope_theta", float(config.get("rope_theta", 10000.0)))
-    if found["rope_type"] not in ("default", "linear", "llama3"):
-        raise ModelUnsupported(
-            f"the block head has positions of type {found['rope_type']!r}, which is not known here"
-        )
-    return found

@@ -9,26 +9,23 @@ either all of them take the states after 2, L // 2 and L - 3 layers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.model.heads.shape import LayerShape
 
 __all__ = ["EagleShape", "default_depths", "is_eagle", "read_shape"]
 
 
-@dataclass(frozen=True, slots=True)
-class EagleShape:
-    """Sizes and variants of an EAGLE-3 head.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagleShape(LayerShape):
+    """Sizes and variants of an EAGLE-3 head. Of its biases ``o_proj`` has none.
 
     Attributes:
         target_hidden: Size of the target's hidden states.
-        hidden: Size of its own.
-        vocab_size: Tokens of the target.
         draft_vocab_size: Tokens that it can draft.
         depths: After how many of the target's layers it reads hidden states.
-        rope: ``rope_parameters`` of its config.
-        bias: Whether queries, keys and values have biases.
         norm_before_residual: The layer adds its results to the normed feature, not to the feature.
         fc_norm: Each tapped state has a norm of its own before ``fc`` (EAGLE 3.1).
         norm_before_fc: All tapped states share a norm before ``fc``.
@@ -36,19 +33,8 @@ class EagleShape:
     """
 
     target_hidden: int
-    hidden: int
-    intermediate: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    eps: float
-    vocab_size: int
     draft_vocab_size: int
     depths: tuple[int, ...]
-    max_positions: int = 2048
-    activation: str = "silu"
-    rope: Mapping[str, Any] = field(default_factory=lambda: {"rope_type": "default"})
-    bias: bool = False
     norm_before_residual: bool = False
     fc_norm: bool = False
     norm_before_fc: bool = False
@@ -57,26 +43,13 @@ class EagleShape:
     @property
     def config(self) -> dict[str, Any]:
         """``config.json`` in the layout of the original repository and of SpecForge."""
-        return {
+        return self.written | {
             "architectures": ["LlamaForCausalLMEagle3"],
             "model_type": "llama",
-            "hidden_size": self.hidden,
             "target_hidden_size": self.target_hidden,
-            "intermediate_size": self.intermediate,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.kv_heads,
-            "head_dim": self.head_dim,
             "num_hidden_layers": 1,
-            "hidden_act": self.activation,
-            "rms_norm_eps": self.eps,
-            "vocab_size": self.vocab_size,
             "draft_vocab_size": self.draft_vocab_size,
-            "max_position_embeddings": self.max_positions,
-            "rope_parameters": dict(self.rope),
-            "rope_theta": self.rope.get("rope_theta", 10000.0),
-            "attention_bias": self.bias,
             "mlp_bias": False,
-            "tie_word_embeddings": False,
             "norm_before_residual": self.norm_before_residual,
             "fc_norm": self.fc_norm,
             "norm_before_fc": self.norm_before_fc,
@@ -124,26 +97,12 @@ def read_shape(config: Mapping[str, Any], *, hidden: int, layers: int) -> EagleS
     layer = _part(config, "transformer_layer_config") if speculators else config
     more = _part(config, "eagle_config")
     _refuse(config, layer)
-    rope = dict(layer.get("rope_parameters") or layer.get("rope_scaling") or {})
-    rope.setdefault("rope_theta", layer.get("rope_theta", 10000.0))
-    rope.setdefault("rope_type", rope.pop("type", "default"))
-    heads, size = _number(layer, "num_attention_heads"), _number(layer, "hidden_size")
-    vocabulary = _number(layer, "vocab_size")
+    sizes = LayerShape.read(layer)
     return EagleShape(
+        **sizes,
         target_hidden=int(config.get("target_hidden_size") or hidden),
-        hidden=size,
-        intermediate=_number(layer, "intermediate_size"),
-        heads=heads,
-        kv_heads=int(layer.get("num_key_value_heads") or heads),
-        head_dim=int(layer.get("head_dim") or size // heads),
-        eps=float(layer.get("rms_norm_eps", 1e-6)),
-        vocab_size=vocabulary,
-        draft_vocab_size=int(config.get("draft_vocab_size") or vocabulary),
+        draft_vocab_size=int(config.get("draft_vocab_size") or sizes["vocab_size"]),
         depths=_depths(config, more) or default_depths(layers),
-        max_positions=int(layer.get("max_position_embeddings") or 2048),
-        activation=str(layer.get("hidden_act", "silu")),
-        rope=rope,
-        bias=bool(layer.get("attention_bias", False)),
         norm_before_residual=bool(config.get("norm_before_residual", speculators)),
         fc_norm=bool(config.get("fc_norm", False)),
         norm_before_fc=bool(config.get("norm_before_fc", more.get("norm_before_fc", False))),
@@ -179,10 +138,3 @@ def _refuse(config: Mapping[str, Any], layer: Mapping[str, Any]) -> None:
 def _part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = config.get(name)
     return found if isinstance(found, Mapping) else {}
-
-
-def _number(config: Mapping[str, Any], name: str) -> int:
-    found = config.get(name)
-    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-        raise ModelBroken(f"the head's config.json should have a number {name!r}, not {found!r}")
-    return found

@@ -6,17 +6,17 @@ its own; the output head is the target's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.errors import ModelUnsupported
+from specstream.model.heads.base import check_made_for
 from specstream.model.heads.recognise import read_head_config
-from specstream.model.heads.tensors import Tensors
+from specstream.model.heads.shape import number
+from specstream.model.heads.tensors import Placed, Tensors
 from specstream.model.norms import rms_norm
 from specstream.model.products import product
 from specstream.model.runner import ModelRunner
@@ -26,8 +26,7 @@ __all__ = ["MODEL_TYPE", "EarlyExit", "ExitWeights", "load"]
 MODEL_TYPE = "specstream-early-exit"
 
 
-@dataclass(frozen=True, slots=True)
-class ExitWeights:
+class ExitWeights(NamedTuple):
     """A trained exit's tensors.
 
     Attributes:
@@ -69,10 +68,8 @@ class EarlyExit:
                 f"{depth - 1} of them, not {layers}"
             )
         self.layers, self._decoder = layers, target.decoder
-        tensors = [] if weights is None else [weights.norm, weights.up, weights.down]
-        tensors += [] if weights is None else [weights.head_norm]
-        self.parameters = sum(tensor.numel() for tensor in tensors)
-        self.nbytes = sum(tensor.nbytes for tensor in tensors)
+        self.parameters = sum(tensor.numel() for tensor in weights or ())
+        self.nbytes = sum(tensor.nbytes for tensor in weights or ())
         self.trained = weights is not None
         if weights is not None:
             eps, packed = self._decoder.weights.eps, self._decoder.packed
@@ -97,37 +94,18 @@ def load(folder: Path, target: ModelRunner) -> EarlyExit:
         ModelUnsupported: made for another target, or the target can't be left early.
     """
     config, sizes = read_head_config(folder), target.decoder.weights
-    wanted = {
-        "hidden_size": sizes.hidden,
-        "vocab_size": sizes.vocab_size,
-        "num_hidden_layers": len(sizes.layers),
-    }
-    for name, size in wanted.items():
-        if config.get(name) != size:
-            raise ModelUnsupported(
-                f"{folder} is an early exit for a target with {name} {config.get(name)}; this one has "
-                f"{size}"
-            )
-    layers, width = _count(folder, config, "layers"), _count(folder, config, "width")
-    tensors, hidden = Tensors.read(folder), sizes.hidden
-
-    def take(name: str, *shape: int) -> Tensor:
-        found = tensors.take(f"{name}.weight", shape)
-        if not found.is_floating_point():
-            raise ModelBroken(f"{folder}: {name}.weight holds {found.dtype}, not floats")
-        return found.to(sizes.device, sizes.dtype)
-
+    check_made_for(
+        f"the early exit in {folder}",
+        ("hidden states of size", config.get("hidden_size", 0), sizes.hidden),
+        ("a vocabulary of", config.get("vocab_size", 0), sizes.vocab_size),
+        ("states of so many layers:", config.get("num_hidden_layers", 0), len(sizes.layers)),
+    )
+    layers, width = number(config, "layers"), number(config, "width")
+    take, hidden = Placed(Tensors.read(folder), sizes.embedding), sizes.hidden
     weights = ExitWeights(
-        norm=take("norm", hidden),
-        up=take("up", width, hidden),
-        down=take("down", hidden, width),
-        head_norm=take("head_norm", hidden),
+        norm=take("norm.weight", hidden),
+        up=take("up.weight", width, hidden),
+        down=take("down.weight", hidden, width),
+        head_norm=take("head_norm.weight", hidden),
     )
     return EarlyExit(target, layers, weights)
-
-
-def _count(folder: Path, config: Mapping[str, Any], name: str) -> int:
-    found = config.get(name)
-    if type(found) is not int or found < 1:
-        raise ModelBroken(f"{folder}: config.json has no whole number {name}")
-    return found

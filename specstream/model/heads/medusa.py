@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specstream.errors import ModelBroken
+from specstream.model.heads.base import spread
 from specstream.model.heads.medusa_format import MedusaShape, names
 from specstream.model.heads.recognise import read_head_config
-from specstream.model.heads.tensors import Tensors
+from specstream.model.heads.tensors import Placed, Tensors
 from specstream.model.products import Product, product
 from specstream.model.runner import ModelRunner
 
@@ -45,7 +46,7 @@ class MedusaHead:
         target.check_states((self.depth,))
         self.shape, self._decoder, self._tensors = shape, target.decoder, tensors
         self.device, self.dtype = target.device, sizes.dtype
-        self.parameters = self.nbytes = 0
+        self._take = take = Placed(tensors, sizes.embedding)
         self._blocks = list[list[Product]]()
         while len(self._blocks) < _MOST_HEADS and self._has(len(self._blocks)):
             self._blocks.append([self._block(len(self._blocks), at) for at in range(shape.layers)])
@@ -55,7 +56,8 @@ class MedusaHead:
             )
         self.ids = self._vocabulary()
         self._outputs = self._output_heads(sizes.head)
-        del self._tensors
+        self.parameters, self.nbytes = take.parameters, take.nbytes
+        del self._tensors, self._take
 
     @property
     def heads(self) -> int:
@@ -84,30 +86,13 @@ class MedusaHead:
 
     def whole(self, logits: Tensor) -> Tensor:
         """``[..., draft vocabulary]`` over the target's vocabulary: -inf for all other tokens."""
-        size = self.shape.vocab_size
-        if self.ids is None and logits.shape[-1] == size:
-            return logits
-        wide = logits.new_full((*logits.shape[:-1], size), -torch.inf)
-        if self.ids is None:
-            wide[..., : logits.shape[-1]] = logits
-        else:
-            wide[..., self.ids] = logits
-        return wide
+        return spread(logits, self.ids, self.shape.vocab_size)
 
     def _block_names(self, head: int, at: int) -> list[str]:
         return names(f"{head}.{at}.linear.weight", f"blocks.{head}.layers.{at}.weight")
 
     def _has(self, head: int) -> bool:
         return any(name in self._tensors for name in self._block_names(head, 0))
-
-    def _take(self, wanted: list[str], *shape: int | None) -> Tensor:
-        found = self._tensors.take(wanted, shape)
-        if not found.is_floating_point():
-            raise ModelBroken(f"{self._tensors.folder}: {wanted[0]} holds {found.dtype}, no floats")
-        found = found.to(self.device, self.dtype)
-        self.parameters += found.numel()
-        self.nbytes += found.nbytes
-        return found
 
     def _block(self, head: int, at: int) -> Product:
         hidden, wanted = self.shape.hidden, self._block_names(head, at)
@@ -152,7 +137,7 @@ class MedusaHead:
                 if self.ids is None:
                     return None
                 rows = lent[self.ids]
-                self.nbytes += rows.nbytes
+                self._take.nbytes += rows.nbytes
                 return [product(rows, packed=self._decoder.packed)]
             return [self._output([shared] if shared is not None else first or [])]
         every = [self._own(head) for head in range(self.heads)]

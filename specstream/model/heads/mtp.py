@@ -16,17 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specstream.errors import ModelBroken, ModelUnsupported
-from specstream.model.attention.base import Batch
-from specstream.model.attention.contiguous import ContiguousAttention
-from specstream.model.decoder import rotations
+from specstream.model.heads.layer import FeatureLayer, layer_weights
 from specstream.model.heads.mtp_format import MtpTensors, read_modules
+from specstream.model.heads.tensors import Placed, Tensors
 from specstream.model.kv.base import RowCache
-from specstream.model.layers import layer_of
 from specstream.model.norms import rms_norm
 from specstream.model.products import Product, can_pack, product
 from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree
-from specstream.model.weights import LayerWeights
 
 __all__ = ["MtpHead", "find", "load"]
 
@@ -54,34 +51,33 @@ class MtpHead:
         self.width = sizes.hidden
         target.check_states(self.depths)
         self.device, self.dtype = target.device, target.dtype
-        self.parameters = self.nbytes = 0
-        self._tensors, self._before_norm = module.tensors, module.before_norm
-        norms = partial(rms_norm, eps=sizes.eps)
-        self._enorm = norms(self._take("enorm.weight", sizes.hidden))
-        self._hnorm = norms(self._take("hnorm.weight", sizes.hidden))
-        joint = self._take("eh_proj.weight", sizes.hidden, 2 * sizes.hidden)
+        self._before_norm, tensors = module.before_norm, module.tensors
+        _refuse(tensors, 2 * sizes.heads * sizes.head_dim, self.width)
+        take, norms = Placed(tensors, sizes.embedding), partial(rms_norm, eps=sizes.eps)
+        products = partial(product, packed=can_pack(self.dtype, self.device))
+        self._enorm = norms(take("enorm.weight", sizes.hidden))
+        self._hnorm = norms(take("hnorm.weight", sizes.hidden))
+        joint = take("eh_proj.weight", sizes.hidden, 2 * sizes.hidden)
         if module.state_first:
             joint = torch.cat(joint.chunk(2, 1)[::-1], 1)
-        self._packed = can_pack(self.dtype, self.device)
-        self._project = self._product(joint)
-        layer = self._layer_weights()
-        own = dataclasses.replace(sizes, layers=(layer,))
-        self._layer = layer_of(own, layer, norms, self._product)
-        self._norm = norms(self._take("norm.weight", sizes.hidden))
-        self._attention = ContiguousAttention(own)
-        embedding = self._own("embed_tokens.weight", sizes.embedding)
+        self._project = products(joint)
+        own = dataclasses.replace(sizes, layers=(layer_weights(take, sizes, tensors.__contains__),))
+        self._layer = FeatureLayer(own, norms, products, self._decoder.rotary)
+        self._norm = norms(take("norm.weight", sizes.hidden))
+        embedding = take.own("embed_tokens.weight", sizes.embedding, sizes.vocab_size)
         self._embedding = sizes.embedding if embedding is None else embedding
-        head = self._own("head.weight", sizes.head)
-        self._output: Product = self._decoder.logits if head is None else self._product(head)
-        if module.tensors.left:
+        head = take.own("head.weight", sizes.head, sizes.vocab_size)
+        self._output: Product = self._decoder.logits if head is None else products(head)
+        self.parameters, self.nbytes = take.parameters, take.nbytes
+        if tensors.left:
             raise ModelBroken(
-                f"{module.tensors.folder}: these tensors of the multi-token prediction module are not "
-                f"known: {module.tensors.left}"
+                f"{tensors.folder}: these tensors of the multi-token prediction module are not known: "
+                f"{tensors.left}"
             )
 
     def new_cache(self) -> RowCache:
         """See `FeatureHead`."""
-        return self._attention.new_cache()
+        return self._layer.new_cache()
 
     def fuse(self, states: Tensor) -> Tensor:
         """See `FeatureHead`: the states themselves, or the target's final norm of them."""
@@ -98,81 +94,25 @@ class MtpHead:
         trees: Sequence[Tree | None] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """See `FeatureHead`."""
-        if trees is not None and not any(trees):
-            trees = None
-        batch = Batch(caches, counts, keeps, trees)
-        plan = self._attention.plan(batch)
-        cos, sin = rotations(self._decoder.rotary, batch, self.device)
         read = self._enorm(F.embedding(tokens, self._embedding))
         x = self._project(torch.cat([read, self._hnorm(features)], -1))
-        kept = plan.narrow() if sum(keeps) < tokens.shape[0] else None
-        x = self._layer(x, cos, sin, plan, 0, kept)
-        for cache, count in zip(caches, counts, strict=True):
-            cache.append_to(cache.length + count)
-        final = self._norm(x)
+        final = self._norm(self._layer(x, caches, counts, keeps, trees))
         return self._output(final), final
 
-    def _take(self, name: str, *shape: int) -> Tensor:
-        found = self._tensors.take(name, shape)
-        if not found.is_floating_point() or found.dtype.itemsize < 2:
+
+def _refuse(tensors: Tensors, gated: int, hidden: int) -> None:
+    """Modules that are not computed here: quantised ones, and Qwen3-Next's with gates in the queries."""
+    for name, dtype in tensors.dtypes.items():
+        if not dtype.is_floating_point or dtype.itemsize < 2:
             raise ModelUnsupported(
-                f"{self._tensors.folder}: {name} of the multi-token prediction module holds "
-                f"{found.dtype}; quantised modules are not computed here, so choose another proposer"
+                f"{tensors.folder}: {name} of the multi-token prediction module holds {dtype}; "
+                "quantised modules are not computed here, so choose another proposer"
             )
-        found = found.to(self.device, self.dtype)
-        self.parameters += found.numel()
-        self.nbytes += found.nbytes
-        return found
-
-    def _optional(self, name: str, *shape: int) -> Tensor | None:
-        return self._take(name, *shape) if name in self._tensors else None
-
-    def _own(self, name: str, lent: Tensor) -> Tensor | None:
-        """The module's own copy of a matrix; None: it has none, or the same as the target's."""
-        if name not in self._tensors:
-            return None
-        found = self._tensors.take(name, lent.shape).to(self.device, self.dtype)
-        if torch.equal(found, lent):
-            return None
-        self.parameters += found.numel()
-        self.nbytes += found.nbytes
-        return found
-
-    def _product(self, weight: Tensor, bias: Tensor | None = None) -> Product:
-        return product(weight, bias, packed=self._packed)
-
-    def _layer_weights(self) -> LayerWeights:
-        s, take, optional = self._decoder.weights, self._take, self._optional
-        rows = {"q": s.heads * s.head_dim} | dict.fromkeys("kv", s.kv_heads * s.head_dim)
-        self._refuse_gates(rows["q"])
-        three = [take(f"self_attn.{n}_proj.weight", count, s.hidden) for n, count in rows.items()]
-        biases = [optional(f"self_attn.{n}_proj.bias", count) for n, count in rows.items()]
-        present = [bias for bias in biases if bias is not None]
-        if len(present) not in (0, 3):
-            raise ModelBroken(f"{self._tensors.folder}: some biases of self_attn are missing")
-        return LayerWeights(
-            norm=take("input_layernorm.weight", s.hidden),
-            qkv=torch.cat(three),
-            qkv_bias=torch.cat(present) if present else None,
-            query_norm=optional("self_attn.q_norm.weight", s.head_dim),
-            key_norm=optional("self_attn.k_norm.weight", s.head_dim),
-            out=take("self_attn.o_proj.weight", s.hidden, rows["q"]),
-            out_bias=optional("self_attn.o_proj.bias", s.hidden),
-            mlp_norm=take("post_attention_layernorm.weight", s.hidden),
-            gate_up=torch.cat(
-                [take(f"mlp.{n}_proj.weight", s.intermediate, s.hidden) for n in ("gate", "up")]
-            ),
-            down=take("mlp.down_proj.weight", s.hidden, s.intermediate),
+    if tensors.size("self_attn.q_proj.weight") == (gated, hidden):
+        raise ModelUnsupported(
+            f"the multi-token prediction module of {tensors.folder} has gated attention, which is not "
+            "computed here; choose another proposer"
         )
-
-    def _refuse_gates(self, rows: int) -> None:
-        """Qwen3-Next's attention has a gate in its queries: twice their rows."""
-        found = self._tensors.size("self_attn.q_proj.weight")
-        if found is not None and found == (2 * rows, self.width):
-            raise ModelUnsupported(
-                f"the multi-token prediction module of {self._tensors.folder} has gated attention, "
-                "which is not computed here; choose another proposer"
-            )
 
 
 def load(name: str, target: ModelRunner) -> MtpHead:

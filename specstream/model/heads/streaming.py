@@ -13,17 +13,18 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.errors import ModelUnsupported
 from specstream.model.attention.base import AttentionPlan, Batch
 from specstream.model.attention.heads import Heads
+from specstream.model.heads.base import check_made_for
 from specstream.model.heads.recognise import read_head_config
 from specstream.model.heads.streaming_format import PRODUCTS, StreamingShape
-from specstream.model.heads.tensors import Tensors
+from specstream.model.heads.tensors import Placed, Tensors
 from specstream.model.kv.contiguous import ContiguousCache
 from specstream.model.layers import Layer
 from specstream.model.norms import rms_norm
@@ -53,18 +54,8 @@ class StreamingHead:
         _check(shape, target)
         self.shape, self.target, self.device = shape, target, target.device
         decoder = target.decoder
-        weights, self.parameters, self.nbytes = decoder.weights, 0, 0
+        weights, take = decoder.weights, Placed(tensors, decoder.weights.embedding)
         hidden, count = shape.hidden_size, shape.streams
-
-        def take(name: str, *sizes: int) -> Tensor:
-            found = tensors.take(name, sizes)
-            if not found.is_floating_point():
-                raise ModelBroken(f"{tensors.folder}: {name} holds {found.dtype}, not floats")
-            made = found.to(weights.device, weights.dtype)
-            self.parameters += made.numel()
-            self.nbytes += made.nbytes
-            return made
-
         products = partial(product, packed=decoder.packed)
         entry = take("entry.weight", count * hidden, hidden)
         self._entry = products(entry, take("entry.bias", count * hidden))
@@ -74,22 +65,15 @@ class StreamingHead:
         self._layers = list[Layer]()
         for index in range(shape.stream_layers):
             layer = decoder.layers[shape.depth + index]
-            adapted: dict[str, Product] = {}
+            adapted: dict[str, Any] = {}
             for name in PRODUCTS:
                 out, into = getattr(weights.layers[shape.depth + index], name).shape
                 down = take(f"layers.{index}.{name}_a", shape.rank, into)
                 up = take(f"layers.{index}.{name}_b", out, shape.rank)
                 base = cast(Product, getattr(layer, name))
                 adapted[name] = _Adapted(base, products(down), products(up), self.rows)
-            self._layers.append(
-                replace(
-                    layer,
-                    qkv=adapted["qkv"],
-                    out=adapted["out"],
-                    gate_up=adapted["gate_up"],
-                    down=adapted["down"],
-                )
-            )
+            self._layers.append(replace(layer, **adapted))
+        self.parameters, self.nbytes = take.parameters, take.nbytes
 
     def entered(self, states: Tensor) -> Tensor:
         """The first rows of the streams, ``[n * streams, hidden]``, of nodes' states at `depth`."""
@@ -289,17 +273,12 @@ def load(folder: Path, target: ModelRunner) -> StreamingHead:
 def _check(shape: StreamingShape, target: ModelRunner) -> None:
     target.check_states((shape.depth,))
     weights = target.decoder.weights
-    told = (
+    check_made_for(
+        "the streaming head",
         ("hidden states of size", shape.hidden_size, weights.hidden),
         ("a vocabulary of", shape.vocab_size, weights.vocab_size),
-        ("a target of so many layers:", shape.num_target_layers, len(weights.layers)),
+        ("states of so many layers:", shape.num_target_layers, len(weights.layers)),
     )
-    for what, made, found in told:
-        if made != found:
-            raise ModelUnsupported(
-                f"the streaming head was made for {what} {made}, and this target has {found}; "
-                "choose a head of this target"
-            )
     if not isinstance(target.new_cache(), ContiguousCache):
         raise ModelUnsupported(
             f"streams can't travel over the key-value pool of {target.device}, only over the caches "

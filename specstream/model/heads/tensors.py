@@ -1,4 +1,4 @@
-"""The tensors of a head's folder, each taken once by name and shape."""
+"""The tensors of a head's folder, each taken once by name and shape, and put where the target is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specstream.errors import ModelBroken
 
-__all__ = ["Tensors"]
+__all__ = ["Placed", "Tensors"]
 
 
 class Tensors:
@@ -66,6 +66,11 @@ class Tensors:
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
+    @property
+    def dtypes(self) -> dict[str, torch.dtype]:
+        """Of all tensors that nobody took."""
+        return {name: tensor.dtype for name, tensor in self._values.items()}
+
     def size(self, name: str) -> tuple[int, ...] | None:
         """The shape of a tensor; None: it is missing."""
         found = self._values.get(name)
@@ -94,3 +99,44 @@ class Tensors:
     def left(self) -> list[str]:
         """Names of the tensors that nobody took."""
         return sorted(self._values)
+
+
+class Placed:
+    """Takes a head's trained tensors in the dtype and to the device of its target, and counts them.
+
+    Args:
+        tensors: Where they are.
+        like: Has that dtype and device.
+
+    Attributes:
+        parameters: Numbers that were taken.
+        nbytes: Their memory, in bytes.
+    """
+
+    def __init__(self, tensors: Tensors, like: Tensor) -> None:
+        self.tensors, self._like = tensors, like
+        self.parameters = self.nbytes = 0
+
+    def __call__(self, names: str | Sequence[str], *shape: int | None) -> Tensor:
+        """As `Tensors.take`.
+
+        Raises:
+            ModelBroken: it is missing, of another shape, or holds no floats.
+        """
+        found = self.tensors.take(names, shape)
+        if not found.is_floating_point():
+            name = names if isinstance(names, str) else names[0]
+            raise ModelBroken(f"{self.tensors.folder}: {name} holds {found.dtype}, not floats")
+        return self._counted(found.to(self._like))
+
+    def own(self, name: str, lent: Tensor, rows: int | None) -> Tensor | None:
+        """A matrix of ``rows`` rows that may be the target's; None: it is missing, or the same."""
+        if name not in self.tensors:
+            return None
+        found = self.tensors.take(name, (rows, lent.shape[1])).to(self._like)
+        return None if torch.equal(found, lent) else self._counted(found)
+
+    def _counted(self, made: Tensor) -> Tensor:
+        self.parameters += made.numel()
+        self.nbytes += made.nbytes
+        return made

@@ -9,7 +9,8 @@ from functools import partial
 
 import torch
 
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.forward import ForwardInput
+from specstream.model.runner import ModelRunner
 from specstream.speculation.policy.costs import Costs, DraftCosts
 
 __all__ = ["calibrate"]
@@ -77,7 +78,7 @@ class _Bench:
     def _forward(self, count: int) -> None:
         runner = self._runner
         tokens = torch.arange(count, device=runner.device) % runner.model_vocab_size
-        rows = runner.forward([ForwardInput(tokens, cache) for cache in self._caches])
+        rows = runner.forward([ForwardInput(tokens, cache) for cache in self._caches]).logits
         rows[0][0, 0].item()  # wait for the device
 
 

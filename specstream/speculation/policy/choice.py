@@ -64,6 +64,11 @@ class Place:
         nodes = map(sub, offer.nodes, (0, *offer.nodes)) if offer.nodes else repeat(1)
         return zip(found, nodes, strict=False)
 
+    def most_nodes(self, name: str) -> int:
+        """Tokens in the target pass of one drafted token (level), at most."""
+        nodes = self.outlook.offers[name].nodes
+        return max(map(sub, nodes, (0, *nodes)), default=1) or 1
+
     def take(self, name: str, tokens: int, gain: float) -> None:
         """Choose a proposal."""
         nodes = self.outlook.offers[name].nodes
@@ -196,7 +201,7 @@ class Step:
 
     def plans(self) -> list[Plan]:
         """What was chosen. A draft that can be stopped goes on as long as `Chain` says."""
-        found = [Plan(p.candidate, p.tokens) for p in self._places]
+        found = [Plan(p.candidate, p.tokens, None, self._least(p)) for p in self._places]
         for candidate in self._candidates:
             name = candidate.name
             group = [p for p in self._places if p.candidate == name]
@@ -204,8 +209,10 @@ class Step:
                 continue
             draft, worth = self._costs.draft(name), self._worth
             width = self._width(group) + len(group)  # a token of each is proposed in any case
+            nodes = max(p.most_nodes(name) for p in group)  # of a level
             most = sum(p.room(name) - 1 for p in group)
-            wider = [worth * ms for ms in self._costs.widening(width, most + 1)]
+            costs = self._costs.widening(width, nodes * (most + 1))
+            wider = [worth * ms for ms in costs[::nodes]]
             # One pass that drafts everything is paid: no further token needs another.
             again = worth if candidate.passes == "each" else 0.0
             lockstep = Lockstep(again * draft.step, again * draft.row, wider, len(group))
@@ -213,8 +220,15 @@ class Step:
                 if place.candidate == name and place.room(name) > 1:
                     room = place.room(name)
                     go_on = Chain(place.tracks[name].acceptance, lockstep, room)
-                    found[index] = Plan(name, room, go_on)
+                    found[index] = Plan(name, room, go_on, found[index].least)
         return found
+
+    def _least(self, place: Place) -> float:
+        """What a node of a tree costs in the target pass, in tokens; of a chain 0."""
+        if place.nodes == place.tokens:
+            return 0.0
+        width = self._width((place,))
+        return self._worth * self._costs.widening(width, place.nodes)[-1] / place.nodes
 
     def probe(self, plans: list[Plan], tries: Tries, plain_ms: float) -> None:
         """Give candidates that were not chosen a token now and then, all requests together."""

@@ -24,8 +24,8 @@ class Candidate:
         title: Its name in explanations.
         passes: Draft passes for a proposal: "none" (lookup in the text), "one" (heads on the target's
             hidden states) or "each" (one per token, or per level of a tree).
-        stops: Whether drafting can be stopped after any token by its confidence (`Plan.go_on`), at no
-            cost.
+        stops: Whether drafting can be stopped after any token (level) by its confidence (`Plan.go_on`),
+            at no cost.
         priors: Initial acceptance probability of each evidence class (see `Offer.evidence`). Empty: a
             draft model's.
     """
@@ -83,12 +83,17 @@ class Plan(NamedTuple):
     ``go_on`` is called after each drafted token (which is kept) with the probability that the draft
     gave to that token; False ends the drafting there. None: the length is fixed. Stopping after a
     token that is kept is lossless under every verification rule. Where several requests draft in
-    lockstep, all are asked at one depth before any is asked at the next.
+    lockstep, all are asked at one depth before any is asked at the next. Of a tree it is asked once a
+    level, with the level's mass: the probability that one of its nodes is the next token, given that
+    the level before holds the one before.
+
+    ``least``: nodes of a tree whose paths are less likely cost more in the target pass than they bring.
     """
 
     proposer: str
     num_tokens: int
     go_on: Callable[[float], bool] | None = None
+    least: float = 0.0
 
 
 class Outcome(NamedTuple):
@@ -99,7 +104,8 @@ class Outcome(NamedTuple):
         plan: Its plan.
         drafted: Tokens proposed, all nodes of a tree.
         accepted: Of these, how many the verifier accepted.
-        confidences: The draft's probability of each token of a chain that it drafted; () if unknown.
+        confidences: The draft's probability of each token of a chain, or the mass of each level of a
+            tree, that it drafted; () if unknown.
         compared: By candidate with `Offer.ids`: how many of these tokens have a committed counterpart,
             and how many of those agree, from the first on.
         depth: Levels of a proposed tree; None: a chain.

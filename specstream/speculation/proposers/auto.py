@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from specstream.model.tree import Tree
+from specstream.speculation.optional import StateReader, States, StepTimes
 from specstream.speculation.policy.costs import Costs
 from specstream.speculation.policy.policy import Policy
 from specstream.speculation.policy.records import (
@@ -19,15 +20,7 @@ from specstream.speculation.policy.records import (
     Plan,
     RoundTimes,
 )
-from specstream.speculation.proposal import (
-    Capabilities,
-    Proposal,
-    SpecRequest,
-    StateReader,
-    States,
-    StepTimes,
-    Verdict,
-)
+from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
 from specstream.speculation.proposers.candidate import CandidateProposer, Drafted, Task
 
 __all__ = ["AutoProposer"]
@@ -127,7 +120,7 @@ class AutoProposer:
         drafted: dict[int, Drafted] = {}
         for name, made in self._candidates.items():
             tasks = [
-                Task(r, min(p.num_tokens, b), o.offers[name], p.go_on)
+                Task(r, min(p.num_tokens, b), o.offers[name], p.go_on, p.least)
                 for r, p, b, o in zip(requests, plans, budget, outlooks, strict=True)
                 if p.proposer == name
             ]

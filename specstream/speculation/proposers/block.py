@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
 
 from specstream.methods import BlockProposerConfig
 from specstream.model.heads.block import BlockHead, Context
+from specstream.speculation.optional import States
 from specstream.speculation.policy.records import Candidate, Offer
-from specstream.speculation.proposal import (
-    Capabilities,
-    Proposal,
-    SpecRequest,
-    States,
-    Verdict,
-)
-from specstream.speculation.proposers.candidate import Drafted, Task
+from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest
+from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
 from specstream.speculation.proposers.marginals import stop_below, take_chain
 from specstream.speculation.proposers.parts import Parts
 
@@ -26,7 +21,7 @@ __all__ = ["BlockProposer", "build"]
 _REHEARSED = 128  # rows of the context in a rehearsal
 
 
-class BlockProposer:
+class BlockProposer(TaskProposer):
     """Drafts the tokens after the last one all at once, each from a distribution of its own.
 
     A token is drawn without regard to those before it in its block, so its q is the block's marginal.
@@ -37,24 +32,19 @@ class BlockProposer:
 
     def __init__(self, config: BlockProposerConfig, head: BlockHead) -> None:
         self._config, self._head = config, head
-        self._most = min(config.num_tokens, head.shape.block_size - 1)
+        self.most = min(config.num_tokens, head.shape.block_size - 1)
         self._looks = head.device.type == "cpu"
         self._contexts: dict[int, Context] = {}
         self.candidate = Candidate("block", "the block draft", passes="one", stops=self._looks)
         self.capabilities = Capabilities(hidden_states=head.depths, own_cache=True)
 
-    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """Up to ``num_tokens`` each; none where the text's hidden states were not read."""
-        least = self._config.min_confidence
-        tasks = [
-            Task(r, min(b, self._most), Offer(b), stop_below(least))
-            for r, b in zip(requests, budget, strict=True)
-        ]
-        return [drafted.proposal for drafted in self.draft(tasks)]
+    def go_on(self) -> Callable[[float], bool] | None:
+        """See `TaskProposer.go_on`: until the chain falls below ``min_confidence``."""
+        return stop_below(self._config.min_confidence)
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
         """As many tokens as a block has, once the request's text was read."""
-        return Offer(0 if self._context(request) is None else min(budget, self._most))
+        return Offer(0 if self._context(request) is None else min(budget, self.most))
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
         """One pass for all tasks."""
@@ -62,7 +52,7 @@ class BlockProposer:
         known = [(task, one) for task, one in ready if one is not None and task.count > 0]
         found: dict[int, Drafted] = {}
         if known:
-            keeps = [min(task.count, self._most) for task, _ in known]
+            keeps = [min(task.count, self.most) for task, _ in known]
             anchors = [task.request.token_ids[-1] for task, _ in known]
             logits = self._head.block([one for _, one in known], anchors, keeps)
             for (task, _), rows in zip(known, logits.split_with_sizes(keeps), strict=True):
@@ -89,9 +79,6 @@ class BlockProposer:
         found.cache.rollback_to(start - found.first)
         return found
 
-    def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
-        """Nothing was kept of the block; `read` tells what was accepted."""
-
     def release(self, slot: int) -> None:
         """Drop the slot's context."""
         self._contexts.pop(slot, None)
@@ -103,7 +90,7 @@ class BlockProposer:
         context = head.new_context()
         context.cache.reserve(_REHEARSED)
         context.cache.append_to(_REHEARSED)
-        head.block([context], [head.shape.mask_token_id], [self._most])[0, 0].item()
+        head.block([context], [head.shape.mask_token_id], [self.most])[0, 0].item()
 
 
 def build(config: BlockProposerConfig, parts: Parts) -> BlockProposer:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from specstream.speculation.policy.records import Candidate, Offer
-from specstream.speculation.proposal import Proposal, Proposer, SpecRequest
+from specstream.speculation.proposal import Proposal, Proposer, SpecRequest, Verdict
 
-__all__ = ["CandidateProposer", "Drafted", "Rehearsed", "Task"]
+__all__ = ["CandidateProposer", "Drafted", "Rehearsed", "Task", "TaskProposer"]
 
 
 @dataclass(slots=True)
@@ -18,12 +18,14 @@ class Task:
 
     ``go_on`` is called after each token of a chain, with the draft's probability of it; the token is
     kept, and False ends the chain there. None: nothing has to be known of a token before the next.
+    Of a tree, and ``least``: see `Plan`.
     """
 
     request: SpecRequest
     count: int
     offer: Offer
     go_on: Callable[[float], bool] | None = None
+    least: float = 0.0
 
 
 class Drafted(NamedTuple):
@@ -31,7 +33,8 @@ class Drafted(NamedTuple):
 
     Attributes:
         proposal: The tokens, fewer or none where no more can be proposed.
-        confidences: The draft's probability of each, as far as `Task.go_on` was asked.
+        confidences: The draft's probability of each (the mass of each level), as far as `Task.go_on`
+            was asked.
         passes: Draft passes for it; tasks in lockstep share them, so the step's number is the largest.
         read: Tokens that the draft caught up on.
     """
@@ -61,6 +64,33 @@ class CandidateProposer(Proposer, Protocol):
     def draft(self, tasks: Sequence[Task]) -> Sequence[Drafted]:
         """Carry out tasks, all of one step; several in lockstep."""
         ...
+
+
+class TaskProposer:
+    """Proposes what it would draft for tasks as long as its settings allow.
+
+    Attributes:
+        most: Tokens of a proposal, levels of a tree.
+    """
+
+    most: int
+
+    def draft(self, tasks: Sequence[Task]) -> Sequence[Drafted]:
+        """See `CandidateProposer.draft`."""
+        raise NotImplementedError
+
+    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
+        """See `Proposer.propose`."""
+        each = zip(requests, budget, strict=True)
+        tasks = [Task(r, min(b, self.most), Offer(b), self.go_on()) for r, b in each]
+        return [drafted.proposal for drafted in self.draft(tasks)]
+
+    def go_on(self) -> Callable[[float], bool] | None:
+        """`Task.go_on` of a proposal that nobody planned."""
+        return None
+
+    def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
+        """Nothing: what is kept of accepted tokens comes from elsewhere."""
 
 
 @runtime_checkable

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from specstream.methods import DraftProposerConfig
-from specstream.model.runner import ForwardInput, ModelRunner
-from specstream.model.sampling import probabilities
+from specstream.model.forward import ForwardInput
+from specstream.model.runner import ModelRunner
 from specstream.model.transfer import to_device
 from specstream.speculation.policy.records import Candidate, Offer
-from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
-from specstream.speculation.proposers.candidate import Drafted, Task
+from specstream.speculation.proposal import Capabilities, SpecRequest, Verdict
+from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
 from specstream.speculation.proposers.drafting import Drafting, DraftSequence
 
 __all__ = ["DraftModelProposer"]
@@ -22,7 +22,7 @@ _LEAST = 64  # tokens that the draft reads at once, however few the target does:
 _SHARED = 192  # tokens that it reads at once where several requests wait for the step to end
 
 
-class DraftModelProposer:
+class DraftModelProposer(TaskProposer):
     """Lets a small model write ahead, a little cooler than the target, with its top-k and top-p.
 
     Greedy requests get a deterministic draft; sampled ones the probabilities that each token was
@@ -44,8 +44,7 @@ class DraftModelProposer:
         eos_ids: frozenset[int],
         prefill_chunk: int = 512,
     ) -> None:
-        self._config = config
-        self._runner = runner
+        self.most, self._runner = config.num_tokens, runner
         # Room enough to go on from there: the window moves on when the draft's context is full.
         self._window = min(config.window, max(1, runner.context_length // 2))
         self._eos_ids = eos_ids
@@ -53,13 +52,6 @@ class DraftModelProposer:
         self._sequences: dict[int, DraftSequence] = {}
         self._looks = runner.device.type == "cpu"
         self.candidate = Candidate("draft", "the draft model", stops=self._looks)
-
-    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """Up to ``num_tokens`` each, as far as the draft's own context goes."""
-        limit = self._config.num_tokens
-        chains = [Drafting(r, min(b, limit)) for r, b in zip(requests, budget, strict=True)]
-        self.write(chains)
-        return [chain.proposal(self._runner.device) for chain in chains]
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
         """Any number of tokens, once the draft has read what it is behind."""
@@ -88,7 +80,7 @@ class DraftModelProposer:
                 if chain.unread is not None and chain.state is not None
             ]
             passes += 1
-            self._choose_each(active, self._runner.forward(inputs))
+            self._choose_each(active, self._runner.forward(inputs).logits)
         return passes
 
     def _write_at_once(self, chain: Drafting) -> int:
@@ -109,7 +101,7 @@ class DraftModelProposer:
         told = zip(choices.tolist(), confidences.tolist(), strict=True) if looked else None
         for token in choices[:room].unsqueeze(1).unbind():
             drawn, confidence = next(told) if told is not None else (None, None)
-            if not self._take(chain, token, drawn, confidence):
+            if not chain.take(token, drawn, confidence, self._eos_ids):
                 break
         return choices.shape[0]
 
@@ -159,56 +151,12 @@ class DraftModelProposer:
             told = zip(each, tokens.tolist(), tops.tolist(), strict=True)
         for chain, row, one in zip(chains, rows, easy, strict=True):
             if one and sum(easy) > 1:
-                self._take(chain, *next(told))
+                chain.take(*next(told), self._eos_ids)
             else:
-                self._choose(chain, row)
-
-    def _choose(self, chain: Drafting, logits: Tensor) -> None:
-        """Take the next token from the draft's row ``[1, V]``; decide whether the chain goes on."""
-        request, params, probs = chain.request, chain.request.params, None
-        plain = params.plain_logits
-        row = logits
-        if not plain:
-            drafted = torch.cat(chain.tokens) if chain.tokens else chain.drafted
-            row = request.process(logits[0], drafted).unsqueeze(0)
-        if not params.greedy:
-            assert chain.state is not None
-            probs = probabilities(row, chain.state.sharpened(params))
-            token = request.draw(probs, len(request.token_ids) + len(chain.tokens))
-        elif chain.go_on is None:
-            top, token = row.max(-1)
-        else:
-            top, token = row.float().softmax(-1).max(-1)
-        drawn = confidence = None
-        if self._looks or chain.go_on is not None:
-            drawn = int(token)
-            confidence = float(top if probs is None else probs[0, drawn])
-        self._take(chain, token, drawn, confidence, probs)
-
-    def _take(
-        self,
-        chain: Drafting,
-        token: Tensor,
-        drawn: int | None,
-        confidence: float | None,
-        probs: Tensor | None = None,
-    ) -> bool:
-        """Append a token ``[1]``, looked at unless ``drawn`` is None; whether the chain goes on."""
-        chain.unread = None
-        if confidence != confidence:
-            return False  # damaged weights or overflow: no distribution that a token comes from
-        chain.tokens.append(token)
-        ended = len(chain.tokens) >= chain.count
-        if probs is not None:
-            chain.probs.append(probs)
-        if drawn is not None:
-            chain.drafted.append(drawn)
-            ended = drawn in self._eos_ids or ended
-        if chain.go_on is not None and confidence is not None:
-            chain.confidences.append(confidence)
-            ended = not chain.go_on(confidence) or ended
-        chain.unread = None if ended else token
-        return not ended
+                params = chain.request.params
+                if not params.greedy and chain.state is not None:
+                    params = chain.state.sharpened(params)
+                chain.choose(row, looks=self._looks, ends=self._eos_ids, params=params)
 
     def _sequence(self, request: SpecRequest) -> DraftSequence | None:
         """The slot's cache, if there is one, without rows of an earlier request that aren't this one's.
@@ -275,7 +223,8 @@ class DraftModelProposer:
             return None
         state.keep(before)
         unread = request.token_ids[state.end :]
-        (logits,) = self._runner.forward([ForwardInput(self._ids(unread), state.cache, count)])
+        item = ForwardInput(self._ids(unread), state.cache, count)
+        (logits,) = self._runner.forward([item]).logits
         state.rows.extend(unread)
         return logits
 

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from specstream.model.kv import KVCache
+from specstream.model.sampling import probabilities
 from specstream.speculation.proposal import Proposal, SpecRequest
 from specstream.types import SamplingParams
 
-__all__ = ["DraftSequence", "Drafting"]
+__all__ = ["DraftSequence", "Drafting", "joined"]
 
 _SHARPER = 0.85
 """The draft's temperature by the target's.
@@ -59,6 +60,8 @@ class DraftSequence:
 class Drafting:
     """One request's chain while it is being written.
 
+    A token that was drawn is proposed: whether the chain ends is decided behind it.
+
     Attributes:
         request: Whose.
         count: At most so many tokens.
@@ -79,13 +82,82 @@ class Drafting:
     state: DraftSequence | None = None
     unread: Tensor | None = None  # what the next pass reads; None: the chain is complete
 
-    def proposal(self, device: torch.device) -> Proposal:
+    def choose(
+        self,
+        logits: Tensor,
+        *,
+        looks: bool,
+        ends: frozenset[int] = frozenset(),
+        params: SamplingParams | None = None,
+        widened: Callable[[Tensor, float], Tensor] | None = None,
+    ) -> bool:
+        """Take the next token by the draft's row; whether the chain goes on.
+
+        Args:
+            logits: ``[1, V]``.
+            looks: Whether reading the token costs nothing; otherwise only where ``go_on`` asks.
+            ends: Tokens behind which nothing is drafted, where they are looked at.
+            params: What the draft draws by. Default: the request's.
+            widened: Spreads a row over the target's vocabulary, the value given for all other tokens.
+                Default: the row has that width.
+        """
+        request, params = self.request, params or self.request.params
+        row, plain, probs = logits, self.request.params.plain_logits, None
+        if not plain:
+            row = row if widened is None else widened(row, -torch.inf)
+            drafted = torch.cat(self.tokens) if self.tokens else self.drafted
+            row = request.process(row[0], drafted).unsqueeze(0)
+        if not params.greedy:
+            probs = probabilities(row, params)
+            if plain and widened is not None:
+                probs = widened(probs, 0.0)
+            token = request.draw(probs, len(request.token_ids) + len(self.tokens))
+        elif self.go_on is None:
+            top, token = row.max(-1)
+        else:
+            top, token = row.float().softmax(-1).max(-1)
+        drawn = confidence = None
+        if looks or self.go_on is not None:
+            drawn = int(token)
+            confidence = float(top if probs is None else probs[0, drawn])
+        return self.take(token, drawn, confidence, ends, probs)
+
+    def take(
+        self,
+        token: Tensor,
+        drawn: int | None,
+        confidence: float | None,
+        ends: frozenset[int] = frozenset(),
+        probs: Tensor | None = None,
+    ) -> bool:
+        """Append a token ``[1]``, looked at unless ``drawn`` is None; whether the chain goes on."""
+        self.unread = None
+        if confidence != confidence:
+            return False  # damaged weights or overflow: no distribution that a token comes from
+        self.tokens.append(token)
+        ended = len(self.tokens) >= self.count
+        if probs is not None:
+            self.probs.append(probs)
+        if drawn is not None:
+            self.drafted.append(drawn)
+            ended = drawn in ends or ended
+        if self.go_on is not None and confidence is not None:
+            self.confidences.append(confidence)
+            ended = not self.go_on(confidence) or ended
+        self.unread = None if ended else token
+        return not ended
+
+    def proposal(self, device: torch.device, source: str = "draft") -> Proposal:
         """What was written."""
-        if not self.tokens:
-            return Proposal.empty(device)
-        probs = _joined(self.probs) if self.probs else None
-        return Proposal(_joined(self.tokens), probs, source="draft")
+        return joined(self.tokens, self.probs, source, device)
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+def joined(
+    tokens: list[Tensor], probs: list[Tensor], source: str, device: torch.device | str = "cpu"
+) -> Proposal:
+    """A chain of tokens ``[1]``, with the rows ``[1, V]`` that they were drawn from, if any."""
+    if not tokens:
+        return Proposal.empty(device)
+    if len(tokens) == 1:
+        return Proposal(tokens[0], probs[0] if probs else None, source=source)
+    return Proposal(torch.cat(tokens), torch.cat(probs) if probs else None, source=source)

@@ -14,15 +14,10 @@ from specstream.model.heads.base import FeatureHead
 from specstream.model.heads.eagle import EagleHead
 from specstream.model.kv.base import RowCache
 from specstream.model.transfer import to_device
+from specstream.speculation.optional import States
 from specstream.speculation.policy.records import Candidate, Offer
-from specstream.speculation.proposal import (
-    Capabilities,
-    Proposal,
-    SpecRequest,
-    States,
-    Verdict,
-)
-from specstream.speculation.proposers.candidate import Drafted, Task
+from specstream.speculation.proposal import Capabilities, SpecRequest
+from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
 from specstream.speculation.proposers.eagle_growth import Chain, Frontier, Seen, TreeGrowth, widest
 from specstream.speculation.proposers.parts import Parts
 
@@ -30,6 +25,7 @@ __all__ = ["EagleProposer", "build"]
 
 _LEAST = 64  # rows that are read at once, however few the target reads: the head is quick at that
 _REHEARSED = 128  # rows of context in a rehearsal
+_NEW = 0.1  # weight of the latest tree in the mean of their breadths
 
 
 @dataclass(slots=True)
@@ -86,7 +82,7 @@ class _Sequence:
         self.cache.rollback_to(0)
 
 
-class EagleProposer:
+class EagleProposer(TaskProposer):
     """Chains (``top_k`` 1) or dynamic trees from a head such as EAGLE's; one pass a level for all.
 
     Rows of drafted tokens are taken back after each round; those of accepted tokens are made anew from
@@ -104,40 +100,36 @@ class EagleProposer:
     ) -> None:
         self._config, self._head, self.name = config, head, head.kind
         self._vocab_size, self._eos_ids = vocab_size, eos_ids
-        self._chunk = max(prefill_chunk, _LEAST)
+        self._chunk, self.most = max(prefill_chunk, _LEAST), config.depth
         self._tree = config.top_k > 1
         self._looks = head.device.type == "cpu" or self._tree
         self._sequences: dict[int, _Sequence] = {}
+        self._breadth = float(config.top_k)  # nodes a level of trees of late
         self.capabilities = Capabilities(head.depths, own_cache=True, trees=self._tree)
-        stops = not self._tree and head.device.type == "cpu"
-        self.candidate = Candidate(head.kind, head.title, stops=stops)
-
-    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """Chains or trees of at most ``depth`` levels."""
-        depth = self._config.depth
-        growths = [self._growth(r, min(b, depth)) for r, b in zip(requests, budget, strict=True)]
-        self.grow(growths)
-        return [growth.proposal() for growth in growths]
+        self.candidate = Candidate(head.kind, head.title, stops=self._looks)
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
         """Up to ``depth`` levels, once the prompt's rows are read."""
         found = self._sequences.get(request.slot)
         if found is None or found.end != len(request.token_ids) - 1:
             return Offer(0)
-        levels = min(budget, self._config.depth)
-        nodes = [self._size(level) for level in range(1, levels + 1)] if self._tree else ()
+        levels = min(budget, self.most)
+        nodes: Sequence[int] = ()
+        if self._tree:
+            sizes = (min(self._size(n), round(n * self._breadth)) for n in range(1, levels + 1))
+            nodes = [max(n, size) for n, size in enumerate(sizes, 1)]
         return Offer(levels, behind=max(0, min(found.unread, self._config.window) - 2), nodes=nodes)
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
         """Grow what was planned, in lockstep."""
-        growths = [self._growth(task.request, task.count, task) for task in tasks]
+        growths = [self._growth(task) for task in tasks]
         passes = self.grow(growths)
-        return [
-            Drafted(
-                one.proposal(), one.confidences if isinstance(one, Chain) else (), passes, one.read
-            )
-            for one in growths
-        ]
+        made = [Drafted(one.proposal(), one.confidences, passes, one.read) for one in growths]
+        for one in made:
+            if one.confidences and self._tree:
+                breadth = one.proposal.length / len(one.confidences)
+                self._breadth += _NEW * (breadth - self._breadth)
+        return made
 
     @torch.inference_mode()
     def rehearse(self) -> None:
@@ -180,7 +172,7 @@ class EagleProposer:
         best = logits.float().log_softmax(-1).topk(min(widest(active), logits.shape[1]))
         ids = best.indices if self._head.ids is None else self._head.ids[best.indices]
         told = None
-        if self._looks or any(isinstance(one, Chain) and one.go_on is not None for one in active):
+        if self._looks or any(one.go_on is not None for one in active):
             told = best.values.tolist(), ids.tolist()
         row = 0
         for growth, keep in zip(active, keeps, strict=True):
@@ -219,20 +211,16 @@ class EagleProposer:
                 self._head(tokens, features, [found.cache], [count], [1])
         return caches
 
-    def _growth(
-        self, request: SpecRequest, count: int, task: Task | None = None
-    ) -> Chain | TreeGrowth:
-        base = request, count, self._head, self._vocab_size, self._eos_ids
-        if self._tree:
-            return TreeGrowth(*base, top_k=self._config.top_k, size=self._size(count))
-        return Chain(*base, go_on=None if task is None else task.go_on)
+    def _growth(self, task: Task) -> Chain | TreeGrowth:
+        base = task.request, task.count, self._head, self._vocab_size, self._eos_ids, task.go_on
+        if not self._tree:
+            return Chain(*base)
+        size = self._size(task.count)
+        return TreeGrowth(*base, top_k=self._config.top_k, size=size, least=task.least)
 
     def _size(self, depth: int) -> int:
         """Nodes of a tree of ``depth`` levels."""
         return min(self._config.nodes, self._config.top_k * depth)
-
-    def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
-        """Nothing: the accepted tokens' features come through `read`."""
 
     def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
         """Fuse the features of tokens that became part of their requests; rows are made on demand."""

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specstream.model.heads.base import FeatureHead
-from specstream.model.sampling import probabilities
+from specstream.model.heads.base import FeatureHead, spread
 from specstream.model.tree import Tree
 from specstream.speculation.proposal import Proposal, SpecRequest
+from specstream.speculation.proposers.drafting import Drafting
 
 __all__ = ["Chain", "Frontier", "Growth", "Seen", "TreeGrowth"]
 
@@ -56,6 +56,7 @@ class Growth:
         head: Maps draft ids to the target's.
         vocab_size: Width of the target's logits.
         eos_ids: Ids behind which nothing is drafted, where they are looked at.
+        go_on: See `Task.go_on`; None: never asked.
         frontier: What the next pass reads; None: nothing more.
         read: Rows of committed tokens that were read beyond the one or two of any round.
     """
@@ -65,91 +66,50 @@ class Growth:
     head: FeatureHead
     vocab_size: int
     eos_ids: frozenset[int]
+    go_on: Callable[[float], bool] | None = None
     frontier: Frontier | None = None
     read: int = 0
 
-    def whole(self, rows: Tensor) -> Tensor:
-        """Draft logits ``[b, draft vocabulary]`` over the target's vocabulary: -inf for all others."""
-        return self.spread(rows, -torch.inf)
-
-    def spread(self, rows: Tensor, rest: float) -> Tensor:
+    def widened(self, rows: Tensor, rest: float) -> Tensor:
         """``[b, draft vocabulary]`` to ``[b, V]``, ``rest`` where nothing can be drafted."""
-        wide = rows.new_full((rows.shape[0], self.vocab_size), rest)
-        ids = self.head.ids
-        if ids is None:
-            wide[:, : rows.shape[1]] = rows
-        else:
-            wide[:, ids] = rows
-        return wide
+        return spread(rows, self.head.ids, self.vocab_size, rest)
 
 
 @dataclass(slots=True)
 class Chain(Growth):
     """One token after another; sampled requests draw them, and q says so.
 
-    ``go_on`` is asked with the head's probability of each token after that token was taken; False ends
-    the chain. None: never asked.
+    Attributes:
+        written: The tokens.
     """
 
-    go_on: Callable[[float], bool] | None = None
-    confidences: list[float] = field(default_factory=list)
-    tokens: list[Tensor] = field(default_factory=list)
-    probs: list[Tensor] = field(default_factory=list)
-    drafted: list[int] = field(default_factory=list)
+    written: Drafting = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.written = Drafting(self.request, self.count, self.go_on)
+
+    @property
+    def confidences(self) -> list[float]:
+        """The head's probability of each token, as far as ``go_on`` was asked."""
+        return self.written.confidences
 
     def take(self, seen: Seen) -> None:
         """Take the next token; decide whether the chain goes on."""
-        self.frontier, params = None, self.request.params
-        drawn: int | None = None
-        confidence: float | None = None
+        params = self.request.params
         if params.greedy and params.plain_logits:
-            token, probs = seen.choices[0, :1], None
+            drawn = confidence = None
             if seen.told is not None:
-                confidence, drawn = math.exp(seen.told[0][0][0]), seen.told[1][0][0]
+                drawn, confidence = seen.told[1][0][0], math.exp(seen.told[0][0][0])
+            token = seen.choices[0, :1]
+            goes_on = self.written.take(token, drawn, confidence, self.eos_ids)
         else:
-            token, probs, top = self._chosen(seen.logits)
-            if seen.told is not None:
-                drawn = int(token)
-                confidence = float(top if probs is None else probs[0, drawn])
-        if confidence != confidence:
-            return  # damaged weights, or all is banned: no distribution that a token comes from
-        self.tokens.append(token)
-        if probs is not None:
-            self.probs.append(probs)
-        ended = len(self.tokens) >= self.count
-        if drawn is not None:
-            self.drafted.append(drawn)
-            ended = ended or drawn in self.eos_ids
-        if self.go_on is not None and confidence is not None:
-            self.confidences.append(confidence)
-            ended = not self.go_on(confidence) or ended
-        if not ended:
-            self.frontier = Frontier(token, seen.features)
-
-    def _chosen(self, logits: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        """A token ``[1]``, the distribution ``[1, V]`` that it was drawn from, the top probability."""
-        request, params = self.request, self.request.params
-        if params.plain_logits:
-            probs = self.spread(probabilities(logits, params), 0.0)
-        else:
-            before = torch.cat(self.tokens) if self.tokens else self.drafted
-            row = request.process(self.whole(logits)[0], before).unsqueeze(0)
-            if params.greedy:
-                top, token = row.float().softmax(-1).max(-1)
-                return token, None, top
-            probs = probabilities(row, params)
-        token = request.draw(probs, len(request.token_ids) + len(self.tokens))
-        return token, probs, probs.amax(-1)
+            looks, ends = seen.told is not None, self.eos_ids
+            goes_on = self.written.choose(seen.logits, looks=looks, ends=ends, widened=self.widened)
+        self.frontier = Frontier(self.written.tokens[-1], seen.features) if goes_on else None
 
     def proposal(self) -> Proposal:
         """What was written."""
-        if not self.tokens:
-            return Proposal.empty(self.head.device)
-        return Proposal(
-            torch.cat(self.tokens),
-            torch.cat(self.probs) if self.probs else None,
-            source=self.head.kind,
-        )
+        return self.written.proposal(self.head.device, self.head.kind)
 
 
 @dataclass(slots=True)
@@ -157,11 +117,14 @@ class TreeGrowth(Growth):
     """The dynamic tree of EAGLE-2 (arXiv 2406.16858); its nodes are deterministic.
 
     A level's nodes are the likeliest ``top_k`` paths among the children of the level before, ``top_k``
-    of each. In the end the likeliest ``size`` of all children stay, whether or not they were grown.
+    of each. In the end the likeliest ``size`` of all children stay, whether or not they were grown. A
+    path less likely than ``least`` doesn't pay for its node: only the very likeliest node stays then.
     """
 
     top_k: int = 4
     size: int = 16
+    least: float = 0.0
+    confidences: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
@@ -169,6 +132,7 @@ class TreeGrowth(Growth):
     _beam: list[int] = field(default_factory=lambda: [-1])  # the nodes that the last pass read
     _rows: list[int] = field(default_factory=list)  # of all read nodes, their parents' rows
     _row_of: dict[int, int] = field(default_factory=lambda: {-1: -1})
+    _mass: float = 1.0  # of the level before
 
     def take(self, seen: Seen) -> None:
         """Add the children of the nodes that were read; choose which of them are read next."""
@@ -177,15 +141,19 @@ class TreeGrowth(Growth):
         for row, (node, children) in enumerate(zip(self._beam, self._children(seen), strict=True)):
             score = self.scores[node] if node >= 0 else 0.0
             for chance, token in children:
-                if chance > -math.inf:  # not for NaN, either
+                worse = self.tokens and math.exp(score + chance) < self.least
+                if chance > -math.inf and not worse:  # not for NaN, either
                     self.tokens.append(token)
                     self.parents.append(node)
                     self.scores.append(score + chance)
                     source.append(row)
         self._level += 1
+        mass = math.fsum(map(math.exp, self.scores[first:]))
+        more = mass > 0.0 and self._goes_on(min(1.0, mass / self._mass))
+        self._mass = mass
         able = [n for n in range(first, len(self.tokens)) if self.tokens[n] not in self.eos_ids]
         beam = sorted(able, key=lambda node: -self.scores[node])[: self.top_k]
-        if self._level >= self.count or not beam:
+        if self._level >= self.count or not beam or not more:
             return
         self._beam = beam
         for node in beam:
@@ -196,6 +164,13 @@ class TreeGrowth(Growth):
         ids = torch.tensor([self.tokens[node] for node in beam], device=device)
         self.frontier = Frontier(ids, seen.features.index_select(0, rows), Tree(tuple(self._rows)))
 
+    def _goes_on(self, mass: float) -> bool:
+        """Whether to draft more after a level of that mass, given the one before."""
+        if self.go_on is None:
+            return True
+        self.confidences.append(mass)
+        return self.go_on(mass)
+
     def _children(self, seen: Seen) -> Iterator[list[tuple[float, int]]]:
         """The likeliest tokens after each node that was read, with their log probabilities."""
         assert seen.told is not None
@@ -203,7 +178,7 @@ class TreeGrowth(Growth):
             for chances, ids in zip(*seen.told, strict=True):
                 yield list(zip(chances, ids, strict=True))[: self.top_k]
             return
-        for node, row in zip(self._beam, self.whole(seen.logits), strict=True):
+        for node, row in zip(self._beam, self.widened(seen.logits, -math.inf), strict=True):
             path = list[int]()
             while node >= 0:
                 path.append(self.tokens[node])

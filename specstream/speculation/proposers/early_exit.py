@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import torch
@@ -12,20 +12,15 @@ from torch import Tensor
 from specstream.errors import ConfigError
 from specstream.methods import EarlyExitProposerConfig
 from specstream.model.entry import Entered
+from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.early_exit import EarlyExit
 from specstream.model.kv.base import RowCache
-from specstream.model.runner import ForwardInput, ModelRunner
-from specstream.model.sampling import probabilities
+from specstream.model.runner import ModelRunner
 from specstream.model.transfer import to_device
+from specstream.speculation.optional import CachedRequest
 from specstream.speculation.policy.records import Candidate, Offer
-from specstream.speculation.proposal import (
-    CachedRequest,
-    Capabilities,
-    Proposal,
-    SpecRequest,
-    Verdict,
-)
-from specstream.speculation.proposers.candidate import Drafted, Task
+from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest
+from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
 from specstream.speculation.proposers.drafting import Drafting
 from specstream.speculation.proposers.parts import Parts
 
@@ -46,7 +41,7 @@ class _Chain(Drafting):
         return cast(RowCache, cast(CachedRequest, self.request).cache)
 
 
-class EarlyExitProposer:
+class EarlyExitProposer(TaskProposer):
     """Lets the first layers of the target write ahead; their keys, values and states are kept.
 
     The drafted tokens' rows of these layers are in the target's own cache, and the target's pass over
@@ -65,18 +60,13 @@ class EarlyExitProposer:
         leave: EarlyExit,
         eos_ids: frozenset[int],
     ) -> None:
-        self._config, self._target, self._exit, self._eos_ids = config, target, leave, eos_ids
+        self._target, self._exit, self._eos_ids = target, leave, eos_ids
+        self.most = config.num_tokens
+        self._first = Extras((leave.layers,), logits=False)
         self._looks = target.device.type == "cpu"
         self.candidate = Candidate(
             self.name, f"the target's first {leave.layers} layers", stops=self._looks
         )
-
-    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """Up to ``num_tokens`` each."""
-        most = self._config.num_tokens
-        chains = [_Chain(r, min(b, most)) for r, b in zip(requests, budget, strict=True)]
-        self._write(chains)
-        return [self._proposal(chain) for chain in chains]
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
         """Any number of tokens."""
@@ -96,8 +86,8 @@ class EarlyExitProposer:
         cache.reserve(rows + 1)
         cache.append_to(rows)
         token = torch.zeros(1, dtype=torch.int64, device=self._target.device)
-        (states,) = self._target.enter([ForwardInput(token, cache)], self._exit.layers)
-        self._exit.logits(states)[0, 0].item()  # wait for the device
+        (states,) = self._target.forward([ForwardInput(token, cache)], self._first).states
+        self._exit.logits(states[:, 0])[0, 0].item()  # wait for the device
 
     def _write(self, chains: Sequence[_Chain]) -> int:
         """Write the chains, in step; the number of passes of the first layers."""
@@ -113,59 +103,26 @@ class EarlyExitProposer:
                 if chain.unread is not None
             ]:
                 passes += 1
-                states = self._target.enter([item for _, item in inputs], self._exit.layers)
+                made = self._target.forward([item for _, item in inputs], self._first)
+                states = [each[:, 0] for each in made.states]
                 rows = self._exit.logits(torch.cat([each[-1:] for each in states]))
                 for (chain, _), each, row in zip(
                     inputs, states, rows.unsqueeze(1).unbind(), strict=True
                 ):
                     chain.states.append(each)
-                    self._choose(chain, row)
+                    chain.choose(row, looks=self._looks, ends=self._eos_ids)
         finally:
             for cache, start in starts:
                 cache.rollback_to(start)
         return passes
 
-    def _choose(self, chain: _Chain, row: Tensor) -> None:
-        """Take the next token from the exit's logits ``[1, V]``; decide whether the chain goes on."""
-        request, params, probs = chain.request, chain.request.params, None
-        chain.unread = None
-        if not params.plain_logits:
-            drafted = torch.cat(chain.tokens) if chain.tokens else chain.drafted
-            row = request.process(row[0], drafted).unsqueeze(0)
-        if params.greedy:
-            top, token = row.float().softmax(-1).max(-1)
-        else:
-            probs = probabilities(row, params)
-            token = request.draw(probs, len(request.token_ids) + len(chain.tokens))
-            top = probs[0].index_select(0, token)
-        ended = len(chain.tokens) + 1 >= chain.count
-        if self._looks or chain.go_on is not None:
-            drawn, confidence = int(token), float(top)
-            if confidence != confidence:
-                return  # damaged weights or overflow: no distribution that a token comes from
-            chain.drafted.append(drawn)
-            ended = drawn in self._eos_ids or ended
-            if chain.go_on is not None:
-                chain.confidences.append(confidence)
-                ended = not chain.go_on(confidence) or ended
-        chain.tokens.append(token)
-        if probs is not None:
-            chain.probs.append(probs)
-        chain.unread = None if ended else token
-
     def _proposal(self, chain: _Chain) -> Proposal:
         """What was written, with the states that verification goes on from."""
+        made = chain.proposal(self._target.device, self.name)
         if not chain.tokens:
-            return Proposal.empty(self._target.device)
-        return Proposal(
-            torch.cat(chain.tokens),
-            torch.cat(chain.probs) if chain.probs else None,
-            source=self.name,
-            entered=Entered(chain.cache.length, self._exit.layers, torch.cat(chain.states)),
-        )
-
-    def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
-        """Nothing to learn: the target's cache is the engine's to roll back."""
+            return made
+        states = torch.cat(chain.states)
+        return replace(made, entered=Entered(chain.cache.length, self._exit.layers, states))
 
     def release(self, slot: int) -> None:
         """Nothing is kept."""

@@ -13,8 +13,8 @@ from specstream.model.runner import ModelRunner
 from specstream.model.transfer import to_device
 from specstream.model.vocabulary import Translation
 from specstream.speculation.policy.records import Candidate, Offer
-from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
-from specstream.speculation.proposers.candidate import Drafted, Task
+from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest
+from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.drafting import Drafting
 from specstream.speculation.proposers.intersection import IntersectionRunner
@@ -32,7 +32,7 @@ _ENOUGH = 0.5  # overlap below which most of q would be cut off
 _GREEDY = SamplingParams()
 
 
-class ForeignDraftProposer:
+class ForeignDraftProposer(TaskProposer):
     """Lets a draft write in its own tokens, in one of two ways that fit different requests.
 
     Retokenised: the draft's greedy text becomes the target's tokens, without probabilities.
@@ -60,6 +60,7 @@ class ForeignDraftProposer:
         prefill_chunk: int = 512,
     ) -> None:
         self._config, self._translation, self._device = config, translation, device
+        self.most = config.num_tokens
         self._common = IntersectionRunner(runner, translation)
         common = cast(ModelRunner, self._common)  # as much of one as a draft needs
         own_ends = frozenset(translation.draft_ends)
@@ -83,12 +84,6 @@ class ForeignDraftProposer:
             return self._config.vocabulary
         least = _ALIKE if params.greedy else _ENOUGH
         return "intersection" if self._translation.overlap >= least else "retokenised"
-
-    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """Up to ``num_tokens`` tokens of the draft each, as far as its own context goes."""
-        limit = self._config.num_tokens
-        tasks = [Task(r, min(b, limit), Offer(b)) for r, b in zip(requests, budget, strict=True)]
-        return [found.proposal for found in self.draft(tasks)]
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
         """Any number of tokens, once the draft has read what it is behind.
@@ -149,9 +144,6 @@ class ForeignDraftProposer:
         if way == "retokenised":
             return Rendered(request, ids, _GREEDY)
         return Rendered(request, [self._common.shift + i for i in ids], request.params)
-
-    def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
-        """What was accepted is seen when the committed text is encoded."""
 
     def release(self, slot: int) -> None:
         """Drop the slot's text and caches."""

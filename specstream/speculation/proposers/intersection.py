@@ -12,8 +12,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from specstream.model.forward import ForwardInput, ForwardOutput
 from specstream.model.kv import KVCache
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 from specstream.model.vocabulary import Translation
 
 __all__ = ["IntersectionRunner"]
@@ -43,10 +44,10 @@ class IntersectionRunner:
         """An empty cache for one sequence."""
         return self._runner.new_cache()
 
-    def forward(self, inputs: Sequence[ForwardInput]) -> list[Tensor]:
+    def forward(self, inputs: Sequence[ForwardInput]) -> ForwardOutput:
         """As `ModelRunner.forward`, with ids and logits as told above."""
         own = [replace(item, token_ids=self._own[item.token_ids]) for item in inputs]
-        return [self._common(logits) for logits in self._runner.forward(own)]
+        return ForwardOutput([self._common(one) for one in self._runner.forward(own).logits])
 
     def chain(self, token_ids: Tensor, cache: KVCache) -> tuple[Tensor, Tensor] | None:
         """None: a captured chain chooses among all of the draft's tokens."""

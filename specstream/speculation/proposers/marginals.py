@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
-from specstream.model.sampling import probabilities
 from specstream.speculation.proposal import Proposal
 from specstream.speculation.proposers.candidate import Drafted, Task
+from specstream.speculation.proposers.drafting import Drafting
 
 __all__ = ["stop_below", "take_chain"]
 
@@ -39,37 +38,14 @@ def take_chain(task: Task, logits: Tensor, *, looks: bool, source: str) -> Draft
         looks: Whether reading the tokens costs nothing; otherwise only where ``task.go_on`` asks.
         source: `Proposal.source`.
     """
-    request, params, go_on = task.request, task.request.params, task.go_on
-    looks = looks or go_on is not None
+    params = task.request.params
     if params.greedy and params.plain_logits:
-        return _likeliest(task, logits, looks=looks, source=source)
-    tokens, rows, drafted, confidences = list[Tensor](), list[Tensor](), list[int](), list[float]()
+        return _likeliest(task, logits, looks=looks or task.go_on is not None, source=source)
+    chain = Drafting(task.request, task.count, task.go_on)
     for row in logits:
-        if not params.plain_logits:
-            row = request.process(row, drafted if looks or not tokens else torch.cat(tokens))
-        if params.greedy:
-            probs, token = row.float().softmax(-1).unsqueeze(0), row.argmax(-1, keepdim=True)
-        else:
-            probs = probabilities(row.unsqueeze(0), params)
-            if looks and not bool(probs.isfinite().all()):
-                break  # damaged weights: no distribution that a token comes from
-            token = request.draw(probs, len(request.token_ids) + len(tokens))
-        if looks:
-            number = int(token)
-            confidence = float(probs[0, number])
-            if confidence != confidence:
-                break
-            drafted.append(number)
-        tokens.append(token)
-        rows.append(probs)
-        if go_on is not None:
-            confidences.append(confidence)
-            if not go_on(confidence):
-                break
-    if not tokens:
-        return Drafted(Proposal.empty(logits.device), passes=1)
-    made = torch.cat(rows) if not params.greedy else None
-    return Drafted(Proposal(torch.cat(tokens), made, source=source), confidences, 1)
+        if not chain.choose(row.unsqueeze(0), looks=looks):
+            break
+    return Drafted(chain.proposal(logits.device, source), chain.confidences, 1)
 
 
 def _likeliest(task: Task, logits: Tensor, *, looks: bool, source: str) -> Drafted:

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from specstream.methods import MedusaProposerConfig
 from specstream.model.heads.medusa import MedusaHead
+from specstream.speculation.optional import States
 from specstream.speculation.policy.records import Candidate, Offer
-from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, States, Verdict
-from specstream.speculation.proposers.candidate import Drafted, Task
+from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest
+from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
 from specstream.speculation.proposers.marginals import take_chain
 from specstream.speculation.proposers.medusa_tree import grow
 from specstream.speculation.proposers.parts import Parts
@@ -32,7 +33,7 @@ class _Last(NamedTuple):
     state: Tensor
 
 
-class MedusaProposer:
+class MedusaProposer(TaskProposer):
     """Chains (``top_k`` 1) or trees out of the heads' marginals; one pass of the heads a round for all.
 
     A head doesn't know which tokens were drafted before its own, so a tree is the likeliest paths by the
@@ -49,26 +50,18 @@ class MedusaProposer:
         eos_ids: frozenset[int] = frozenset(),
     ) -> None:
         self._config, self._head, self._eos_ids = config, head, eos_ids
-        self._depth = min(config.depth, head.heads)
+        self.most = min(config.depth, head.heads)
         self._tree = config.top_k > 1
         self._looks = head.device.type == "cpu"
         self._lasts: dict[int, _Last] = {}
         self.capabilities = Capabilities((head.depth,), trees=self._tree)
         self.candidate = Candidate("medusa", "the Medusa heads", passes="one")
 
-    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """Chains or trees of at most ``depth`` levels."""
-        tasks = [
-            Task(request, min(most, self._depth), Offer(most))
-            for request, most in zip(requests, budget, strict=True)
-        ]
-        return [one.proposal for one in self.draft(tasks)]
-
     def offer(self, request: SpecRequest, budget: int) -> Offer:
         """As many levels as there are heads, once a state was read."""
         if self._state(request) is None:
             return Offer(0)
-        levels = min(budget, self._depth)
+        levels = min(budget, self.most)
         nodes = [self._size(level) for level in range(1, levels + 1)] if self._tree else ()
         return Offer(levels, nodes=nodes)
 
@@ -83,7 +76,7 @@ class MedusaProposer:
                 states[index] = state
         if not states:
             return made
-        deepest = min(self._depth, max(tasks[index].count for index in states))
+        deepest = min(self.most, max(tasks[index].count for index in states))
         normed = self._head.normed(torch.stack(list(states.values())))
         logits = self._head(normed, deepest)
         for place, index in enumerate(states):
@@ -113,10 +106,7 @@ class MedusaProposer:
         head = self._head
         state = torch.zeros(1, head.shape.hidden, dtype=head.dtype, device=head.device)
         top = min(self._config.top_k, head.shape.draft_vocab_size)
-        head(head.normed(state), self._depth).float().log_softmax(-1).topk(top).values.tolist()
-
-    def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
-        """Nothing: the states come through `read`."""
+        head(head.normed(state), self.most).float().log_softmax(-1).topk(top).values.tolist()
 
     def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
         """Keep the last state of each; a copy, so that the others of the pass aren't kept with it."""

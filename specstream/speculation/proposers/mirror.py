@@ -13,13 +13,8 @@ from specstream.errors import ConfigError
 from specstream.methods import DraftProposerConfig, MirrorProposerConfig
 from specstream.model.heads.early_exit import EarlyExit
 from specstream.speculation.explanation import Explanation
-from specstream.speculation.proposal import (
-    Capabilities,
-    Proposal,
-    SpecRequest,
-    StepTimes,
-    Verdict,
-)
+from specstream.speculation.optional import StepTimes
+from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.drafting import Drafting
 from specstream.speculation.proposers.early_exit import exit_of
@@ -73,7 +68,7 @@ class MirrorProposer:
         self._abandon()
         rounds = [self._begun(r, b) for r, b in zip(requests, budget, strict=True)]
         chains = [
-            Drafting(Ahead.of(one.request, one.drafted), one.count - len(one.drafted))
+            Drafting(Ahead(one.request, one.drafted), one.count - len(one.drafted))
             for one in rounds
         ]
         self._draft.write([chain for chain in chains if chain.count > 0])
@@ -136,7 +131,7 @@ class MirrorProposer:
 
         The draft knows what an exit far below the top doesn't, and has to read its last token anyway.
         """
-        ahead, one.written = Ahead.of(one.request, one.drafted), []
+        ahead, one.written = Ahead(one.request, one.drafted), []
         own = self._draft.reread(ahead, exit_log_p.shape[0])
         if own is None:
             return exit_log_p.exp()
@@ -144,7 +139,7 @@ class MirrorProposer:
 
     def _branch(self, one: Round, accepted: int, token: int) -> Branch:
         """What is to be drafted if so many tokens are accepted and ``token`` follows."""
-        ahead = Ahead.of(one.request, [*one.drafted[:accepted], token])
+        ahead = Ahead(one.request, [*one.drafted[:accepted], token])
         before = len(one.request.token_ids)
         self._draft.settle(one.request.slot, ahead.token_ids, one.written, before)
         one.written = []

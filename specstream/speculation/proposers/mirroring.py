@@ -5,62 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from specstream.speculation.explanation import Explanation
-from specstream.speculation.proposal import Proposal, SpecRequest, StepTimes, Verdict
-from specstream.speculation.proposers.drafting import Drafting
-from specstream.types import SamplingParams
+from specstream.speculation.optional import StepTimes
+from specstream.speculation.proposal import Proposal, SpecRequest, Verdict
+from specstream.speculation.proposers.drafting import Drafting, joined
+from specstream.speculation.proposers.view import RequestView
 
 __all__ = ["Ahead", "Branch", "MirrorCounts", "Round", "likely"]
 
 
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """A request as it will be if ``more`` is committed; a `SpecRequest` for a draft.
+class Ahead(RequestView):
+    """A request as it will be if ``more`` is committed.
 
     Its logits processors, if any, are the request's after the same tokens.
     """
 
-    request: SpecRequest
-    more: Sequence[int]
-    token_ids: list[int]
-
-    @classmethod
-    def of(cls, request: SpecRequest, more: Sequence[int]) -> Ahead:
-        """The request with ``more`` behind its tokens."""
-        return cls(request, list(more), [*request.token_ids, *more])
-
-    @property
-    def slot(self) -> int:
-        """The request's."""
-        return self.request.slot
-
-    @property
-    def id(self) -> int:
-        """The request's."""
-        return self.request.id
-
-    @property
-    def prompt_length(self) -> int:
-        """The request's."""
-        return self.request.prompt_length
-
-    @property
-    def reference_ids(self) -> list[int]:
-        """The request's."""
-        return self.request.reference_ids
-
-    @property
-    def params(self) -> SamplingParams:
-        """The request's."""
-        return self.request.params
-
-    @property
-    def phrase_left(self) -> int | None:
-        """The request's."""
-        return self.request.phrase_left
+    def __init__(self, request: SpecRequest, more: Sequence[int]) -> None:
+        super().__init__(request, [*request.token_ids, *more])
+        self.more = list(more)
 
     def process(self, logits: Tensor, drafted: Sequence[int] | Tensor) -> Tensor:
         """See `SpecRequest.process`."""
@@ -68,10 +32,6 @@ class Ahead:
             return self.request.process(logits, drafted)
         ids = drafted.tolist() if isinstance(drafted, Tensor) else drafted
         return self.request.process(logits, [*self.more, *ids])
-
-    def draw(self, probs: Tensor, position: int) -> Tensor:
-        """See `SpecRequest.draw`."""
-        return self.request.draw(probs, position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +86,7 @@ class Round:
 
     def proposal(self, source: str) -> Proposal:
         """The tokens, with the distributions that they were drawn from."""
-        if not self.tokens:
-            return Proposal.empty()
-        probs = torch.cat(self.probs) if self.probs else None
-        return Proposal(torch.cat(self.tokens), probs, source=source)
+        return joined(self.tokens, self.probs, source)
 
 
 def likely(probs: Tensor, drafted: Sequence[int], most: int) -> list[tuple[int, int]]:

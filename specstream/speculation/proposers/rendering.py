@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from specstream.model.spelling import whole
 from specstream.model.vocabulary import Translation
 from specstream.speculation.proposal import SpecRequest
+from specstream.speculation.proposers.view import RequestView
 from specstream.types import SamplingParams
 
 __all__ = ["Rendered", "Rendering"]
@@ -106,23 +106,26 @@ class Rendering:
         return True
 
 
-@dataclass(slots=True)
-class Rendered:
-    """A request as the draft sees it: a `SpecRequest` over the draft's tokens.
+class Rendered(RequestView):
+    """A request as the draft sees it: over the draft's tokens.
 
     Its id is new each round, so that the draft compares its cache with the tokens: encoding anew may
     have changed some of them.
     """
 
-    request: SpecRequest
-    token_ids: list[int]
-    params: SamplingParams
-    id: int = field(default_factory=_versions.__next__)
+    def __init__(self, request: SpecRequest, token_ids: list[int], params: SamplingParams) -> None:
+        super().__init__(request, token_ids)
+        self._params, self._id = params, next(_versions)
 
     @property
-    def slot(self) -> int:
-        """The request's."""
-        return self.request.slot
+    def id(self) -> int:
+        """See the class."""
+        return self._id
+
+    @property
+    def params(self) -> SamplingParams:
+        """How the draft draws."""
+        return self._params
 
     @property
     def prompt_length(self) -> int:
@@ -133,15 +136,6 @@ class Rendered:
     def reference_ids(self) -> list[int]:
         """None in the draft's tokens."""
         return []
-
-    @property
-    def phrase_left(self) -> int | None:
-        """The request's."""
-        return self.request.phrase_left
-
-    def process(self, logits: Tensor, drafted: Sequence[int] | Tensor) -> Tensor:
-        """The request's processors, for tokens of the target."""
-        return self.request.process(logits, drafted)
 
     def draw(self, probs: Tensor, position: int) -> Tensor:
         """With the request's noise of the same place, counted in the target's tokens."""

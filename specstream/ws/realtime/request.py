@@ -32,6 +32,7 @@ class Replies(Protocol):
         params: SamplingParams,
         *,
         speculate: bool = True,
+        learn: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tools: Tools | None = None,
     ) -> AbstractAsyncContextManager[Any]:
@@ -74,6 +75,7 @@ class ResponseRequest:
     metadata: dict[str, str] | None = None
     template_kwargs: dict[str, Any] = field(default_factory=dict)
     speculate: bool = True
+    learn: bool = True
     tools: Tools | None = None
 
 

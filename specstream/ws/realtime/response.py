@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 
+from specstream.cue_order import cues_first
 from specstream.errors import AdapterFailed, SpecstreamError
 from specstream.pipeline.stage import Run, StageFailed
 from specstream.types import AvatarCue, Chunk, Phrase, Revoke, ScenePrompt, Span, Speech
@@ -114,6 +115,7 @@ class ResponseTurn:
                 request.messages,
                 request.params,
                 speculate=request.speculate,
+                learn=request.learn,
                 chat_template_kwargs=request.template_kwargs,
                 tools=request.tools,
             ) as generation,
@@ -125,7 +127,7 @@ class ResponseTurn:
                     if request.audio:
                         group.start_soon(self._play)
                     try:
-                        async for event in run:
+                        async for event in cues_first(context.pipeline, run):
                             await self._take(event.source, event.item)
                     except SpecstreamError as error:
                         self._error = self._error or error

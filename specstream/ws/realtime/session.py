@@ -121,6 +121,7 @@ class RealtimeSession:
             tools=self._tools(asked),
             template_kwargs=own.chat_template_kwargs | asked.specstream.chat_template_kwargs,
             speculate=asked.specstream.speculate,
+            learn=own.learn and asked.specstream.learn,
         )
 
     def _tools(self, asked: ResponseSettings) -> Tools | None:

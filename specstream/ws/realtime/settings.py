@@ -146,10 +146,12 @@ class SessionOwn(Group):
     """``session.specstream``: our event types that the client wants, and how replies are made.
 
     ``interrupt``: a turn is announced, and stops a reply, at a voice as with OpenAI, or at a word.
+    ``learn`` false keeps the session's responses out of learning in service.
     """
 
     events: list[OwnEvent] = []
     interrupt: Literal["voice", "words"] = "voice"
+    learn: bool = True
     sampling: Sampling = Sampling()
     chat_template_kwargs: TemplateKwargs = {}
 
@@ -238,12 +240,14 @@ class ResponseAudio(Strict):
 class ResponseOwn(Strict):
     """``response.specstream``: for this response only; its variables win over the session's.
 
-    ``speculate`` false decodes without a proposer, to compare.
+    ``speculate`` false decodes without a proposer, to compare; ``learn`` false keeps the response out
+    of learning in service.
     """
 
     sampling: Sampling = Sampling()
     chat_template_kwargs: TemplateKwargs = {}
     speculate: bool = True
+    learn: bool = True
 
 
 class ResponseSettings(Strict):

@@ -69,7 +69,7 @@ class AdapterConnection:
         while True:  # never waits for the stage, so that a cancel is read at once
             received = await self._channel.receive()
             if isinstance(received, fr.StartFrame):
-                self._inbox, self._over = Link(self._window), False
+                self._inbox, self._over = Link(self._window, drafted=True), False
                 self._idle = anyio.Event()
                 self._rest.clear()
                 group.start_soon(self._turn, group, self._inbox)

@@ -102,10 +102,11 @@ class ChunkFrame(_Speaking):
 
 
 class RevokeFrame(_Model):
-    """Drop what was made from the reply's text at or past ``from_char``."""
+    """Drop what was made from the reply's text at or past ``from_char``; stop, if ``drafted``."""
 
     type: Literal["revoke"] = "revoke"
     from_char: _Count
+    drafted: bool = False
 
 
 class FlushFrame(_Model):
@@ -176,6 +177,7 @@ class RevokedFrame(_Model):
 
     type: Literal["revoked"] = "revoked"
     from_char: _Count
+    drafted: bool = False
 
 
 class DoneFrame(_Model):

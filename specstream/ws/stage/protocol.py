@@ -202,7 +202,8 @@ class StageRules:
         if isinstance(frame, fr.FlushFrame):
             self._asked.append(fr.FlushedFrame())
         elif isinstance(frame, fr.RevokeFrame):
-            self._asked.append(fr.RevokedFrame(from_char=frame.from_char))
+            answer = fr.RevokedFrame(from_char=frame.from_char, drafted=frame.drafted)
+            self._asked.append(answer)
         elif isinstance(frame, (fr.FlushedFrame, fr.RevokedFrame)):
             if not self._asked or self._asked.popleft() != frame:
                 raise Violation(f"{frame.type!r} is not the answer to what was asked first")
@@ -224,8 +225,9 @@ class StageRules:
                 return fr.PromptFrame(prompt=what)
             case Flush():
                 return fr.FlushFrame() if client else fr.FlushedFrame()
-            case Revoke(from_char=from_char):
-                return (fr.RevokeFrame if client else fr.RevokedFrame)(from_char=from_char)
+            case Revoke(from_char=char, drafted=drafted):
+                answer = fr.RevokeFrame if client else fr.RevokedFrame
+                return answer(from_char=char, drafted=drafted)
         return what
 
     def _item(self, frame: Frame) -> Item | Frame | None:
@@ -247,7 +249,7 @@ class StageRules:
             case fr.FlushFrame() | fr.FlushedFrame():
                 return Flush()
             case fr.RevokeFrame() | fr.RevokedFrame():
-                return Revoke(frame.from_char)
+                return Revoke(frame.from_char, frame.drafted)
             case fr.AckFrame():
                 return None
         return frame

@@ -53,6 +53,8 @@ class RemoteStage:
         api_key: Sent as a bearer token (``?token=`` in the address works as well).
         tls: Whom to trust behind ``wss://``, such as ``ssl.create_default_context(cafile="ca.pem")``.
             None: the authorities of this machine, or those in the file that ``SSL_CERT_FILE`` names.
+        takes_drafts: Give it items that are made of drafted text, and revoke them if that is not
+            verified: for a voice that streams, or an adapter whose tracks or boards can be copied.
 
     Raises:
         ConfigError: ``url`` is no WebSocket address, or ``window`` is out of range.
@@ -69,6 +71,7 @@ class RemoteStage:
         cancel_timeout: float = 2.0,
         api_key: str | None = None,
         tls: ssl.SSLContext | None = None,
+        takes_drafts: bool = False,
     ) -> None:
         try:
             secure = parse_uri(url).secure
@@ -79,6 +82,7 @@ class RemoteStage:
         if tls is not None and not secure:
             raise ConfigError(f"tls is for a wss:// address, and {shown(url)!r} is none")
         self.name = name or kind
+        self.takes_drafts = takes_drafts
         self._tls: dict[str, Any] = {} if tls is None else {"ssl": tls}
         self._url = url
         self._shown = shown(url)

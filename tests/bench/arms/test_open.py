@@ -13,6 +13,7 @@ from specstream.bench.arms.engine import CoreArm
 from specstream.bench.arms.open import Wanted, open_arms
 from specstream.config import DEFAULT_DRAFT, AutoProposerConfig, DraftProposerConfig, EngineConfig
 from specstream.errors import ModelNotFound
+from specstream.model.forward import PLAIN
 from tests.tiny import byte_tokenizer, noisy_copy, tiny_model
 
 ASK = Ask(({"role": "user", "content": "one two one two"},), max_tokens=24)
@@ -71,10 +72,10 @@ async def test_emissions_are_the_targets_passes(config: EngineConfig) -> None:
         passes = 0
         forward = auto._core.target.forward
 
-        def counted(inputs: Any) -> Any:
+        def counted(inputs: Any, extras: Any = PLAIN) -> Any:
             nonlocal passes
             passes += 1
-            return forward(inputs)
+            return forward(inputs, extras)
 
         auto._core.target.forward = counted  # type: ignore[method-assign]
         for arm, speculating in ((own, False), (auto, True)):

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.model.decoder import Decoder
+from specstream.model.forward import Extras, ForwardInput
 from specstream.model.graphs import (
     CapturePlan,
     Progress,
@@ -23,7 +24,8 @@ from specstream.model.graphs import (
 from specstream.model.graphs.inductor import InductorPasses
 from specstream.model.graphs.static import StaticPass
 from specstream.model.graphs.store import PackageStore
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
+from specstream.model.tree import Tree
 from tests.model.families import VOCAB, build, text, whole
 from tests.model.graphs.uncompiled import Uncompiled
 
@@ -86,11 +88,44 @@ def test_passes_of_all_kinds_in_turn_give_the_models_own_logits(
         runner.forward([ForwardInput(text(2, seed=at), cache)])
         cache.rollback_to(at)
         part = ids[at : at + tokens]
-        (rows,) = runner.forward([ForwardInput(part, cache, keep=len(part))])
+        (rows,) = runner.forward([ForwardInput(part, cache, keep=len(part))]).logits
         torch.testing.assert_close(rows, wanted[at : at + tokens], atol=1e-4, rtol=1e-4)
         at += tokens
     assert cache.length == at == 300
     assert compiled == 16 + 11  # the junk, and all but the wide ones and the very first token
+
+
+@torch.inference_mode()
+def test_trees_and_hidden_states_come_from_compiled_passes(
+    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the captured width and below; as the eager pass computes them, the cache included."""
+    eager, ids, depths = ModelRunner(runner.model), text(12), (0, 1, 2, 4)
+    caches = [each.new_cache() for each in (runner, eager)]
+    for each, cache in zip((runner, eager), caches, strict=True):
+        each.forward([ForwardInput(ids[:6], cache)])
+    monkeypatch.setattr(runner.decoder, "run", None)  # no eager pass from here on
+    for part, tree in (
+        (ids[6:9], Tree((-1, -1))),
+        (ids[6:8], Tree((-1, -1))),
+        (ids[6:9], Tree((-1, 0, 0))),
+        (ids[6:7], None),
+        (ids[7:10], None),
+    ):
+        found = [
+            each.forward([ForwardInput(part, cache, len(part), tree)], Extras(depths))
+            for each, cache in zip((runner, eager), caches, strict=True)
+        ]
+        for kind in ("logits", "states"):
+            ((ours,), (wanted,)) = (getattr(one, kind) for one in found)
+            torch.testing.assert_close(ours, wanted, atol=1e-4, rtol=1e-4)
+        for cache in caches:
+            cache.rollback_to(7 if tree is None else 6)
+    rows = [
+        each.forward([ForwardInput(ids[7:9], cache, 2)]).logits[0]
+        for each, cache in zip((runner, eager), caches, strict=True)
+    ]
+    torch.testing.assert_close(*rows, atol=1e-4, rtol=1e-4)
 
 
 @torch.inference_mode()
@@ -100,7 +135,9 @@ def test_several_sequences_and_a_compiled_one_read_the_same_caches(runner: Model
     runner.forward([ForwardInput(t[:8], c) for t, c in zip(texts, caches, strict=True)])
     for ids, cache in zip(texts, caches, strict=True):
         runner.forward([ForwardInput(ids[8:10], cache)])
-    rows = runner.forward([ForwardInput(t[10:], c, 2) for t, c in zip(texts, caches, strict=True)])
+    rows = runner.forward(
+        [ForwardInput(t[10:], c, 2) for t, c in zip(texts, caches, strict=True)]
+    ).logits
     for ids, found in zip(texts, rows, strict=True):
         torch.testing.assert_close(found, whole(runner.model, ids)[10:], atol=1e-4, rtol=1e-4)
 
@@ -121,7 +158,7 @@ def test_the_next_start_compiles_nothing(
         shared = compiled(other)
         ids, cache = text(6), shared.new_cache()
         shared.forward([ForwardInput(ids[:3], cache)])
-        (rows,) = shared.forward([ForwardInput(ids[3:], cache, keep=3)])
+        (rows,) = shared.forward([ForwardInput(ids[3:], cache, keep=3)]).logits
         torch.testing.assert_close(rows, whole(other, ids)[3:], atol=1e-4, rtol=1e-4)
     assert "not used" not in caplog.text
 
@@ -198,7 +235,7 @@ def test_a_chain_writes_what_single_steps_write(
         tokens, confidences = found
         assert cache.length == plain.length + 4
         for token, confidence in zip(tokens, confidences, strict=True):
-            (row,) = draft.forward([ForwardInput(read, plain)])
+            (row,) = draft.forward([ForwardInput(read, plain)]).logits
             top, best = row[0].softmax(-1).max(-1)
             assert int(token) == int(best) < VOCAB - 9
             torch.testing.assert_close(confidence, top, atol=1e-4, rtol=1e-4)

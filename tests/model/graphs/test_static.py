@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specstream.model.decoder import Decoder
-from specstream.model.graphs.static import StaticHead, StaticPass, by_rows
+from specstream.model.graphs.static import StaticHead, StaticPass, by_rows, causal
 from specstream.model.kv.contiguous import ContiguousCache
 from tests.model.families import FAMILY, build, text, whole
 
@@ -29,14 +29,17 @@ def test_a_pass_of_fixed_width_gives_the_models_own_logits(name: str, ends: bool
     cos, sin = decoder.rotary.upto(256)
     for start, stop in ((6, 7), (7, 9), (9, 13)):
         x, width = ids[start:stop], stop - start
+        places = cos[start:stop], sin[start:stop], causal(width, stop, w.dtype)
         if ends:
-            x = StaticPass(w, width, 0, 2, ends=True)(x, cos, sin, torch.empty(stop), *rows)
+            x, states = StaticPass(w, width, 0, 2, ends=True)(x, *places, *rows)
         else:
-            x = w.embedding[x]
+            x, states = w.embedding[x], torch.empty(0)
             for layer in (0, 1):
                 part = StaticPass(w, width, layer, layer + 1, ends=False)
-                x = part(x, cos, sin, torch.empty(stop), *rows[2 * layer : 2 * layer + 2])
+                x, states = part(x, *places, *rows[2 * layer : 2 * layer + 2])
             x = StaticHead(w, width)(x)
+        assert states.shape == (2 if ends else 1, width, w.hidden)
+        torch.testing.assert_close(decoder.logits(decoder.normed(states[-1])), x)
         torch.testing.assert_close(x, wanted[start:stop], atol=1e-4, rtol=1e-4)
 
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.block_format import BlockShape
 from specstream.model.heads.recognise import kind_of, load_head
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 from specstream.train.block_module import BlockModule
 from tests.blocks import MASK, SIZE, block_head, config_of, save_block, tensors_of
 from tests.model.families import build
@@ -51,7 +52,7 @@ def test_service_computes_what_training_computes(windows: bool) -> None:
     module = module_of(config, tensors)
     ids = torch.randint(2, 64, (12,), generator=torch.Generator().manual_seed(1))
     item = ForwardInput(ids[:-1], RUNNER.new_cache())
-    ((_, states),) = RUNNER.forward_with_states([item], head.depths)
+    (states,) = RUNNER.forward([item], Extras(head.depths)).states
     context, other = head.new_context(), head.new_context()
     head.read([context, other], [states[:4], states[:3]])
     head.read([context], [states[4:]])
@@ -79,7 +80,7 @@ def test_a_sliding_layer_is_causal_and_sees_its_window_only() -> None:
     config = config_of(MODEL, **changes)
     head, module = block_head(RUNNER, **changes), module_of(config, tensors_of(config))
     item = ForwardInput(ids[:-1], RUNNER.new_cache())
-    ((_, states),) = RUNNER.forward_with_states([item], head.depths)
+    (states,) = RUNNER.forward([item], Extras(head.depths)).states
     head.read([context := head.new_context()], [states])
     found = head.block([context], [int(ids[-1])], [SIZE - 1])
     gaps = torch.arange(11, 11 + SIZE).unsqueeze(1) - torch.arange(11 + SIZE)

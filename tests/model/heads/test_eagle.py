@@ -13,9 +13,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.eagle import EagleHead
 from specstream.model.heads.recognise import kind_of, load_head
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree
 from tests.heads import eagle_head, random_eagle
 from tests.tiny import tiny_model
@@ -123,7 +124,7 @@ def test_each_published_layout_is_read(layout: Callable[..., Path], tmp_path: Pa
 @torch.inference_mode()
 def drafted(head: EagleHead, text: Tensor) -> tuple[Tensor, Tensor]:
     item = ForwardInput(text, RUNNER.new_cache())
-    ((_, states),) = RUNNER.forward_with_states([item], head.depths)
+    (states,) = RUNNER.forward([item], Extras(head.depths)).states
     return head(text[1:], head.fuse(states[:-1]), [head.new_cache()], [9], [4])
 
 
@@ -171,7 +172,7 @@ def test_a_target_that_gives_no_states_is_refused(tmp_path: Path) -> None:
         ("fc.weight", None, "fc.weight is missing"),
         ("midlayer.self_attn.q_proj.weight", None, "q_proj.weight is missing"),
         ("norm.weight", torch.ones(H + 1), "norm.weight has shape"),
-        ("fc.weight", torch.ones(H, 3 * H, dtype=torch.int64), "no floats"),
+        ("fc.weight", torch.ones(H, 3 * H, dtype=torch.int64), "not floats"),
         ("d2t", None, "d2t is missing"),
         ("d2t", torch.full((len(PRUNED),), 2 * V), "leads outside"),
         ("surprise", torch.ones(2), "surprise"),
@@ -204,9 +205,7 @@ def test_a_tree_grown_level_by_level_is_its_paths() -> None:
     text = torch.randint(0, V, (9,), generator=torch.Generator().manual_seed(4))
     parents = (-1, -1, -1, 0, 2, 2, 4, 5)
     tokens = torch.randint(0, V, (8,), generator=torch.Generator().manual_seed(5))
-    ((_, states),) = RUNNER.forward_with_states(
-        [ForwardInput(text, RUNNER.new_cache())], head.depths
-    )
+    (states,) = RUNNER.forward([ForwardInput(text, RUNNER.new_cache())], Extras(head.depths)).states
     cache = head.new_cache()
     _, root = head(text[1:], head.fuse(states[:-1]), [cache], [8], [1])
     found, features, start = list[Tensor](), {-1: root[0]}, 0

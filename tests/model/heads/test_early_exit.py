@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.early_exit import EarlyExit
 from specstream.model.heads.recognise import load_head
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 from specstream.train.early_exit import EarlyExitTrainee
 from tests.model.families import build, text
 
@@ -48,7 +49,7 @@ def test_service_computes_what_training_computed(tmp_path: Path) -> None:
     leave = load_head(tmp_path / "head", runner)
     assert isinstance(leave, EarlyExit) and leave.layers == 1
     assert leave.parameters == 2 * 24 * 32 + 64 and leave.nbytes == 4 * leave.parameters
-    ((_, states),) = runner.forward_with_states([ForwardInput(text(9), runner.new_cache())], (1,))
+    (states,) = runner.forward([ForwardInput(text(9), runner.new_cache())], Extras((1,))).states
     wanted = runner.model.lm_head(trainee.module(states[:, 0]))
     before = states.clone()
     torch.testing.assert_close(leave.logits(states[:, 0]), wanted, rtol=1e-4, atol=1e-4)
@@ -58,12 +59,12 @@ def test_service_computes_what_training_computed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "error", "match"),
     [
-        ("hidden_size", 64, ModelUnsupported, "hidden_size 64; this one has 32"),
-        ("vocab_size", 7, ModelUnsupported, "vocab_size 7"),
-        ("num_hidden_layers", 30, ModelUnsupported, "num_hidden_layers 30"),
+        ("hidden_size", 64, ModelUnsupported, "states of size 64, and this target has 32"),
+        ("vocab_size", 7, ModelUnsupported, "a vocabulary of 7"),
+        ("num_hidden_layers", 30, ModelUnsupported, "many layers: 30"),
         ("layers", 2, ModelUnsupported, "1 to 1 of them, not 2"),
-        ("layers", "1", ModelBroken, "whole number layers"),
-        ("width", None, ModelBroken, "whole number width"),
+        ("layers", "1", ModelBroken, "a number 'layers'"),
+        ("width", None, ModelBroken, "a number 'width'"),
         ("width", 25, ModelBroken, r"up.weight has shape \[24, 32\] and should have \[25, 32\]"),
     ],
 )

@@ -17,9 +17,10 @@ from transformers import AutoModelForCausalLM
 from transformers.modeling_layers import MtpModel
 
 from specstream.errors import ModelBroken, ModelError, ModelUnsupported
+from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads import mtp_format
 from specstream.model.heads.mtp import MtpHead, find, load
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 from tests.model.families import build
 from tests.mtps import mtp_head, random_module, reference, tensors_of
 
@@ -83,9 +84,7 @@ def write(
 @torch.inference_mode()
 def drafted(head: MtpHead, runner: ModelRunner = RUNNER) -> tuple[Tensor, Tensor]:
     """Of all rows, read in two passes."""
-    ((_, states),) = runner.forward_with_states(
-        [ForwardInput(TEXT, runner.new_cache())], head.depths
-    )
+    (states,) = runner.forward([ForwardInput(TEXT, runner.new_cache())], Extras(head.depths)).states
     features, cache = head.fuse(states[:-1]), head.new_cache()
     first = head(TEXT[1:8], features[:7], [cache], [7], [7])
     later = head(TEXT[8:], features[7:], [cache], [4], [4])
@@ -244,7 +243,7 @@ def changed(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[dict[str
         (
             lambda t: t.update({"self_attn.q_proj.bias": torch.ones(64)}),
             ModelBroken,
-            "biases of self_attn are missing",
+            "k_proj.bias is missing",
         ),
     ],
 )

@@ -12,10 +12,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.model.forward import Extras, ForwardInput, ForwardOutput
 from specstream.model.heads.recognise import kind_of, load_head
 from specstream.model.heads.streaming import StreamingHead, Streams
 from specstream.model.heads.streaming_format import StreamingShape
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 from tests.model.families import FAMILY, build
 from tests.streams import STREAMS, streaming_head, trainee_of
 from tests.tiny import tiny_model
@@ -26,19 +27,26 @@ IDS = torch.randint(2, 30, (14,), generator=torch.Generator().manual_seed(1))
 
 
 @torch.inference_mode()
-def ride(head: StreamingHead, runner: ModelRunner, least: float = 0.0) -> tuple[Streams, Tensor]:
-    """Three proposed tokens behind eleven, of which six are in the cache; and another sequence."""
+def run(
+    runner: ModelRunner, streams: Streams | None, depths: tuple[int, ...] = ()
+) -> ForwardOutput:
+    """Fourteen tokens, of which six are in the cache; and two other sequences."""
     cache = runner.new_cache()
     runner.forward([ForwardInput(IDS[:6], cache)])
-    streams = Streams(head, [IDS[11:14], IDS[:0]], least)
     inputs = [
         ForwardInput(IDS[6:], cache, 4),
         ForwardInput(IDS[:3], runner.new_cache()),
         ForwardInput(IDS[:5], runner.new_cache()),
     ]
-    logits = runner.forward_with_rider(inputs, streams)
+    made = runner.forward(inputs, Extras(depths, rider=streams))
     assert cache.length == 14
-    return streams, torch.cat(logits)
+    return made
+
+
+def ride(head: StreamingHead, runner: ModelRunner, least: float = 0.0) -> tuple[Streams, Tensor]:
+    """The last three tokens of the first sequence are proposed, and none of the second."""
+    streams = Streams(head, [IDS[11:14], IDS[:0]], least)
+    return streams, torch.cat(run(runner, streams).logits)
 
 
 @pytest.mark.parametrize("name", FAMILY)
@@ -53,7 +61,7 @@ def test_service_computes_what_training_computes(name: str, layers: int) -> None
     streams, _ = ride(head, runner)
     item = ForwardInput(IDS, runner.new_cache())
     with torch.inference_mode():
-        ((_, states),) = runner.forward_with_states([item], trainee.depths)
+        (states,) = runner.forward([item], Extras(trainee.depths)).states
     plain = states[:, 0].clone().unsqueeze(0)
     cos, sin = trainee._rotary.upto(32)
     rows = trainee.module.text_rows(plain, (cos[:14].unsqueeze(1), sin[:14].unsqueeze(1)))
@@ -68,17 +76,13 @@ def test_service_computes_what_training_computes(name: str, layers: int) -> None
 
 @torch.inference_mode()
 def test_the_target_does_not_notice_them() -> None:
-    _, with_streams = ride(streaming_head(RUNNER, 3.0, stream_layers=2), RUNNER)
-    cache = RUNNER.new_cache()
-    RUNNER.forward([ForwardInput(IDS[:6], cache)])
-    plain = RUNNER.forward(
-        [
-            ForwardInput(IDS[6:], cache, 4),
-            ForwardInput(IDS[:3], RUNNER.new_cache()),
-            ForwardInput(IDS[:5], RUNNER.new_cache()),
-        ]
-    )
-    torch.testing.assert_close(with_streams, torch.cat(plain), rtol=1e-5, atol=1e-4)
+    """Nor do those who read its hidden states, before the streams get on, meanwhile and behind."""
+    streams = Streams(streaming_head(RUNNER, 3.0, stream_layers=2), [IDS[11:14], IDS[:0]])
+    for depths in ((), (0, 1, 2, 3), (2,)):
+        found, plain = run(RUNNER, streams, depths), run(RUNNER, None, depths)
+        torch.testing.assert_close(found.logits, plain.logits, rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(found.states, plain.states, rtol=1e-5, atol=1e-4)
+        assert [one.shape[1] for one in found.states] == [len(depths)] * (3 if depths else 0)
 
 
 @torch.inference_mode()

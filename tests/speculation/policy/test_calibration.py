@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.forward import ForwardInput, ForwardOutput
+from specstream.model.runner import ModelRunner
 from specstream.speculation.policy.calibration import calibrate
 from specstream.speculation.policy.costs import Costs
 from tests.tiny import tiny_model
@@ -54,7 +55,7 @@ class Paced:
         self.caches.append(Cache(self.context_length + 4 * (self.fixed_width or 0)))
         return self.caches[-1]
 
-    def forward(self, inputs: Sequence[ForwardInput]) -> list[torch.Tensor]:
+    def forward(self, inputs: Sequence[ForwardInput]) -> ForwardOutput:
         counts = [item.token_ids.shape[0] for item in inputs]
         assert self.fixed_width is None or max(counts) <= self.fixed_width
         self.passes.append(counts)
@@ -65,7 +66,7 @@ class Paced:
         ms = self.base_ms + self.token_ms * sum(counts) + self.row_ms * (len(counts) - 1)
         self.clock.now += (ms + self.cold_ms * cold) / 1e3
         Paced.last = self
-        return [torch.zeros(1, self.model_vocab_size) for _ in inputs]
+        return ForwardOutput([torch.zeros(1, self.model_vocab_size) for _ in inputs])
 
 
 class Cache:
@@ -151,11 +152,11 @@ def test_a_small_context_is_not_overrun(clock: Clock, context: int) -> None:
 
 def test_stalls_are_left_out_and_so_is_the_first_pass(clock: Clock) -> None:
     class Stalling(Paced):
-        def forward(self, inputs: Sequence[ForwardInput]) -> list[torch.Tensor]:
-            rows = super().forward(inputs)
+        def forward(self, inputs: Sequence[ForwardInput]) -> ForwardOutput:
+            made = super().forward(inputs)
             if len(self.passes) % 5 == 0:  # two of seven, or one
                 self.clock.now += 1.0
-            return rows
+            return made
 
     assert costs_of(Stalling(clock, 10.0, 0.5), None).verify(1) == pytest.approx(10.5)
 
@@ -164,10 +165,10 @@ def test_a_machine_that_slows_down_meanwhile_does_not_bend_the_curve(clock: Cloc
     """Widths in turn: what a pass of five tokens costs beside one of one is what choices hang on."""
 
     class Tiring(Paced):
-        def forward(self, inputs: Sequence[ForwardInput]) -> list[torch.Tensor]:
-            rows = super().forward(inputs)
+        def forward(self, inputs: Sequence[ForwardInput]) -> ForwardOutput:
+            made = super().forward(inputs)
             self.clock.now += 0.0002 * len(self.passes)  # 2 % of a pass, each time
-            return rows
+            return made
 
     costs = costs_of(Tiring(clock, 10.0, 0.0), None)
     assert costs.verify(9) / costs.verify(1) < 1.1
@@ -176,12 +177,12 @@ def test_a_machine_that_slows_down_meanwhile_does_not_bend_the_curve(clock: Cloc
 
 def test_a_stall_at_the_start_is_not_taken_for_a_slow_model(clock: Clock) -> None:
     class Starting(Paced):
-        def forward(self, inputs: Sequence[ForwardInput]) -> list[torch.Tensor]:
-            rows = super().forward(inputs)
+        def forward(self, inputs: Sequence[ForwardInput]) -> ForwardOutput:
+            made = super().forward(inputs)
             self.clock.now += (
                 1.0 if len(self.passes) < 8 else 0.0
             )  # all that comes in the first turn
-            return rows
+            return made
 
     assert costs_of(Starting(clock, 10.0, 0.5), None).verify(9) == pytest.approx(14.5)
 

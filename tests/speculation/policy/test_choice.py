@@ -53,6 +53,20 @@ def best(
     jump: float = 0.0,
     others: Sequence[Place] = (),
 ) -> Choice:
+    """What `step_of` has the candidate propose for the places."""
+    made = step_of(candidate, worth, *places, step=step, token=token, jump=jump, others=others)
+    return made.best(candidate, places)
+
+
+def step_of(
+    candidate: Candidate,
+    worth: float,
+    *places: Place,
+    step: float = 0.3,
+    token: float = 0.05,
+    jump: float = 0.0,
+    others: Sequence[Place] = (),
+) -> Step:
     """On a machine where the k-th token beyond the first takes ``token``, the first ``jump`` more."""
     rows = len(places) + len(others)
     widths = (rows, rows + 1, rows + 40)
@@ -63,7 +77,7 @@ def best(
         other_plain_ms=1.0,
     )
     costs.drafts[candidate.name] = DraftCosts(step)
-    return Step([*places, *others], [candidate], costs, worth).best(candidate, places)
+    return Step([*places, *others], [candidate], costs, worth)
 
 
 @pytest.mark.parametrize("jump", [0.0, 1.5])
@@ -101,6 +115,20 @@ def test_a_tree_pays_for_its_nodes_and_heads_for_one_pass() -> None:
     assert choice.tokens == [3]
     assert choice.gain == pytest.approx(2.4 - 0.2 * (1.0 + 12 * 0.05 + AROUND_MS))
     assert best(heads, 0.2, tree, token=1.1).tokens == [1]
+
+
+def test_a_plan_for_a_tree_names_what_a_node_costs() -> None:
+    """And a chain's none; a level that may be stopped at is priced with all of its nodes."""
+    heads = Candidate("heads", "the heads", stops=True)
+    for nodes, least in (((2, 4, 6), 0.2 * 0.05), ((), 0.0)):
+        one = place(heads, [0.9, 0.8, 0.7], nodes=nodes)
+        step = step_of(heads, 0.2, one)
+        step.choose()
+        (plan,) = step.plans()
+        assert plan.least == pytest.approx(least)
+        assert plan.go_on is not None
+        lockstep = plan.go_on._lockstep  # type: ignore[attr-defined]
+        assert lockstep.price(1) == pytest.approx(0.2 * 0.05 * (2 if nodes else 1))
 
 
 def test_requests_that_draft_share_the_passes() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from specstream.model.forward import PLAIN
 from specstream.speculation.policy import Candidate, Costs, Policy, RoundTimes
 from tests.choosers import diced, greedy
 from tests.tiny import ask
@@ -75,7 +76,7 @@ def test_a_step_that_failed_is_not_taken_for_anybody_elses() -> None:
     core.step()
     forward = core.target.forward
 
-    def break_down(inputs: Any) -> Any:
+    def break_down(inputs: Any, extras: Any = PLAIN) -> Any:
         raise RuntimeError("out of memory")
 
     bystander.delivery.limit = 0  # parked meanwhile

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from torch import Tensor
 
 from specstream.engine.step import EngineCore
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
+from specstream.model.runner import ModelRunner
+from specstream.speculation.optional import StepTimes
 from specstream.speculation.policy import Plan
-from specstream.speculation.proposal import StepTimes
 from specstream.types import SamplingParams
 from tests.choosers import (
     DRAFT,
@@ -76,7 +76,7 @@ class Watched(TableRunner):
         self.core = core
         self.checked = 0
 
-    def forward(self, inputs: Sequence[ForwardInput]) -> list[Tensor]:
+    def forward(self, inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
         core = self.core()
         proposer: Any = core.proposer
         for item in inputs:
@@ -95,7 +95,7 @@ class Watched(TableRunner):
             own = request.token_ids[state.start :]
             assert held[: len(own)] == own[: len(held)]
             self.checked += 1
-        return super().forward(inputs)
+        return super().forward(inputs, extras)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -156,9 +156,9 @@ def test_the_draft_never_goes_on_from_a_row_that_is_not_the_requests(
 def fail_once(runner: TableRunner) -> None:
     forward = runner.forward
 
-    def broken(inputs: Sequence[ForwardInput]) -> list[Tensor]:
+    def broken(inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
         runner.forward = forward  # type: ignore[method-assign]
-        forward(inputs)  # the rows are in the cache, and nobody hears of them
+        forward(inputs, extras)  # the rows are in the cache, and nobody hears of them
         raise RuntimeError("boom")
 
     runner.forward = broken  # type: ignore[method-assign]

@@ -9,13 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from torch import Tensor
 
 from specstream.engine.prefill import PrefillBudget
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
+from specstream.model.runner import ModelRunner
+from specstream.speculation.optional import StepTimes
 from specstream.speculation.policy import Candidate, Costs, Outcome, Plan, Policy, RoundTimes
 from specstream.speculation.policy.costs import DraftCosts
-from specstream.speculation.proposal import StepTimes, Verdict
+from specstream.speculation.proposal import Verdict
 from specstream.types import SamplingParams
 from tests.choosers import (
     DRAFT,
@@ -137,9 +138,9 @@ def test_the_clock_comes_after_the_verdicts_and_says_what_the_step_was() -> None
     fed: list[list[int]] = []
     forward = core.target.forward
 
-    def spy(inputs: Sequence[ForwardInput]) -> list[Tensor]:
+    def spy(inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
         fed.append([item.token_ids.shape[0] for item in inputs])
-        return forward(inputs)
+        return forward(inputs, extras)
 
     core.target.forward = spy  # type: ignore[method-assign]
     draft = core.proposer._candidates["draft"]._runner  # type: ignore[attr-defined]

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from specstream.errors import ConfigError
 from specstream.methods import BlockProposerConfig
+from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.block import BlockHead
-from specstream.model.runner import ForwardInput, ModelRunner
-from specstream.speculation.proposal import States
+from specstream.model.runner import ModelRunner
+from specstream.speculation.optional import States
 from specstream.speculation.proposers.block import BlockProposer, build
 from specstream.speculation.proposers.parts import Parts
 from specstream.types import SamplingParams
@@ -25,7 +26,7 @@ RUNNER = ModelRunner(MODEL)
 @torch.inference_mode()
 def states_of(ids: list[int], depths: tuple[int, ...]) -> Tensor:
     item = ForwardInput(torch.tensor(ids), RUNNER.new_cache())
-    return RUNNER.forward_with_states([item], depths)[0][1]
+    return RUNNER.forward([item], Extras(depths)).states[0]
 
 
 def read(proposer: BlockProposer, text: Text, start: int = 0, end: int | None = None) -> None:

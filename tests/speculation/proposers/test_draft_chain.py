@@ -34,7 +34,7 @@ def captured(**options: int) -> DraftModelProposer:
     proposer = draft(**options)  # type: ignore[arg-type]
     decoder = decoder_of(MODEL, "pooled")
     proposer._runner._decoder = decoder
-    proposer._runner._compiled = GraphedPasses(decoder, PLAN, V, replayed, longest=256)
+    proposer._runner.compiled = GraphedPasses(decoder, PLAN, V, replayed, longest=256)
     return proposer
 
 

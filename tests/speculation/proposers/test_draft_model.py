@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
-from torch import Tensor
 
-from specstream.model.runner import ForwardInput
+from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.sampling import probabilities
 from specstream.speculation.proposers.drafting import Drafting
 from specstream.types import SamplingParams
@@ -66,9 +65,9 @@ def test_a_pass_serves_all_that_still_draft() -> None:
     sizes: list[int] = []
     forward = proposer._runner.forward
 
-    def spy(inputs: Sequence[ForwardInput]) -> list[Tensor]:
+    def spy(inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
         sizes.append(len(inputs))
-        return forward(inputs)
+        return forward(inputs, extras)
 
     proposer._runner.forward = spy  # type: ignore[method-assign]
     assert proposer.write([Drafting(t, n) for t, n in zip(texts(4), (1, 4, 2, 4))]) == 4

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
-from torch import Tensor
 
-from specstream.model.runner import ForwardInput
+from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.speculation.proposal import Proposal, Verdict
 from specstream.speculation.proposers.drafting import Drafting
 from tests.drafts import SAMPLED, Text, V, check_honest, draft, settle, texts
@@ -131,11 +130,11 @@ def test_prompts_of_every_length_are_read_honestly_and_within_the_context(contex
     runner, longest = proposer._runner, 0
     forward = runner.forward
 
-    def spy(inputs: Sequence[ForwardInput]) -> list[Tensor]:
+    def spy(inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
         nonlocal longest
-        rows = forward(inputs)
+        made = forward(inputs, extras)
         longest = max(longest, *(item.cache.length for item in inputs))
-        return rows
+        return made
 
     runner.forward = spy  # type: ignore[method-assign]
     for length in range(1, 160):

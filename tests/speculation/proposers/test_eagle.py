@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,10 +14,12 @@ import torch
 from torch import Tensor
 
 from specstream.methods import EagleProposerConfig
+from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.eagle import EagleHead
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
+from specstream.speculation.optional import States
 from specstream.speculation.policy.records import Offer
-from specstream.speculation.proposal import Proposal, States
+from specstream.speculation.proposal import Proposal
 from specstream.speculation.proposers.candidate import Task
 from specstream.speculation.proposers.eagle import EagleProposer
 from tests.drafts import GREEDY, SAMPLED, Text
@@ -43,7 +46,7 @@ def eagle(chunk: int = 512, **settings: int) -> EagleProposer:
 
 def states_of(ids: Sequence[int]) -> Tensor:
     item = ForwardInput(torch.tensor(ids), RUNNER.new_cache())
-    ((_, states),) = RUNNER.forward_with_states([item], HEAD.depths)
+    (states,) = RUNNER.forward([item], Extras(HEAD.depths)).states
     return states
 
 
@@ -257,6 +260,52 @@ def test_a_stop_keeps_the_token_that_it_saw(params: object, stop_at: int) -> Non
     twin = text(9, params=params, generator=torch.Generator().manual_seed(1))
     whole = fresh(twin, depth=6)
     assert whole.tokens.tolist()[: done.proposal.length] == done.proposal.tokens.tolist()
+
+
+@pytest.mark.parametrize("stop_at", [1, 2, 9])
+def test_a_tree_stops_after_a_level_and_tells_its_mass(stop_at: int) -> None:
+    """The mass of a level, given the one before: of the paths that were looked at."""
+    shape, asked = {"top_k": 3, "depth": 3, "nodes": 64}, list[float]()
+    proposer, request = eagle(**shape), text(10, seed=2)
+    tell(proposer, request, 0)
+
+    def go_on(q: float) -> bool:
+        asked.append(q)
+        return len(asked) < stop_at
+
+    (done,) = proposer.draft([Task(request, 3, proposer.offer(request, 3), go_on)])
+    assert done.passes == len(asked) == min(stop_at, 3) and done.confidences == asked
+    chances, before = levels(request, 3), 1.0
+    for length, said in enumerate(asked):
+        grown = [p for parent in _beam(chances, length) for p in _kept(chances, parent)]
+        mass = sum(math.exp(chances[path]) for path in grown)
+        assert said == pytest.approx(min(1.0, mass / before), abs=1e-4)
+        before = mass
+    assert max(len(path) for path in done.proposal.paths) <= len(asked)
+
+
+def test_nodes_that_do_not_pay_are_left_out_but_for_the_very_first() -> None:
+    request, shape = text(10, seed=2), {"top_k": 3, "depth": 3, "nodes": 64}
+    chances = levels(request, 3)
+    everything = [p for n in range(3) for one in _beam(chances, n) for p in _kept(chances, one)]
+    ordered = sorted((math.exp(chances[path]) for path in everything), reverse=True)
+    for least in (ordered[3], ordered[6], 1.0):
+        proposer = eagle(**shape)
+        tell(proposer, request, 0)
+        task = Task(request, 3, proposer.offer(request, 3), None, least - 1e-6)
+        (done,) = proposer.draft([task])
+        wanted = sum(chance >= least - 1e-6 for chance in ordered)
+        assert done.proposal.length == min(9, max(1, wanted))
+
+
+def test_an_offer_expects_trees_as_wide_as_those_of_late() -> None:
+    proposer, request = eagle(top_k=3, depth=3, nodes=64), text(10, seed=2)
+    tell(proposer, request, 0)
+    assert proposer.offer(request, 3).nodes == [3, 6, 9]
+    for _ in range(60):
+        tell(proposer, request, 0)
+        proposer.draft([Task(request, 3, proposer.offer(request, 3), lambda q: True, 0.999)])
+    assert proposer.offer(request, 3).nodes == [1, 2, 3]
 
 
 def test_an_offered_tree_names_its_nodes() -> None:

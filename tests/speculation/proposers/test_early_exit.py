@@ -15,9 +15,10 @@ from specstream.bench.exactness.harness import sample
 from specstream.engine.step import EngineCore
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.methods import AutoProposerConfig, EarlyExitProposerConfig
+from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.early_exit import EarlyExit, ExitWeights
 from specstream.model.layers import Layer
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest
 from specstream.speculation.proposers import build_proposer
 from specstream.speculation.proposers.auto_build import build as build_auto
@@ -102,7 +103,7 @@ def test_states_are_the_targets_own() -> None:
     with torch.inference_mode():
         runner = ModelRunner(MODEL)
         item = ForwardInput(read, runner.new_cache())
-        ((_, wanted),) = runner.forward_with_states([item], (1,))
+        (wanted,) = runner.forward([item], Extras((1,))).states
     torch.testing.assert_close(made.entered.states, wanted[-made.length :, 0], rtol=1e-4, atol=1e-4)
 
 
@@ -110,7 +111,7 @@ def test_states_are_the_targets_own() -> None:
 def test_a_head_that_lies_costs_speed_only(kind: str) -> None:
     given = weights(3)
     if kind != "random":
-        given = replace(given, down=given.down * (torch.nan if kind == "NaN" else 1e30))
+        given = given._replace(down=given.down * (torch.nan if kind == "NaN" else 1e30))
     core = make_core(MODEL, TOKENIZER, early(4, given), max_running=4)
     asked = [ask(core, prompt, SamplingParams(max_tokens=25)) for prompt in PROMPTS]
     run_until_idle(core)
@@ -153,27 +154,28 @@ def test_states_that_can_not_be_those_of_the_pass_are_not_used(how: str) -> None
     assert inbox.token_ids == plain_greedy(PROMPTS[1], 20, None)
 
 
-class Breaks(EarlyExitProposer):
-    """Raises in the middle of a chain, or after it."""
+class Breaks(EarlyExit):
+    """Raises in the middle of a chain, or at its beginning."""
 
     calls = 0
 
-    def _choose(self, chain: object, row: Tensor) -> None:
+    def logits(self, states: Tensor) -> Tensor:
         self.calls += 1
         if self.calls % 7 == 3:
             raise RuntimeError("in the middle")
-        super()._choose(chain, row)  # type: ignore[arg-type]
+        return super().logits(states)
 
 
 def test_an_error_in_the_middle_of_a_chain_leaves_the_targets_caches_as_they_were() -> None:
     runner = ModelRunner(MODEL)
-    proposer = Breaks(EarlyExitProposerConfig(), runner, EarlyExit(runner, 1), frozenset())
+    leave = Breaks(runner, 1)
+    proposer = EarlyExitProposer(EarlyExitProposerConfig(), runner, leave, frozenset())
     core = make_core(MODEL, TOKENIZER, proposer, eos_ids=())
     asked = [ask(core, prompt, SamplingParams(max_tokens=30)) for prompt in PROMPTS[:3]]
     run_until_idle(core)
     for prompt, (_, inbox) in zip(PROMPTS, asked, strict=False):
         assert inbox.token_ids == plain_greedy(prompt, 30, None)
-    assert proposer.calls > 7
+    assert leave.calls > 7
 
 
 def test_cancelled_rounds_and_turns_leave_a_cache_that_serves_the_next() -> None:

@@ -17,8 +17,9 @@ from specstream.bench.exactness.gtest import g_test
 from specstream.bench.exactness.harness import sample
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.methods import DraftProposerConfig, MirrorProposerConfig
+from specstream.model.forward import ForwardInput
 from specstream.model.heads.early_exit import EarlyExit
-from specstream.model.runner import ForwardInput, ModelRunner
+from specstream.model.runner import ModelRunner
 from specstream.speculation.proposers import build_proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.mirror import MirrorProposer, one_thread
@@ -83,7 +84,7 @@ def knowing(proposer: MirrorProposer) -> None:
         (one,) = proposer._rounds.values()
         ids = torch.tensor([*one.request.token_ids, *one.drafted])
         item = ForwardInput(ids, runner.new_cache(), states.shape[0])
-        return runner.forward([item])[0] * 100  # sure of it
+        return runner.forward([item]).logits[0] * 100  # sure of it
 
     proposer._exit.logits = look  # type: ignore[method-assign]
 

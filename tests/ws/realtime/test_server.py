@@ -256,10 +256,15 @@ async def test_items_of_a_conversation_are_told() -> None:
         assert (await wire.until("conversation.item.deleted"))["item_id"] == "a"
 
 
-async def test_a_response_may_be_decoded_without_speculation() -> None:
+async def test_a_response_may_be_decoded_without_speculation_and_learning() -> None:
     stand = Stand(ScriptedEngine(["fine."]))
     async with stand.running(), stand.client() as wire:
-        for own in ({}, {"speculate": False}):
+        for own in ({}, {"speculate": False, "learn": False}):
             await wire.ask("Hi", output_modalities=["text"], specstream=own)
             await wire.until("response.done")
-    assert stand.engine.speculated == [True, False]
+        session = {"type": "realtime", "specstream": {"learn": False}}
+        await wire.send("session.update", session=session)
+        await wire.ask("Hi", output_modalities=["text"])
+        await wire.until("response.done")
+    assert stand.engine.speculated == [True, False, True]
+    assert stand.engine.learnt == [True, False, False]

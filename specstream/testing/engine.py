@@ -1,4 +1,4 @@
-"""Doubles for people who test what they build on specstream: no weights, no network, no torch."""
+"""An engine by script: prepared replies behind the interface of `specstream.Engine`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import anyio
 
 from specstream.conversation import Conversation
 from specstream.errors import PromptError, SpecstreamError
-from specstream.listening.doubles import ScriptedRecognizer, ScriptedTurnDetector
 from specstream.metrics import Report
 from specstream.params import checked_params
 from specstream.types import (
@@ -30,9 +29,7 @@ from specstream.types import (
 __all__ = [
     "ScriptedEngine",
     "ScriptedGeneration",
-    "ScriptedRecognizer",
     "ScriptedSession",
-    "ScriptedTurnDetector",
     "chunks_of",
 ]
 
@@ -95,13 +92,23 @@ def _deltas(index: int, call: ToolCall) -> list[ToolCallDelta]:
 
 
 class ScriptedGeneration:
-    """Stands in for `specstream.Generation`: yields prepared chunks, one per loop turn."""
+    """Stands in for `specstream.Generation`: yields prepared chunks, one per loop turn.
+
+    If it is ``timed``, a chunk is there ``t_ms`` after the request.
+    """
 
     error: SpecstreamError | None = None
 
-    def __init__(self, chunks: Sequence[Chunk], gate: Callable[[], anyio.Event | None]) -> None:
+    def __init__(
+        self,
+        chunks: Sequence[Chunk],
+        gate: Callable[[], anyio.Event | None],
+        *,
+        timed: bool = False,
+    ) -> None:
         self._chunks = list(chunks)
         self._gate = gate
+        self._began = anyio.current_time() if timed else None
         self._sent: list[Chunk] = []
         self._finish: FinishReason | None = None
         self._waiting = anyio.CancelScope()
@@ -114,6 +121,9 @@ class ScriptedGeneration:
         if gate is not None and self._finish is None:
             with anyio.CancelScope() as self._waiting:
                 await gate.wait()
+        if self._began is not None and self._finish is None and self._chunks:
+            with anyio.CancelScope() as self._waiting:
+                await anyio.sleep_until(self._began + self._chunks[0].t_ms / 1e3)
         await anyio.lowlevel.checkpoint()
         if self._finish is not None or not self._chunks:
             raise StopAsyncIteration
@@ -143,7 +153,8 @@ class ScriptedGeneration:
     def report(self) -> Report:
         """The report so far."""
         ids = tuple(i for chunk in self._sent for i in chunk.token_ids)
-        rounds = sum(1 for chunk in self._sent if chunk.token_ids)
+        written = [chunk for chunk in self._sent if chunk.token_ids]
+        rounds, timed = len(written), self._began is not None and written
         return Report(
             text=self.text,
             token_ids=ids,
@@ -155,8 +166,8 @@ class ScriptedGeneration:
             drafted=sum(chunk.drafted for chunk in self._sent),
             accepted=sum(chunk.accepted for chunk in self._sent),
             acceptance_by_position=(),
-            ttft_ms=1.0,
-            total_ms=float(len(ids)),
+            ttft_ms=written[0].t_ms if timed else 1.0,
+            total_ms=self._sent[-1].t_ms if timed else float(len(ids)),
             draft_ms=0.0,
             verify_ms=0.0,
             proposer="scripted",
@@ -169,10 +180,11 @@ class ScriptedEngine:
     """Has the interface of `specstream.Engine` and answers with prepared texts, in turn.
 
     The last reply repeats for ever. ``gate``, when given, returns an event that each chunk waits for
-    (or None), so a test decides when the "model" writes. ``requests`` records the messages and
+    (or None), so a test decides when the "model" writes. If ``timed``, a chunk is there its ``t_ms``
+    after the request. ``requests`` records the messages and
     parameters of each request, ``template_kwargs`` its variables for the chat template, ``speculated``
-    whether it asked for speculation, ``tools`` its tools, which are refused unless the engine
-    ``calls_tools``.
+    whether it asked for speculation, ``learnt`` whether it may be learnt from, ``tools`` its tools,
+    which are refused unless the engine ``calls_tools``.
     """
 
     def __init__(
@@ -181,7 +193,9 @@ class ScriptedEngine:
         *,
         gate: Callable[[], anyio.Event | None] = lambda: None,
         calls_tools: bool = False,
+        timed: bool = False,
     ) -> None:
+        self._timed = timed
         self.no_tools = None if calls_tools else "the scripted engine calls no tools"
         self.tools: list[Tools | None] = []
         self._replies = list(replies)
@@ -189,6 +203,7 @@ class ScriptedEngine:
         self.requests: list[tuple[list[Message], SamplingParams]] = []
         self.template_kwargs: list[dict[str, Any]] = []
         self.speculated: list[bool] = []
+        self.learnt: list[bool] = []
         self.generations: list[ScriptedGeneration] = []
         self.trimmed: list[int] = []
 
@@ -209,6 +224,7 @@ class ScriptedEngine:
         speculate: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tools: Tools | Sequence[Tool | Callable[..., Any]] | None = None,
+        learn: bool = True,
         **wrong: Never,
     ) -> AsyncGenerator[ScriptedGeneration, None]:
         """One scripted reply."""
@@ -219,18 +235,22 @@ class ScriptedEngine:
         self.tools.append(offered)
         self.template_kwargs.append(dict(chat_template_kwargs or {}))
         self.speculated.append(speculate)
+        self.learnt.append(learn)
         asked: list[Message] = (
             [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         )
         self.requests.append((asked, params))
         reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
-        chunks = chunks_of(reply) if isinstance(reply, str) else reply
-        generation = ScriptedGeneration(chunks, self._gate)
+        chunks = self._chunks(reply) if isinstance(reply, str) else reply
+        generation = ScriptedGeneration(chunks, self._gate, timed=self._timed)
         self.generations.append(generation)
         try:
             yield generation
         finally:
             generation.cancel()
+
+    def _chunks(self, reply: str) -> Sequence[Chunk]:
+        return chunks_of(reply)
 
     async def complete(
         self, messages: Sequence[Message], *, max_tokens: int = 256, reference: str = ""

@@ -1,0 +1,254 @@
+"""Cues to smooth, overlapping curves: coarticulation by dominance functions.
+
+Each segment of the mouth pulls towards its shape with a dominance that falls off exponentially around
+it, and the shape at a moment is the mean of all, weighted by dominance (Cohen and Massaro, "Modeling
+coarticulation in synthetic visual speech", 1993). As there, jaw and lips have dominances of their own:
+lips round early for a vowel while tongue and jaw are still with the consonants before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, get_args
+
+from specstream.errors import ConfigError
+from specstream.types import AvatarCue, Span
+from specstream_adapters.avatar.rigs import recast, vrm_mouth
+from specstream_adapters.avatar.visemes import CLOSURES, SHAPES, VISEMES, both_sides
+
+__all__ = ["CurveRig", "Face", "frames", "joined", "settled"]
+
+CurveRig = Literal["arkit", "oculus", "vrm"]
+"""What has weights that can be drawn as curves."""
+
+
+class _Pull(NamedTuple):
+    """A dominance: its height, and how fast it falls before and behind the segment, per ms."""
+
+    height: float
+    before: float
+    behind: float
+
+
+_SLACK = _Pull(0.5, 0.03, 0.03)
+_JAW: dict[str, _Pull] = {
+    **dict.fromkeys(("aa", "E", "I", "O", "U"), _Pull(1.0, 0.025, 0.025)),
+    **dict.fromkeys(CLOSURES, _Pull(60.0, 0.15, 0.15)),  # lips must meet, whatever is around them
+    "SS": _Pull(1.5, 0.05, 0.05), "CH": _Pull(1.2, 0.04, 0.04), "TH": _Pull(1.0, 0.04, 0.04),
+    "DD": _Pull(0.8, 0.04, 0.04), "RR": _Pull(0.8, 0.03, 0.03), "sil": _Pull(0.8, 0.03, 0.03),
+}  # fmt: skip
+_LIPS: dict[str, _Pull] = {
+    "U": _Pull(1.0, 0.008, 0.02), "O": _Pull(1.0, 0.010, 0.02), "CH": _Pull(0.6, 0.015, 0.02),
+    "RR": _Pull(0.3, 0.02, 0.02), "I": _Pull(0.6, 0.015, 0.02), "E": _Pull(0.5, 0.02, 0.02),
+    "aa": _Pull(0.5, 0.02, 0.02), "SS": _Pull(0.15, 0.02, 0.02), "FF": _Pull(0.1, 0.02, 0.02),
+    "sil": _Pull(0.5, 0.02, 0.02),
+}  # fmt: skip
+_SLACK_LIPS = _Pull(
+    0.05, 0.02, 0.02
+)  # most consonants leave rounding and spreading to their vowels
+_OF_LIPS = frozenset(
+    both_sides(mouthPucker=1, mouthFunnel=1, mouthStretch=1, mouthSmile=1, mouthDimple=1)
+)
+_REACH_MS = 400.0  # beyond this no segment pulls
+_EDGE_MS = 40.0  # from its edge on inwards, a long segment has its full dominance
+_ATTACK_MS, _RELEASE_MS = 150.0, 250.0  # of an emotion or a gesture
+
+
+@dataclass(slots=True)
+class _Part:
+    """A cue on the clock of milliseconds; ``end_ms`` may move forward when it is taken back."""
+
+    cue: AvatarCue
+    start_ms: float
+    end_ms: float
+
+    def dominance(self, ms: float, pull: _Pull) -> float:
+        middle, half = (self.start_ms + self.end_ms) / 2, (self.end_ms - self.start_ms) / 2
+        away = max(0.0, abs(ms - middle) - max(half / 2, half - _EDGE_MS))
+        return pull.height * math.exp(-(pull.before if ms < middle else pull.behind) * away)
+
+    def cut(self) -> AvatarCue:
+        """The cue as it lasts."""
+        length, cue = self.end_ms - self.start_ms, self.cue
+        if cue.kind != "viseme" or length >= cue.duration_ms - 1e-6:
+            return cue
+        samples = round(cue.samples.length * length / cue.duration_ms)
+        span = Span(cue.samples.start, cue.samples.start + samples)
+        return replace(cue, duration_ms=length, samples=span)
+
+    def envelope(self, ms: float) -> float:
+        """Up within the attack, down at the end, both smooth."""
+        attack = min(_ATTACK_MS, (self.end_ms - self.start_ms) / 2)
+        up = (ms - self.start_ms) / max(attack, 1e-9)
+        down = (self.end_ms + _RELEASE_MS - ms) / _RELEASE_MS
+        x = max(0.0, min(1.0, up, down))
+        return x * x * (3 - 2 * x)
+
+
+class Face:
+    """The weights of a face at any moment, from cues as they come.
+
+    It takes cues made for ARKit (the default of `VisemeScripter`), follows what they take back, and
+    keeps half a second of the past. Ask for moments in order, by the position of the audio that is
+    heard. Where the cues of the next 100 ms are not there yet, only their anticipation is missing.
+    ``arkit`` gives blend shapes, ``oculus`` the 15 visemes, ``vrm`` expressions; what is not named is
+    at 0.
+
+    Raises:
+        ConfigError: the rig has no curves.
+    """
+
+    def __init__(self, rig: CurveRig = "arkit") -> None:
+        if rig not in get_args(CurveRig):
+            known = ", ".join(get_args(CurveRig))
+            raise ConfigError(f"rig {rig!r:.40} has no curves; those that have: {known}")
+        self._rig = rig
+        self._mouth: deque[_Part] = deque()
+        self._directions: deque[_Part] = deque()
+
+    def add(self, *cues: AvatarCue) -> None:
+        """Take the next cues.
+
+        Raises:
+            ConfigError: a cue was made for another rig.
+        """
+        for cue in cues:
+            part = _Part(cue, cue.t_ms, cue.t_ms + cue.duration_ms)
+            if cue.kind != "viseme":
+                self._direct(part)
+                continue
+            if cue.name not in VISEMES:
+                raise ConfigError(f"viseme {cue.name!r:.40} is not Oculus's: it is of another rig")
+            self._take_back(cue.t_ms)
+            if cue.duration_ms > 0:
+                self._mouth.append(part)
+
+    def at(self, ms: float) -> dict[str, float]:
+        """The weights at ``ms`` of the turn's audio, each from 0 to 1."""
+        for parts in (self._mouth, self._directions):
+            while parts and parts[0].end_ms < ms - _REACH_MS - 100:
+                parts.popleft()
+        near = [part for part in self._mouth if part.start_ms <= ms + _REACH_MS]
+        if self._rig == "arkit":
+            weights = _shapes(near, ms)
+        else:
+            weights = _visemes(near, ms)
+            if self._rig == "vrm":
+                weights = _vrm(weights)
+        for part in self._directions:
+            level = part.envelope(ms)
+            cue = part.cue if self._rig == "arkit" else recast(part.cue, self._rig)
+            for name, weight in cue.weights.items():
+                if level > 0:
+                    weights[name] = max(weights.get(name, 0.0), level * weight)
+        return weights
+
+    def cues(self) -> list[AvatarCue]:
+        """The cues that are kept, without what was taken back: the mouth's, then the others."""
+        return [part.cut() for part in (*self._mouth, *self._directions)]
+
+    def next_closure(self, start_ms: float, end_ms: float) -> float | None:
+        """The middle of a closure that lies in ``[start_ms, end_ms)``, if there is one."""
+        for part in self._mouth:
+            middle = (part.start_ms + part.end_ms) / 2
+            if part.cue.name in CLOSURES and start_ms <= middle < end_ms:
+                return middle
+        return None
+
+    def _take_back(self, ms: float) -> None:
+        if not self._mouth or self._mouth[-1].end_ms <= ms + 1e-6:
+            return
+        for parts in (self._mouth, self._directions):
+            while parts and parts[-1].start_ms >= ms:
+                parts.pop()
+        if self._mouth:
+            self._mouth[-1].end_ms = min(self._mouth[-1].end_ms, ms)
+
+    def _direct(self, part: _Part) -> None:
+        if part.cue.kind == "emotion":
+            for old in self._directions:
+                if old.cue.kind == "emotion":
+                    old.end_ms = min(old.end_ms, part.start_ms)
+        self._directions.append(part)
+
+
+def _shares(
+    parts: Sequence[_Part], ms: float, pulls: dict[str, _Pull], slack: _Pull
+) -> list[float]:
+    found = [part.dominance(ms, pulls.get(part.cue.name, slack)) for part in parts]
+    total = sum(found) or 1.0
+    return [dominance / total for dominance in found]
+
+
+def _shapes(parts: Sequence[_Part], ms: float) -> dict[str, float]:
+    jaw = _shares(parts, ms, _JAW, _SLACK)
+    lips = _shares(parts, ms, _LIPS, _SLACK_LIPS)
+    weights: dict[str, float] = {}
+    for part, of_jaw, of_lips in zip(parts, jaw, lips, strict=True):
+        for name, value in SHAPES[part.cue.name].items():
+            share = of_lips if name in _OF_LIPS else of_jaw
+            weights[name] = weights.get(name, 0.0) + share * value * part.cue.weight
+    return weights
+
+
+def _visemes(parts: Sequence[_Part], ms: float) -> dict[str, float]:
+    weights: dict[str, float] = {}
+    for part, share in zip(parts, _shares(parts, ms, _JAW, _SLACK), strict=True):
+        name = part.cue.name
+        weights[name] = weights.get(name, 0.0) + share * part.cue.weight
+    return weights
+
+
+def _vrm(visemes: dict[str, float]) -> dict[str, float]:
+    weights: dict[str, float] = {}
+    for viseme, share in visemes.items():
+        for name, value in vrm_mouth(viseme).items():
+            weights[name] = weights.get(name, 0.0) + share * value
+    return weights
+
+
+def settled(cues: Iterable[AvatarCue]) -> list[AvatarCue]:
+    """A turn's cues without what was taken back: the mouth's, which tile the turn, then the others."""
+    face = Face()
+    face.add(*cues)
+    return face.cues()
+
+
+def joined(mouth: Iterable[AvatarCue]) -> list[AvatarCue]:
+    """The mouth's cues with slices of one sound as one cue."""
+    out: list[AvatarCue] = []
+    for cue in mouth:
+        last = out[-1] if out else None
+        same = last is not None and (last.name, last.sound) == (cue.name, cue.sound)
+        if last is not None and same and last.samples.end == cue.samples.start:
+            samples = Span(last.samples.start, cue.samples.end)
+            ms = last.duration_ms + cue.duration_ms
+            out[-1] = replace(last, samples=samples, duration_ms=ms)
+        else:
+            out.append(cue)
+    return out
+
+
+def frames(
+    cues: Iterable[AvatarCue], fps: float, rig: CurveRig = "arkit"
+) -> Iterator[tuple[float, dict[str, float]]]:
+    """Whole curves, sampled: ``(ms, weights)`` from 0 to the end of the cues, ``fps`` times a second.
+
+    The frame nearest to the middle of a closure is taken there, so lips meet in one at every rate.
+
+    Raises:
+        ConfigError: the frame rate is not from 1 to 240, or a cue is of another rig.
+    """
+    if not 1 <= fps <= 240:
+        raise ConfigError(f"fps must be from 1 to 240, not {fps}")
+    face = Face(rig)
+    face.add(*cues)
+    end = max((part.end_ms for part in face._mouth), default=0.0)
+    step = 1000.0 / fps
+    for number in range(math.ceil(end / step) + 1 if end else 0):
+        ms = number * step
+        closed = face.next_closure(ms - step / 2, ms + step / 2)
+        yield ms, face.at(ms if closed is None else closed)

@@ -1,0 +1,91 @@
+"""Cues in the terms of other faces than ARKit's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, get_args
+
+from specstream.errors import ConfigError
+from specstream.types import AvatarCue
+from specstream_adapters.avatar.sounds import names_of
+from specstream_adapters.avatar.visemes import VISEMES
+
+__all__ = ["MICROSOFT", "RHUBARB", "VRM", "VRM_MOUTH", "Rig", "check_rig", "recast", "vrm_mouth"]
+
+Rig = Literal["arkit", "oculus", "microsoft", "vrm", "rhubarb"]
+
+MICROSOFT = tuple(range(22))
+"""The ids of SPVISEMES, which Azure's speech service uses too."""
+RHUBARB = tuple("ABCDEFGHX")
+"""Rhubarb's mouth shapes: A to F (Hanna-Barbera), the extended G and H, and X for the mouth at rest."""
+VRM = (
+    *("aa", "ih", "ou", "ee", "oh", "happy", "angry", "sad", "relaxed", "surprised", "neutral"),
+    *("blink", "blinkLeft", "blinkRight", "lookUp", "lookDown", "lookLeft", "lookRight"),
+)
+"""The preset expressions of VRM 1.0."""
+VRM_MOUTH: dict[str, dict[str, float]] = {
+    "sil": {}, "PP": {}, "FF": {"ih": 0.1}, "TH": {"ih": 0.25}, "DD": {"ih": 0.3},
+    "kk": {"ee": 0.3}, "CH": {"ou": 0.45}, "SS": {"ih": 0.3}, "nn": {"ih": 0.25},
+    "RR": {"oh": 0.25, "ou": 0.15}, "aa": {"aa": 1.0}, "E": {"ee": 1.0}, "I": {"ih": 1.0},
+    "O": {"oh": 1.0}, "U": {"ou": 1.0},
+}  # fmt: skip
+"""Oculus visemes as VRM's five vowels. A closed mouth is all of them at 0."""
+
+_VRM_MOODS = {
+    "smile": {"happy": 0.5}, "happy": {"happy": 0.8}, "excited": {"happy": 0.8, "surprised": 0.2},
+    "laugh": {"happy": 1.0}, "love": {"happy": 0.4, "relaxed": 0.4}, "proud": {"happy": 0.4},
+    "calm": {"relaxed": 0.8}, "sad": {"sad": 0.8}, "cry": {"sad": 1.0}, "worried": {"sad": 0.5},
+    "afraid": {"surprised": 0.5, "sad": 0.4}, "surprised": {"surprised": 0.9},
+    "wide eyes": {"surprised": 0.7}, "angry": {"angry": 0.8}, "disgusted": {"angry": 0.5},
+    "confused": {"surprised": 0.25}, "serious": {"angry": 0.25}, "shy": {"relaxed": 0.4},
+    "tired": {"relaxed": 0.5}, "neutral": {},
+    "wink": {"blinkRight": 1.0}, "blink": {"blink": 1.0}, "look up": {"lookUp": 0.7},
+    "look down": {"lookDown": 0.7}, "think": {"lookUp": 0.5}, "sigh": {"relaxed": 0.5, "blink": 0.4},
+    "gasp": {"surprised": 0.8},
+}  # fmt: skip
+
+
+def check_rig(rig: str) -> None:
+    """Refuse a rig that isn't known.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    if rig not in get_args(Rig):
+        known = ", ".join(get_args(Rig))
+        raise ConfigError(f"no rig is called {rig!r:.40}; there are: {known}")
+
+
+def vrm_mouth(viseme: str, weight: float = 1.0) -> dict[str, float]:
+    """VRM's vowels for an Oculus viseme.
+
+    >>> vrm_mouth("O", 0.5)
+    {'oh': 0.5}
+    """
+    return {name: round(value * weight, 3) for name, value in VRM_MOUTH[viseme].items()}
+
+
+def recast(cue: AvatarCue, rig: Rig) -> AvatarCue:
+    """A cue made for ARKit, in the terms of ``rig``; times, ``sound`` and ``weight`` stay.
+
+    A viseme's ``name`` and ``weights``: ``oculus`` the Oculus name, alone in the weights; ``microsoft``
+    the id as text; ``rhubarb`` a letter; ``vrm`` the vowel that weighs most (``"neutral"`` for a closed
+    mouth) and the vowels' weights. Emotions and gestures keep their name; in ``vrm`` their weights are
+    expressions, in the others, which have only mouths, there are none.
+    """
+    if rig == "arkit":
+        return cue
+    if cue.kind != "viseme":
+        weights = _VRM_MOODS.get(cue.name, {}) if rig == "vrm" else {}
+        return replace(cue, weights=dict(weights))
+    if cue.name not in VISEMES:
+        raise ConfigError(f"viseme {cue.name!r:.40} is not Oculus's: the cue is for a rig already")
+    if rig == "vrm":
+        weights = vrm_mouth(cue.name, cue.weight)
+        name = max(weights, key=weights.__getitem__, default="neutral")
+        return replace(cue, name=name, weights=weights)
+    names = names_of(cue.name, cue.sound)
+    name = {"oculus": names.oculus, "microsoft": str(names.microsoft), "rhubarb": names.rhubarb}[
+        rig
+    ]
+    return replace(cue, name=name, weights={name: cue.weight})

@@ -1,0 +1,104 @@
+"""Whether a model's prompt for a shot can be taken: what a picture needs is there, nothing contradicts.
+
+Which words are looked up is English (see `specstream_adapters.prompt.visible`); a prompt in another
+language is judged by its form alone.
+"""
+
+from __future__ import annotations
+
+import re
+
+from specstream.types import ScenePrompt
+from specstream_adapters.prompt.subjects import gender
+from specstream_adapters.prompt.visible import (
+    is_animal,
+    is_someone,
+    is_something,
+    language_of,
+    stem,
+)
+
+__all__ = ["fault"]
+
+_WORD = re.compile(r"[^\W\d_]+")
+_ANYBODY = frozenset(
+    "man woman person people figure child girl boy lady gentleman someone somebody viewer hero "
+    "heroine character protagonist silhouette crowd couple pair group subject adult kid youth "
+    "elder stranger animal creature beast cub pup fur paw tail".split()
+)
+_CRAFT = frozenset(
+    "shot camera view frame scene close wide medium low high angle light lens film still focus "
+    "style colour color cinematic photo photograph image picture video footage background "
+    "foreground model master director extra".split()
+)
+_OPPOSITES = (
+    (frozenset("night midnight moonlit moonlight starlight".split()),
+     frozenset("noon midday sunny sunlit sunlight daylight sunshine".split())),
+    (frozenset("summer".split()), frozenset("winter".split())),
+    (frozenset("snow snowy snowing frozen".split()), frozenset("desert tropical".split())),
+)  # fmt: skip
+
+
+def fault(prompt: str, shot: ScenePrompt, story: str = "", *, max_chars: int) -> str:
+    """What is wrong with ``prompt`` as a new prompt for ``shot``; "" if nothing is.
+
+    It must be one line of at least five words and at most ``max_chars`` characters, without markup
+    or quoted speech. It must show somebody, where the shot does, or else something that the shot or
+    the story tells of; and something that happens or a place. It must not bring in people or animals
+    that neither the shot nor ``story`` (the text so far) has, nor turn a man into a woman or night
+    into day. Other words than the text's own are welcome.
+    """
+    if why := _form(prompt, max_chars):
+        return why
+    told = f"{shot.action} {shot.subject}"
+    if language_of(prompt) != "en" or language_of(told) not in ("en", ""):
+        return ""
+    words = {stem(word.lower()) for word in _WORD.findall(prompt)}
+    known = {stem(word.lower()) for word in _WORD.findall(f"{told} {shot.setting} {story}")}
+    return _missing(prompt, words, known, told) or _contradiction(prompt, words, known, told)
+
+
+def _form(prompt: str, max_chars: int) -> str:
+    if not prompt:
+        return "the answer is empty"
+    if "\n" in prompt or "\r" in prompt:
+        return "the answer has more than one line"
+    spaceless = len(re.findall(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]", prompt))
+    if len(prompt.split()) + spaceless < 5 or len(prompt) > max_chars:
+        return f"the answer has {len(prompt)} characters"
+    if re.search(r"[\[\]{}<>|]|https?:", prompt):
+        return "the answer holds markup"
+    if re.search(r"[\"“”„«»]", prompt):
+        return "the answer quotes speech"
+    return ""
+
+
+def _missing(prompt: str, words: set[str], known: set[str], told: str) -> str:
+    names = {word for word in _WORD.findall(told) if word[0].isupper()}
+    somebody = any(map(is_someone, _WORD.findall(told)))
+    shown = any(is_someone(word) or word in _ANYBODY for word in words)
+    if somebody and not (shown or names & set(_WORD.findall(prompt))):
+        return "the answer shows nobody"
+    if not somebody and not any(is_something(word) for word in words & known - _CRAFT):
+        return "the answer is about something else"
+    if not any(is_something(word) for word in words - _CRAFT):
+        return "the answer has no action, thing or place"
+    return ""
+
+
+def _contradiction(prompt: str, words: set[str], known: set[str], told: str) -> str:
+    common = {stem(word) for word in re.findall(r"\b[a-z]+\b", prompt)}
+    new = sorted(word for word in common - known - _ANYBODY - _CRAFT if is_someone(word))
+    who = {word for word in _WORD.findall(told) if is_someone(word) or word[0].isupper()}
+    nameless = not any(map(is_someone, who))  # then one noun may say who that is
+    renamed = not who & set(_WORD.findall(prompt))  # then one noun may stand for the text's own
+    if any(map(is_animal, new)) or len(new) > (nameless or renamed):
+        return f"the answer brings in somebody: {', '.join(new)}"
+    was, now = gender(told), gender(prompt)
+    if was and now and not was & now:
+        return "the answer changes a man into a woman or a woman into a man"
+    for one, other in _OPPOSITES:
+        for here, there in ((one, other), (other, one)):
+            if known & here and not known & there and words & there:
+                return f"the answer contradicts the text: {sorted(words & there)[0]}"
+    return ""

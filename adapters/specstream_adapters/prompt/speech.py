@@ -1,0 +1,108 @@
+"""Quoted speech: where it stands in a sentence, and what the sentence tells without it."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["narration", "open_quote", "quotations"]
+
+_CLOSING = {'"': '"', "“": "”", "„": "“”", "«": "»", "»": "«"}
+_NAMED = re.compile(r"\b(?:an?|the|called|named|as|of|als|ein|eine|el|la|un|una)\s$", re.IGNORECASE)
+_VERBS = (
+    "said says? asked asks cried cries replied replies answered answers whispered whispers shouted "
+    "shouts called returned remarked thought murmured exclaimed added continued pleaded muttered told "
+    "repeated sagte sagt fragte fragt rief ruft sprach spricht antwortete dachte dijo dice preguntó "
+    "pregunta gritó grita respondió responde"
+).split()
+_SAY = f"(?:{'|'.join(_VERBS)})"
+_BEFORE = re.compile(  # "…, they all said," or "… and cried,": what leads to a quotation
+    rf"(?:,\s*(?:[\w’'-]+ ){{1,3}}?|,?\s*(?:\b(?:and|then|und|y)\s+)?(?:to\s+)?)"
+    rf"\b(?:{_SAY}|say|cry|ask|call|tell)\b[^,;.!?]{{0,30}}?[,:]?\s*$"
+)
+_BETWEEN = re.compile(r"[\s,;]*(?:and|or|also|und|y)?(?:\s+also)?\s*")
+_TAG = re.compile(  # who spoke: "said Tom, and", "a voice said, and", "cried a voice, as"
+    rf"^(?:{_SAY}\b[^,;]{{0,60}}|[^,;]{{1,40}}\b{_SAY}(?: [\w’'-]+){{0,3}}),\s+"
+    r"(?:and|while|as|then|und|während|y|mientras)\s+(?=\S+ \S+ \S+)"
+)
+_INVERTED = re.compile(rf"^{_SAY} (?=(?:the|an?) [^,.]*, \w+ing \w+ \w+)")
+_DASH = re.compile(r"^\s*[—–]")
+_SAID = re.compile(rf"\b{_SAY}\b")
+
+
+def quotations(text: str) -> list[tuple[int, int]]:
+    """Where speech is quoted, marks included; a quotation that is still open reaches to the end.
+
+    Quotation marks around a name or a term ("known as a “Penang lawyer”") are no speech.
+    """
+    found: list[tuple[int, int]] = []
+    start, closing = 0, ""
+    for at, char in enumerate(text):
+        if closing:
+            if char in closing or char == "\n":
+                found.append((start, at + 1))
+                closing = ""
+        elif char in _CLOSING and not (char == "”" or (char == '"' and _inch(text, at))):
+            start, closing = at, _CLOSING[char]
+    if closing:
+        found.append((start, len(text)))
+    return [q for q in found if not _is_name(text, *q)]
+
+
+def open_quote(text: str) -> bool:
+    """Whether a quotation is open at the end of ``text``."""
+    spans = quotations(text)
+    if not spans or spans[-1][1] < len(text):
+        return False
+    start, end = spans[-1]
+    return end - start < 2 or text[end - 1] not in _CLOSING[text[start]]
+
+
+def narration(text: str) -> str:
+    """The sentence without quoted speech; "" if nothing is left but who spoke."""
+    text = " ".join(text.split())
+    if _DASH.match(text):  # —¿Quién es? —preguntó ella.
+        parts = re.split(r"[—–]", text)
+        kept = " ".join(p for p in parts if p[:1].islower())
+        return "" if _SAID.search(kept) and len(kept.split()) < 8 else _sentence(kept)
+    spans = quotations(text)
+    if not spans:
+        return text
+    out, at = "", 0
+    for start, end in spans:
+        between = text[at:start]
+        if at and _BETWEEN.fullmatch(between):
+            between = ""
+        out += _BEFORE.sub("", between) + " "
+        at = end
+    rest = " ".join((out + text[at:]).split()).strip(" ,;—–-")
+    told = _TAG.sub("", rest)
+    if told == rest and _SAID.search(rest) and len(_SAID.split(rest)[0].split()) < 5:
+        told = _after_tag(rest)
+    return _sentence(re.sub(r"\s+([,;.!?])", r"\1", told))
+
+
+def _after_tag(rest: str) -> str:
+    """A clause of its own that follows the one that says who spoke; "" if there is none.
+
+    "asks the boy at the door, clutching a lamp" gives "the boy at the door, clutching a lamp".
+    """
+    if (whose := _INVERTED.match(rest)) is not None:
+        return rest[whose.end() :]
+    found = re.search(r"[.!?;:] (?=[A-ZÄÖÜÉ“\"])|; (?=\S+ \S+ \S+)", rest)
+    return rest[found.end() :] if found else ""
+
+
+def _sentence(text: str) -> str:
+    text = re.sub(r"\s+", " ", text).strip(" ,;:—–-")
+    if not any(c.isalnum() for c in text):
+        return ""
+    text = text[:1].upper() + text[1:]
+    return text if text[-1] in ".!?…" else f"{text}."
+
+
+def _is_name(text: str, start: int, end: int) -> bool:
+    return bool(_NAMED.search(text[:start])) and len(text[start:end].split()) <= 3
+
+
+def _inch(text: str, at: int) -> bool:
+    return at > 0 and text[at - 1].isdigit() and text.count('"', 0, at) % 2 == 0

@@ -1,0 +1,159 @@
+"""What a sentence gives to see: English by a word list made from WordNet, other languages by form."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.resources import files
+
+__all__ = ["Sight", "is_animal", "is_someone", "is_something", "language_of", "sight", "stem"]
+
+_FUNCTION_WORDS = {
+    "en": "the and of to was were with he she his her is it at they had that as from into",
+    "de": "der die das und ist nicht ein eine einen sich er sie den dem mit war zu auf im ich es wie",
+    "es": "el la los las de que y en un una se no con por su al del lo es era",
+}
+_WORDS_OF = {language: frozenset(words.split()) for language, words in _FUNCTION_WORDS.items()}
+_NOT = frozenset(  # what is denied, wished or thought can't be seen
+    "not never no nothing nobody none neither nor seldom scarcely can could may might must would "
+    "should shall will won't don't didn't cannot wanted wants hoped hopes wished wishes knew "
+    "knows thought thinks believed believes wondered wonders remembered remembers forgot seemed "
+    "seems nicht kein keine keinen keiner nie niemand nichts niemals scheint schien weiß wusste "
+    "nada nadie nunca ningún ninguna parece parecía sabe sabía".split()
+)
+_PLACED = re.compile(
+    r"\b(?:behind|under|beneath|beside|across|above|below|along|through|over|near|into|onto|outside|inside|"
+    r"between|around|against|upon|on|in|at|from|past|towards?|out of) "
+    r"(?:an?|the|his|her|its|their|my|our|your|heavy|long|two|three)\b"
+)
+_TALK = re.compile(r"\?\W*$|\b(?:you|your|let me|I can|I'll|I'm|I am|I've)\b", re.IGNORECASE)
+_SUFFIXES = (
+    ("ies", "y"),
+    ("es", ""),
+    ("s", ""),
+    ("ied", "y"),
+    ("ed", ""),
+    ("ed", "e"),
+    ("ing", ""),
+    ("ing", "e"),
+)
+_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+_MARKS = re.compile(r"[=#_{}\\<>]|\w\(")  # sums and code
+_WORDS_A_SIGHT = 13  # a long sentence with fewer visible words than one in so many is no picture
+_STATEMENT = 5  # words (characters, where words are not spaced) of a statement that can be shown
+_SPACELESS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0e7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a sentence shows.
+
+    Attributes:
+        weight: 0: nothing to see; 1: something that may be added to a shot; 2 or more: enough for a
+            shot of its own.
+        doing: Whether something happens.
+    """
+
+    weight: int
+    doing: bool = False
+
+
+@cache
+def _kinds() -> dict[str, str]:
+    rows = (files(__package__) / "visible_en.txt").read_text("utf-8").splitlines()
+    return {word: kind for kind, *words in map(str.split, rows) for word in words}
+
+
+@lru_cache(maxsize=4096)
+def stem(word: str) -> str:
+    """The word of the list that an English word in lower case is a form of; itself if it is of none."""
+    kinds = _kinds()
+    if word in kinds or word in _NOT:
+        return word
+    for suffix, end in _SUFFIXES:
+        root = word.removesuffix(suffix)
+        if root != word and len(root) > 2:
+            if root + end in kinds:
+                return root + end
+            if suffix in ("ed", "ing") and root[-1] == root[-2] and root[:-1] in kinds:
+                return root[:-1]
+    return word
+
+
+def _kind(word: str) -> str:
+    """The kind of a word or of what it is a form of; "" where it names nothing to see."""
+    return "" if word in _NOT else _kinds().get(stem(word), "")
+
+
+def is_something(word: str) -> bool:
+    """Whether an English word names a thing, a place, a substance, or what is done."""
+    return _kind(word.lower()) in ("something", "doing")
+
+
+def is_someone(word: str) -> bool:
+    """Whether an English word names a person, an animal or a group of them."""
+    return _kind(word.lower()) in ("someone", "animal")
+
+
+def is_animal(word: str) -> bool:
+    """Whether an English word names an animal."""
+    return _kind(word.lower()) == "animal"
+
+
+def language_of(text: str) -> str:
+    """Tell "en", "de" or "es" by a text's function words; "" where it has none of theirs."""
+    words = re.findall(r"\w+", text.lower())
+    counts = {name: sum(word in known for word in words) for name, known in _WORDS_OF.items()}
+    best = max(counts, key=lambda name: counts[name])
+    return best if counts[best] else ""
+
+
+def sight(text: str, language: str, names: frozenset[str] = frozenset()) -> Sight:
+    """What a sentence (without quoted speech) shows.
+
+    ``names`` are words that name somebody. In English words are looked up; in other languages any
+    statement of at least five words counts as something to see.
+    """
+    words = _WORD.findall(text)
+    if not words or _MARKS.search(text):
+        return Sight(0)
+    if language != "en":
+        return _by_form(text, words)
+    if _TALK.search(text) and not text.rstrip().endswith("."):
+        return Sight(0)
+    weight, doing = 0, False
+    clauses = re.split(r"[,;:—–]", text)
+    for clause in clauses:
+        added, doings = _clause(clause, names)
+        weight += added
+        doing |= doings > 0
+    weight -= 2 * bool(_TALK.search(text) or len(re.findall(r"\d+", text)) > 1)
+    denied = any(word.lower() in _NOT for word in _WORD.findall(clauses[0]))
+    if weight < max(len(words) / _WORDS_A_SIGHT, 4 * denied):
+        weight = min(weight, 1)
+    return Sight(max(0, weight), doing)
+
+
+def _clause(text: str, names: frozenset[str]) -> tuple[int, int]:
+    """How much an English clause shows, and how many of its words are things done."""
+    words = _WORD.findall(text)
+    kinds = [
+        "name" if word in names else _kind(word.lower()) if word[0].islower() or at == 0 else ""
+        for at, word in enumerate(words)
+    ]
+    somebody = sum(kind in ("someone", "animal", "name") for kind in kinds)
+    things, doings = kinds.count("something"), kinds.count("doing")
+    weight = min(things + somebody, 1 + things) + doings + bool(things and _PLACED.search(text))
+    return max(0, weight - 2 * any(word.lower() in _NOT for word in words)), doings
+
+
+def _by_form(text: str, words: list[str]) -> Sight:
+    """The same for a language without a word list: whether it is a statement, and long enough."""
+    if re.search(r"\?\W*$", text):
+        return Sight(0)
+    begins = _WORD.findall(re.split(r"[,;:]", text)[0])
+    if any(word.lower() in _NOT for word in begins):
+        return Sight(0)
+    enough = len(words) >= _STATEMENT or len(_SPACELESS.findall(text)) >= _STATEMENT
+    return Sight(2 if enough else int(len(words) > 2))

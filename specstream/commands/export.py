@@ -1,0 +1,63 @@
+"""``specstream export``: the avatar cues of a recorded turn as a file for another player of faces."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+from specstream.errors import ConfigError
+from specstream.pipeline.adapters import load_adapter
+from specstream.types import AvatarCue, Span
+from specstream.wording import writing
+
+__all__ = ["add_export_options", "read_cues", "run"]
+
+_KEYS = {field.name for field in fields(AvatarCue)}
+_SPANS = ("samples", "chars", "tokens")
+
+
+def add_export_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("cues", metavar="FILE", help="avatar.jsonl, as `specstream say` writes it")
+    formats = "arkit, oculus, vrm, microsoft, rhubarb, rhubarb-tsv or talkinghead"
+    parser.add_argument("--to", required=True, metavar="FORMAT", help=formats)
+    parser.add_argument("--fps", type=float, default=60.0, help="frames a second (default: 60)")
+    parser.add_argument("--out", metavar="FILE", help="where it goes (default: stdout)")
+
+
+async def run(args: argparse.Namespace) -> None:
+    """Write the file."""
+    text = load_adapter("avatar", "viseme").export(read_cues(Path(args.cues)), args.to, args.fps)
+    if args.out is None:
+        sys.stdout.write(text)
+        return
+    _write(Path(args.out), text)
+
+
+def _write(path: Path, text: str) -> None:
+    with writing(path):
+        path.write_text(text, encoding="utf-8")
+
+
+def read_cues(path: Path) -> list[AvatarCue]:
+    """The cues of a file with one JSON object a line.
+
+    Raises:
+        ConfigError: the file can't be read, or a line is no cue.
+    """
+    cues: list[AvatarCue] = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"can't read {path}: {error}") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            values = json.loads(line)
+            spans = {name: Span(*map(int, values[name])) for name in _SPANS}
+            cues.append(AvatarCue(**{k: v for k, v in values.items() if k in _KEYS} | spans))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ConfigError(f"{path}, line {number}: not an avatar cue: {error}") from error
+    return cues

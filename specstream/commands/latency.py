@@ -1,0 +1,100 @@
+"""``specstream latency``: holds a scenario's conversation and tells what each turn waits for."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from anyio import to_thread
+
+from specstream.bench.plots import can_plot
+from specstream.bench.timeline import Bar, Row, draw_timeline
+from specstream.commands.chain import load_voice
+from specstream.commands.output import note, print_json
+from specstream.commands.serving import KEY_VARIABLE
+from specstream.listening.resampler import Resampler
+from specstream.pipeline.interfaces import SpeechSynthesizer
+from specstream.testing.conversation import run_scenario
+from specstream.testing.latency import LatencyReport, TurnLatency
+from specstream.testing.live import run_live
+from specstream.testing.loop import run_virtual
+from specstream.testing.scenario import Scenario, read_scenario
+from specstream.types import Phrase, Span
+from specstream.wording import writing
+from specstream.ws.realtime.wire import SAMPLE_RATE
+
+__all__ = ["run"]
+
+
+async def run(args: argparse.Namespace) -> None:
+    """Measure, print, write."""
+    scenario = read_scenario(args.scenario)
+    if args.url is None:
+        # A thread of its own: this one's event loop goes by the wall clock.
+        work = lambda: run_virtual(run_scenario(scenario))  # noqa: E731
+        report = await to_thread.run_sync(work, abandon_on_cancel=True)
+    else:
+        report = await _with_server(scenario, args.url, args.voice)
+    print("\n".join(report.lines()), flush=True)
+    document = report.to_dict()
+    if args.out is not None:
+        _write(Path(args.out), report, document)
+    if args.json:
+        print_json({key: value for key, value in document.items() if key != "each"})
+
+
+async def _with_server(scenario: Scenario, url: str, name: str) -> LatencyReport:
+    voice = await to_thread.run_sync(load_voice, name)
+    try:
+
+        async def speak(text: str) -> bytes:
+            return await _spoken(voice, text)
+
+        key = os.environ.get(KEY_VARIABLE)
+        return await run_live(scenario, url, speak=speak, api_key=key)
+    finally:
+        await voice.aclose()
+
+
+async def _spoken(voice: SpeechSynthesizer, text: str) -> bytes:
+    """A text as the voice says it, at the wire's rate."""
+    resampler = Resampler(voice.capabilities.sample_rate, SAMPLE_RATE)
+    phrase = Phrase(text, Span(0, len(text)), Span(0, 0))
+    pcm = b"".join([resampler.push(buffer.pcm) async for buffer in voice.synthesize(phrase)])
+    return pcm + resampler.flush()
+
+
+def _write(folder: Path, report: LatencyReport, document: dict[str, Any]) -> None:
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(document, indent=1, ensure_ascii=False)
+        (folder / "latency.json").write_text(text + "\n", encoding="utf-8")
+        names = ["latency.json"]
+        if can_plot():
+            title = f"{report.scenario}: {len(report.turns)} turns, {report.clock} clock"
+            draw_timeline(_rows(report), folder / "latency.svg", title)
+            names.append("latency.svg")
+        else:
+            note("no picture: matplotlib isn't installed (pip install 'specstream-sdk[bench]')")
+    note(f"written to {folder}/: {', '.join(names)}")
+
+
+def _rows(report: LatencyReport) -> list[Row]:
+    """The waterfalls of three turns: the median one, a slow one, the slowest."""
+    shown = {f"p{percent}" if percent < 100 else "slowest": percent for percent in (50, 95, 100)}
+    found = {label: report.slow(percent) for label, percent in shown.items()}
+    return [
+        Row(f"{label}, {turn.wait_ms:.0f} ms", _bars(turn)) for label, turn in found.items() if turn
+    ]
+
+
+def _bars(turn: TurnLatency) -> list[Bar]:
+    bars: list[Bar] = []
+    start = 0.0
+    for step, ms in turn.parts.items():
+        bars.append(Bar(step, start, start + ms))
+        start += ms
+    return bars

@@ -1,0 +1,56 @@
+"""What a round drafted, as text, before the target judges it; only for a consumer that asked."""
+
+from __future__ import annotations
+
+from specstream.engine.request import Request
+from specstream.speculation.proposal import Proposal
+from specstream.types import Preview, Span
+
+__all__ = ["preview"]
+
+
+def preview(request: Request, proposal: Proposal) -> Preview | None:
+    """The text of a proposal, as `Preview` describes it; None if it has none.
+
+    Of a tree it is the path of first children. On a GPU this waits for the draft: the ids are read.
+    """
+    sequence, output = request.sequence, request.output
+    if not proposal.length or (output.calls is not None and not output.calls.speaking):
+        return None
+    ids: list[int] = proposal.tokens.tolist()
+    drafted = [ids[node] for node in _first_path(proposal)]
+    fork, texts, ends, params = output.fork(), list[str](), list[int](), sequence.params
+    for token in drafted:
+        if token in sequence.eos_ids or token in params.stop_token_ids:
+            break
+        if output.calls is not None and token in output.calls.markers:
+            break
+        searching = sequence.generated + len(texts) + 1 >= params.min_tokens
+        text = fork.add(token, searching=searching)
+        if fork.stopped or (output.calls is not None and output.calls.opens(fork.decoded)):
+            break
+        texts.append(text)
+        ends.append(len(output.replied) + len(fork.replied))
+    kept = max((n for n, text in enumerate(texts, 1) if text), default=0)
+    if not kept:
+        return None
+    at, chars = sequence.generated, len(output.text)
+    return Preview(
+        text="".join(texts[:kept]),
+        token_ids=tuple(drafted[:kept]),
+        tokens=Span(at, at + kept),
+        chars=Span(chars, chars + sum(map(len, texts[:kept]))),
+        ends=tuple(ends[:kept]),
+        round=request.stats.rounds,
+        t_ms=request.elapsed_ms(),
+        reasoning_end=max(fork.aside_end, output.aside_end),
+    )
+
+
+def _first_path(proposal: Proposal) -> list[int]:
+    """A chain, or in a tree the first child of each node."""
+    path: list[int] = []
+    for node, parent in enumerate(proposal.links):
+        if parent == (path[-1] if path else -1):
+            path.append(node)
+    return path

@@ -1,0 +1,150 @@
+"""Decoder layers that belong to a head: their tensors, sizes and positions, and one with a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import LlamaConfig
+from transformers.activations import ACT2FN
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from specstream.model.attention.base import Batch
+from specstream.model.attention.contiguous import ContiguousAttention
+from specstream.model.decoder import rotations
+from specstream.model.heads.shape import LayerShape
+from specstream.model.kv.base import RowCache
+from specstream.model.layers import layer_of
+from specstream.model.norms import Norm
+from specstream.model.products import Product
+from specstream.model.tree import Tree
+from specstream.model.weights import DecoderWeights, LayerWeights, RotaryTable
+
+__all__ = ["FeatureLayer", "head_weights", "layer_weights", "rotary_of"]
+
+
+def layer_weights(
+    take: Callable[..., Tensor],
+    sizes: LayerShape | DecoderWeights,
+    has: Callable[[str], bool],
+    *,
+    norm: str = "input_layernorm.weight",
+    wide: int = 1,
+) -> LayerWeights:
+    """The tensors of a layer, under the names of transformers' Llama and Qwen3.
+
+    Args:
+        take: Of a name behind the layer's prefix, and a shape.
+        sizes: Of the layer.
+        has: Whether the layer has biases and norms of queries and keys, by their names.
+        norm: The norm of what queries, keys and values are made of.
+        wide: How many times the hidden size that is.
+    """
+    s = sizes
+    rows = {"q": s.heads * s.head_dim} | dict.fromkeys("kv", s.kv_heads * s.head_dim)
+
+    def optional(name: str, *shape: int) -> Tensor | None:
+        return take(name, *shape) if has(name) else None
+
+    biased = has("self_attn.q_proj.bias")
+    biases = [take(f"self_attn.{n}_proj.bias", count) for n, count in rows.items() if biased]
+    three = [
+        take(f"self_attn.{n}_proj.weight", count, wide * s.hidden) for n, count in rows.items()
+    ]
+    gates = [take(f"mlp.{n}_proj.weight", s.intermediate, s.hidden) for n in ("gate", "up")]
+    return LayerWeights(
+        norm=take(norm, s.hidden),
+        qkv=torch.cat(three),
+        qkv_bias=torch.cat(biases) if biased else None,
+        query_norm=optional("self_attn.q_norm.weight", s.head_dim),
+        key_norm=optional("self_attn.k_norm.weight", s.head_dim),
+        out=take("self_attn.o_proj.weight", s.hidden, rows["q"]),
+        out_bias=optional("self_attn.o_proj.bias", s.hidden),
+        mlp_norm=take("post_attention_layernorm.weight", s.hidden),
+        gate_up=torch.cat(gates),
+        down=take("mlp.down_proj.weight", s.hidden, s.intermediate),
+    )
+
+
+def head_weights(
+    sizes: LayerShape, target: DecoderWeights, layers: Sequence[LayerWeights]
+) -> DecoderWeights:
+    """A head's layers beside what else is its target's."""
+    return replace(
+        target,
+        heads=sizes.heads,
+        kv_heads=sizes.kv_heads,
+        head_dim=sizes.head_dim,
+        hidden=sizes.hidden,
+        intermediate=sizes.intermediate,
+        eps=sizes.eps,
+        activation=F.silu if sizes.activation == "silu" else ACT2FN[sizes.activation],
+        activation_name=sizes.activation,
+        layers=tuple(layers),
+    )
+
+
+def rotary_of(sizes: LayerShape, like: Tensor) -> RotaryTable:
+    """Cosines and sines of the head's own positions, of the dtype and device of ``like``."""
+    config = LlamaConfig(
+        hidden_size=sizes.hidden,
+        num_attention_heads=sizes.heads,
+        head_dim=sizes.head_dim,
+        max_position_embeddings=sizes.max_positions,
+        rope_parameters=dict(sizes.rope),
+    )
+    rotary = LlamaRotaryEmbedding(config).to(like.device)
+    return RotaryTable.by(rotary, like[:1], sizes.head_dim)
+
+
+class FeatureLayer:
+    """The layer of a `FeatureHead`. Keys and values are contiguous on every device: one layer's.
+
+    Args:
+        weights: The head's; it has one layer.
+        norms: Makes a norm of its weight.
+        products: Makes a product of its weight and bias.
+        rotary: Of its positions.
+    """
+
+    def __init__(
+        self,
+        weights: DecoderWeights,
+        norms: Callable[[Tensor], Norm],
+        products: Callable[[Tensor, Tensor | None], Product],
+        rotary: RotaryTable,
+    ) -> None:
+        self._layer = layer_of(weights, weights.layers[0], norms, products)
+        self.norm, self._rotary = self._layer.norm, rotary
+        self._attention = ContiguousAttention(weights)
+
+    def new_cache(self) -> RowCache:
+        """An empty cache of one sequence."""
+        return self._attention.new_cache()
+
+    def __call__(
+        self,
+        x: Tensor,
+        caches: Sequence[RowCache],
+        counts: Sequence[int],
+        keeps: Sequence[int],
+        trees: Sequence[Tree | None] | None,
+        entry: Tensor | None = None,
+    ) -> Tensor:
+        """Append rows ``x [N, hidden]``, which are overwritten; the kept ones behind the layer.
+
+        See `FeatureHead` for the other arguments, `Layer` for ``entry``.
+        """
+        if trees is not None and not any(trees):
+            trees = None
+        batch = Batch(caches, counts, keeps, trees)
+        plan = self._attention.plan(batch)
+        cos, sin = rotations(self._rotary, batch, x.device)
+        kept = plan.narrow() if sum(keeps) < x.shape[0] else None
+        x = self._layer(x, cos, sin, plan, 0, kept, entry)
+        for cache, count in zip(caches, counts, strict=True):
+            cache.append_to(cache.length + count)
+        return x

@@ -1,0 +1,93 @@
+"""Sizes of a head's decoder layers, as the ``config.json`` of a Llama or a Qwen3 tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from specstream.errors import ModelBroken
+
+__all__ = ["LayerShape", "number"]
+
+
+def number(config: Mapping[str, Any], name: str) -> int:
+    """A size in a head's ``config.json``.
+
+    Raises:
+        ModelBroken: it is missing or no number.
+    """
+    found = config.get(name)
+    if type(found) is not int or found < 1:
+        raise ModelBroken(f"the head's config.json should have a number {name!r}, not {found!r}")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerShape:
+    """Sizes that all layers of a head have in common.
+
+    Attributes:
+        hidden: Size of its hidden states.
+        intermediate: Size between an MLP's matrices.
+        vocab_size: Tokens of the target.
+        eps: Epsilon of the norms.
+        rope: ``rope_parameters`` of its config.
+        bias: Whether products of attention have biases.
+    """
+
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+    eps: float = 1e-6
+    max_positions: int = 32768
+    activation: str = "silu"
+    rope: Mapping[str, Any] = field(default_factory=lambda: {"rope_type": "default"})
+    bias: bool = False
+
+    @staticmethod
+    def read(config: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields that a config tells.
+
+        Raises:
+            ModelBroken: a size is missing or no number.
+        """
+        hidden, heads = number(config, "hidden_size"), number(config, "num_attention_heads")
+        rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+        rope.setdefault("rope_theta", float(config.get("rope_theta", 10000.0)))
+        rope.setdefault("rope_type", rope.pop("type", "default"))
+        return {
+            "hidden": hidden,
+            "intermediate": number(config, "intermediate_size"),
+            "heads": heads,
+            "kv_heads": int(config.get("num_key_value_heads") or heads),
+            "head_dim": int(config.get("head_dim") or hidden // heads),
+            "vocab_size": number(config, "vocab_size"),
+            "eps": float(config.get("rms_norm_eps", 1e-6)),
+            "max_positions": int(config.get("max_position_embeddings") or 32768),
+            "activation": str(config.get("hidden_act", "silu")),
+            "rope": rope,
+            "bias": bool(config.get("attention_bias", False)),
+        }
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """Those fields in a ``config.json``."""
+        return {
+            "hidden_size": self.hidden,
+            "intermediate_size": self.intermediate,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "vocab_size": self.vocab_size,
+            "rms_norm_eps": self.eps,
+            "max_position_embeddings": self.max_positions,
+            "hidden_act": self.activation,
+            "rope_parameters": dict(self.rope),
+            "rope_theta": self.rope.get("rope_theta", 10000.0),
+            "attention_bias": self.bias,
+            "tie_word_embeddings": False,
+        }

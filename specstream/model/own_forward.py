@@ -1,0 +1,42 @@
+"""A model that runs through its own forward, one sequence a call."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specstream.model.forward import ForwardInput
+from specstream.model.kv.transformers import TransformersCache
+from specstream.model.transfer import to_device
+from specstream.model.tree import Tree, positions_of
+
+__all__ = ["own_forward"]
+
+
+def own_forward(model: PreTrainedModel, item: ForwardInput) -> Tensor:
+    """Append an input's tokens to its cache; logits ``[keep, V]``, as wide as the model's."""
+    cache, more = cast(TransformersCache, item.cache), dict[str, Tensor]()
+    if item.tree is not None:
+        more = _tree_inputs(model, cache.length, item.token_ids.shape[0], item.tree)
+    logits: Tensor = model(
+        input_ids=item.token_ids.unsqueeze(0),
+        past_key_values=cache.transformers,
+        use_cache=True,
+        logits_to_keep=item.keep,
+        **more,
+    ).logits
+    return logits[0, -item.keep :]
+
+
+def _tree_inputs(model: PreTrainedModel, before: int, count: int, tree: Tree) -> dict[str, Tensor]:
+    """A tree's positions and mask as transformers takes them: ``[1, n]`` and ``[1, 1, n, rows]``."""
+    seen = tree.seen_behind(before, count, before + count, model.device)
+    mask = torch.zeros(seen.shape, dtype=model.dtype, device=model.device)
+    positions = to_device(positions_of(before, count, tree), model.device)
+    return {
+        "position_ids": positions.unsqueeze(0),
+        "attention_mask": mask.masked_fill_(~seen, torch.finfo(model.dtype).min)[None, None],
+    }

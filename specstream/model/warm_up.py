@@ -1,0 +1,35 @@
+"""The first pass of each shape, before a request would pay for it."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from specstream.model.forward import ForwardInput
+from specstream.model.products import ROUNDED
+from specstream.model.runner import ModelRunner
+
+__all__ = ["warm_up"]
+
+_MOST_S = 1.0
+
+
+@torch.inference_mode()
+def warm_up(runner: ModelRunner) -> None:
+    """Run the shapes of a prompt and of a round once.
+
+    Of the other numbers of rows that kernels are prepared for, as many as a second allows.
+    """
+    began, cache = time.perf_counter(), runner.new_cache()
+    needed = [runner.fixed_width] if runner.fixed_width else [16, 5, 1]
+    useful: list[int] = []
+    if runner.lean and runner.decoder.packed and not runner.fixed_width:
+        useful = [width for width in ROUNDED if width <= runner.context_length]
+    for number, width in enumerate(needed + useful):
+        if number >= len(needed) and time.perf_counter() - began > _MOST_S:
+            break
+        tokens = torch.zeros(width, dtype=torch.int64, device=runner.device)
+        runner.forward([ForwardInput(tokens, cache)])
+        cache.rollback_to(0)
+    runner.forwards = 0

@@ -1,0 +1,210 @@
+"""The life of what is made from a reply: drafted, verified, released; or drafted and revoked.
+
+A head that is shown what the engine has drafted may cut phrases from it before the target has judged
+it. It yields these as `Drafted`, and later either `Confirmed` or `Withdrawn`. One `Life` per turn knows
+what is outstanding. Only stages that take drafts see drafted phrases, and the `Revoke` that takes them
+back. What they make of them is held in the stage's `Gate`: it is released (to the turn's log and to
+stages that don't take drafts) once its text is verified, in the order in which it was made, and
+dropped if its text is revoked. So nothing that was released is ever taken back because of a draft.
+
+No waiting and no event loop here: `specstream.pipeline.stage` does that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from specstream.pipeline.presynthesis import TurnAccount
+from specstream.types import AvatarCue, Cancel, Control, Phrase, Revoke, ScenePrompt, Span, Speech
+
+__all__ = ["Confirmed", "Drafted", "Gate", "Life", "LifeEvent", "Routes", "Withdrawn"]
+
+
+Kind: TypeAlias = Literal["read", "made", "given", "released", "dropped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """A phrase cut from text that is drafted in part; ``round`` is that of the draft."""
+
+    phrase: Phrase
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The oldest drafted phrase that is outstanding is cut from verified text in just the same way."""
+
+    phrase: Phrase
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """The drafted phrases that begin at or past ``from_char`` are void."""
+
+    from_char: int
+
+
+@dataclass(frozen=True, slots=True)
+class LifeEvent:
+    """What happened to an item: for `specstream.pipeline.audit`, and for people who look closer.
+
+    ``"read"``: the pipeline took it from the engine. ``"made"``: the stage yielded it. ``"given"``: the
+    stages that take drafts were given it by the head. ``"released"``: it is in the turn's log.
+    ``"dropped"``: its text was revoked, and nobody saw it but stages that take drafts.
+    """
+
+    kind: Kind
+    stage: str
+    item: Any
+
+
+class Routes(NamedTuple):
+    """Where something that the head yields goes; None: not there."""
+
+    log: Any = None
+    plain: Any = None
+    drafts: Any = None
+
+
+class _Given(NamedTuple):
+    """A drafted phrase that is outstanding; ``sent``: the stages that take drafts have it."""
+
+    chars: Span
+    sent: bool
+
+
+class Life:
+    """What is drafted, sent and revoked in one turn.
+
+    Args:
+        account: Decides whether a drafted phrase is worth speaking, and is told what became of it.
+        trace: Called with each `LifeEvent`.
+    """
+
+    def __init__(
+        self, account: TurnAccount, trace: Callable[[LifeEvent], None] | None = None
+    ) -> None:
+        self._account = account
+        self._trace = trace
+        self._given: deque[_Given] = deque()
+        self._revokes: list[int] = []  # that stages which take drafts were sent, in order
+
+    def note(self, kind: Kind, who: str, what: Any) -> None:
+        """Trace an event."""
+        if self._trace is not None:
+            self._trace(LifeEvent(kind, who, what))
+
+    def route(self, head: str, item: Any) -> Routes:
+        """Take what the head yields; say who is to be given what."""
+        self.note("made", head, item)
+        routes = self._route(item)
+        if routes.drafts is not None:
+            self.note("given", head, routes.drafts)
+        if routes.log is not None:
+            self.note("released", head, routes.log)
+        return routes
+
+    def _route(self, item: Any) -> Routes:
+        match item:
+            case Drafted(phrase=phrase):
+                sent = all(given.sent for given in self._given) and self._account.allows()
+                self._given.append(_Given(phrase.chars, sent))
+                return Routes(drafts=phrase if sent else None)
+            case Confirmed(phrase=phrase):
+                sent = self._given.popleft().sent
+                if sent:
+                    self._account.confirmed()
+                return Routes(phrase, phrase, None if sent else phrase)
+            case Withdrawn(from_char=from_char):
+                return Routes(drafts=self._withdraw(from_char))
+        return Routes(item, item, item)
+
+    def _withdraw(self, from_char: int) -> Revoke | None:
+        sent: list[int] = []
+        while self._given and self._given[-1].chars.start >= from_char:
+            given = self._given.pop()
+            sent += [given.chars.start] if given.sent else []
+        if not sent:
+            return None
+        self._revokes.append(sent[-1])
+        self._account.withdrawn(len(sent))
+        return Revoke(sent[-1], drafted=True)
+
+    def end(self) -> None:
+        """The head has ended: what it has not confirmed is void."""
+        self._withdraw(0)
+
+    def state(self, end: int, revokes: int) -> Literal["verified", "drafted", "revoked"]:
+        """The state of text up to ``end``, for a stage that has passed on so many revokes."""
+        if any(char < end for char in self._revokes[revokes:]):
+            return "revoked"
+        drafted_from = self._given[0].chars.start if self._given else end
+        return "drafted" if drafted_from < end else "verified"
+
+
+class _Held(NamedTuple):
+    item: Any
+    end: int  # of the text that it was made from
+    revokes: int
+
+
+class Gate:
+    """What one stage has made, until it may be released.
+
+    Speech and cues are released with the text of their own phrase; anything else with all the text
+    that the stage had read. Of a stage that takes no drafts nothing is held.
+
+    Attributes:
+        name: The stage's name.
+    """
+
+    def __init__(
+        self, life: Life, name: str, account: TurnAccount | None = None, *, drafted: bool = True
+    ) -> None:
+        self._life = life
+        self.name = name
+        self._drafted = drafted
+        self._account = account  # of what is made of drafts
+        self._held: deque[_Held] = deque()
+        self._revokes = 0
+
+    @property
+    def held(self) -> int:
+        """How many items are held."""
+        return len(self._held)
+
+    def put(self, item: Any, reach: int) -> None:
+        """Take what the stage yielded when it had read the text up to ``reach``."""
+        self._life.note("made", self.name, item)
+        if isinstance(item, Revoke) and item.drafted:
+            self._revokes += 1
+            return
+        if isinstance(item, Cancel):
+            self._held.clear()
+        if isinstance(item, (Speech, AvatarCue, Phrase)):
+            reach = item.chars.end
+        elif isinstance(item, ScenePrompt):
+            reach = max(reach, item.span.end)
+        if isinstance(item, Control) or not self._drafted:
+            reach = 0  # nothing that a draft could change
+        self._held.append(_Held(item, reach, self._revokes))
+
+    def ready(self) -> Any:
+        """The next item that may be released; None if none may."""
+        while self._held:
+            item, end, revokes = self._held[0]
+            state = self._life.state(end, revokes)
+            if state == "drafted":
+                return None
+            self._held.popleft()
+            if isinstance(item, Speech) and self._account is not None:
+                self._account.spoke(item, wasted=state == "revoked")
+            if state == "verified":
+                self._life.note("released", self.name, item)
+                return item
+            self._life.note("dropped", self.name, item)
+        return None

@@ -1,0 +1,82 @@
+"""The way out of a stage: what it made of drafted text waits here until that is verified."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import anyio
+
+from specstream.pipeline.life import Gate
+from specstream.pipeline.link import Link
+
+__all__ = ["Outlet"]
+
+
+class Outlet:
+    """Passes on what a stage yields: to the log and the next stage, if that takes drafts at once.
+
+    Args:
+        source: What the stage reads.
+        sinks: What the stages behind it read.
+        gate: Holds what is made of drafted text.
+        emit: Puts an item into the log.
+        capacity: Maximum items that are held; then the stage waits.
+    """
+
+    def __init__(
+        self,
+        source: Link[Any],
+        sinks: Sequence[Link[Any]],
+        gate: Gate,
+        emit: Callable[[Any], Awaitable[None]],
+        capacity: int,
+    ) -> None:
+        self.source = source
+        self.sinks = sinks
+        self.gate = gate
+        self._emit = emit
+        self._capacity = capacity
+        self._in_order = anyio.Lock()
+        self._judged = anyio.Event()
+        self._cancelled = False
+
+    async def give(self, item: Any) -> None:
+        """Pass on an item, or hold it; waits while too much is held."""
+        self.gate.put(item, self.source.reach)
+        await self._release()
+        for sink in self.sinks:
+            if sink.drafted:
+                await sink.send(item)
+        await self._hold(self._capacity)
+
+    async def judge(self) -> None:
+        """Text was verified or revoked: release what may be, drop what is void."""
+        if self.gate.held:
+            await self._release()
+            self._notify()
+
+    async def drain(self) -> None:
+        """Wait until nothing is held."""
+        await self._hold(1)
+
+    def cancel(self) -> None:
+        """The turn is cancelled: nothing is waited for. Idempotent."""
+        self._cancelled = True
+        self._notify()
+
+    def _notify(self) -> None:
+        self._judged.set()
+        self._judged = anyio.Event()
+
+    async def _release(self) -> None:
+        async with self._in_order:
+            while (item := self.gate.ready()) is not None:
+                await self._emit(item)
+                for sink in self.sinks:
+                    if not sink.drafted:
+                        await sink.send(item)
+
+    async def _hold(self, limit: int) -> None:
+        while self.gate.held >= limit and not self._cancelled:
+            await self._judged.wait()

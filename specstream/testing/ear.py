@@ -1,0 +1,77 @@
+"""Who hears the reply: audio as it arrives over a network, and what of it is audible when."""
+
+from __future__ import annotations
+
+import anyio
+
+from specstream.testing.network import ScriptedNetwork
+from specstream.ws.realtime.timings import FirstAudible
+
+__all__ = ["Ear"]
+
+
+class Ear:
+    """An `AudioSink` that stands for the listener: audio is heard as soon as it has arrived.
+
+    Times are seconds of the event loop's clock. ``begin`` starts the next reply.
+
+    Args:
+        network: What lies between; None: nothing.
+
+    Attributes:
+        arrived: When the reply's first audio arrived.
+        audible: When its first audible sample (at least 1 % of full scale) was heard.
+        end: When the last sample that was heard ends.
+        gap_ms: The longest silence inside the reply because audio came late.
+        news: Set and replaced when the first audible sample is known.
+    """
+
+    def __init__(self, network: ScriptedNetwork | None = None) -> None:
+        self._network = network
+        self.news = anyio.Event()
+        self.begin()
+
+    def begin(self) -> None:
+        """What comes now belongs to the next reply."""
+        self.arrived: float | None = None
+        self.audible: float | None = None
+        self.end = float("-inf")
+        self.gap_ms = 0.0
+        self._samples, self._rate = 0, 1
+        self._first = FirstAudible()
+
+    def take(self, pcm: bytes, sample_rate: int, at: float) -> None:
+        """Audio arrives at ``at``."""
+        self._rate = sample_rate
+        if self.arrived is None:
+            self.arrived = at
+        elif at > self.end:
+            self.gap_ms = max(self.gap_ms, (at - self.end) * 1e3)
+        if self._first.add(self._samples, sample_rate, pcm, at * 1e3):
+            assert self._first.ttfa_ms is not None
+            self.audible = self._first.ttfa_ms / 1e3
+            self.news.set()
+            self.news = anyio.Event()
+        self._samples += len(pcm) // 2
+        self.end = max(self.end, at) + len(pcm) / 2 / sample_rate
+
+    def cut(self, at: float) -> float:
+        """What is not heard by ``at`` is not heard at all; returns the milliseconds that were."""
+        heard = self._samples / self._rate - max(0.0, self.end - at)
+        self.end = min(self.end, at)
+        return max(0.0, heard) * 1e3
+
+    def _over_the_network(self) -> float:
+        now = anyio.current_time()
+        return now if self._network is None else self._network.arrival(now)
+
+    async def write(self, pcm: bytes, sample_rate: int) -> None:
+        """See `AudioSink`: audio leaves now."""
+        self.take(pcm, sample_rate, self._over_the_network())
+
+    def clear(self) -> None:
+        """See `AudioSink`: the request to forget what is not heard yet leaves now."""
+        self.cut(self._over_the_network())
+
+    async def aclose(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,177 @@
+"""Holds a scenario's conversation with a Realtime server, on the wall clock."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import numpy as np
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+import specstream.ws.realtime.events as ev
+from specstream.errors import ConnectionFailed, EngineError, ProtocolError, RequestError
+from specstream.testing.ear import Ear
+from specstream.testing.latency import LatencyReport, TurnLatency
+from specstream.testing.scenario import Scenario, TurnScript
+from specstream.testing.talk import Talk, Utterance
+from specstream.ws.dial import dial
+from specstream.ws.realtime.wire import SAMPLE_RATE
+
+__all__ = ["run_live"]
+
+_AUDIBLE = 328  # 1 % of full scale (-40 dBFS)
+_HARMLESS = {"response_cancel_not_active", "conversation_already_has_active_response"}
+
+
+async def run_live(
+    scenario: Scenario,
+    url: str,
+    *,
+    speak: Callable[[str], Awaitable[bytes]],
+    api_key: str | None = None,
+) -> LatencyReport:
+    """Hold the conversation with the server at ``url``, one connection for each repetition.
+
+    The scenario says what is said and when; the server's model, voice, recogniser and network are
+    real, and its tables for these don't count. Cancelling it closes the connection.
+
+    Args:
+        scenario: What is said.
+        url: ``ws://host:port/v1/realtime``.
+        speak: A text as the user's voice says it: signed 16-bit little-endian mono at 24 kHz.
+        api_key: Sent as a bearer token.
+
+    Raises:
+        ConnectionFailed: nobody answers, or the connection broke.
+        RequestError: the server refused something, such as audio input without ears.
+        EngineError: a response failed, never ended, or had nothing audible.
+    """
+    turns: list[TurnLatency] = []
+    for _ in range(scenario.repeat):
+        reached = await dial(url, api_key=api_key, open_timeout=10.0, ready_timeout=30.0)
+        async with reached.socket:
+            talk = _ServerTalk(scenario, reached.socket, speak)
+            await talk.configure(reached.greeting)
+            turns += await talk.hold()
+    return LatencyReport(scenario.name, "wall", tuple(turns))
+
+
+class _ServerTalk(Talk):
+    def __init__(
+        self,
+        scenario: Scenario,
+        socket: ClientConnection,
+        speak: Callable[[str], Awaitable[bytes]],
+    ) -> None:
+        super().__init__(scenario, Ear())
+        self._socket = socket
+        self._voice = speak
+        self._item: str | None = None  # that is being spoken
+        self._cut = False
+
+    async def configure(self, greeting: str | bytes) -> None:
+        """Ask for audio, and for turns to be detected if any is spoken."""
+        if ev.parse_server_event(greeting).type != "session.created":
+            raise ProtocolError("a server begins with session.created")
+        session: dict[str, Any] = {"type": "realtime", "output_modalities": ["audio"]}
+        if not all(turn.typed for turn in self.scenario.turns):
+            silence = round(self.scenario.listening.silence_ms)
+            by_words = self.scenario.listening.by_words
+            turns = {"type": "server_vad", "silence_duration_ms": silence}
+            heard = {"turn_detection": {"type": "semantic_vad"} if by_words else turns}
+            session["audio"] = {"input": heard | {"transcription": {}}}
+        await self._tell("session.update", session=session)
+        while (event := await self._next()).type != "session.updated":
+            _check(event)
+        if isinstance(event, ev.SessionEvent) and (ignored := event.specstream.ignored):
+            raise RequestError("; ".join(f"{what.param}: {what.message}" for what in ignored))
+
+    async def _tell(self, type: str, **fields: Any) -> None:
+        try:
+            await self._socket.send(json.dumps({"type": type, **fields}))
+        except ConnectionClosed as error:
+            raise ConnectionFailed(f"the server closed the connection: {error}") from error
+
+    async def _next(self) -> ev.ServerEvent:
+        try:
+            return ev.parse_server_event(await self._socket.recv())
+        except ConnectionClosed as error:
+            raise ConnectionFailed(f"the server closed the connection: {error}") from error
+
+    async def read(self) -> None:
+        while True:
+            await self._take(await self._next())
+
+    async def _take(self, event: ev.ServerEvent) -> None:
+        now = anyio.current_time()
+        _check(event)
+        match event:
+            case ev.InputSpeechStarted():
+                await self._interrupt(now)
+            case ev.InputSpeechStopped():
+                self.heard("turn_end")
+            case ev.TranscriptionCompleted():
+                self.heard("transcript")
+            case ev.TranscriptionFailed(error=error):
+                raise EngineError(f"what was said was not recognised: {error.message}")
+            case ev.ResponseEvent(type="response.created"):
+                self._cut = False
+                self.reply_begins()
+            case ev.TextDelta(delta=text):
+                self.step("first_token")
+                self.turns[self.answering].measured.reply += text
+            case ev.AudioDelta(delta=data, item_id=item):
+                self._item = item
+                if not self._cut:
+                    self.ear.take(base64.b64decode(data), SAMPLE_RATE, now)
+            case ev.ResponseEvent(type="response.done", response=response):
+                details = response.status_details
+                if response.status == "failed":
+                    failure = details.error if details is not None else None
+                    raise EngineError(failure.message if failure is not None else "it failed")
+                if not self._cut:
+                    self.reply_over(complete=response.status != "cancelled")
+
+    async def _interrupt(self, now: float) -> None:
+        """Somebody speaks: play no more, and tell the server how much was heard."""
+        if self._item is None or now >= self.ear.end or self._cut:
+            return
+        heard_ms = self.ear.cut(now)
+        self._cut = True
+        where = {"item_id": self._item, "content_index": 0, "audio_end_ms": int(heard_ms)}
+        self._item = None
+        self.reply_over(complete=False)
+        await self._tell("conversation.item.truncate", **where)
+
+    async def type(self, text: str) -> None:
+        content = [{"type": "input_text", "text": text}]
+        item = {"type": "message", "role": "user", "content": content}
+        await self._tell("conversation.item.create", item=item)
+        await self._tell("response.create")
+
+    async def utterance(self, script: TurnScript) -> Utterance:
+        pcm = await self._voice(script.user)
+        size = 2 * (SAMPLE_RATE * self.scenario.listening.frame_ms // 1000)
+        frames = [pcm[at : at + size].ljust(size, b"\0") for at in range(0, len(pcm), size)]
+        loud = [at for at, frame in enumerate(frames) if _audible(frame)]
+        if not loud:
+            raise EngineError(f"the voice says nothing audible for {script.user!r}")
+        return Utterance(frames, bytes(size), loud[0], loud[-1])
+
+    async def send(self, pcm: bytes, due: float) -> None:
+        await anyio.sleep_until(due)
+        await self._tell("input_audio_buffer.append", audio=base64.b64encode(pcm).decode())
+
+
+def _audible(frame: bytes) -> bool:
+    samples = np.frombuffer(frame, dtype="<i2").astype(np.int32)
+    return bool(samples.size and np.abs(samples).max() >= _AUDIBLE)
+
+
+def _check(event: ev.ServerEvent) -> None:
+    if isinstance(event, ev.ErrorEvent) and event.error.code not in _HARMLESS:
+        raise RequestError(f"the server refused: {event.error.message} ({event.error.code})")

@@ -1,0 +1,147 @@
+"""Scenario files: what a user says and when, and how model, voice, recogniser and network behave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from specstream.config import meant, read_config
+from specstream.errors import ConfigError
+
+__all__ = [
+    "ListeningScript",
+    "ModelScript",
+    "NetworkScript",
+    "RecognizerScript",
+    "Scenario",
+    "TurnScript",
+    "VoiceScript",
+    "read_scenario",
+]
+
+MAX_TURNS = 100_000
+"""Turns of one scenario, repetitions included."""
+
+
+class _Script(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NetworkScript(_Script):
+    """Both directions between user and agent; see `ScriptedNetwork`."""
+
+    delay_ms: float = Field(0.0, ge=0, le=10_000)
+    jitter_ms: float = Field(0.0, ge=0, le=10_000)
+    loss: float = Field(0.0, ge=0, lt=1)
+    retransmit_ms: float = Field(200.0, ge=0, le=10_000)
+
+
+class ModelScript(_Script):
+    """See `ScriptedModel`."""
+
+    first_token_ms: float = Field(200.0, ge=0, le=60_000)
+    round_ms: float = Field(30.0, ge=0, le=10_000)
+    drafted: int = Field(4, ge=0, le=64)
+    acceptance: float = Field(0.7, ge=0, le=1)
+
+
+class VoiceScript(_Script):
+    """See `ScriptedVoice`."""
+
+    first_audio_ms: float = Field(80.0, ge=0, le=60_000)
+    real_time_factor: float = Field(0.1, ge=0, le=10)
+    word_ms: float = Field(250.0, ge=20, le=5_000)
+    leading_silence_ms: float = Field(0.0, ge=0, le=5_000)
+
+
+class RecognizerScript(_Script):
+    """How long each transcript takes, and how long the detector needs to notice a pause."""
+
+    takes_ms: float = Field(80.0, ge=0, le=60_000)
+    notice_ms: float = Field(96.0, ge=0, le=5_000)
+
+
+class ListeningScript(_Script):
+    """How turns are cut; see `ListenerSettings`. ``frame_ms``: audio in one of the user's frames."""
+
+    silence_ms: float = Field(500.0, ge=0, le=10_000)
+    by_words: bool = False
+    partial_ms: float | None = Field(500.0, ge=100, le=10_000)
+    frame_ms: int = Field(20, ge=5, le=200)
+
+
+class TurnScript(_Script):
+    """One turn.
+
+    Attributes:
+        user: What the user says.
+        typed: Whether it is typed instead.
+        reply: What the scripted model answers; a live server's model writes its own.
+        pause_ms: Silence between the last reply and this turn.
+        interrupts_after_ms: Instead of that: the turn begins so long after the last reply's first
+            audible sample.
+        word_ms: How long the user takes for a word; a live user's voice has its own pace.
+    """
+
+    user: str = Field(min_length=1, max_length=10_000)
+    typed: bool = False
+    reply: str = Field("All right.", min_length=1, max_length=100_000)
+    pause_ms: float = Field(500.0, ge=0, le=60_000)
+    interrupts_after_ms: float | None = Field(None, ge=0, le=600_000)
+    word_ms: float = Field(300.0, ge=20, le=5_000)
+
+
+class Scenario(_Script):
+    """A conversation; ``repeat`` has it held so often, each time with other chances.
+
+    The same ``seed`` gives the same chances.
+    """
+
+    name: str = Field("conversation", max_length=200)
+    seed: int = 0
+    repeat: int = Field(1, ge=1, le=MAX_TURNS)
+    network: NetworkScript = NetworkScript()  # type: ignore[call-arg]
+    model: ModelScript = ModelScript()  # type: ignore[call-arg]
+    voice: VoiceScript = VoiceScript()  # type: ignore[call-arg]
+    recognizer: RecognizerScript = RecognizerScript()  # type: ignore[call-arg]
+    listening: ListeningScript = ListeningScript()  # type: ignore[call-arg]
+    turns: tuple[TurnScript, ...] = Field(min_length=1, max_length=MAX_TURNS)
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.turns[0].interrupts_after_ms is not None:
+            raise ValueError("the first turn has no reply to interrupt")
+        if any(turn.typed and turn.interrupts_after_ms is not None for turn in self.turns):
+            raise ValueError("a turn that interrupts is spoken, not typed")
+        if len(self.turns) * self.repeat > MAX_TURNS:
+            raise ValueError(f"{MAX_TURNS} turns are the most, repetitions included")
+        return self
+
+
+def read_scenario(path: str | Path) -> Scenario:
+    """Read a scenario from a TOML file.
+
+    Raises:
+        ConfigError: the file can't be read, isn't TOML, or holds something else.
+    """
+    values = read_config(path)
+    try:
+        return Scenario.model_validate(values)
+    except ValidationError as error:
+        told = "; ".join(_said(detail) for detail in error.errors())
+        raise ConfigError(f"{path}: {told}") from None
+
+
+def _said(detail: Any) -> str:
+    place = ".".join(str(part) for part in detail["loc"])
+    message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "extra_forbidden":
+        tables: dict[str, type[BaseModel]] = {"turns": TurnScript}
+        for name, info in Scenario.model_fields.items():
+            if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+                tables[name] = info.annotation
+        table = tables.get(str(detail["loc"][0]), Scenario) if len(detail["loc"]) > 1 else Scenario
+        message = "there is no such key" + meant(str(detail["loc"][-1]), table.model_fields)
+    return f"{place}: {message}" if place else message
