@@ -28,8 +28,8 @@ class LearningConfig(Strict):
 
     A step is a pass of the target or of the draft over ``step_tokens`` tokens at most, one update of the
     draft's weights, or one copy of them. It begins only while no request can go on, so a request that
-    arrives waits for one step at most. After a step of more than ``step_ms`` milliseconds passes are
-    halved, down to 32 tokens.
+    arrives waits for one step at most. If a quarter of a round's steps take more than ``step_ms``
+    milliseconds, the next round's passes are half as long, 64 tokens at least.
     """
 
     consent: bool = Field(default=False, validate_default=True)
@@ -43,8 +43,8 @@ class LearningConfig(Strict):
     every: int = Field(default=8, ge=4, description="new replies before the draft learns again")
     passes: int = Field(default=3, ge=1, le=64, description="over what is kept, each time")
     lr: float = Field(default=5e-5, gt=0.0, lt=1e3, description="peak learning rate (AdamW)")
-    step_tokens: int = Field(default=256, ge=32, le=8192, description="tokens of a step")
-    step_ms: float = Field(default=250.0, gt=0.0, description="a longer step makes others shorter")
+    step_tokens: int = Field(default=256, ge=64, le=8192, description="tokens of a step")
+    step_ms: float = Field(default=250.0, gt=0.0, description="longer steps make the next shorter")
     out: str | None = Field(
         default=None, description="a new folder for the improved weights, written on closing"
     )

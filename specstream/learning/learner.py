@@ -26,7 +26,7 @@ from specstream.train.trainee import Trainee
 __all__ = ["Learner", "LearningReport", "Served"]
 
 _log = logging.getLogger("specstream.engine")
-_NARROWEST = 32  # tokens
+_NARROWEST = 64  # tokens
 _LONGEST_WAIT = 16  # times as many replies as usual
 _OVER = object()
 
@@ -111,6 +111,7 @@ class Learner:
         self._buffer = Buffer(config.max_replies, config.max_tokens, config.longest)
         self._new, self._wanted, self._width = 0, config.every, config.step_tokens
         self._work: Generator[None, None, None] | None = None
+        self._times = list[float]()  # of the round under way
         self._report = LearningReport()
         self._first = self._good = self._weights()
         self._restore()
@@ -146,11 +147,24 @@ class Learner:
             self._report.says = f"the last round broke: {error!r}"
             self._back_off()
         took = (self._clock() - began) * 1e3
-        if took > self._config.step_ms:
-            self._width = max(_NARROWEST, self._width // 2)
+        self._times.append(took)
+        if self._work is None:
+            self._choose_width()
         self._report.steps += 1
         self._report.longest_step_ms = max(took, self._report.longest_step_ms)
         return True
+
+    def _choose_width(self) -> None:
+        """Shorter passes for the next round where a quarter of the steps took too long; or longer again.
+
+        One long step may be the machine's fault, and a short pass is a poor lesson, of little context.
+        """
+        slow, limit = sorted(self._times)[len(self._times) * 3 // 4], self._config.step_ms
+        if slow > limit:
+            self._width = max(_NARROWEST, self._width // 2)
+        elif slow < limit / 4:
+            self._width = min(self._config.step_tokens, self._width * 2)
+        self._times.clear()
 
     def close(self) -> None:
         """End; better weights are written to the folder that the config names. Raises nothing."""
@@ -244,10 +258,9 @@ class Learner:
     def _read(self, kept: Kept) -> Generator[None, None, None]:
         """The target's states of a reply, in passes of a step each."""
         cache, parts = self._target.new_cache(), list[Tensor]()
-        width = self._width  # a long step changes it
-        for start in range(0, len(kept.ids), width):
+        for start in range(0, len(kept.ids), self._width):
             with torch.inference_mode():
-                ids = to_device(kept.ids[start : start + width], self._target.device)
+                ids = to_device(kept.ids[start : start + self._width], self._target.device)
                 item = ForwardInput(ids, cache)
                 (states,) = self._target.forward([item], self._extras).states
                 final = self._target.decoder.normed(states[:, -1]).unsqueeze(1)

@@ -73,7 +73,8 @@ def width_distances(runner: ModelRunner, ids: Tensor) -> tuple[float, float]:
 def _distributions(runner: ModelRunner, ids: Tensor, count: int, behind: Tensor) -> Tensor:
     """``[n, V]`` float32, of ``ids`` read by ``count``; those behind are rolled back each time."""
     cache, rows = runner.new_cache(), list[Tensor]()
-    for part in torch.split(ids, count):
+    for at in range(0, ids.shape[0], count):
+        part = ids[at : at + count]
         tokens = torch.cat([part, behind])
         (logits,) = runner.forward([ForwardInput(tokens, cache, keep=tokens.shape[0])]).logits
         cache.rollback_to(cache.length - behind.shape[0])

@@ -130,7 +130,7 @@ def test_the_buffer_is_bounded_and_cuts_replies_into_windows() -> None:
 
 
 def test_acceptance_rises_and_steps_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, trainee, service = learner(every=12, passes=6, lr=3e-3, step_tokens=32)
+    one, trainee, service = learner(every=12, passes=6, lr=3e-3, step_tokens=64)
     read, learnt = list[int](), list[int]()
     forward, losses = one._target.forward, trainee.losses
 
@@ -152,7 +152,7 @@ def test_acceptance_rises_and_steps_are_small(monkeypatch: pytest.MonkeyPatch) -
         per_step.append(len(read) + len(learnt))
     report = one.report
     assert max(b - a for a, b in itertools.pairwise([0, *per_step])) == 1  # one pass a step
-    assert max(*read, *learnt) == 32 and report.steps == len(per_step)
+    assert max(*read, *learnt) == 64 and report.steps == len(per_step)
     assert report.before is not None and report.after is not None
     assert report.after > report.before + 0.05
     assert (report.rounds, report.improved, report.replies) == (1, 1, 12)
@@ -211,14 +211,23 @@ def test_a_round_that_breaks_costs_what_it_has_learnt(monkeypatch: pytest.Monkey
 
 
 def test_long_steps_make_passes_shorter() -> None:
-    ticks = itertools.count(0, 0.4)
-    one, _, _ = learner(lambda: next(ticks), every=4, step_tokens=64, step_ms=300, passes=1)
-    for number in range(4):
-        one.keep(random.Random(number).choices(range(2, 258), k=90), 4)
-    while one.step():
-        pass
-    assert one._width == 32 and one.report.longest_step_ms == pytest.approx(400)
-    assert one.report.broken == 0
+    now = [0.0, 0.4]
+
+    def clock() -> float:
+        now[0] += now[1]
+        return now[0]
+
+    one, _, _ = learner(clock, every=4, step_tokens=256, step_ms=300, passes=1)
+    for number, (seconds, width) in enumerate(
+        [(0.4, 128), (0.4, 64), (0.4, 64), (0.1, 64), (0.01, 128)]
+    ):
+        one._wanted, now[1] = 4, seconds
+        for seed in range(4):
+            one.keep(random.Random(10 * number + seed).choices(range(2, 258), k=150), 4)
+        while one.step():
+            pass
+        assert one._width == width
+    assert one.report.broken == 0 and one.report.longest_step_ms == pytest.approx(400)
 
 
 @torch.inference_mode()
