@@ -204,7 +204,7 @@ class EngineConfig(Strict):
                 kind=self.proposer.kind,
                 compiled=self.compile,
                 reproducible=self.mode == "reproducible",
-                quantised=self.draft_quantize == "int8",
+                quantised=self.draft_quantize != "none",
             )
             if why is not None:
                 raise ValueError(why)

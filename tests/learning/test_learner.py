@@ -88,6 +88,7 @@ def test_consent_is_given_in_so_many_words() -> None:
         ({"compile": True}, "captured passes"),
         ({"mode": "reproducible"}, "no hidden states"),
         ({"draft_quantize": "int8"}, "rounded weights"),
+        ({"draft_quantize": "int4"}, "rounded weights"),
         ({"learning": {"consent": True, "evry": 3}}, "learning.evry: .* did you mean every"),
         ({"learning": {"consent": True, "longest": 99, "max_tokens": 64}}, "longest"),
     ],
