@@ -244,7 +244,7 @@ class AutoProposerConfig(_Lookup):
     max_tokens: int = Field(default=16, ge=1, le=32, description="tokens proposed a round, at most")
     draft: bool = Field(default=True, description="whether the draft model may be used")
     top_k: int = Field(
-        default=2,
+        default=3,
         ge=1,
         le=16,
         description="alternatives after a token that an EAGLE head drafts; 1: a chain",

@@ -50,7 +50,7 @@ def check_scheme(scheme: Scheme, device: torch.device) -> None:
         if importlib.util.find_spec("torchao") is None:
             raise ConfigError(
                 f"quantize: {scheme} on a GPU takes the package torchao: "
-                "pip install 'specstream[torchao]'"
+                "pip install 'specstream-sdk[torchao]'"
             )
         return
     engines = torch.backends.quantized.supported_engines
