@@ -69,7 +69,7 @@ def test_the_error_tree_is_the_one_that_is_drawn() -> None:
 
 def test_the_weights_stay_small() -> None:
     root = Path(specstream.__file__).parent
-    assert sum(f.stat().st_size for f in root.rglob("*.safetensors")) < 45e6
+    assert sum(f.stat().st_size for f in root.rglob("*.safetensors")) < 60e6
 
 
 def test_the_module_table_is_up_to_date() -> None:

@@ -117,7 +117,7 @@ def test_what_cannot_be_quantised_is_refused_by_name(monkeypatch: pytest.MonkeyP
     with pytest.raises(ConfigError, match="leave quantize off"):
         check_scheme("int8", torch.device("meta"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'specstream\[torchao\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'specstream-sdk\[torchao\]'"):
         check_scheme("int4", torch.device("cuda"))
     for scheme in SCHEMES:
         for more in ({"compile": True}, {"mode": "reproducible"}):
