@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -66,7 +67,7 @@ class CandidateProposer(Proposer, Protocol):
         ...
 
 
-class TaskProposer:
+class TaskProposer(ABC):
     """Proposes what it would draft for tasks as long as its settings allow.
 
     Attributes:
@@ -75,9 +76,9 @@ class TaskProposer:
 
     most: int
 
+    @abstractmethod
     def draft(self, tasks: Sequence[Task]) -> Sequence[Drafted]:
         """See `CandidateProposer.draft`."""
-        raise NotImplementedError
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
         """See `Proposer.propose`."""
