@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -67,7 +67,7 @@ class CandidateProposer(Proposer, Protocol):
         ...
 
 
-class TaskProposer(ABC):
+class TaskProposer(Protocol):
     """Proposes what it would draft for tasks as long as its settings allow.
 
     Attributes:
@@ -92,6 +92,7 @@ class TaskProposer(ABC):
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
         """Nothing: what is kept of accepted tokens comes from elsewhere."""
+        return
 
 
 @runtime_checkable
