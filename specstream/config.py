@@ -88,10 +88,10 @@ class EngineConfig(Strict):
     request's own ``repetition_penalty`` takes the place of the model's. Temperature and the like are
     never taken from there.
 
-    ``compile=True`` captures the short passes of both models when the engine starts: compiled code on
-    a CPU (it takes a C++ compiler and, the first time, minutes; the code is kept in
-    ``$SPECSTREAM_CACHE``, else the user's cache folder, for later starts), CUDA graphs on a GPU. For
-    plain models of the Llama family.
+    ``compile``: on a CPU short passes of plain models of the Llama family run in native code, wherever
+    there is a C++ compiler (some ten seconds the first time; the code is kept in ``$SPECSTREAM_CACHE``,
+    else the user's cache folder); True refuses to start without it, False leaves all passes to torch.
+    On a GPU True records short passes as CUDA graphs when the engine starts.
 
     ``chat_template_kwargs`` are variables for the model's chat template, such as
     ``{"enable_thinking": False}``; a request's own win over them. ``reasoning="apart"`` separates a
@@ -148,7 +148,10 @@ class EngineConfig(Strict):
     )
     rule: Literal["ratio", "block"] = "block"
     mode: Literal["default", "reproducible"] = "default"
-    compile: bool = Field(default=False, description="capture the draft's and the target's passes")
+    compile: bool | None = Field(
+        default=None,
+        description="native passes on a CPU (default: where they can be had), CUDA graphs on a GPU",
+    )
     chat_template_kwargs: dict[str, Any] = Field(
         default={}, description="variables for the chat template"
     )
@@ -191,8 +194,6 @@ class EngineConfig(Strict):
 
     @model_validator(mode="after")
     def _quantised_alone(self) -> EngineConfig:
-        if {self.quantize, self.draft_quantize} != {"none"} and self.compile:
-            raise ValueError("compile captures unquantised passes; choose it or quantize")
         if self.quantize != "none" and self.mode == "reproducible":
             raise ValueError("mode='reproducible' runs the model as it is; leave quantize off")
         return self
@@ -202,7 +203,7 @@ class EngineConfig(Strict):
         if self.learning is not None:
             why = LearningConfig.refusal(
                 kind=self.proposer.kind,
-                compiled=self.compile,
+                compiled=self.compile is True,
                 reproducible=self.mode == "reproducible",
                 quantised=self.draft_quantize != "none",
             )
@@ -214,8 +215,8 @@ class EngineConfig(Strict):
     def _one_width_or_captured(self) -> EngineConfig:
         if self.compile and self.mode == "reproducible":
             raise ValueError(
-                "compile captures passes of several widths, and mode='reproducible' has one width "
-                "for all; choose one of them"
+                "compile is for passes of several widths, and mode='reproducible' has one width for "
+                "all; choose one of them"
             )
         return self
 

@@ -24,7 +24,7 @@ from specstream.errors import ConfigError
         ),
         (
             {"compile": True, "mode": "reproducible"},
-            "config: compile captures passes of several widths, and mode='reproducible' has one width "
+            "config: compile is for passes of several widths, and mode='reproducible' has one width "
             "for all; choose one of them",
         ),
     ],

@@ -15,7 +15,7 @@ from specstream.engine.step import EngineCore
 from specstream.errors import ConfigError, ModelError, VocabularyMismatch
 from specstream.methods import MtpProposerConfig
 from specstream.model.defaults import ModelDefaults
-from specstream.model.graphs import DRAFT, TARGET, Progress
+from specstream.model.graphs import DRAFT, TARGET
 from specstream.model.heads import mtp
 from specstream.model.heads.base import Head
 from specstream.model.heads.place import head_folder
@@ -42,9 +42,9 @@ _log = logging.getLogger("specstream.engine")
 def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None) -> EngineCore:
     """Read the models and put the parts together. Call it on the engine's thread.
 
-    Takes seconds, and minutes where passes are compiled for the first time; whatever is wrong with a
-    model is found before that. ``check`` is called before each model is made ready and before each
-    pass is compiled: what it raises ends the building.
+    Takes seconds, and some ten more where native passes are compiled for the first time. ``check`` is
+    called before each model is made ready and before each pass is recorded on a GPU: what it raises
+    ends the building.
 
     Raises:
         ModelError: any of its kinds, from reading or matching the models.
@@ -59,10 +59,9 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     heads = _load_heads(config, target) if config.wants_heads else {}
     heads |= _own_modules(config, target)
     runners = [target] if draft is None else [target, draft]
-    progress = Progress(sum(runner.packages for runner in runners), check)
     for runner in runners:
         check()
-        runner.compile(progress)
+        runner.compile(check)
         warm_up(runner)
     # A token that the model has no row for is never drawn.
     eos_ids = frozenset(i for i in end_ids(target.model, tokenizer) if i < target.vocab_size)
@@ -85,6 +84,7 @@ def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> Mo
         model,
         context_length=config.context_length,
         captured=TARGET if config.compile else None,
+        native=config.compile,
         quantize=_scheme(config.quantize),
     )
     steady = steady_positions(model.config)
@@ -133,6 +133,7 @@ def _load_draft(
         model,
         vocab_size=target.vocab_size if same else None,
         captured=DRAFT if config.compile else None,
+        native=config.compile,
         quantize=_scheme(config.draft_quantize),
     )
     if not same:
