@@ -78,9 +78,9 @@ class EngineConfig(Strict):
     ``mode="default"`` keeps the target's distribution; ``rule`` is the acceptance rule for sampled
     requests without a seed; requests with a seed are verified by exact match (see
     `SamplingParams.seed`). ``mode="reproducible"`` makes a reply a fixed function of prompt, parameters
-    and seed: the same tokens whatever the proposer, the draft length and the other requests. It costs
-    time, because every pass of the target then has one fixed width over a cache of full capacity; a
-    smaller ``context_length`` makes it cheaper.
+    and seed: the same tokens whatever the proposer, the draft length and the other requests. In native
+    code (see ``compile``) it costs nothing. Elsewhere every pass of the target then has one fixed width
+    over a cache of full capacity, which takes time; a smaller ``context_length`` makes it cheaper.
 
     ``model_defaults``: what transformers' ``generate`` applies to every reply because the model's
     ``generation_config`` asks for it (``repetition_penalty``, ``no_repeat_ngram_size``,
@@ -193,12 +193,6 @@ class EngineConfig(Strict):
         return self.proposer.loads in ("head", "both", "any")
 
     @model_validator(mode="after")
-    def _quantised_alone(self) -> EngineConfig:
-        if self.quantize != "none" and self.mode == "reproducible":
-            raise ValueError("mode='reproducible' runs the model as it is; leave quantize off")
-        return self
-
-    @model_validator(mode="after")
     def _can_learn(self) -> EngineConfig:
         if self.learning is not None:
             why = LearningConfig.refusal(
@@ -209,15 +203,6 @@ class EngineConfig(Strict):
             )
             if why is not None:
                 raise ValueError(why)
-        return self
-
-    @model_validator(mode="after")
-    def _one_width_or_captured(self) -> EngineConfig:
-        if self.compile and self.mode == "reproducible":
-            raise ValueError(
-                "compile is for passes of several widths, and mode='reproducible' has one width for "
-                "all; choose one of them"
-            )
         return self
 
 

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from specstream import Engine, SamplingParams
+from specstream.config import parse_config
+from specstream.engine.build import build_engine
 from specstream.errors import ConfigError
 from specstream.model.native.layers import NativeLayers
+from specstream.model.runner import ModelRunner
 from tests.tiny import save_pair
 
 PROMPTS = ("hello", "a b c a b c a b", "one more, and a longer one than the others")
@@ -64,6 +67,31 @@ async def test_in_bfloat16_drafts_change_nothing_at_all(tmp_path: Path) -> None:
     assert all(other == off for other in others)
 
 
-def test_one_fixed_width_and_passes_of_several_exclude_each_other() -> None:
-    with pytest.raises(ConfigError, match="choose one of them"):
-        Engine.load(compile=True, mode="reproducible")
+async def test_the_reproducible_mode_takes_native_passes_of_any_width(tmp_path: Path) -> None:
+    pair, found = [str(path) for path in save_pair(tmp_path, eos=False)], []
+    for kind in ({"kind": "off"}, {"kind": "draft", "num_tokens": 4}):
+        config: dict[str, Any] = {
+            "dtype": "bfloat16",
+            "mode": "reproducible",
+            "proposer": kind,
+            "compile": True,
+        }
+        core = build_engine(parse_config({"target": pair[0], "draft": pair[1], **config}))
+        assert core.target.fixed_width is None
+        found.append(await replies(Engine.load(*pair, **config)))
+    assert found[0] == found[1]
+
+
+def test_without_them_it_is_not_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ModelRunner, "invariant", False)
+    target = str(save_pair(tmp_path)[0])
+    values = {
+        "target": target,
+        "dtype": "float32",
+        "mode": "reproducible",
+        "proposer": {"kind": "off"},
+    }
+    assert build_engine(parse_config(values)).target.fixed_width
+    for more in ({"compile": True}, {"quantize": "int8"}):
+        with pytest.raises(ConfigError, match="leave compile and quantize off"):
+            build_engine(parse_config(values | more))

@@ -20,7 +20,7 @@ from specstream.model.heads import mtp
 from specstream.model.heads.base import Head
 from specstream.model.heads.place import head_folder
 from specstream.model.heads.recognise import load_head
-from specstream.model.invariance import find_fixed_width
+from specstream.model.invariance import find_fixed_width, rows_alike
 from specstream.model.load import load_model, load_tokenizer
 from specstream.model.positions import declared_positions, steady_positions
 from specstream.model.runner import ModelRunner
@@ -104,10 +104,20 @@ def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> Mo
         drop_matrices(model)
     if config.model_defaults:
         ModelDefaults.tell(config.target, model.generation_config)
-    if config.mode != "reproducible":
+    if config.mode != "reproducible" or (target.invariant and _all_alike(target)):
         return target
+    if config.compile or config.quantize != "none":
+        raise ConfigError(
+            "mode='reproducible' takes passes of one width here, which are neither compiled nor "
+            "quantised; leave compile and quantize off"
+        )
     width = find_fixed_width(model, config)
     return ModelRunner(model, fixed_width=width, context_length=config.context_length)
+
+
+def _all_alike(target: ModelRunner) -> bool:
+    same, total = rows_alike(target, tokens=min(24, target.context_length))
+    return same == total
 
 
 def _draft_name(
@@ -159,7 +169,8 @@ def _load_draft(
 def _gives_states(config: EngineConfig, target: ModelRunner) -> bool:
     """Whether passes of the target give hidden states at no loss; recorded ones of a GPU don't."""
     recorded = config.compile and target.device.type == "cuda"
-    return target.lean and config.mode == "default" and not recorded
+    one_width = target.fixed_width is not None
+    return target.lean and not (one_width or recorded)
 
 
 def _shipped(config: EngineConfig, target: ModelRunner) -> tuple[str, ...]:
@@ -181,6 +192,11 @@ def _load_heads(config: EngineConfig, target: ModelRunner) -> dict[str, Head]:
         if head.kind in heads:
             raise ConfigError(f"--draft names two heads of one method ({head.kind}); choose one")
         heads[head.kind] = head
+    if "streaming" in heads and config.mode == "reproducible":
+        raise ConfigError(
+            "mode='reproducible': streams that travel along change the last bits of a pass; choose "
+            "another draft"
+        )
     return heads
 
 

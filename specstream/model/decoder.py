@@ -29,6 +29,7 @@ from specstream.model.layers import Layer, layer_of, select
 from specstream.model.native.chain import NativeChain
 from specstream.model.native.layers import NativeLayers
 from specstream.model.native.library import Library
+from specstream.model.native.matrix import NativeMatrix
 from specstream.model.norms import rms_norm
 from specstream.model.products import Product, can_pack, product
 from specstream.model.quantised import Multiply, Quantised, quantised_products
@@ -279,6 +280,11 @@ class Decoder:
                 first = depth
         native.run(x, cos, sin, batch, first, end)
         return x.to(dtype) if stop is not None else self._norm(batch.kept(x)).to(dtype)
+
+    @property
+    def whole(self) -> bool:
+        """Whether native code runs its layers and its head."""
+        return self._whole is not None and isinstance(self._head, NativeMatrix)
 
     @property
     def layers(self) -> Sequence[Layer]:

@@ -136,6 +136,14 @@ class ModelRunner:
         return self._decoder.chain(token_ids, cast(RowCache, cache), steps, self.vocab_size)
 
     @property
+    def invariant(self) -> bool:
+        """Whether a token's logits have the same bits however tokens are divided into passes.
+
+        But for passes with a rider.
+        """
+        return self._decoder is not None and self._decoder.whole
+
+    @property
     def lean(self) -> bool:
         """Whether the model runs through `Decoder`."""
         return self._decoder is not None
