@@ -15,7 +15,14 @@ import re
 from copy import copy
 
 from specstream.errors import ConfigError, ProtocolError
-from specstream.pipeline.segment_breaks import Whole, has_words, length_break, quiet_break
+from specstream.pipeline.deadline import Bounds, Deadlines
+from specstream.pipeline.segment_breaks import (
+    Whole,
+    has_words,
+    length_break,
+    paced_break,
+    quiet_break,
+)
 from specstream.pipeline.segment_marks import (
     END,
     LOOK_BACK,
@@ -50,6 +57,10 @@ class Segmenter:
             one that joins, such as "because"; None: it doesn't.
         max_chars: No phrase is longer.
 
+    Attributes:
+        pace: Bounds the size of phrases; it is told of each that is cut. A boundary where a phrase would
+            have the wrong size is passed over. None: every boundary ends a phrase.
+
     Raises:
         ConfigError: an option is out of range.
     """
@@ -77,7 +88,9 @@ class Segmenter:
         # newline: a reply begins like a line does.
         self._text = "\n"
         self._head = 1
+        self._behind, self._taken = "", 0  # text for which the window has no room
         self._fenced = False  # whether head is inside a block of code
+        self.pace: Deadlines | None = None
         self._rewind()
 
     def _rewind(self) -> None:
@@ -85,11 +98,12 @@ class Segmenter:
         self._seen = self._head  # every mark before it has been decided
         self._wholes: list[Whole] = []
         self._fences: list[int] = []
+        self._passed: list[tuple[int, Reason]] = []  # boundaries that ended no phrase
 
     @property
     def pending(self) -> bool:
         """Whether text waits unspoken."""
-        return len(self._text) > self._head
+        return len(self._text) > self._head or self._taken < len(self._behind)
 
     def add(self, chunk: Chunk) -> list[Phrase]:
         """Take the next chunk; return the phrases that it completed.
@@ -98,22 +112,74 @@ class Segmenter:
             ProtocolError: the chunk doesn't begin where the text so far ends.
         """
         self._join(chunk)
+        self._behind = self._behind[self._taken :] + chunk.text
+        self._taken = 0
+        return self._cut_all()
+
+    def again(self, *, ended: bool = False) -> list[Phrase]:
+        """The bounds of ``pace`` have changed: return what they let pass now.
+
+        Args:
+            ended: No more text will come.
+        """
+        if self._passed:
+            self._rewind()
+        phrases = self._cut_all()
+        if not ended or self._taken < len(self._behind):
+            return phrases
+        self._text += END
+        while found := self._fitting_cut():
+            phrases.append(self._emit(*found))
+        self._text = self._text[:-1]
+        self._seen = min(self._seen, len(self._text))
+        size = self._weight(len(self._text))
+        if self.pending and (self.pace is None or size <= self.pace.bounds().most):
+            phrases.append(self._emit(len(self._text), "end"))
+        return phrases
+
+    def _cut_all(self) -> list[Phrase]:
         phrases: list[Phrase] = []
-        at = 0
-        while at < len(chunk.text):
+        while True:
             # Never more than a full window, else a cut would depend on the text beyond it.
             room = self._max_chars - (len(self._text) - self._head)
-            self._text += chunk.text[at : at + room]
-            at += room
-            while found := self._next_cut() or self._length_cut():
+            self._text += self._behind[self._taken : self._taken + room]
+            self._taken = min(self._taken + room, len(self._behind))
+            if found := self._fitting_cut() or self._length_cut():
                 phrases.append(self._emit(*found))
-        return phrases
+            else:
+                return phrases
+
+    def due(self, waited_s: float) -> float:
+        """In how many seconds the text that waits must be released (`Deadlines.due_s`)."""
+        assert self.pace is not None
+        return self.pace.due_s(self._weight(self._quiet_cut()), waited_s)
+
+    def release(self) -> list[Phrase]:
+        """As `flush`, at the best boundary that the bounds of ``pace`` allow."""
+        assert self.pace is not None
+        cut, reason = self._paced_cut(self.pace.bounds())
+        return [self._emit(cut, reason)] if cut > self._head else []
+
+    def _paced_cut(self, bounds: Bounds) -> tuple[int, Reason]:
+        for cut, reason in reversed(self._passed):
+            if bounds.least <= self._weight(cut) <= bounds.most:
+                return cut, reason
+
+        def fits(cut: int) -> bool:
+            return self._weight(cut) <= bounds.most
+
+        def enough(cut: int) -> bool:
+            return self._weight(cut) >= bounds.least
+
+        window = self._text, self._head, self._open_end()
+        return paced_break(*window, self._wholes, fits, enough), "deadline"
 
     def fork(self) -> Segmenter:
         """A second segmenter that goes on from here by itself, to cut what is drafted only."""
         twin = copy(self)
         twin._tokens = self._tokens.fork()
         twin._wholes, twin._fences = list(self._wholes), list(self._fences)
+        twin._passed, twin.pace = [], None
         return twin
 
     def look(self, drafted: str) -> list[Phrase]:
@@ -130,6 +196,8 @@ class Segmenter:
         return phrases
 
     def _cut_ahead(self, drafted: str) -> tuple[int, Reason] | None:
+        if self._taken < len(self._behind):
+            return None
         end, ahead = len(self._text), self.fork()
         ahead._text += drafted[: self._max_chars - (end - self._head)]
         found = ahead._next_cut() if self.pending else None
@@ -138,6 +206,8 @@ class Segmenter:
         cut = min(found[0], end)
         if ahead._text[cut : found[0]].strip():
             return None  # what ends the phrase is itself only drafted
+        if not self._fits(cut):
+            return None
         late = self.fork()
         late._text = self._text[:cut]
         late._rewind()
@@ -162,14 +232,8 @@ class Segmenter:
 
     def close(self) -> list[Phrase]:
         """The reply has ended: return everything that is left."""
-        phrases: list[Phrase] = []
-        self._text += END
-        while found := self._next_cut():
-            phrases.append(self._emit(*found))
-        self._text = self._text[:-1]
-        if self.pending:
-            phrases.append(self._emit(len(self._text), "end"))
-        return phrases
+        self.pace = None
+        return self.again(ended=True)
 
     def revoke(self, from_char: int) -> None:
         """Forget pending text at or past this offset; the next chunk goes on from there.
@@ -177,9 +241,10 @@ class Segmenter:
         Phrases that were returned stay as they are, but the next one begins at the offset. No two
         phrases have the same number.
         """
-        if self._origin is None or from_char >= self._start + len(self._text) - self._head:
+        if self._origin is None or from_char >= self._end:
             return
         from_char = max(from_char, self._origin)
+        self._behind = self._behind[: max(0, len(self._behind) - (self._end - from_char))]
         keep = self._head + from_char - self._start
         self._text = self._text[: max(keep, 0)] or ("\n" if from_char == self._origin else " ")
         self._head = min(self._head, len(self._text))
@@ -187,8 +252,13 @@ class Segmenter:
         self._tokens.revoke(from_char)
         self._rewind()
 
+    @property
+    def _end(self) -> int:
+        """Where the text so far ends, in the reply."""
+        return self._start + len(self._text) - self._head + len(self._behind) - self._taken
+
     def _join(self, chunk: Chunk) -> None:
-        expected = self._start + len(self._text) - self._head
+        expected = self._end
         if self._origin is None:
             self._origin = self._start = expected = chunk.chars.start
         if chunk.text and chunk.chars != (expected, expected + len(chunk.text)):
@@ -198,6 +268,18 @@ class Segmenter:
             )
         self._tokens.add(chunk)
         self._t_ms = chunk.t_ms
+
+    def _fitting_cut(self) -> tuple[int, Reason] | None:
+        """The next boundary that ends a phrase of the right size."""
+        while (found := self._next_cut()) and not self._fits(found[0]):
+            self._passed.append(found)
+        return found
+
+    def _fits(self, cut: int) -> bool:
+        if self.pace is None:
+            return True
+        least, most = self.pace.bounds()
+        return least <= self._weight(cut) <= most
 
     def _next_cut(self) -> tuple[int, Reason] | None:
         """The next boundary, or None while the text so far doesn't decide it."""
@@ -263,7 +345,14 @@ class Segmenter:
     def _length_cut(self) -> tuple[int, Reason] | None:
         if len(self._text) - self._head < self._max_chars:
             return None
-        return length_break(self._text, self._head, self._open_end(), self._wholes), "length"
+        cut = length_break(self._text, self._head, self._open_end(), self._wholes)
+        if self._fits(cut):
+            return cut, "length"
+        assert self.pace is not None
+        if self.pace.busy:
+            return None
+        paced = self._paced_cut(self.pace.bounds())
+        return paced if paced[0] > self._head else (cut, "length")
 
     def _open_end(self) -> int:
         """Where a bracket or code begins that has not ended yet and must not be cut."""
@@ -287,4 +376,6 @@ class Segmenter:
         self._start = chars.end
         self._index += 1
         self._rewind()
+        if self.pace is not None:
+            self.pace.released(phrase)
         return phrase
