@@ -89,7 +89,8 @@ class SegmentStage:
                 phrases = segmenter.again()
                 if not phrases and self._left_s(segmenter, pace, since) == 0:
                     phrases = segmenter.release() if pace.on else segmenter.flush()
-                    since = None  # what can't be spoken yet waits for more text, not for time
+                    # What can't be spoken yet waits for more text, not for time.
+                    since = self._clock() if phrases and pace.on else None
             elif isinstance(item, Flush):
                 phrases = segmenter.flush()
             elif isinstance(item, Revoke):

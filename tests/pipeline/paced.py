@@ -191,8 +191,11 @@ class Cuts:
         done = start + first + factor * audio
         return (start + first if self.setting.streams else done), done
 
-    def feasible(self) -> bool:
-        """Whether some cuts leave no gap: for each boundary, how early the voice can be free there."""
+    def feasible(self, spare_s: float = 0.0) -> bool:
+        """Whether with some cuts every phrase begins so long before the audio ahead of it ends.
+
+        For each boundary: how early can the voice be free there?
+        """
         begins, free = self.speak(self.known[0], self.audio[0])
         done = [math.inf] * len(self.ends)
         done[0] = free
@@ -205,7 +208,7 @@ class Cuts:
                     break
                 start = max(self.known[to], done[at])
                 first, free = self.speak(start, self.audio[to] - self.audio[at])
-                if first <= until + 1e-6:
+                if first <= until - spare_s + 1e-6:
                     done[to] = min(done[to], free)
                 elif start > until:
                     break
