@@ -13,8 +13,8 @@ from specstream.commands.output import note
 from specstream.errors import SpecstreamError
 from specstream.metrics import Report
 from specstream.pipeline.adapters import AdapterKind, default_voice, load_adapter, stage_of
-from specstream.pipeline.interfaces import SpeechSynthesizer
 from specstream.pipeline.deadline import PlayClock
+from specstream.pipeline.interfaces import SpeechSynthesizer
 from specstream.pipeline.stage import Event, Pipeline, Stage, StageFailed
 from specstream.pipeline.stages import SegmentStage
 from specstream.session import Engine

@@ -1,4 +1,4 @@
-"""How long the next phrase may be: by the audio that is still to be heard, and the pace of voice and text.
+"""How long the next phrase may be: by the audio still to be heard, and the pace of voice and text.
 
 A phrase is *in time* if the voice gives its first audio before the audio ahead of it was heard. Two
 things can prevent that: its text was released too late, or the voice was still busy with the phrase
@@ -18,15 +18,13 @@ from typing import NamedTuple
 import anyio
 
 from specstream.pipeline.segment_marks import WIDE
+from specstream.pipeline.voice_pace import Spoken, VoicePace
 from specstream.types import Phrase, Speech
 
-__all__ = ["Bounds", "Deadlines", "PlayClock", "VoicePace", "letters"]
+__all__ = ["Bounds", "Deadlines", "PlayClock", "letters"]
 
 _RESERVE_S = 0.1  # audio that should be left when the next phrase begins
-_PIECE_S = 1.0  # of a phrase that is shorter, the only piece doesn't tell whether the voice streams
-_GUESS = 0.5  # the factor of a voice that has only spoken such phrases
 _DOUBT = 1.25  # a text's audio may be longer than was thought by so much
-_NEWEST = 0.3  # weight of the newest measurement
 _SHORTEST_S = 0.01  # a deadline that is so near has come
 _SILENT_S = 5.0  # a voice that gives nothing for so long isn't waited for
 
@@ -43,86 +41,8 @@ _NONE = Bounds(math.inf, 0.0)
 
 
 def letters(text: str) -> int:
-    """About how long a text sounds, in Latin letters: a Chinese, Japanese or Korean one counts as three."""
+    """About how long a text sounds; a Chinese, Japanese or Korean character counts as three letters."""
     return len(text) + 2 * len(WIDE.findall(text))
-
-
-@dataclass(slots=True)
-class _Spoken:
-    """A phrase that was released and is not spoken to its end yet. Times are seconds."""
-
-    end: int  # of its text
-    start: int
-    letters: int
-    given: float
-    first_s: float | None = None  # until its first audio came
-    first_audio_s: float = 0.0
-    worked_s: float = 0.0  # on the audio after the first
-    made_s: float = 0.0
-
-
-class VoicePace:
-    """What was measured of a voice; lives as long as its pipeline. The newest phrases count most.
-
-    Attributes:
-        first_s: Seconds from a phrase to its first audio, besides those that grow with its length.
-        factor: Seconds that the voice works on a second of audio.
-        letter_s: Seconds of audio for a letter.
-        streams: Whether phrases come in pieces; if not, the first audio comes when the whole phrase is
-            finished. None: the phrases so far were too short to tell.
-    """
-
-    def __init__(self) -> None:
-        self.first_s = 0.0
-        self.factor = self.letter_s = math.nan
-        self.streams: bool | None = None
-        self._line = _Line()
-
-    @property
-    def known(self) -> bool:
-        """Whether a phrase was measured."""
-        return not math.isnan(self.factor)
-
-    def learn(self, phrase: _Spoken) -> None:
-        """A phrase was spoken to its end."""
-        if not phrase.made_s or phrase.first_s is None:
-            return
-        later_s = phrase.made_s - phrase.first_audio_s
-        if later_s > 0:
-            begins, self.streams = not self.streams, True
-            self.first_s = _mean(self.first_s, phrase.first_s, begins)
-            self.factor = _mean(self.factor, phrase.worked_s / later_s, begins)
-        elif self.streams:
-            self.first_s = _mean(self.first_s, phrase.first_s, begins=False)
-        elif self.streams is None and phrase.made_s < _PIECE_S:
-            self.first_s = phrase.first_s
-            self.factor = min(_GUESS, phrase.first_s / phrase.made_s)
-        else:
-            self.streams = False
-            self.first_s, self.factor = self._line.add(phrase.made_s, phrase.first_s)
-        if phrase.letters:
-            begins = math.isnan(self.letter_s)
-            self.letter_s = _mean(self.letter_s, phrase.made_s / phrase.letters, begins)
-
-
-def _mean(old: float, new: float, begins: bool) -> float:
-    return new if begins else old + _NEWEST * (new - old)
-
-
-class _Line:
-    """Least squares ``y = a + b * x``, neither negative; without evidence, through the origin."""
-
-    def __init__(self) -> None:
-        self._sums = (0.01, 0.0, 0.0, 0.0, 0.0)  # a little weight on the origin
-
-    def add(self, x: float, y: float) -> tuple[float, float]:
-        """Take a point; return ``a`` and ``b``."""
-        point = (1.0, x, y, x * x, x * y)
-        n, sx, sy, sxx, sxy = ((1 - _NEWEST) * old + new for old, new in zip(self._sums, point, strict=True))
-        self._sums = (n, sx, sy, sxx, sxy)
-        steep = (n * sxy - sx * sy) / (n * sxx - sx * sx)
-        b = min(max(0.0, steep), sy / sx)
-        return (sy - b * sx) / n, b
 
 
 @dataclass(slots=True)
@@ -144,7 +64,7 @@ class Deadlines:
     deadline_s: float = 0.7
     wake: Callable[[], None] | None = None
     _heard: Callable[[], float] | None = None
-    _queue: deque[_Spoken] = field(default_factory=deque)
+    _queue: deque[Spoken] = field(default_factory=deque)
     _made_s: float = 0.0
     _last_news: float = -math.inf
     _begun: bool = False
@@ -186,7 +106,7 @@ class Deadlines:
         if not self._queue:
             self._last_news = now
         size = letters(phrase.spoken) - sum(tag.chars.length for tag in phrase.tags)
-        self._queue.append(_Spoken(phrase.chars.end, phrase.chars.start, size, now))
+        self._queue.append(Spoken(phrase.chars.end, phrase.chars.start, size, now))
 
     def made(self, speech: Speech, worked_s: float) -> None:
         """The voice gave a piece of speech, on which it worked so long."""

@@ -11,10 +11,9 @@ visible character.
 
 from __future__ import annotations
 
-import re
 from copy import copy
 
-from specstream.errors import ConfigError, ProtocolError
+from specstream.errors import ConfigError
 from specstream.pipeline.deadline import Bounds, Deadlines
 from specstream.pipeline.segment_breaks import (
     Whole,
@@ -25,8 +24,6 @@ from specstream.pipeline.segment_breaks import (
 )
 from specstream.pipeline.segment_marks import (
     END,
-    LOOK_BACK,
-    WIDE,
     Decision,
     Reason,
     backticks,
@@ -35,17 +32,16 @@ from specstream.pipeline.segment_marks import (
     newline,
 )
 from specstream.pipeline.segment_stops import FIRST_MARKS, MARKS, is_stop, stop
+from specstream.pipeline.segment_window import Window
 from specstream.pipeline.segment_words import word_break
-from specstream.pipeline.token_map import TokenMap
-from specstream.types import Chunk, Phrase, Span, Tag
+from specstream.types import Chunk, Phrase
 
 __all__ = ["Segmenter"]
 
 _SHORTEST_WINDOW = 64  # so that a tag always fits
-_OPEN = re.compile(r"[\[`]")
 
 
-class Segmenter:
+class Segmenter(Window):
     """Cuts one reply into phrases, in linear time.
 
     At most ``max_chars`` characters wait, and `LOOK_BACK` characters of spoken text are kept.
@@ -78,32 +74,15 @@ class Segmenter:
             raise ConfigError(f"first_clause_chars must be at least 1, not {first_clause_chars}")
         if first_words_chars is not None and first_words_chars < 1:
             raise ConfigError(f"first_words_chars must be at least 1, not {first_words_chars}")
-        self._first_clause_chars, self._max_chars = first_clause_chars, max_chars
+        super().__init__(max_chars)
+        self._first_clause_chars = first_clause_chars
         self._first_words_chars = first_words_chars
-        self._tokens = TokenMap()
-        self._index, self._t_ms = 0, 0.0
-        self._origin: int | None = None  # offset of the reply's first character
-        self._start = 0  # offset of text[head]
-        # The end of the text that was spoken (rules look back at it), then the text that waits. The
-        # newline: a reply begins like a line does.
-        self._text = "\n"
-        self._head = 1
-        self._behind, self._taken = "", 0  # text for which the window has no room
-        self._fenced = False  # whether head is inside a block of code
         self.pace: Deadlines | None = None
-        self._rewind()
-
-    def _rewind(self) -> None:
-        """Forget the marks that were found after head."""
-        self._seen = self._head  # every mark before it has been decided
-        self._wholes: list[Whole] = []
-        self._fences: list[int] = []
-        self._passed: list[tuple[int, Reason]] = []  # boundaries that ended no phrase
 
     @property
     def pending(self) -> bool:
         """Whether text waits unspoken."""
-        return len(self._text) > self._head or self._taken < len(self._behind)
+        return self._waits
 
     def add(self, chunk: Chunk) -> list[Phrase]:
         """Take the next chunk; return the phrases that it completed.
@@ -112,8 +91,6 @@ class Segmenter:
             ProtocolError: the chunk doesn't begin where the text so far ends.
         """
         self._join(chunk)
-        self._behind = self._behind[self._taken :] + chunk.text
-        self._taken = 0
         return self._cut_all()
 
     def again(self, *, ended: bool = False) -> list[Phrase]:
@@ -125,7 +102,7 @@ class Segmenter:
         if self._passed:
             self._rewind()
         phrases = self._cut_all()
-        if not ended or self._taken < len(self._behind):
+        if not ended or self._crowded:
             return phrases
         self._text += END
         while found := self._fitting_cut():
@@ -140,10 +117,7 @@ class Segmenter:
     def _cut_all(self) -> list[Phrase]:
         phrases: list[Phrase] = []
         while True:
-            # Never more than a full window, else a cut would depend on the text beyond it.
-            room = self._max_chars - (len(self._text) - self._head)
-            self._text += self._behind[self._taken : self._taken + room]
-            self._taken = min(self._taken + room, len(self._behind))
+            self._fill()
             if found := self._fitting_cut() or self._length_cut():
                 phrases.append(self._emit(*found))
             else:
@@ -196,7 +170,7 @@ class Segmenter:
         return phrases
 
     def _cut_ahead(self, drafted: str) -> tuple[int, Reason] | None:
-        if self._taken < len(self._behind):
+        if self._crowded:
             return None
         end, ahead = len(self._text), self.fork()
         ahead._text += drafted[: self._max_chars - (end - self._head)]
@@ -234,40 +208,6 @@ class Segmenter:
         """The reply has ended: return everything that is left."""
         self.pace = None
         return self.again(ended=True)
-
-    def revoke(self, from_char: int) -> None:
-        """Forget pending text at or past this offset; the next chunk goes on from there.
-
-        Phrases that were returned stay as they are, but the next one begins at the offset. No two
-        phrases have the same number.
-        """
-        if self._origin is None or from_char >= self._end:
-            return
-        from_char = max(from_char, self._origin)
-        self._behind = self._behind[: max(0, len(self._behind) - (self._end - from_char))]
-        keep = self._head + from_char - self._start
-        self._text = self._text[: max(keep, 0)] or ("\n" if from_char == self._origin else " ")
-        self._head = min(self._head, len(self._text))
-        self._start = min(self._start, from_char)
-        self._tokens.revoke(from_char)
-        self._rewind()
-
-    @property
-    def _end(self) -> int:
-        """Where the text so far ends, in the reply."""
-        return self._start + len(self._text) - self._head + len(self._behind) - self._taken
-
-    def _join(self, chunk: Chunk) -> None:
-        expected = self._end
-        if self._origin is None:
-            self._origin = self._start = expected = chunk.chars.start
-        if chunk.text and chunk.chars != (expected, expected + len(chunk.text)):
-            raise ProtocolError(
-                f"a chunk of {len(chunk.text)} characters says that it covers {tuple(chunk.chars)},"
-                f" but the text so far ends at {expected}: pass every chunk once, in order"
-            )
-        self._tokens.add(chunk)
-        self._t_ms = chunk.t_ms
 
     def _fitting_cut(self) -> tuple[int, Reason] | None:
         """The next boundary that ends a phrase of the right size."""
@@ -329,19 +269,6 @@ class Segmenter:
             return Decision(decision.resume)
         return decision
 
-    def _without_wholes(self, end: int) -> str:
-        """The text that waits, up to ``end``, without directions, links and code."""
-        parts, at = list[str](), self._head
-        for whole in self._wholes:
-            parts += self._text[at : whole.start], "" if whole.tag is not None else "x"
-            at = whole.end
-        return "".join(parts) + self._text[at:end]
-
-    def _weight(self, end: int) -> int:
-        """About how long the text up to ``end`` sounds, in Latin letters."""
-        silent = sum(whole.end - whole.start for whole in self._wholes if whole.tag is not None)
-        return end - self._head - silent + 2 * len(WIDE.findall(self._text, self._head, end))
-
     def _length_cut(self) -> tuple[int, Reason] | None:
         if len(self._text) - self._head < self._max_chars:
             return None
@@ -354,28 +281,8 @@ class Segmenter:
         paced = self._paced_cut(self.pace.bounds())
         return paced if paced[0] > self._head else (cut, "length")
 
-    def _open_end(self) -> int:
-        """Where a bracket or code begins that has not ended yet and must not be cut."""
-        unfinished = _OPEN.search(self._text, self._seen)
-        return unfinished.start() if unfinished else len(self._text)
-
     def _emit(self, cut: int, reason: Reason) -> Phrase:
-        text = self._text[self._head : cut]
-        chars = Span(self._start, self._start + len(text))
-        shift = self._start - self._head
-        tags = tuple(
-            Tag(whole.tag, Span(whole.start + shift, whole.end + shift))
-            for whole in self._wholes
-            if whole.tag is not None and whole.end <= cut
-        )
-        tokens = self._tokens.cover(chars)
-        phrase = Phrase(text, chars, tokens, self._index, tags, self._t_ms, reason)
-        self._fenced ^= sum(at < cut for at in self._fences) % 2 == 1
-        self._text = self._text[max(0, cut - LOOK_BACK) :]
-        self._head = min(cut, LOOK_BACK)
-        self._start = chars.end
-        self._index += 1
-        self._rewind()
+        phrase = self._take(cut, reason)
         if self.pace is not None:
             self.pace.released(phrase)
         return phrase

@@ -98,7 +98,9 @@ class SegmentStage:
                     yield void
                 segmenter.revoke(item.from_char)
                 pace.revoked(item.from_char)
-            if isinstance(item, Chunk | Preview) and (phrases or (since is None and isinstance(item, Chunk))):
+            if isinstance(item, Chunk | Preview) and (
+                phrases or (since is None and isinstance(item, Chunk))
+            ):
                 since = self._clock()
             if not segmenter.pending:
                 since = None

@@ -20,13 +20,14 @@ import anyio
 
 from specstream.errors import AdapterFailed, ConfigError, SpecstreamError
 from specstream.pipeline.contract import Event, Stage, StageFailed, as_failure
-from specstream.pipeline.deadline import Deadlines, VoicePace
+from specstream.pipeline.deadline import Deadlines
 from specstream.pipeline.life import Drafted, Gate, Life, LifeEvent
 from specstream.pipeline.limits import Limits, Watch
 from specstream.pipeline.link import Link
 from specstream.pipeline.outlet import Outlet
 from specstream.pipeline.presynthesis import Account, Presynthesis, PresynthesisReport
 from specstream.pipeline.spans import ReplySpans
+from specstream.pipeline.voice_pace import VoicePace
 from specstream.types import Cancel, Phrase, Preview, Speech
 
 __all__ = ["Event", "Pipeline", "Run", "Stage", "StageFailed", "as_failure"]

@@ -7,7 +7,7 @@ import math
 import random
 import re
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
@@ -24,29 +24,32 @@ from specstream.types import Chunk, Phrase, Speech, SpeechBuffer
 
 TEXTS = {
     "prose": (
-        "The lighthouse keeper had lived alone for eleven winters, and he knew every sound that the sea could "
-        "make. One night he heard a new one. It was low and slow, like somebody humming behind a closed door, "
-        "and it came from the rocks below the stairs. He took his lamp and went down to look. Nothing was "
-        "there but a wooden box with a brass lock. He carried it up to the kitchen, put it on the table and "
-        "waited for the morning, because he did not trust things that hum in the dark."
+        "The lighthouse keeper had lived alone for eleven winters, and he knew every sound that "
+        "the sea could make. One night he heard a new one. It was low and slow, like somebody "
+        "humming behind a closed door, and it came from the rocks below the stairs. He took his "
+        "lamp and went down to look. Nothing was there but a wooden box with a brass lock. He "
+        "carried it up to the kitchen, put it on the table and waited for the morning, because he "
+        "did not trust things that hum in the dark."
     ),
     "chat": (
-        "Sure! I can help. Yes, it's open. You leave at nine. Take the red line, get off at the third stop. "
-        "Walk north. It's on the left. No ticket? No problem. You can pay there. Cash is fine. Ask for Ana. "
-        "She knows. Bring a coat! It gets cold. Call me if you are lost. Have fun."
+        "Sure! I can help. Yes, it's open. You leave at nine. Take the red line, get off at the "
+        "third stop. Walk north. It's on the left. No ticket? No problem. You can pay there. Cash "
+        "is fine. Ask for Ana. She knows. Bring a coat! It gets cold. Call me if you are lost. "
+        "Have fun."
     ),
     "list": (
-        "Here is what you need for the soup:\n\n- two large onions\n- a handful of thyme and one bay leaf\n"
-        "- 1.5 litres of stock, which may be cold\n- salt, pepper and a little sugar\n\nChop the onions [smile] and "
-        "fry them in butter until they are brown. That takes about forty minutes. Add the rest, then let it "
-        "simmer for 20 min. Serve it with bread."
+        "Here is what you need for the soup:\n\n- two large onions\n- a handful of thyme and one bay "
+        "leaf\n- 1.5 litres of stock, which may be cold\n- salt, pepper and a little sugar\n\nChop "
+        "the onions [smile] and fry them in butter until they are brown. That takes about forty "
+        "minutes. Add the rest, then let it simmer for 20 min. Serve it with bread."
     ),
     "long": (
-        "What the committee had not expected when it met on the second floor of the old customs house was that "
-        "the engineers from the river authority would bring with them a model of the whole delta made of clay "
-        "and glass and copper wire which took nine people to carry and which when it was filled with water "
-        "from the tap in the corridor showed within minutes that the new harbour would silt up every spring "
-        "and that the road behind it would have to be moved by at least a mile"
+        "What the committee had not expected when it met on the second floor of the old customs "
+        "house was that the engineers from the river authority would bring with them a model of "
+        "the whole delta made of clay and glass and copper wire which took nine people to carry "
+        "and which when it was filled with water from the tap in the corridor showed within "
+        "minutes that the new harbour would silt up every spring and that the road behind it "
+        "would have to be moved by at least a mile"
     ),
 }
 WORD_S = 0.3
