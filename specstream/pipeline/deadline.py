@@ -57,11 +57,13 @@ class Deadlines:
         deadline_s: How long text may wait when no audio is left.
 
     Attributes:
-        wake: Called when the voice has become free, or `stop` was called.
+        news: Whether the voice has become free, or `stop` was called; who acts on it resets it.
+        wake: Called then.
     """
 
     pace: VoicePace = field(default_factory=VoicePace)
     deadline_s: float = 0.7
+    news: bool = False
     wake: Callable[[], None] | None = None
     _heard: Callable[[], float] | None = None
     _queue: deque[Spoken] = field(default_factory=deque)
@@ -216,6 +218,7 @@ class Deadlines:
         return begins * pace.first_s + pace.factor * self._coming_s if pace.known else 0.0
 
     def _tell(self) -> None:
+        self.news = True
         if self.wake is not None:
             self.wake()
 

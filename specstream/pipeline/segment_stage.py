@@ -78,15 +78,16 @@ class SegmentStage:
             except StopAsyncIteration:
                 break
             phrases: list[Phrase] = []
+            if pace.news and not isinstance(item, Control):
+                pace.news, phrases = False, segmenter.again()
             if isinstance(item, Preview):
-                phrases = segmenter.look(item.text) if self._lookahead else []
+                phrases += segmenter.look(item.text) if self._lookahead else []
             elif isinstance(item, Chunk):
                 for void in drafts.judged(item):
                     yield void
                 pace.text(item.text)
-                phrases = segmenter.add(item)
+                phrases += segmenter.add(item)
             elif item is None:
-                phrases = segmenter.again()
                 if not phrases and self._left_s(segmenter, pace, since) == 0:
                     phrases = segmenter.release() if pace.on else segmenter.flush()
                     # What can't be spoken yet waits for more text, not for time.
@@ -130,6 +131,8 @@ class SegmentStage:
 
     def _left_s(self, segmenter: Segmenter, pace: Deadlines, since: float | None) -> float | None:
         """In how many seconds the text that waits must be released; None: not before more comes."""
+        if pace.news:
+            return 0.0
         if since is None:
             return None
         waited_s = self._clock() - since

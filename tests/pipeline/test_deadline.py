@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import AsyncGenerator, AsyncIterator
 
 import anyio
 import pytest
 
-from specstream.pipeline.deadline import Deadlines, PlayClock
+from specstream.pipeline.deadline import Bounds, Deadlines, PlayClock
 from specstream.pipeline.playout import Playout
+from specstream.pipeline.segment import Segmenter
 from specstream.pipeline.stage import Pipeline, StageFailed
 from specstream.pipeline.stages import SegmentStage, VoiceStage
 from specstream.testing import (
@@ -172,6 +174,49 @@ async def test_text_is_not_held_for_a_voice_that_broke_or_a_turn_that_was_cancel
         phrases = [item.text for item in found if isinstance(item, Phrase)]
         assert len(phrases) == (1 if cancel else 3)
         assert cancel or any(isinstance(item, StageFailed) for item in found)
+
+
+class Whims(Deadlines):
+    """Bounds by chance."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self._rng = rng
+
+    @property
+    def busy(self) -> bool:
+        return self._rng.random() < 0.7
+
+    def bounds(self) -> Bounds:
+        return Bounds(
+            self._rng.choice((0, 0, 20, 60, 300)), self._rng.choice((5, 30, 100, math.inf))
+        )
+
+    def released(self, phrase: Phrase) -> None:
+        return None
+
+
+def test_however_phrases_are_sized_and_text_comes_and_goes_they_are_the_reply() -> None:
+    rng = random.Random(0)
+    for _ in range(80):
+        text = TEXTS[rng.choice([*TEXTS])] * rng.choice((1, 2))
+        segmenter, cut, at = Segmenter(), list[Phrase](), 0
+        segmenter.pace = Whims(rng)
+        while at < len(text):
+            end = min(len(text), at + rng.choice((1, 3, 10, 50, 500)))
+            cut += segmenter.add(Chunk(text[at:end], (), Span(0, 0), Span(at, end)))
+            at = end
+            if rng.random() < 0.3:
+                cut += segmenter.again()
+            if rng.random() < 0.2:
+                cut += segmenter.release() + segmenter.look(text[at : at + 9])
+            if rng.random() < 0.1:
+                at = rng.randint(cut[-1].chars.end if cut else 0, at)
+                segmenter.revoke(at)
+        cut += segmenter.again(ended=True) + segmenter.close()
+        assert not segmenter.pending and "".join(phrase.text for phrase in cut) == text
+        assert [phrase.index for phrase in cut] == list(range(len(cut)))
+        assert max(phrase.chars.length for phrase in cut) <= 240
 
 
 @pytest.mark.virtual_time
