@@ -123,6 +123,8 @@ class ResponseTurn:
             self._generation = generation
             async with context.pipeline.run(generation) as run:
                 self._run = run
+                if request.audio:
+                    run.heard(lambda: self._pacer.heard_s)
                 async with anyio.create_task_group() as group:
                     if request.audio:
                         group.start_soon(self._play)
