@@ -259,17 +259,15 @@ class ModelRunner:
         self.forwards += len(inputs) if extras.logits else 0
         if self._decoder is None:
             return ForwardOutput([self._fit(own_forward(self.model, item)) for item in inputs])
-        if self.compiled is not None and extras.simple and not any(i.entered for i in inputs):
-            taps = Taps(extras, [item.token_ids.shape[0] for item in inputs])
+        chains = not any(item.entered or item.tree for item in inputs)
+        if self.compiled is not None and extras is PLAIN and chains:
             found = self.compiled(
                 [item.token_ids for item in inputs],
                 [cast(RowCache, item.cache) for item in inputs],
                 [item.keep for item in inputs],
-                [item.tree for item in inputs],
-                taps,
             )
             if found is not None:
-                return ForwardOutput([self._fit(logits) for logits in found], taps.states)
+                return ForwardOutput([self._fit(logits) for logits in found])
         return self._decode(self._decoder, inputs, extras)
 
     def _decode(

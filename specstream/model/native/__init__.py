@@ -1,1 +1,1 @@
-"""Passes of few rows in native code: C++ compiled for this very CPU when it is first needed."""
+"""Passes in native code: C++ compiled for this very CPU when it is first needed."""

@@ -97,14 +97,14 @@ template <class T> class Worker {
     team_.each(p_.n * heads, 1, [&](int64_t start, int64_t end) {
       for (int64_t i = start; i < end; i++) place_head(layer, index, i / heads, i % heads);
     });
-    team_.each(p_.n * s_.heads, 1, [&](int64_t start, int64_t end) {
+    team_.each(p_.n * s_.kv_heads, 1, [&](int64_t start, int64_t end) {
+      const int64_t group = s_.heads / s_.kv_heads;
       for (int64_t i = start; i < end; i++) {
-        const int64_t head = i % s_.heads, kv = head / (s_.heads / s_.kv_heads);
-        const Row& row = rows_[i / s_.heads];
-        const Memory<T> memory = {place(*row.sequence, index, 0, kv, 0),
-                                  place(*row.sequence, index, 1, kv, 0), dim};
-        const float* query = joint_ + (i / s_.heads * heads + head) * dim;
-        attend(*row.sequence, row.token, query, memory, scores_, mixed_ + i * dim);
+        const int64_t token = i / s_.kv_heads, kv = i % s_.kv_heads;
+        const Row& row = rows_[token];
+        attend_(*row.sequence, row.token, joint_ + (token * heads + kv * group) * dim, group,
+                place(*row.sequence, index, 0, kv, 0), place(*row.sequence, index, 1, kv, 0), dim,
+                mixed_ + i * group * dim);
       }
     });
   }
@@ -158,6 +158,7 @@ template <class T> class Worker {
   const Pass& p_;
   Team& team_;
   std::vector<Row> rows_;
-  std::vector<float> entry_, piece_, scores_;
+  std::vector<float> entry_, piece_;
+  Attention<T> attend_;
   float *joint_, *mixed_, *inner_;  // shared: [n, heads of all], [n, heads], [n, intermediate]
 };
