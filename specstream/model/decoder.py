@@ -272,7 +272,9 @@ class Decoder:
         """As `run`, in native code; hidden states are float32 between layers."""
         end = len(self._layers) if stop is None else stop
         first, x = begun or (0, F.embedding(tokens, self.weights.embedding))
-        dtype, x = x.dtype, x.float().contiguous()
+        # What ends early may go on later: rounded states would change the last bits.
+        dtype = self.weights.dtype if stop is None else torch.float32
+        x = x.float().contiguous()
         if taps is not None:
             for depth in sorted(depth for depth in taps.depths if first <= depth <= end):
                 native.run(x, cos, sin, batch, first, depth)

@@ -87,7 +87,8 @@ class ForwardOutput:
 
     Attributes:
         logits: ``[keep, vocab_size]`` each; empty where none were asked for.
-        states: ``[n, depths, hidden]`` each, in the order of `Extras.depths`; empty without depths.
+        states: ``[n, depths, hidden]`` each, in the order of `Extras.depths`; empty without depths. Of
+            native passes without logits they are float32.
     """
 
     logits: list[Tensor] = field(default_factory=list)

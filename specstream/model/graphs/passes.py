@@ -46,6 +46,7 @@ class CompiledPasses(ABC):
     """
 
     batches: tuple[int, ...] = (1,)
+
     def __init__(self, decoder: Decoder, plan: CapturePlan, vocab_size: int) -> None:
         self._decoder, self._vocab_size = decoder, vocab_size
         self.widths = tuple(sorted(plan.widths))

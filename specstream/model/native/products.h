@@ -17,11 +17,14 @@ struct Matrix {  // [rows, columns], columns in multiples of 32
   int32_t kind;
 };
 
-constexpr int64_t AHEAD = 4096;  // bytes that are fetched before they are read
+constexpr int64_t FAR = 8192, NEAR = 512;  // bytes ahead that the second and the first cache fetch
 
 struct Pair { floats a, b; };  // 32 columns of a row
 
-inline void fetch(const void* at) { __builtin_prefetch((const char*)at + AHEAD); }
+inline void fetch(const void* at) {
+  __builtin_prefetch((const char*)at + FAR, 0, 2);
+  __builtin_prefetch((const char*)at + NEAR, 0, 3);
+}
 
 template <class W> struct Rows {  // FLOAT32 and BFLOAT16
   const W* values;

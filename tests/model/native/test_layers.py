@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from specstream.model.entry import Entered
 from specstream.model.forward import Extras, ForwardInput
 from specstream.model.kv.base import RowCache
 from specstream.model.native.layers import NativeLayers
@@ -123,3 +124,15 @@ def test_a_chain_writes_what_single_steps_write(dtype: torch.dtype) -> None:
             read = token.view(1)
         after = [made.forward([ForwardInput(read, cache)]).logits[0] for cache in (one, many)]
         assert torch.equal(*after)
+
+
+@torch.inference_mode()
+def test_a_pass_that_began_before_has_the_bits_of_a_whole_one() -> None:
+    made, ids = runner("llama", torch.bfloat16), text(12)
+    cache = made.new_cache()
+    made.forward([ForwardInput(ids[:5], cache)])
+    early = Extras(depths=(1,), logits=False)
+    (states,) = made.forward([ForwardInput(ids[5:9], cache)], early).states
+    cache.rollback_to(5)
+    item = ForwardInput(ids[5:], cache, 7, entered=Entered(5, 1, states[:, 0]))
+    assert torch.equal(made.forward([item]).logits[0], logits(made, ids, 12)[5:])
