@@ -181,5 +181,9 @@ def _kept(done: Pass, verdicts: list[Verdict]) -> list[States]:
         if proposal.length:
             start, rows = done.starts[index], done.states[index]
             first = rows.shape[0] - proposal.length
-            kept[index] = States(start, rows[[*range(first), *(first + n for n in verdict.path)]])
+            if proposal.parents:
+                found = rows[[*range(first), *(first + n for n in verdict.path)]]
+            else:
+                found = rows[: first + verdict.accepted]
+            kept[index] = States(start, found)
     return kept

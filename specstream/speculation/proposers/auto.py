@@ -158,7 +158,11 @@ class AutoProposer:
         for made in self._candidates.values():
             wanted = [layers.index(layer) for layer in made.capabilities.hidden_states]
             if wanted and isinstance(made, StateReader):
-                made.read(requests, [replace(s, states=s.states[:, wanted]) for s in states])
+                some = len(wanted) < len(layers)
+                made.read(
+                    requests,
+                    [replace(s, states=s.states[:, wanted]) for s in states] if some else states,
+                )
 
     def clock(self, times: StepTimes) -> None:
         """Tell the policy what the step took and brought.

@@ -30,13 +30,15 @@ _NEW = 0.1  # weight of the latest tree in the mean of their breadths
 
 @dataclass(slots=True)
 class _Sequence:
-    """The head's rows of one slot, from position ``start`` on, and the features that follow them.
+    """The head's rows of one slot, from position ``start`` on, and the target's states that follow them.
 
-    A row is made of a feature and of the token after it. After a rollback to an earlier turn the last
-    row left may hold a token that was replaced since; that costs acceptance at one place.
+    A row is made of a feature, fused from states, and of the token after it. After a rollback to an
+    earlier turn the last row left may hold a token that was replaced since; that costs acceptance at
+    one place.
 
     Attributes:
-        unread: Features without a row yet, in ``parts``, which are joined when they are needed.
+        unread: States without a row yet, ``[n, depths, hidden]`` in ``parts``, which are joined and
+            fused when they are needed: in many rounds others draft.
     """
 
     cache: RowCache
@@ -46,11 +48,11 @@ class _Sequence:
 
     @property
     def end(self) -> int:
-        """The position after the last feature."""
+        """The position after the last state."""
         return self.start + self.cache.length + self.unread
 
-    def add(self, start: int, features: Tensor, window: int) -> None:
-        """Features of the tokens from ``start`` on; whatever was known from there on is replaced."""
+    def add(self, start: int, states: Tensor, window: int) -> None:
+        """States of the tokens from ``start`` on; whatever was known from there on is replaced."""
         if not self.start <= start <= self.end:
             self._restart(start)
         rows = start - self.start
@@ -59,20 +61,20 @@ class _Sequence:
         if start < self.end:
             before = self.take(self.unread)[: rows - self.cache.length]
             self.parts, self.unread = [before], before.shape[0]
-        self.parts.append(features)
-        self.unread += features.shape[0]
+        self.parts.append(states)
+        self.unread += states.shape[0]
         if self.unread > 2 * window:  # not in every round of a reply that others draft
             self.trim(window)
 
     def trim(self, window: int) -> None:
-        """Of more unread features than ``window`` keep the last, without the rows before them."""
+        """Of more unread states than ``window`` keep the last, without the rows before them."""
         if self.unread > window:
             start, kept = self.end - window, self.take(self.unread)[-window:].clone()
             self._restart(start)
             self.parts, self.unread = [kept], window
 
     def take(self, count: int) -> Tensor:
-        """The first ``count`` unread features, which are unread no longer."""
+        """The first ``count`` unread states, which are unread no longer."""
         whole = self.parts[0] if len(self.parts) == 1 else torch.cat(self.parts)
         self.parts, self.unread = [whole[count:]], self.unread - count
         return whole[:count]
@@ -202,7 +204,7 @@ class EagleProposer(TaskProposer):
             left = max(0, left - growth.read)
             if count < 1:
                 continue
-            features = found.take(count)
+            features = self._head.fuse(found.take(count))
             tokens = to_device(request.token_ids[first + 1 : first + 1 + count], self._head.device)
             if whole:
                 growth.frontier = Frontier(tokens, features)
@@ -223,17 +225,16 @@ class EagleProposer(TaskProposer):
         return min(self._config.nodes, self._config.top_k * depth)
 
     def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
-        """Fuse the features of tokens that became part of their requests; rows are made on demand."""
-        window, head = self._config.window, self._head
-        with torch.inference_mode():
-            lasts = [one.states[-window:] for one in states]
-            counts = [last.shape[0] for last in lasts]
-            features = head.fuse(torch.cat(lasts)).split(counts)  # type: ignore[no-untyped-call]
-        for request, one, part in zip(requests, states, features, strict=True):
+        """Keep the states of tokens that became part of their requests; rows are made on demand."""
+        window = self._config.window
+        for request, one in zip(requests, states, strict=True):
             found = self._sequences.get(request.slot)
             if found is None:
-                found = self._sequences[request.slot] = _Sequence(head.new_cache())
-            found.add(one.start + one.states.shape[0] - part.shape[0], part, window)
+                found = self._sequences[request.slot] = _Sequence(self._head.new_cache())
+            start, last = one.start, one.states
+            if last.shape[0] > window:
+                start, last = start + last.shape[0] - window, last[-window:].clone()
+            found.add(start, last, window)
 
     def release(self, slot: int) -> None:
         """Drop the slot's rows."""
