@@ -6,7 +6,8 @@ import argparse
 import importlib.metadata
 import os
 import platform
-import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,13 @@ from specstream.commands.models import pulled_models
 from specstream.commands.output import print_json
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET
 from specstream.errors import SpecstreamError
-from specstream.pipeline.adapters import AdapterKind, adapter_names, default_voice
+from specstream.pipeline.adapters import (
+    AdapterKind,
+    EarsKind,
+    adapter_names,
+    default_voice,
+    load_adapter,
+)
 from specstream.session import Engine
 
 __all__ = ["run"]
@@ -53,14 +60,11 @@ def _tell(args: argparse.Namespace) -> None:
         advice.append("the bundled models are missing: install specstream again from a full wheel")
     kinds: tuple[AdapterKind, ...] = ("voice", "avatar", "prompt")
     for kind in kinds:
-        found[kind] = {}
-        for name in adapter_names(kind):
-            try:
-                stage_or_adapter(kind, name, Engine.load())
-                found[kind][name] = "ready"
-            except SpecstreamError as error:
-                found[kind][name] = "not ready"
-                advice.append(f"{kind} {name}: {error}")
+        make = partial(stage_or_adapter, kind, engine=Engine.load())
+        found[kind] = _states(kind, make, advice)
+    ears: tuple[EarsKind, ...] = ("recognizer", "turns")
+    for part in ears:
+        found[part] = _states(part, partial(load_adapter, part), advice)
     found["default_voice"] = default_voice().name
     if args.json:
         print_json(found | {"advice": advice})
@@ -72,16 +76,30 @@ def _tell(args: argparse.Namespace) -> None:
         print(f"- {line}" if advice else line)
 
 
+def _states(
+    kind: AdapterKind | EarsKind, make: Callable[[str], object], advice: list[str]
+) -> dict[str, str]:
+    """Which adapters of a kind can be made; the others are explained in ``advice``."""
+    states = {}
+    for name in adapter_names(kind):
+        try:
+            make(name)
+            states[name] = "ready"
+        except SpecstreamError as error:
+            states[name] = "not ready"
+            advice.append(f"{kind} {name}: {error}")
+    return states
+
+
 def _torch_facts() -> dict[str, Any]:
     import torch
 
+    from specstream.model.native.library import Library, native_library
+
     facts: dict[str, Any] = {"cpu_threads": torch.get_num_threads(), "cpus": os.cpu_count()}
     facts["cpu_bfloat16"] = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    compiler = shutil.which(os.environ.get("CXX", "g++"))
-    facts["cpp_compiler"] = (
-        compiler
-        or "none: without one (g++, or what CXX names) passes on a CPU take about twice as long"
-    )
+    native = native_library()
+    facts["cpu_passes"] = "native" if isinstance(native, Library) else native
     facts["gpu"] = (
         torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none (the CPU is used)"
     )
