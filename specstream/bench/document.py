@@ -20,8 +20,8 @@ __all__ = ["Files", "analyse", "document_of", "domains_note"]
 
 _NAMES = ("runs.jsonl", "bench.json", "bench.txt", "bench.png")
 _ROUNDING = (
-    "greedy texts in {dtype} may differ from transformers', and with speculation from those without: a "
-    "pass over several tokens rounds differently from a pass over one, so where two tokens are nearly "
+    "greedy texts in {dtype} may differ from transformers', and where passes aren't native, with "
+    "speculation from those without: other passes round differently, so where two tokens are nearly "
     "tied the choice falls either way; --dtype float32 shows how they compare without that"
 )
 _PHASES = (

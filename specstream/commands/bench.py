@@ -72,7 +72,7 @@ async def _measure(
     budget, ask = Budget(plan.budget, time.perf_counter), plan.ask
     outcome, crowd = Outcome(), None
     origin: dict[str, Any] = {"load_average_before": load_average()}
-    wanted = Wanted(plan.arms, args.quick, args.llama_cpp, notes)
+    wanted = Wanted(plan.arms, args.quick, args.llama_cpp, notes, plan.heads)
     faults, progress = Faults(), Progress(sys.stderr)
     note(f"loading the models ({config.dtype}; CPU threads: {config.threads})")
     try:

@@ -11,8 +11,9 @@ from specstream.bench.arms.base import DEFAULT_ARMS, Ask, methods, parse_arms
 from specstream.bench.options import check_gguf, parse_padding
 from specstream.bench.prompts import PromptSet, choose, read_prompts
 from specstream.commands.common import engine_of, params_of
-from specstream.config import EngineConfig, parse_config
+from specstream.config import DEFAULT_TARGET, EngineConfig, parse_config
 from specstream.errors import ConfigError
+from specstream.models.kept import bundled_heads
 from specstream.types import SamplingParams
 
 __all__ = ["Plan", "add_bench_options", "plan_of"]
@@ -86,6 +87,12 @@ class Plan:
     ask: Ask  # how each reply is sampled
     arms: list[str]  # names, see `parse_arms`
     budget: float | None  # seconds after which no further cell begins
+
+    @property
+    def heads(self) -> dict[str, str]:
+        """The heads that methods draft with where no draft is named, for the bundled target."""
+        bundled = self.config.target == DEFAULT_TARGET and not self.config.drafts
+        return bundled_heads() if bundled else {}
 
     def told(self, args: argparse.Namespace) -> dict[str, Any]:
         """The options, for the results."""

@@ -15,6 +15,7 @@ from specstream.models.catalogue import BUNDLED_HEADS, KNOWN, KnownModel
 
 __all__ = [
     "Record",
+    "bundled_heads",
     "folder_of",
     "head_names",
     "located",
@@ -95,6 +96,11 @@ def shipped_heads(target: str) -> tuple[str, ...]:
         if target in (model.name, model.hub.repository)
         for head in model.heads
     )
+
+
+def bundled_heads() -> dict[str, str]:
+    """By method, the names of the drafting heads that ship for the bundled target."""
+    return {name.removeprefix("bundled-"): name for name in BUNDLED_HEADS}
 
 
 def head_names() -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +27,7 @@ class Wanted:
     few: bool = False  # leave out settings of peers that are seldom the best
     gguf: str | None = None  # a file for llama.cpp, checked by `check_gguf`
     notes: list[str] = field(default_factory=list)  # gets a sentence about every arm left out
+    heads: Mapping[str, str] = field(default_factory=dict)  # of methods, where no draft is named
 
 
 @asynccontextmanager
@@ -62,7 +63,10 @@ async def _open_ours(wanted: Wanted, config: EngineConfig, thread: BenchThread) 
             arms.append(CoreArm(name, shared, thread, who))
         elif name not in PEERS:
             settings = method_settings(name)
-            other = parse_config({**config.model_dump(), "proposer": settings})
+            changed = {**config.model_dump(), "proposer": settings}
+            if settings["kind"] in wanted.heads:
+                changed["draft"] = wanted.heads[settings["kind"]]
+            other = parse_config(changed)
             try:
                 core = await thread.call(partial(build_engine, other))
             except (ConfigError, ModelUnsupported, VocabularyMismatch) as error:
