@@ -38,6 +38,10 @@ class Run:
 
     The iteration ends after the last stage has. If the token stream itself failed, the chunks before
     the failure still pass through every branch; then the iteration raises its error.
+
+    Attributes:
+        cancelled: Why the turn was cancelled.
+        broken: Whether the token stream or a stage has failed.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class Run:
         self._error: Exception | None = None
         self._spans = ReplySpans.open()
         self.cancelled: Cancel | None = None
+        self.broken = False
 
     def cancel(self, reason: str = "cancelled") -> None:
         """Stop every stage, front to back, and drop what no stage has taken up yet.
@@ -166,6 +171,7 @@ class Run:
                             await source.send(chunk)
                 except Exception as error:
                     self._error = error
+                    self.broken = True
                 except anyio.get_cancelled_exc_class():
                     if _is_cancelled():
                         raise
@@ -211,6 +217,7 @@ class Run:
                 self._deadlines.stop()
             await outlet.drain()
             if failure is not None:
+                self.broken = True
                 await self._emit(stage.name, StageFailed(failure))
         finally:
             watch.rest()
