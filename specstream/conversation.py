@@ -132,7 +132,7 @@ class Conversation(Generic[R]):
         If the error was a PromptError, interrupted turns that the models had not read are forgotten too.
 
         With a ``hold``, nothing enters the history before it is released: a block that is left before
-        that was never said.
+        that was never said, and no draft learns from its reply, wanted or not.
 
         Raises:
             RequestError: another turn of this conversation is under way.
@@ -154,7 +154,7 @@ class Conversation(Generic[R]):
                 reference=reference,
                 chat_template_kwargs=chat_template_kwargs,
                 tools=tools,
-                learn=learn,
+                learn=learn and hold is None,
                 **wrong,
             ) as generation:
                 yield generation
@@ -227,9 +227,15 @@ class Conversation(Generic[R]):
                 async with speaking(reply, pipeline, playout, hold) as turn:
                     yield turn
         finally:
-            if reply is not None and turn is not None and turn.outcome is not None:
-                if hold is None or hold.released:
-                    self._shorten(reply, turn.outcome)
+            if hold is not None and not hold.released:
+                self._drop(reply)
+            elif reply is not None and turn is not None and turn.outcome is not None:
+                self._shorten(reply, turn.outcome)
+
+    def _drop(self, reply: R | None) -> None:
+        """Take a reply that nobody wanted out of the cache; the next prompt replaces its question."""
+        if reply is not None and reply.report.token_ids:
+            self._engine.trim(self._key, reply.report.prompt_tokens)
 
     def _shorten(self, reply: R, outcome: Interruption) -> None:
         """Take what was not heard out of the history, and out of the cache."""

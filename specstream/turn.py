@@ -121,6 +121,11 @@ class Turn(Generic[R]):
         return self._run.broken
 
     @property
+    def made_s(self) -> float:
+        """Seconds of speech that the voice has given so far, read or not."""
+        return self._run.made_s
+
+    @property
     def outcome(self) -> Interruption | None:
         """What was heard, once the turn was interrupted or its block was left."""
         return self._result

@@ -21,6 +21,7 @@ class FirstPhrase:
     Attributes:
         ahead: Whether the answer that is spoken now may not be wanted.
         reused: How often kept speech was used.
+        reused_s: Its length.
     """
 
     def __init__(self, voice: SpeechSynthesizer) -> None:
@@ -28,6 +29,7 @@ class FirstPhrase:
         self._kept: tuple[Phrase, list[SpeechBuffer]] | None = None
         self.ahead = False
         self.reused = 0
+        self.reused_s = 0.0
 
     @property
     def capabilities(self) -> VoiceCapabilities:
@@ -48,6 +50,7 @@ class FirstPhrase:
         if first and kept is not None and kept[0] == same:
             self.reused += 1
             for buffer in kept[1]:
+                self.reused_s += len(buffer.pcm) / 2 / self.capabilities.sample_rate
                 yield buffer
             buffers = kept[1]
         else:

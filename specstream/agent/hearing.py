@@ -99,7 +99,7 @@ def _guess(event: ListenerEvent, questions: Questions, *, in_speech: bool) -> No
     match event:
         case TurnPartial(turn, transcript) | TurnPaused(turn, transcript) if transcript.has_words:
             paused = isinstance(event, TurnPaused)
-            questions.said(Guess(transcript.text, turn), worth=paused or in_speech)
+            questions.said(Guess(transcript.text, turn, paused), worth=paused or in_speech)
         case TurnHeard(turn, transcript) if not transcript.has_words:
             questions.silent(turn)
         case TurnLost(turn):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import anyio
 
 from specstream.agent.questions import Guess, Question
 from specstream.errors import ConfigError
@@ -13,8 +16,9 @@ from specstream.types import Chunk
 
 __all__ = ["Ledger", "Preempt", "PreemptReport"]
 
-_LATELY = 16  # answers that were begun
+_LATELY = 16  # turns in which answers were begun
 _ONE_IN = 8
+_SPOKEN_S = 1.0  # between two answers that are begun while somebody speaks
 
 _log = logging.getLogger("specstream.agent")
 
@@ -24,14 +28,16 @@ class Preempt:
     """When an answer is begun on what was said so far.
 
     There is one at a time. Nobody is given any of it before it is known that the model was asked the
-    very words of the question.
+    very words of the question, and no draft learns from it (see `LearningConfig`).
 
     Attributes:
-        in_speech: Begin on every partial transcript; else only when the speaker pauses.
-        max_starts: Answers that are begun for one turn of the speaker. 0: none.
+        in_speech: Begin on partial transcripts, too, at most one a second; else only when the speaker
+            pauses.
+        max_starts: Answers that are begun for one turn of the speaker; of several, the last is kept
+            for a pause. 0: none.
         max_tokens: How far the stages read an answer that is held back.
-        min_hits: Of the answers that were begun lately, how many must have been wanted; else one in
-            eight is begun, to see whether that has changed.
+        min_hits: Of the turns in which answers were begun lately, how many must have wanted one; else
+            that is done in one turn of eight, to see whether that has changed.
 
     Raises:
         ConfigError: a number out of range.
@@ -64,6 +70,7 @@ class PreemptReport:
         nearly: Those whose question differed in marks, spaces or capitals only.
         failed: Those that broke while they were held back; they count as not wanted.
         wasted_tokens: Tokens of answers that were not wanted.
+        wasted_audio_s: Seconds of speech made of them, without first phrases that were used later.
         saved_ms: How much earlier the first speech came in answers that were wanted, summed up; without
             a voice, the first text.
         redrafted: Answers that were given an unwanted one as their draft.
@@ -78,6 +85,7 @@ class PreemptReport:
     nearly: int = 0
     failed: int = 0
     wasted_tokens: int = 0
+    wasted_audio_s: float = 0.0
     saved_ms: float = 0.0
     redrafted: int = 0
     redrafted_tokens: int = 0
@@ -89,12 +97,17 @@ class PreemptReport:
         mean = f", {self.saved_ms / self.hits:.0f} ms sooner each" if self.hits else ""
         return (
             f"pre-emptive answers are {'on' if self.on else 'off'} ({self.why}): {self.hits} of "
-            f"{self.starts} were wanted{mean}, {self.wasted_tokens} tokens were wasted"
+            f"{self.starts} were wanted{mean}, {self.wasted_tokens} tokens and "
+            f"{self.wasted_audio_s:.1f} s of speech were wasted"
         )
 
 
 class Ledger:
-    """Counts, and decides by what was counted. ``settings`` None: no answer is begun early."""
+    """Counts, and decides by what was counted. ``settings`` None: no answer is begun early.
+
+    Attributes:
+        reused_s: Seconds of speech of unwanted answers that were used later.
+    """
 
     def __init__(self, settings: Preempt | None) -> None:
         self._settings = settings
@@ -102,10 +115,13 @@ class Ledger:
             ("starts", "hits", "nearly", "failed", "wasted_tokens", "redrafted"), 0
         )
         self._counts |= {"redrafted_tokens": 0, "accepted_tokens": 0}
-        self._saved_ms = self._held_ms = 0.0
+        self._saved_ms = self._held_ms = self._vain_s = self.reused_s = 0.0
         self._lately: deque[bool] = deque(maxlen=_LATELY)
         self._skipped = 0
-        self._turn, self._starts = -1, 0  # of the turn that is heard now
+        # Of the turn that is heard now:
+        self._turn, self._starts = -1, 0
+        self._allowed = self._hit = False
+        self._last = -math.inf  # when an answer was begun in speech
         self._told = self._doubt
 
     @property
@@ -126,7 +142,7 @@ class Ledger:
             return "max_starts is 0"
         many = len(self._lately) >= _ONE_IN
         if many and sum(self._lately) < self._settings.min_hits * len(self._lately):
-            return "too few are wanted; one in eight is begun"
+            return "too few are wanted; they are begun in one turn of eight"
         return ""
 
     @property
@@ -134,31 +150,43 @@ class Ledger:
         """The figures so far."""
         doubt = self._doubt
         why = doubt or "enough are wanted"
-        return PreemptReport(not doubt, why, **self._counts, saved_ms=self._saved_ms)
+        figures = PreemptReport(not doubt, why, **self._counts, saved_ms=self._saved_ms)
+        return replace(figures, wasted_audio_s=max(0.0, self._vain_s - self.reused_s))
 
     def begins(self, guess: Guess) -> bool:
         """Whether an answer is begun on ``guess``; if so, it counts."""
-        settings, doubt = self._settings, self._doubt
-        if doubt != self._told:
-            self._told = doubt
-            _log.info(self.report.words)
+        settings = self._settings
         if settings is None or not settings.max_starts or ending(guess.text) == "unfinished":
             return False
         if guess.turn != self._turn:
-            self._turn, self._starts = guess.turn, 0
-        if self._starts >= settings.max_starts:
+            self._next_turn(guess.turn)
+        most = settings.max_starts if guess.paused else max(1, settings.max_starts - 1)
+        if not self._allowed or self._starts >= most:
             return False
-        if doubt:
-            self._skipped = (self._skipped + 1) % _ONE_IN
-            if self._skipped:
+        if not guess.paused:
+            if anyio.current_time() < self._last + _SPOKEN_S:
                 return False
+            self._last = anyio.current_time()
         self._starts += 1
         self._counts["starts"] += 1
         return True
 
+    def _next_turn(self, turn: int) -> None:
+        if self._starts and not self._hit:
+            self._lately.append(False)
+        self._turn, self._starts, self._hit = turn, 0, False
+        self._allowed, doubt = True, self._doubt
+        if doubt != self._told:
+            self._told = doubt
+            _log.info(self.report.words)
+        if doubt:
+            self._skipped = (self._skipped + 1) % _ONE_IN
+            self._allowed = not self._skipped
+
     def wanted(self, held_ms: float) -> None:
         """The answer is the one that is given; it was held back so long."""
         self._lately.append(True)
+        self._hit = True
         self._counts["hits"] += 1
         self._held_ms = held_ms
 
@@ -167,10 +195,10 @@ class Ledger:
         self._saved_ms += min(self._held_ms, t_ms)
         self._held_ms = 0.0
 
-    def unwanted(self, tokens: int) -> None:
-        """The answer is dropped, with so many tokens."""
-        self._lately.append(False)
+    def unwanted(self, tokens: int, speech_s: float = 0.0) -> None:
+        """The answer is dropped, with so many tokens and seconds of speech."""
         self._counts["wasted_tokens"] += tokens
+        self._vain_s += speech_s
 
     def failed(self) -> None:
         """An answer that was held back broke."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 
@@ -22,10 +22,11 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What was said so far in a turn that is not over."""
+    """What was said so far in a turn that is not over; ``paused``: the speaker pauses there."""
 
     text: str
     turn: int
+    paused: bool = field(default=True, compare=False)
 
 
 class Questions:

@@ -21,7 +21,7 @@ from specstream.pipeline.playout import Playout
 from specstream.pipeline.spans import turn_span
 from specstream.pipeline.stage import Pipeline
 from specstream.turn import Turn
-from specstream.types import Chunk, SamplingParams, Speech
+from specstream.types import Chunk, Message, SamplingParams, Speech
 
 __all__ = ["Talking"]
 
@@ -78,6 +78,8 @@ class Talking:
                 late = asked
             if late is not None:
                 await self._answer(late)
+            if self._voice is not None:
+                self._ledger.reused_s = self._voice.reused_s
 
     async def _answer(self, asked: Question) -> None:
         with turn_span(self._replies) as told:
@@ -90,10 +92,11 @@ class Talking:
     async def _begin(self, guess: Guess) -> Question | None:
         """Answer ``guess``, if that is what is asked; returns a question that needs a new answer."""
         hold, again, turn = Hold(self._ledger.max_tokens), None, None
+        prompt = copy.deepcopy(self._session.messages)
         with turn_span(self._replies) as told, self._ahead():
             async with self._told(hold):
                 async with self._turn(guess, hold) as turn:
-                    again = await self._judge(guess, turn, hold)
+                    again = await self._judge(guess, turn, hold, prompt)
                     if hold.released:
                         await self._follow(turn)
                 if hold.released:
@@ -136,9 +139,11 @@ class Talking:
         finally:
             self._voice.ahead = False
 
-    async def _judge(self, guess: Guess, turn: Turn[Any], hold: Hold) -> Question | None:
+    async def _judge(
+        self, guess: Guess, turn: Turn[Any], hold: Hold, prompt: list[Message]
+    ) -> Question | None:
         """Release the answer once it is wanted; returns the question if it needs another one."""
-        began, prompt = anyio.current_time(), copy.deepcopy(self._session.messages)
+        began = anyio.current_time()
         same, asked = await self.questions.judge(guess)
         if not same:
             if asked is not None:
@@ -157,12 +162,12 @@ class Talking:
         return None
 
     def _abandoned(self, guess: Guess, turn: Turn[Any] | None) -> None:
-        written = 0
-        if turn is not None:
-            written = len(turn.reply.report.token_ids)
-            if text := turn.reply.text:
-                self._vain = Guess(text, guess.turn)
-        self._ledger.unwanted(written)
+        if turn is None:
+            self._ledger.unwanted(0)
+            return
+        self._ledger.unwanted(len(turn.reply.report.token_ids), turn.made_s)
+        if text := turn.reply.text:
+            self._vain = Guess(text, guess.turn)
 
     async def _follow(self, turn: Turn[Any]) -> None:
         """Tell a wanted reply as it is read, to its end."""

@@ -42,6 +42,7 @@ class Run:
     Attributes:
         cancelled: Why the turn was cancelled.
         broken: Whether the token stream or a stage has failed.
+        made_s: Seconds of speech that the voice has given.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Run:
         self._spans = ReplySpans.open()
         self.cancelled: Cancel | None = None
         self.broken = False
+        self.made_s = 0.0
 
     def cancel(self, reason: str = "cancelled") -> None:
         """Stop every stage, front to back, and drop what no stage has taken up yet.
@@ -244,6 +246,7 @@ class Run:
                         self._chars = max(self._chars, phrase.chars.end)
                     watch.check(item, self._chars)
                     if isinstance(item, Speech):
+                        self.made_s += item.samples.length / item.sample_rate
                         self._deadlines.made(item, anyio.current_time() - asked)
                     await give(item)
                     if isinstance(item, Cancel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -86,6 +87,8 @@ async def test_other_words_get_another_answer_drafted_from_the_first() -> None:
     assert spoken[0] == "Sure." and spoken.count("Sure.") == 1, "kept, not spoken twice"
     report = room.agent.preempted
     assert report.starts - report.hits == 1 and report.wasted_tokens > 0
+    assert report.wasted_audio_s == pytest.approx(0), "all that was spoken was used"
+    assert room.engine.trimmed == [1] and room.engine.learnt == [False, False]
     assert report.redrafted == 1 and report.accepted_tokens == 0
     assert "".join(chunk.text for chunk in room.made(Chunk)) == wanted
     [ended] = room.made(ReplyEnded)
@@ -159,15 +162,28 @@ async def test_leaving_while_an_answer_is_held_back_ends_it() -> None:
     assert room.voice.speaking == 0 and room.sound.pcm == b""
 
 
-async def test_an_edited_history_gets_a_new_answer() -> None:
-    room = Room([ASKED], engine=model(), preempt=Preempt(), silence_ms=1000)
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_an_edited_history_gets_a_new_answer(at_once: bool) -> None:
+    room = Room([ASKED], engine=Slow([TEXT]), preempt=Preempt(), silence_ms=1000)
     async with room.talking() as agent:
         await room.speak(400)
-        await room.speak(400, silence=True)
+        while at_once and not room.engine.requests:  # it is still being submitted
+            await room.speak(20, silence=True)
+        await room.speak(0 if at_once else 400, silence=True)
         agent.messages.append({"role": "system", "content": "Be brief."})
         await ask(room, 0)
     assert room.told() == ["Be brief.", ASKED, TEXT]
     assert [len(messages) for messages, _ in room.engine.requests] == [1, 2]
+
+
+class Slow(ScriptedEngine):
+    """Takes a while to accept a request."""
+
+    @asynccontextmanager
+    async def generate(self, *args: Any, **options: Any) -> Any:
+        async with super().generate(*args, **options) as generation:
+            await anyio.sleep(0.1)
+            yield generation
 
 
 class Failing(ScriptedModel):
@@ -247,8 +263,27 @@ async def test_in_speech_it_begins_with_the_words_so_far() -> None:
         await ask(room)
     assert room.told() == [ASKED, TEXT]
     begun = [messages[-1]["content"] for messages, _ in room.engine.requests]
-    assert begun == ["Tell", "Tell me", ASKED]  # "Tell me a" is unfinished
+    assert begun == [
+        "Tell",
+        ASKED,
+    ]  # "Tell me" came less than a second later, "Tell me a" is unfinished
     assert room.agent.preempted.hits == 1
+
+
+async def test_in_speech_one_a_second_is_begun_and_the_last_is_kept_for_a_pause() -> None:
+    question = "I went to town today and saw nine red birds there. What are they?"
+    bounds = Preempt(in_speech=True, max_starts=4)
+    room = Room([question], engine=model(), preempt=bounds)
+    room.recognizer.word_ms = 300
+    began: list[float] = []
+    generate = room.engine.generate
+    room.engine.generate = lambda *a, **k: began.append(anyio.current_time()) or generate(*a, **k)  # type: ignore[method-assign,func-returns-value]
+    async with room.talking():
+        await ask(room, 14 * 300)
+    assert room.told() == [question, TEXT] and len(began) == 4
+    apart = [b - a for a, b in zip(began[:2], began[1:3], strict=True)]
+    assert min(apart) >= 1 and began[2] - began[0] < 14 * 0.3 - 1, "it stopped while he spoke on"
+    assert room.agent.preempted.hits == 1, "the last one was begun in the pause"
 
 
 def test_it_stops_where_too_few_are_wanted_and_says_so() -> None:
@@ -258,10 +293,10 @@ def test_it_stops_where_too_few_are_wanted_and_says_so() -> None:
         if ledger.begins(Guess("How are you?", turn)):
             begun += 1
             ledger.unwanted(3)
-    assert begun == 8 + 32 // 8
+    assert begun == 8 + 32 // 8, "in one turn of eight once eight were in vain"
     report = ledger.report
     assert not report.on and report.wasted_tokens == 3 * begun
-    assert "off (too few are wanted; one in eight is begun): 0 of 12" in report.words
+    assert "off (too few are wanted; they are begun in one turn of eight): 0 of 12" in report.words
     assert not Ledger(Preempt(max_starts=0)).begins(Guess("Hi.", 0))
     with pytest.raises(ConfigError, match="min_hits"):
         Preempt(min_hits=2)
