@@ -30,13 +30,15 @@ class Room:
         heard: Sequence[str | Exception],
         *,
         engine: ScriptedEngine | None = None,
+        voice: WordVoice | None = None,
+        recognizer: ScriptedRecognizer | None = None,
         preempt: Preempt | None = None,
         **settings: Any,
     ) -> None:
         self.engine = engine or ScriptedEngine([TEXT, "Fine."])
-        self.voice = WordVoice()
+        self.voice = voice or WordVoice()
         settings = {"partial_ms": 100, "silence_ms": 300, "by_words": False} | settings
-        self.recognizer = ScriptedRecognizer(heard, word_ms=100)
+        self.recognizer = recognizer or ScriptedRecognizer(heard, word_ms=100)
         self.detector = ScriptedTurnDetector()
         self.sound = Sound()
         self.events: list[Event] = []
