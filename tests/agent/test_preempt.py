@@ -58,6 +58,7 @@ async def test_an_answer_that_was_wanted_comes_sooner_and_is_the_same() -> None:
     assert room.sound.pcm == plain.sound.pcm
     assert room.made(Chunk) == plain.made(Chunk)
     assert len(room.engine.requests) == 1 and room.engine.requests == plain.engine.requests
+    assert room.engine.tools == [None], "an answer that is held back could call none"
     paused, over = first_time(room, TurnPaused), first_time(room, TurnHeard)
     gain = late(plain) - late(room)
     assert gain == pytest.approx(min(over - paused, late(plain)), abs=0.002) and gain > 0.1
