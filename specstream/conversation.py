@@ -5,11 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any, Generic, Never, Protocol, Self, TypeAlias, TypeVar
 
 from specstream.errors import PromptError, RequestError, SpecstreamError
 from specstream.generation import Generation
 from specstream.metrics import Report
+from specstream.pipeline.hold import Hold
 from specstream.pipeline.playout import Playout
 from specstream.pipeline.stage import Pipeline
 from specstream.turn import Interruption, Turn, speaking
@@ -112,9 +114,11 @@ class Conversation(Generic[R]):
         text: str | None = None,
         params: SamplingParams | None = None,
         *,
+        reference: str = "",
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tools: ToolList | None = None,
         learn: bool = True,
+        hold: Hold | None = None,
         **wrong: Never,
     ) -> AsyncGenerator[R, None]:
         """Say ``text`` as the user. Both turns enter the history, the reply as far as it was read.
@@ -127,31 +131,42 @@ class Conversation(Generic[R]):
         that ends with an error before its first chunk is forgotten, so that the next one can be served.
         If the error was a PromptError, interrupted turns that the models had not read are forgotten too.
 
+        With a ``hold``, nothing enters the history before it is released: a block that is left before
+        that was never said, and no draft learns from its reply, wanted or not.
+
         Raises:
             RequestError: another turn of this conversation is under way.
         """
         if self._talking:
             raise RequestError("this conversation is in the middle of a turn; end it first")
         self._talking = True
-        said: Message | None = None
-        if text is not None:
-            said = {"role": "user", "content": text}
-            self.messages.append(said)
-            self._unread.append(said)
+        said: Message | None = None if text is None else {"role": "user", "content": text}
+        asked = self.messages if said is None else [*self.messages, said]
+        if hold is None:
+            self._say(said)
+        else:
+            hold.then(partial(self._say, said))
         generation: R | None = None
         try:
             async with self.reply(
-                self.messages,
+                asked,
                 params,
+                reference=reference,
                 chat_template_kwargs=chat_template_kwargs,
                 tools=tools,
-                learn=learn,
+                learn=learn and hold is None,
                 **wrong,
             ) as generation:
                 yield generation
         finally:
             self._talking = False
-            self._remember(said, generation)
+            if hold is None or hold.released:
+                self._remember(said, generation)
+
+    def _say(self, said: Message | None) -> None:
+        if said is not None:
+            self.messages.append(said)
+            self._unread.append(said)
 
     def add_result(self, call: ToolCall, result: str) -> None:
         """Enter what a call came to in the history; the next reply reads it.
@@ -189,6 +204,8 @@ class Conversation(Generic[R]):
         pipeline: Pipeline,
         playout: Playout | None = None,
         params: SamplingParams | None = None,
+        *,
+        hold: Hold | None = None,
         **options: Any,
     ) -> AsyncGenerator[Turn[R], None]:
         """Say ``text`` as the user; the reply goes through ``pipeline``, its speech to ``playout``.
@@ -196,7 +213,8 @@ class Conversation(Generic[R]):
         The reply enters the history as far as it was heard: all of it, or up to the last word that was
         heard when `Turn.interrupt` was called or the block was left early (by cancellation, too). The
         cache ends there as well. Without a play-out, everything that was read counts as heard. Ends as
-        `generate` does and takes its other arguments.
+        `generate` does and takes its other arguments. With a ``hold``, the stages work ahead; iterate
+        over the turn once it is released.
 
         Raises:
             RequestError: another turn of this conversation is under way.
@@ -205,12 +223,19 @@ class Conversation(Generic[R]):
         reply: R | None = None
         turn: Turn[R] | None = None
         try:
-            async with self.generate(text, params, **options) as reply:
-                async with speaking(reply, pipeline, playout) as turn:
+            async with self.generate(text, params, hold=hold, **options) as reply:
+                async with speaking(reply, pipeline, playout, hold) as turn:
                     yield turn
         finally:
-            if reply is not None and turn is not None and turn.outcome is not None:
+            if hold is not None and not hold.released:
+                self._drop(reply)
+            elif reply is not None and turn is not None and turn.outcome is not None:
                 self._shorten(reply, turn.outcome)
+
+    def _drop(self, reply: R | None) -> None:
+        """Take a reply that nobody wanted out of the cache; the next prompt replaces its question."""
+        if reply is not None and reply.report.token_ids:
+            self._engine.trim(self._key, reply.report.prompt_tokens)
 
     def _shorten(self, reply: R, outcome: Interruption) -> None:
         """Take what was not heard out of the history, and out of the cache."""

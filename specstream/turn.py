@@ -14,6 +14,7 @@ import anyio
 from specstream.cue_order import cues_first
 from specstream.errors import RequestError, SpecstreamError
 from specstream.pipeline.heard import HeardTrack
+from specstream.pipeline.hold import Hold
 from specstream.pipeline.playout import Playback, Playout
 from specstream.pipeline.rest import Rest
 from specstream.pipeline.stage import Event, Pipeline, Run, StageFailed
@@ -113,6 +114,16 @@ class Turn(Generic[R]):
     def played_ms(self) -> float:
         """Milliseconds of the turn's audio that were heard; 0 without a play-out."""
         return self._playback.played_ms if self._playback is not None else 0.0
+
+    @property
+    def broken(self) -> bool:
+        """Whether the reply or one of its stages has failed so far, read or not."""
+        return self._run.broken
+
+    @property
+    def made_s(self) -> float:
+        """Seconds of speech that the voice has given so far, read or not."""
+        return self._run.made_s
 
     @property
     def outcome(self) -> Interruption | None:
@@ -279,14 +290,15 @@ class Turn(Generic[R]):
 
 @asynccontextmanager
 async def speaking(
-    reply: R, pipeline: Pipeline, playout: Playout | None
+    reply: R, pipeline: Pipeline, playout: Playout | None, hold: Hold | None = None
 ) -> AsyncGenerator[Turn[R], None]:
     """A turn of ``reply`` through ``pipeline``. Leaving the block early interrupts it."""
+    chunks = reply if hold is None else hold.over(reply)
     async with AsyncExitStack() as stack:
         playback = None
         if playout is not None:
             playback = await stack.enter_async_context(playout.play())
-        run = await stack.enter_async_context(pipeline.run(reply))
+        run = await stack.enter_async_context(pipeline.run(chunks))
         if playback is not None and playout is not None and playout.paced:
             run.heard(lambda: playback.played_ms / 1e3)
         turn = Turn(reply, run, cues_first(pipeline, run), playback)

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from specstream import Engine, SamplingParams, Session
+from specstream.pipeline.hold import Hold
 from specstream.pipeline.playout import Playout
 from specstream.pipeline.stage import Pipeline
 from specstream.pipeline.stages import SegmentStage, VoiceStage
@@ -16,6 +17,7 @@ from specstream.types import Speech
 from tests.ws.doubles import WordVoice, wait_for
 
 PARAMS = SamplingParams(max_tokens=40)
+SHORT = SamplingParams(max_tokens=12)
 SYSTEM = "You are a storyteller. Mark feelings and gestures in brackets."
 ASKED = "Tell me about a beaver who builds a radio."
 
@@ -108,3 +110,18 @@ async def test_a_turn_interrupted_before_prefill_leaves_no_slot_and_the_old_cach
             async for _ in generation:
                 pass
             assert generation.report.reused_tokens >= after - 2
+
+
+async def test_an_answer_that_nobody_wanted_leaves_its_prompt_only(engine: Engine) -> None:
+    async with engine, engine.session(SYSTEM) as session:
+        hold = Hold(20)
+        async with session.turn(ASKED, pipeline(), Playout(), PARAMS, hold=hold) as turn:
+            await wait_for(lambda: len(turn.reply.report.token_ids) > 5)
+        assert (await settled(engine, session))[0] == turn.reply.report.prompt_tokens
+        assert [message["role"] for message in session.messages] == ["system"]
+        longer = ASKED[:-1] + " at night."
+        async with session.generate(longer, SHORT, reference=turn.reply.text) as generation:
+            text = "".join([chunk.text async for chunk in generation])
+        assert generation.report.reused_tokens > 10, "what the two questions share"
+        async with engine.generate(session.messages[:-1], SHORT) as fresh:
+            assert text == "".join([chunk.text async for chunk in fresh])

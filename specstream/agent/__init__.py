@@ -8,5 +8,15 @@ from specstream.agent.events import (
     ReplyResumed,
     ReplyStarted,
 )
+from specstream.agent.preempt import Preempt, PreemptReport
 
-__all__ = ["Agent", "ReplyEnded", "ReplyFailed", "ReplyPaused", "ReplyResumed", "ReplyStarted"]
+__all__ = [
+    "Agent",
+    "Preempt",
+    "PreemptReport",
+    "ReplyEnded",
+    "ReplyFailed",
+    "ReplyPaused",
+    "ReplyResumed",
+    "ReplyStarted",
+]

@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import anyio
 
-from specstream.agent.events import ReplyEnded, ReplyFailed, ReplyStarted
 from specstream.agent.hearing import Hearing
 from specstream.agent.parts import make_parts, playout_of
+from specstream.agent.preempt import Ledger, Preempt, PreemptReport
+from specstream.agent.questions import Question
+from specstream.agent.talking import Talking
 from specstream.conversation import Conversation
-from specstream.errors import ConfigError, EngineClosed, RequestError, SpecstreamError
+from specstream.errors import ConfigError, RequestError
 from specstream.pipeline.link import Link
 from specstream.pipeline.playout import Playout
 from specstream.pipeline.sinks import AudioSink, AudioWriter
-from specstream.pipeline.spans import turn_span
 from specstream.pipeline.stage import Event
 from specstream.session import Engine
-from specstream.turn import Interruption, Turn
+from specstream.turn import Interruption
 from specstream.types import Message, SamplingParams
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Agent"]
 
-_MAX_ASKED = 8
 _MAX_EVENTS = 64
 
 
@@ -76,6 +76,7 @@ class Agent:
             path of a WAV file; None plays silently, at its pace.
         system: The system message.
         params: How to sample.
+        preempt: Begin to answer before the question is over (see `Preempt`); None: don't.
         options: Further keys of `EngineConfig`.
 
     Parts that are given as objects are closed with the agent; an engine is not.
@@ -97,6 +98,7 @@ class Agent:
         play: Playout | AudioSink | AudioWriter | str | Path | None = None,
         system: str | None = None,
         params: SamplingParams | None = None,
+        preempt: Preempt | None = None,
         **options: Any,
     ) -> None:
         if engine is not None and (target is not None or draft is not None or options):
@@ -109,12 +111,12 @@ class Agent:
         self._playout = playout_of(play)
         self._system, self._params = system, params
         self._stack = AsyncExitStack()
-        self._asked: Link[str] = Link(_MAX_ASKED)
         self._events: Link[Event] = Link(_MAX_EVENTS)
         self._in_order = anyio.Lock()
-        self._seq = self._replies = 0
+        self._seq = 0
         self._began = 0.0
-        self._turn: Turn[Any] | None = None
+        self._ledger = Ledger(preempt)
+        self._talking: Talking | None = None
         self._hearing: Hearing | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._error: BaseException | None = None
@@ -144,7 +146,11 @@ class Agent:
     async def _open(self) -> None:
         self._began = anyio.current_time()
         self._stack.push_async_callback(self._playout.aclose)
-        parts = await make_parts(*self._made_of, generator=self._own or self._given)
+        parts = await make_parts(
+            *self._made_of,
+            generator=self._own or self._given,
+            keeps=self._ledger.report.on,
+        )
         for part in parts.closed:
             self._stack.push_async_callback(part.aclose)
         engine = self._given
@@ -152,11 +158,22 @@ class Agent:
             engine = await self._stack.enter_async_context(self._own)
         assert engine is not None
         self._session = await self._stack.enter_async_context(engine.session(self._system))
-        self._pipeline, self._speaks = parts.pipeline, parts.speaks
+        hearing = None
         if parts.ears is not None:
-            self._hearing = Hearing(parts.ears, self._sample_rate, self._listening)
-            listen = partial(self._hearing.follow, lambda: self._turn, self._tell, self._ask)
-            self._begin(listen)
+            hearing = self._hearing = Hearing(parts.ears, self._sample_rate, self._listening)
+        talking = self._talking = Talking(
+            self._session,
+            parts.pipeline,
+            self._playout if parts.speaks else None,
+            self._params,
+            parts.first,
+            self._ledger,
+            self._tell,
+            lambda: hearing is not None and bool(hearing.open),
+        )
+        if hearing is not None:
+            follow = partial(hearing.follow, lambda: talking.turn, self._tell, talking.questions)
+            self._begin(partial(follow, in_speech=self._ledger.in_speech))
         self._begin(self._talk)
 
     async def __aexit__(self, *exc: object) -> None:
@@ -169,6 +186,11 @@ class Agent:
             if self._tasks:
                 await asyncio.wait(self._tasks)
             await self._stack.aclose()
+
+    @property
+    def preempted(self) -> PreemptReport:
+        """What beginning early has brought and cost so far."""
+        return self._ledger.report
 
     @property
     def messages(self) -> list[Message]:
@@ -184,7 +206,8 @@ class Agent:
             RequestError: the agent is not running, or `finish` was called.
         """
         self._check()
-        await self._asked.send(text)
+        assert self._talking is not None
+        await self._talking.questions.ask(Question(text))
 
     async def hear(self, pcm: bytes) -> None:
         """Take audio of the microphone: whole samples, signed 16-bit little-endian mono.
@@ -201,15 +224,16 @@ class Agent:
 
     def interrupt(self, played_ms: float | None = None) -> Interruption | None:
         """Stop the reply under way (see `Turn.interrupt`); None if there is none."""
-        return self._turn.interrupt(played_ms) if self._turn is not None else None
+        turn = self._talking.turn if self._talking is not None else None
+        return turn.interrupt(played_ms) if turn is not None else None
 
     def finish(self) -> None:
         """Nothing more is asked: the iteration ends after the replies that are due. Idempotent."""
         self._finished = True
         if self._hearing is not None:
             self._hearing.listener.finish()  # what was said last is still answered
-        else:
-            self._asked.close()
+        elif self._talking is not None:
+            self._talking.questions.close()
 
     def __aiter__(self) -> Self:
         return self
@@ -236,17 +260,11 @@ class Agent:
                 await work()
             except Exception as error:
                 self._error = self._error or error
-                self._asked.close()
+                if self._talking is not None:
+                    self._talking.questions.close()
                 self._events.close()
 
         self._tasks.append(asyncio.create_task(run()))
-
-    async def _ask(self, text: str | None) -> None:
-        """The ears' next question; None: there are no more."""
-        if text is None:
-            self._asked.close()
-        else:
-            await self._asked.send(text)
 
     async def _tell(self, source: str, item: object) -> None:
         async with self._in_order:
@@ -255,34 +273,6 @@ class Agent:
             self._seq += 1
 
     async def _talk(self) -> None:
-        async for text in self._asked.inlet:
-            assert isinstance(text, str)
-            number, self._replies = self._replies, self._replies + 1
-            await self._tell("agent", ReplyStarted(number, text))
-            try:
-                with turn_span(number) as told:
-                    ended = await self._reply(number, text)
-                    told["heard_ms"] = ended.outcome.played_ms
-                    told["complete"] = ended.outcome.complete
-            except EngineClosed:
-                raise
-            except SpecstreamError as error:
-                await self._tell("agent", ReplyFailed(number, error))
-            else:
-                await self._tell("agent", ended)
+        assert self._talking is not None
+        await self._talking.run()
         self._events.close()
-
-    async def _reply(self, number: int, text: str) -> ReplyEnded:
-        playout = self._playout if self._speaks else None
-        try:
-            talk = self._session.turn(text, self._pipeline, playout, self._params)
-            async with talk as turn:
-                self._turn = turn
-                if self._hearing is not None and self._hearing.open:
-                    turn.pause()
-                async for event in turn:
-                    await self._tell(event.source, event.item)
-        finally:
-            self._turn = None
-        assert turn.outcome is not None
-        return ReplyEnded(number, turn.outcome, turn.reply.report)

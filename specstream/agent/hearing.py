@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from specstream.agent.events import ReplyPaused, ReplyResumed
+from specstream.agent.questions import Guess, Question, Questions
 from specstream.listening.ears import Ears
 from specstream.listening.events import (
     ListenerEvent,
@@ -13,6 +14,7 @@ from specstream.listening.events import (
     TurnHeard,
     TurnLost,
     TurnPartial,
+    TurnPaused,
     TurnStarted,
 )
 from specstream.listening.listener import Listener
@@ -40,21 +42,25 @@ class Hearing:
         self,
         reply: Callable[[], Turn[Any] | None],
         tell: _Tell,
-        ask: Callable[[str | None], Awaitable[None]],
+        questions: Questions,
+        *,
+        in_speech: bool = False,
     ) -> None:
         """Act on every event, then report it; ends when the listener has finished.
 
-        ``reply()`` is the reply under way, ``ask`` takes what was said, and None behind the last.
+        ``reply()`` is the reply under way. ``questions`` take what was said; what was said so far is
+        worth an answer when the speaker pauses, or always (``in_speech``).
         """
         async with self.listener:
             async for event in self.listener:
                 done = self._act(event, reply())
+                _guess(event, questions, in_speech=in_speech)
                 await tell("ears", event)
                 if done is not None:
                     await tell("agent", done)
                 if isinstance(event, TurnHeard) and event.transcript.has_words:
-                    await ask(event.transcript.text)
-        await ask(None)
+                    await questions.ask(Question(event.transcript.text, event.turn))
+        questions.close()
 
     def _act(self, event: ListenerEvent, reply: Turn[Any] | None) -> object:
         """Pause at a voice, stop at a word, go on where there was none; returns what to tell."""
@@ -86,3 +92,17 @@ class Hearing:
             return None
         reply.resume()
         return ReplyResumed(reply.played_ms)
+
+
+def _guess(event: ListenerEvent, questions: Questions, *, in_speech: bool) -> None:
+    """What will perhaps be asked."""
+    match event:
+        case TurnPartial(turn, transcript) | TurnPaused(turn, transcript) if transcript.has_words:
+            paused = isinstance(event, TurnPaused)
+            questions.said(Guess(transcript.text, turn, paused), worth=paused or in_speech)
+        case TurnHeard(turn, transcript) if not transcript.has_words:
+            questions.silent(turn)
+        case TurnLost(turn):
+            questions.silent(turn)
+        case ListeningFailed():
+            questions.silent()

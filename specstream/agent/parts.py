@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
+from specstream.agent.first_phrase import FirstPhrase
 from specstream.errors import ConfigError
 from specstream.listening.ears import Ears
 from specstream.pipeline.adapters import AdapterKind, default_voice, load_adapter, stage_of
@@ -30,14 +30,24 @@ class Parts:
 
     pipeline: Pipeline
     speaks: bool
+    first: FirstPhrase | None
     ears: Ears | None
     closed: tuple[Any, ...]
 
 
 async def make_parts(
-    voice: Any, avatar: Any, prompts: Any, recognizer: Any, turns: Any, generator: Any
+    voice: Any,
+    avatar: Any,
+    prompts: Any,
+    recognizer: Any,
+    turns: Any,
+    *,
+    generator: Any,
+    keeps: bool = False,
 ) -> Parts:
     """Make those that are names, off the event loop: adapters may read large files.
+
+    ``keeps``: the voice keeps first phrases that were spoken in vain, unless it is a stage.
 
     Raises:
         AdapterUnavailable: an adapter's name is unknown, or what it needs is missing.
@@ -48,8 +58,14 @@ async def make_parts(
     if recognizer is not None and turns is None:
         raise ConfigError("a recogniser needs a turn detector; give the agent one as turns=")
     branches: list[list[Stage[Any, Any]]] = []
+    first: FirstPhrase | None = None
     if voice is not None:
-        branches.append([await _stage("voice", voice, _default_voice)])
+        if voice == "auto":
+            voice = await to_thread.run_sync(_default_voice)
+        voice = await _made("voice", voice)
+        if keeps and not hasattr(voice, "run"):
+            voice = first = FirstPhrase(voice)
+        branches.append([stage_of("voice", voice)])
         if avatar is not None:
             branches[0].append(await _stage("avatar", avatar))
     if prompts is not None:
@@ -63,14 +79,11 @@ async def make_parts(
     stages = [stage for branch in branches for stage in branch]
     closed = tuple(part for part in [*stages, ears] if hasattr(part, "aclose"))
     segment = SegmentStage(clock=anyio.current_time, lookahead=True)
-    return Parts(Pipeline(branches, head=segment), voice is not None, ears, closed)
+    pipeline = Pipeline(branches, head=segment, clock=anyio.current_time)
+    return Parts(pipeline, voice is not None, first, ears, closed)
 
 
-async def _stage(
-    kind: AdapterKind, given: Any, auto: Callable[[], Any] | None = None, **options: Any
-) -> Stage[Any, Any]:
-    if given == "auto" and auto is not None:
-        return stage_of(kind, await to_thread.run_sync(auto))
+async def _stage(kind: AdapterKind, given: Any, **options: Any) -> Stage[Any, Any]:
     return stage_of(kind, await _made(kind, given, **options))
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "TurnHeard",
     "TurnLost",
     "TurnPartial",
+    "TurnPaused",
     "TurnStarted",
 ]
 
@@ -33,6 +34,14 @@ class TurnStarted:
 @dataclass(frozen=True, slots=True)
 class TurnPartial:
     """What was said so far; any of it may change."""
+
+    turn: int
+    transcript: Transcript
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPaused:
+    """The speaker pauses after these words: the turn may be over, or go on."""
 
     turn: int
     transcript: Transcript
@@ -70,4 +79,6 @@ class ListeningFailed:
     error: AdapterFailed
 
 
-ListenerEvent = TurnStarted | TurnPartial | TurnEnded | TurnHeard | TurnLost | ListeningFailed
+ListenerEvent = (
+    TurnStarted | TurnPartial | TurnPaused | TurnEnded | TurnHeard | TurnLost | ListeningFailed
+)

@@ -21,6 +21,7 @@ from specstream.listening.events import (
     TurnHeard,
     TurnLost,
     TurnPartial,
+    TurnPaused,
     TurnStarted,
 )
 from specstream.listening.recognition import Recognition
@@ -43,8 +44,8 @@ _log = logging.getLogger("specstream.ears")
 class Listener:
     """Hears one stream of s16 mono audio. Enter it; iterate over it in one task, `add` in another.
 
-    Every turn gives `TurnStarted`, any number of `TurnPartial`, `TurnEnded`, and then `TurnHeard` or
-    `TurnLost`. The next turn may begin before the last one's transcript is there.
+    Every turn gives `TurnStarted`, any number of `TurnPartial` and `TurnPaused`, `TurnEnded`, and then
+    `TurnHeard` or `TurnLost`. The next turn may begin before the last one's transcript is there.
 
     Args:
         ears: What hears.
@@ -251,6 +252,7 @@ class Listener:
         if changed:
             self._events.append(TurnPartial(recognition.turn, recognition.transcript))
         if pause is not None and recognition.pause == pause:
+            self._events.append(TurnPaused(recognition.turn, recognition.transcript))
             self._follow(self._turns.said(recognition.transcript.text))
         self._notify()
 

@@ -38,6 +38,11 @@ class Run:
 
     The iteration ends after the last stage has. If the token stream itself failed, the chunks before
     the failure still pass through every branch; then the iteration raises its error.
+
+    Attributes:
+        cancelled: Why the turn was cancelled.
+        broken: Whether the token stream or a stage has failed.
+        made_s: Seconds of speech that the voice has given.
     """
 
     def __init__(
@@ -67,6 +72,8 @@ class Run:
         self._error: Exception | None = None
         self._spans = ReplySpans.open()
         self.cancelled: Cancel | None = None
+        self.broken = False
+        self.made_s = 0.0
 
     def cancel(self, reason: str = "cancelled") -> None:
         """Stop every stage, front to back, and drop what no stage has taken up yet.
@@ -166,6 +173,7 @@ class Run:
                             await source.send(chunk)
                 except Exception as error:
                     self._error = error
+                    self.broken = True
                 except anyio.get_cancelled_exc_class():
                     if _is_cancelled():
                         raise
@@ -211,6 +219,7 @@ class Run:
                 self._deadlines.stop()
             await outlet.drain()
             if failure is not None:
+                self.broken = True
                 await self._emit(stage.name, StageFailed(failure))
         finally:
             watch.rest()
@@ -237,6 +246,7 @@ class Run:
                         self._chars = max(self._chars, phrase.chars.end)
                     watch.check(item, self._chars)
                     if isinstance(item, Speech):
+                        self.made_s += item.samples.length / item.sample_rate
                         self._deadlines.made(item, anyio.current_time() - asked)
                     await give(item)
                     if isinstance(item, Cancel):

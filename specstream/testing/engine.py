@@ -181,10 +181,10 @@ class ScriptedEngine:
 
     The last reply repeats for ever. ``gate``, when given, returns an event that each chunk waits for
     (or None), so a test decides when the "model" writes. If ``timed``, a chunk is there its ``t_ms``
-    after the request. ``requests`` records the messages and
-    parameters of each request, ``template_kwargs`` its variables for the chat template, ``speculated``
-    whether it asked for speculation, ``learnt`` whether it may be learnt from, ``tools`` its tools,
-    which are refused unless the engine ``calls_tools``.
+    after the request. ``requests`` records the messages and parameters of each request,
+    ``template_kwargs`` its variables for the chat template, ``references`` its reference,
+    ``speculated`` whether it asked for speculation, ``learnt`` whether it may be learnt from,
+    ``tools`` its tools, which are refused unless the engine ``calls_tools``.
     """
 
     def __init__(
@@ -203,6 +203,7 @@ class ScriptedEngine:
         self.requests: list[tuple[list[Message], SamplingParams]] = []
         self.template_kwargs: list[dict[str, Any]] = []
         self.speculated: list[bool] = []
+        self.references: list[str] = []
         self.learnt: list[bool] = []
         self.generations: list[ScriptedGeneration] = []
         self.trimmed: list[int] = []
@@ -235,6 +236,7 @@ class ScriptedEngine:
         self.tools.append(offered)
         self.template_kwargs.append(dict(chat_template_kwargs or {}))
         self.speculated.append(speculate)
+        self.references.append(reference)
         self.learnt.append(learn)
         asked: list[Message] = (
             [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)

@@ -2,74 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
 
 import anyio
 import pytest
 
-from specstream import Agent
 from specstream.agent import ReplyEnded, ReplyPaused, ReplyResumed, ReplyStarted
 from specstream.errors import AdapterFailed, RequestError
-from specstream.listening.doubles import ScriptedRecognizer, ScriptedTurnDetector
-from specstream.listening.ears import Ears
 from specstream.listening.events import ListeningFailed, TurnHeard, TurnLost
-from specstream.listening.settings import ListenerSettings
-from specstream.pipeline.stage import Event
-from specstream.testing import ScriptedEngine
-from tests.turns import TEXT, Sound, first
-from tests.ws.doubles import WordVoice
+from tests.rooms import RATE, Room
+from tests.turns import TEXT, first
 
 pytestmark = pytest.mark.virtual_time
-RATE = 16_000
-
-
-class Room:
-    """An agent with scripted ears, and a microphone in real (virtual) time."""
-
-    def __init__(self, heard: Sequence[str | Exception], **settings: Any) -> None:
-        self.engine = ScriptedEngine([TEXT, "Fine."])
-        self.recognizer = ScriptedRecognizer(heard, word_ms=100)
-        self.detector = ScriptedTurnDetector()
-        self.sound = Sound()
-        self.events: list[Event] = []
-        self.agent = Agent(
-            engine=self.engine,
-            voice=WordVoice(),
-            play=self.sound,
-            recognizer=Ears(self.recognizer, self.detector),
-            sample_rate=RATE,
-            listening=ListenerSettings(partial_ms=100, silence_ms=300, by_words=False, **settings),
-        )
-
-    @asynccontextmanager
-    async def talking(self) -> AsyncGenerator[Agent, None]:
-        async with self.agent as agent:
-            reading = asyncio.create_task(self._read())
-            yield agent
-            agent.finish()
-            await reading
-        assert self.recognizer.open_streams == 0
-
-    async def _read(self) -> None:
-        async for event in self.agent:
-            self.events.append(event)
-
-    async def speak(self, ms: int, *, silence: bool = False) -> None:
-        """Twenty milliseconds at a time, as a microphone gives them."""
-        piece = (b"\0\0" if silence else b"\1\1") * (RATE // 50)
-        for _ in range(ms // 20):
-            await self.agent.hear(piece)
-            await anyio.sleep(0.02)
-
-    def made(self, kind: type) -> list[Any]:
-        return [event.item for event in self.events if isinstance(event.item, kind)]
-
-    def told(self) -> list[str]:
-        return [m["content"] for m in self.agent.messages]
 
 
 async def test_what_is_said_is_answered() -> None:

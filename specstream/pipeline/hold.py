@@ -1,0 +1,80 @@
+"""Keeps an answer back: its stages work ahead, within a bound, and nobody is given anything yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import anyio
+
+from specstream.types import Chunk
+
+__all__ = ["Hold"]
+
+
+class Hold:
+    """An answer that is prepared before it is known whether it is wanted.
+
+    Args:
+        tokens: How far the stages may read before `release`. The engine writes up to its own bound of
+            unread chunks (`EngineConfig.max_unread_chunks`) further.
+
+    Attributes:
+        released: Whether the answer is wanted.
+    """
+
+    def __init__(self, tokens: int) -> None:
+        self.released = False
+        self._tokens = tokens
+        self._event = anyio.Event()
+        self._calls: list[Callable[[], None]] = []
+
+    def then(self, call: Callable[[], None]) -> None:
+        """Call this upon `release`."""
+        self._calls.append(call)
+
+    def release(self) -> None:
+        """The answer is wanted. Idempotent."""
+        if not self.released:
+            self.released = True
+            for call in self._calls:
+                call()
+            self._event.set()
+
+    def over(self, chunks: Any) -> HeldChunks:
+        """A generation, read no further than allowed."""
+        return HeldChunks(chunks, self)
+
+    async def pass_by(self, read: int) -> None:
+        """Wait until more than ``read`` tokens may be read; cancelling it changes nothing."""
+        if read >= self._tokens:
+            await self._event.wait()
+
+
+class HeldChunks:
+    """See `Hold.over`. Cancelling an iteration that waits loses nothing."""
+
+    def __init__(self, chunks: Any, hold: Hold) -> None:
+        self._chunks = chunks
+        self._hold = hold
+        self._read = 0
+
+    def previewed(self) -> HeldChunks:
+        """See `Generation.previewed`; without previews where there are none."""
+        previewed = getattr(self._chunks, "previewed", lambda: self._chunks)
+        return HeldChunks(previewed(), self._hold)
+
+    def cancel(self) -> None:
+        """See `Generation.cancel`."""
+        self._chunks.cancel()
+
+    def __aiter__(self) -> Self:
+        self._items = aiter(self._chunks)
+        return self
+
+    async def __anext__(self) -> Any:
+        await self._hold.pass_by(self._read)
+        item = await anext(self._items)
+        if isinstance(item, Chunk):
+            self._read = item.tokens.end
+        return item
