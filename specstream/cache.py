@@ -1,4 +1,4 @@
-"""The folder for what is kept between runs: compiled passes and pulled models."""
+"""The folder for what is kept between runs: compiled code and pulled models."""
 
 from __future__ import annotations
 

@@ -78,9 +78,9 @@ class EngineConfig(Strict):
     ``mode="default"`` keeps the target's distribution; ``rule`` is the acceptance rule for sampled
     requests without a seed; requests with a seed are verified by exact match (see
     `SamplingParams.seed`). ``mode="reproducible"`` makes a reply a fixed function of prompt, parameters
-    and seed: the same tokens whatever the proposer, the draft length and the other requests. It costs
-    time, because every pass of the target then has one fixed width over a cache of full capacity; a
-    smaller ``context_length`` makes it cheaper.
+    and seed: the same tokens whatever the proposer, the draft length and the other requests. In native
+    code (see ``compile``) it costs nothing. Elsewhere every pass of the target then has one fixed width
+    over a cache of full capacity, which takes time; a smaller ``context_length`` makes it cheaper.
 
     ``model_defaults``: what transformers' ``generate`` applies to every reply because the model's
     ``generation_config`` asks for it (``repetition_penalty``, ``no_repeat_ngram_size``,
@@ -88,10 +88,10 @@ class EngineConfig(Strict):
     request's own ``repetition_penalty`` takes the place of the model's. Temperature and the like are
     never taken from there.
 
-    ``compile=True`` captures the short passes of both models when the engine starts: compiled code on
-    a CPU (it takes a C++ compiler and, the first time, minutes; the code is kept in
-    ``$SPECSTREAM_CACHE``, else the user's cache folder, for later starts), CUDA graphs on a GPU. For
-    plain models of the Llama family.
+    ``compile``: on a CPU short passes of plain models of the Llama family run in native code, wherever
+    there is a C++ compiler (some ten seconds the first time; the code is kept in ``$SPECSTREAM_CACHE``,
+    else the user's cache folder); True refuses to start without it, False leaves all passes to torch.
+    On a GPU True records short passes as CUDA graphs when the engine starts.
 
     ``chat_template_kwargs`` are variables for the model's chat template, such as
     ``{"enable_thinking": False}``; a request's own win over them. ``reasoning="apart"`` separates a
@@ -148,7 +148,10 @@ class EngineConfig(Strict):
     )
     rule: Literal["ratio", "block"] = "block"
     mode: Literal["default", "reproducible"] = "default"
-    compile: bool = Field(default=False, description="capture the draft's and the target's passes")
+    compile: bool | None = Field(
+        default=None,
+        description="native passes on a CPU (default: where they can be had), CUDA graphs on a GPU",
+    )
     chat_template_kwargs: dict[str, Any] = Field(
         default={}, description="variables for the chat template"
     )
@@ -190,33 +193,16 @@ class EngineConfig(Strict):
         return self.proposer.loads in ("head", "both", "any")
 
     @model_validator(mode="after")
-    def _quantised_alone(self) -> EngineConfig:
-        if {self.quantize, self.draft_quantize} != {"none"} and self.compile:
-            raise ValueError("compile captures unquantised passes; choose it or quantize")
-        if self.quantize != "none" and self.mode == "reproducible":
-            raise ValueError("mode='reproducible' runs the model as it is; leave quantize off")
-        return self
-
-    @model_validator(mode="after")
     def _can_learn(self) -> EngineConfig:
         if self.learning is not None:
             why = LearningConfig.refusal(
                 kind=self.proposer.kind,
-                compiled=self.compile,
+                compiled=self.compile is True,
                 reproducible=self.mode == "reproducible",
                 quantised=self.draft_quantize != "none",
             )
             if why is not None:
                 raise ValueError(why)
-        return self
-
-    @model_validator(mode="after")
-    def _one_width_or_captured(self) -> EngineConfig:
-        if self.compile and self.mode == "reproducible":
-            raise ValueError(
-                "compile captures passes of several widths, and mode='reproducible' has one width "
-                "for all; choose one of them"
-            )
         return self
 
 

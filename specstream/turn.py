@@ -287,6 +287,8 @@ async def speaking(
         if playout is not None:
             playback = await stack.enter_async_context(playout.play())
         run = await stack.enter_async_context(pipeline.run(reply))
+        if playback is not None and playout is not None and playout.paced:
+            run.heard(lambda: playback.played_ms / 1e3)
         turn = Turn(reply, run, cues_first(pipeline, run), playback)
         try:
             yield turn

@@ -51,6 +51,14 @@ async def _no_leaked_tasks() -> AsyncGenerator[None, None]:
     assert not leaked, f"left running: {leaked}"
 
 
+@pytest.fixture
+def single_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draft model makes each of its steps by a pass of its own."""
+    from specstream.model.runner import ModelRunner
+
+    monkeypatch.setattr(ModelRunner, "chain", lambda *_: None)
+
+
 @pytest.fixture(autouse=True)
 def _no_leaked_threads() -> Iterator[None]:
     yield

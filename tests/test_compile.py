@@ -1,26 +1,20 @@
-"""``compile=True``: the same replies by captured passes."""
+"""``compile``: the same replies by native passes, by default where they can be had."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from specstream import Engine, SamplingParams
-from specstream.engine import build
-from specstream.engine.worker import EngineWorker
+from specstream.config import parse_config
+from specstream.engine.build import build_engine
 from specstream.errors import ConfigError
-from specstream.model.graphs import CapturePlan
-from specstream.model.graphs.inductor import InductorPasses
-from tests.model.graphs.uncompiled import Uncompiled
+from specstream.model.native.layers import NativeLayers
+from specstream.model.runner import ModelRunner
 from tests.tiny import save_pair
 
-# A compiler on a busy machine takes its time.
-pytestmark = pytest.mark.timeout(600)
 PROMPTS = ("hello", "a b c a b c a b", "one more, and a longer one than the others")
 
 
@@ -44,63 +38,60 @@ async def replies(engine: Engine) -> list[tuple[int, ...]]:
     return found
 
 
-async def test_greedy_replies_are_those_of_eager_passes(
+async def test_greedy_replies_are_those_of_torchs_passes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair = [str(path) for path in save_pair(tmp_path, eos=False)]
-    calls = {"pass": 0, "chain": 0}
-    once, chain = InductorPasses.__call__, InductorPasses.chain
+    calls, run = list[int](), NativeLayers.run
 
-    def counted(self: InductorPasses, *args: Any) -> list[torch.Tensor] | None:
-        found = once(self, *args)
-        calls["pass"] += found is not None
-        return found
+    def counted(self: NativeLayers, *args: object, **more: object) -> None:
+        calls.append(1)
+        run(self, *args, **more)  # type: ignore[arg-type]
 
-    def counted_chain(self: InductorPasses, *args: object) -> object:
-        found = chain(self, *args)  # type: ignore[arg-type]
-        calls["chain"] += found is not None
-        return found
-
-    monkeypatch.setenv("SPECSTREAM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(InductorPasses, "__call__", counted)
-    monkeypatch.setattr(InductorPasses, "chain", counted_chain)
-    monkeypatch.setattr(build, "TARGET", CapturePlan((5,)))
-    monkeypatch.setattr(build, "DRAFT", CapturePlan((), chain_widths=(1,), chain_steps=3))
+    monkeypatch.setattr(NativeLayers, "run", counted)
     draft = {"kind": "draft", "num_tokens": 4}
-    eager = await replies(Engine.load(*pair, dtype="float32", proposer=draft))
-    assert calls == {"pass": 0, "chain": 0}
-    compiled = await replies(Engine.load(*pair, dtype="float32", proposer=draft, compile=True))
-    assert compiled == eager
-    assert calls["pass"] > 50 and calls["chain"] > 10
+    torchs = await replies(Engine.load(*pair, dtype="float32", proposer=draft, compile=False))
+    assert not calls
+    assert torchs == await replies(Engine.load(*pair, dtype="float32", proposer=draft))
+    assert len(calls) > 50
 
 
-async def test_who_leaves_while_it_compiles_waits_for_one_package_at_most(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pair = save_pair(tmp_path)
-    monkeypatch.setenv("SPECSTREAM_CACHE", str(tmp_path / "cache"))
-    compiler, left, close = Uncompiled(monkeypatch), threading.Event(), EngineWorker.close
-    loop = asyncio.get_running_loop()
-
-    def closed(worker: EngineWorker) -> None:
-        close(worker)
-        left.set()
-
-    def leave() -> None:
-        """On the engine's thread, in the middle of a package."""
-        if len(compiler.made) == 2:
-            loop.call_soon_threadsafe(entering.cancel)
-            left.wait()
-
-    compiler.before_next = leave
-    monkeypatch.setattr(EngineWorker, "close", closed)
-    engine = Engine.load(*pair, dtype="float32", compile=True)
-    entering = asyncio.create_task(engine.__aenter__())
-    with pytest.raises(asyncio.CancelledError):
-        await entering
-    assert len(compiler.made) == 3
+async def test_in_bfloat16_drafts_change_nothing_at_all(tmp_path: Path) -> None:
+    """A pass of five tokens computes what five passes of one do, to the last bit."""
+    pair = [str(path) for path in save_pair(tmp_path, eos=False)]
+    draft = {"kind": "draft", "num_tokens": 4}
+    kinds: list[dict[str, Any]] = [{"kind": "off"}, draft, {"kind": "suffix"}]
+    off, *others = [
+        await replies(Engine.load(*pair, dtype="bfloat16", proposer=kind)) for kind in kinds
+    ]
+    assert all(other == off for other in others)
 
 
-def test_one_fixed_width_and_captured_ones_exclude_each_other() -> None:
-    with pytest.raises(ConfigError, match="choose one of them"):
-        Engine.load(compile=True, mode="reproducible")
+async def test_the_reproducible_mode_takes_native_passes_of_any_width(tmp_path: Path) -> None:
+    pair, found = [str(path) for path in save_pair(tmp_path, eos=False)], []
+    for kind in ({"kind": "off"}, {"kind": "draft", "num_tokens": 4}):
+        config: dict[str, Any] = {
+            "dtype": "bfloat16",
+            "mode": "reproducible",
+            "proposer": kind,
+            "compile": True,
+        }
+        core = build_engine(parse_config({"target": pair[0], "draft": pair[1], **config}))
+        assert core.target.fixed_width is None
+        found.append(await replies(Engine.load(*pair, **config)))
+    assert found[0] == found[1]
+
+
+def test_without_them_it_is_not_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ModelRunner, "invariant", False)
+    target = str(save_pair(tmp_path)[0])
+    values = {
+        "target": target,
+        "dtype": "float32",
+        "mode": "reproducible",
+        "proposer": {"kind": "off"},
+    }
+    assert build_engine(parse_config(values)).target.fixed_width
+    for more in ({"compile": True}, {"quantize": "int8"}):
+        with pytest.raises(ConfigError, match="leave compile and quantize off"):
+            build_engine(parse_config(values | more))

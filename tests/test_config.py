@@ -22,11 +22,6 @@ from specstream.errors import ConfigError
             {"proposer": {"kind": "suffix", "max_tokens": 3}},
             "proposer.suffix.max_tokens: there is no such key; did you mean num_tokens?",
         ),
-        (
-            {"compile": True, "mode": "reproducible"},
-            "config: compile captures passes of several widths, and mode='reproducible' has one width "
-            "for all; choose one of them",
-        ),
     ],
 )
 def test_what_is_wrong_is_said_with_what_to_do(values: dict[str, Any], said: str) -> None:

@@ -85,7 +85,9 @@ async def _measure(
                 note(line)
             note(f"{origin['dtype']} on {origin['device']}; warming up {len(arms)} arms")
             tell = progress.phase("warm-up reply")
-            await warm_up(arms, plan.prompts, ask, outcome, thorough=config.compile, tell=tell)
+            await warm_up(
+                arms, plan.prompts, ask, outcome, thorough=bool(config.compile), tell=tell
+            )
             todo = list(cells(plan.prompts, args.repeats))
             tell = progress.phase("prompt", lambda: budget.left)
             await run_cells(arms, todo, ask, budget, outcome, tell=tell, keep=files.keep)

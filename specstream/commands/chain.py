@@ -13,6 +13,7 @@ from specstream.commands.output import note
 from specstream.errors import SpecstreamError
 from specstream.metrics import Report
 from specstream.pipeline.adapters import AdapterKind, default_voice, load_adapter, stage_of
+from specstream.pipeline.deadline import PlayClock
 from specstream.pipeline.interfaces import SpeechSynthesizer
 from specstream.pipeline.stage import Event, Pipeline, Stage, StageFailed
 from specstream.pipeline.stages import SegmentStage
@@ -108,18 +109,20 @@ async def run_turn(
     """One turn from the prompt to the last event. ``on_event`` is given every event, in order."""
     started = time.perf_counter()
     first_phrase: float | None = None
-    audible, seconds = FirstAudible(), 0.0
+    audible, seconds, listener = FirstAudible(), 0.0, PlayClock()
     failures: list[SpecstreamError] = []
     async with (
         engine.generate(messages, params, speculate=speculate) as chunks,
         pipeline.run(chunks) as events,
     ):
+        events.heard(lambda: listener.heard_s)
         async for event in events:
             now = (time.perf_counter() - started) * 1e3
             if isinstance(event.item, StageFailed):
                 failures.append(event.item.error)
             elif isinstance(event.item, Speech):
                 speech = event.item
+                listener.put(speech)
                 audible.add(speech.samples.start, speech.sample_rate, speech.pcm, now)
                 if speech.pcm:
                     seconds = speech.samples.end / speech.sample_rate

@@ -68,8 +68,10 @@ def add_model_options(parser: argparse.ArgumentParser, *, every_method: bool = F
     )
     add(
         "--compile",
-        action="store_true",
-        help="compile the models' short passes; the first time this takes minutes",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="short passes in native code on a CPU (default: where there is a C++ compiler), as CUDA "
+        "graphs on a GPU (default: no)",
     )
     add(
         "--config",
@@ -164,9 +166,10 @@ def engine_of(args: argparse.Namespace) -> Engine:
         given = engine.get("chat_template_kwargs")
         base = given if isinstance(given, dict) else {}
         engine["chat_template_kwargs"] = base | args.chat_template_kwargs
-    for key in ("compile", "allow_width_dependent"):
-        if getattr(args, key):
-            engine[key] = True
+    if args.compile is not None:
+        engine["compile"] = args.compile
+    if args.allow_width_dependent:
+        engine["allow_width_dependent"] = True
     if getattr(args, "reproducible", False):  # a sampling option
         engine["mode"] = "reproducible"
     if (learning := _learning_of(args, engine.get("learning"))) is not None:
@@ -178,7 +181,7 @@ def engine_of(args: argparse.Namespace) -> Engine:
     config = parse_config(engine)
     with ends_at_once():
         check_models(config)
-    show_log(info=config.compile or config.learning is not None)  # compiling takes minutes
+    show_log(info=config.compile is True or config.learning is not None)
     return Engine(config)
 
 

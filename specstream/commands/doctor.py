@@ -79,7 +79,8 @@ def _torch_facts() -> dict[str, Any]:
     facts["cpu_bfloat16"] = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     facts["cpp_compiler"] = (
-        compiler or "none (--compile needs g++, or one that CXX names, on a CPU)"
+        compiler
+        or "none: without one (g++, or what CXX names) passes on a CPU take about twice as long"
     )
     facts["gpu"] = (
         torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none (the CPU is used)"

@@ -15,12 +15,12 @@ from specstream.engine.step import EngineCore
 from specstream.errors import ConfigError, ModelError, VocabularyMismatch
 from specstream.methods import MtpProposerConfig
 from specstream.model.defaults import ModelDefaults
-from specstream.model.graphs import DRAFT, TARGET, Progress
+from specstream.model.graphs import DRAFT, TARGET
 from specstream.model.heads import mtp
 from specstream.model.heads.base import Head
 from specstream.model.heads.place import head_folder
 from specstream.model.heads.recognise import load_head
-from specstream.model.invariance import find_fixed_width
+from specstream.model.invariance import find_fixed_width, rows_alike
 from specstream.model.load import load_model, load_tokenizer
 from specstream.model.positions import declared_positions, steady_positions
 from specstream.model.runner import ModelRunner
@@ -42,9 +42,9 @@ _log = logging.getLogger("specstream.engine")
 def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None) -> EngineCore:
     """Read the models and put the parts together. Call it on the engine's thread.
 
-    Takes seconds, and minutes where passes are compiled for the first time; whatever is wrong with a
-    model is found before that. ``check`` is called before each model is made ready and before each
-    pass is compiled: what it raises ends the building.
+    Takes seconds, and some ten more where native passes are compiled for the first time. ``check`` is
+    called before each model is made ready and before each pass is recorded on a GPU: what it raises
+    ends the building.
 
     Raises:
         ModelError: any of its kinds, from reading or matching the models.
@@ -59,10 +59,9 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     heads = _load_heads(config, target) if config.wants_heads else {}
     heads |= _own_modules(config, target)
     runners = [target] if draft is None else [target, draft]
-    progress = Progress(sum(runner.packages for runner in runners), check)
     for runner in runners:
         check()
-        runner.compile(progress)
+        runner.compile(check)
         warm_up(runner)
     # A token that the model has no row for is never drawn.
     eos_ids = frozenset(i for i in end_ids(target.model, tokenizer) if i < target.vocab_size)
@@ -85,6 +84,7 @@ def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> Mo
         model,
         context_length=config.context_length,
         captured=TARGET if config.compile else None,
+        native=config.compile,
         quantize=_scheme(config.quantize),
     )
     steady = steady_positions(model.config)
@@ -104,10 +104,20 @@ def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> Mo
         drop_matrices(model)
     if config.model_defaults:
         ModelDefaults.tell(config.target, model.generation_config)
-    if config.mode != "reproducible":
+    if config.mode != "reproducible" or (target.invariant and _all_alike(target)):
         return target
+    if config.compile or config.quantize != "none":
+        raise ConfigError(
+            "mode='reproducible' takes passes of one width here, which are neither compiled nor "
+            "quantised; leave compile and quantize off"
+        )
     width = find_fixed_width(model, config)
     return ModelRunner(model, fixed_width=width, context_length=config.context_length)
+
+
+def _all_alike(target: ModelRunner) -> bool:
+    same, total = rows_alike(target, tokens=min(24, target.context_length))
+    return same == total
 
 
 def _draft_name(
@@ -133,6 +143,7 @@ def _load_draft(
         model,
         vocab_size=target.vocab_size if same else None,
         captured=DRAFT if config.compile else None,
+        native=config.compile,
         quantize=_scheme(config.draft_quantize),
     )
     if not same:
@@ -158,7 +169,8 @@ def _load_draft(
 def _gives_states(config: EngineConfig, target: ModelRunner) -> bool:
     """Whether passes of the target give hidden states at no loss; recorded ones of a GPU don't."""
     recorded = config.compile and target.device.type == "cuda"
-    return target.lean and config.mode == "default" and not recorded
+    one_width = target.fixed_width is not None
+    return target.lean and not (one_width or recorded)
 
 
 def _shipped(config: EngineConfig, target: ModelRunner) -> tuple[str, ...]:
@@ -180,6 +192,11 @@ def _load_heads(config: EngineConfig, target: ModelRunner) -> dict[str, Head]:
         if head.kind in heads:
             raise ConfigError(f"--draft names two heads of one method ({head.kind}); choose one")
         heads[head.kind] = head
+    if "streaming" in heads and config.mode == "reproducible":
+        raise ConfigError(
+            "mode='reproducible': streams that travel along change the last bits of a pass; choose "
+            "another draft"
+        )
     return heads
 
 

@@ -6,8 +6,10 @@ import re
 
 __all__ = ["FirstPhrase", "PhraseLengths"]
 
-_END = re.compile(r"[.!?…,;:]['\")\]]*\s|[。！？，；：]|\n")
-_SHORTEST = 6  # characters; a voice wants more than "So," to begin with
+_END = re.compile(r"[.!?…]['\")\]]*\s|[。！？]|\n")
+_SHORTEST = 6  # characters
+_CLAUSE = re.compile(r"[,;:]['\")\]]*\s|[，；：]")
+_SHORTEST_CLAUSE = 22  # where the mark is, as `specstream.pipeline.segment` cuts the first phrase
 _LONGEST = 240  # characters; a phrase without an end is cut there
 _FIRST_GUESS = 12.0  # tokens
 _WEIGHT = 0.1
@@ -41,7 +43,8 @@ class FirstPhrase:
         """``text`` is the reply so far, of so many tokens."""
         if self.left is None:
             return
-        if len(text) >= _LONGEST or _END.search(text, _SHORTEST):
+        clause = _CLAUSE.search(text, _SHORTEST_CLAUSE)
+        if len(text) >= _LONGEST or clause or _END.search(text, _SHORTEST):
             self.left = None
             self._lengths.add(tokens)
         else:

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specstream.config import Scheme
+from specstream.model.agreement import agrees
 from specstream.model.attention.base import AttentionBackend, AttentionPlan, Batch
 from specstream.model.attention.contiguous import ContiguousAttention
 from specstream.model.attention.pooled import PooledAttention
@@ -25,15 +26,19 @@ from specstream.model.entry import Entered, common_depth, entered_states
 from specstream.model.forward import Taps
 from specstream.model.kv.base import RowCache
 from specstream.model.layers import Layer, layer_of, select
+from specstream.model.native.chain import NativeChain
+from specstream.model.native.layers import NativeLayers
+from specstream.model.native.library import Library
+from specstream.model.native.matrix import NativeMatrix
 from specstream.model.norms import rms_norm
-from specstream.model.products import can_pack, product
-from specstream.model.quantised import Multiply, quantised_products
+from specstream.model.products import Product, can_pack, product
+from specstream.model.quantised import Multiply, Quantised, quantised_products
 from specstream.model.rider import Rider
-from specstream.model.transfer import to_device
-from specstream.model.tree import Tree, positions_of
+from specstream.model.rotations import rotations
+from specstream.model.tree import Tree
 from specstream.model.weights import DecoderWeights, RotaryTable
 
-__all__ = ["Decoder", "rotations"]
+__all__ = ["Decoder"]
 
 _log = logging.getLogger("specstream.model")
 
@@ -48,6 +53,7 @@ class Decoder:
         rotary: Cosines and sines of its positions.
         attention: Default: `PooledAttention` on a GPU, `ContiguousAttention` elsewhere.
         quantize: Products are those of `quantised_products`, and no matrix of a layer is kept besides.
+        native: Native code, which then runs all passes but those of riders and fixed capacities.
     """
 
     def __init__(
@@ -57,12 +63,16 @@ class Decoder:
         attention: AttentionBackend | None = None,
         *,
         quantize: Scheme | None = None,
+        native: Library | None = None,
     ) -> None:
-        self.packed = packed = quantize is None and _packs(weights)
-        multiply: Multiply = partial(product, packed=packed)
+        self.packed = packed = native is None and quantize is None and _packs(weights)
+        self.native = native
+        multiply: Multiply = partial(product, packed=packed, native=native)
         head = multiply
         if quantize is not None:
             multiply, head = quantised_products(quantize, weights.device)
+        matrix = multiply if isinstance(multiply, Quantised) else None
+        self._whole = NativeLayers.of(native, weights, matrix)
         self._head = head(weights.head, None)
         self._norm = rms_norm(weights.norm, weights.eps)
         norms = partial(rms_norm, eps=weights.eps)
@@ -74,31 +84,59 @@ class Decoder:
             on_gpu = weights.device.type == "cuda"
             attention = PooledAttention(weights) if on_gpu else ContiguousAttention(weights)
         self.attention = attention
+        self._chain = NativeChain.of(native, self._whole, self._head, self.weights, rotary)
 
     @classmethod
     def of(
-        cls, model: PreTrainedModel, *, reproducible: bool = False, quantize: Scheme | None = None
+        cls,
+        model: PreTrainedModel,
+        *,
+        reproducible: bool = False,
+        quantize: Scheme | None = None,
+        native: Library | None = None,
     ) -> Decoder | None:
         """The decoder of a model of the Llama family; None for any other model.
 
         The decoder is also tried: if its logits of a few tokens differ from the model's own by more
-        than rounding, a warning is logged and None returned. ``reproducible`` chooses attention over
-        contiguous caches on every device, whose capacity can be fixed. With ``quantize`` the same
-        decoder is tried before its weights are quantised.
+        than rounding, a warning is logged and None returned; if only those of native code do, it goes
+        without. ``reproducible`` chooses attention over contiguous caches on every device, whose
+        capacity can be fixed. With ``quantize`` the same decoder is tried before its weights are
+        quantised.
         """
         weights = DecoderWeights.of(model)
         if weights is None:
             return None
         attention = ContiguousAttention(weights) if reproducible else None
         rotary = RotaryTable(model, weights.head_dim)
-        decoder = cls(weights, rotary, attention)
-        if not _agrees(decoder, model):
-            return None
-        return decoder if quantize is None else cls(weights, rotary, quantize=quantize)
+        decoder = cls(weights, rotary, attention, native=native)
+        if not decoder._agrees(model):
+            if native is None:
+                return None
+            decoder = cls(weights, rotary, attention)
+            if not decoder._agrees(model):
+                return None
+        if quantize is None:
+            return decoder
+        return cls(weights, rotary, quantize=quantize, native=native)
+
+    def _agrees(self, model: PreTrainedModel) -> bool:
+        """Of tokens read in two passes."""
+        cache = self.new_cache()
+
+        def logits_of(tokens: Tensor) -> Tensor:
+            parts = [(part, part.shape[0]) for part in (tokens[:5], tokens[5:])]
+            return self.logits(torch.cat([self(part, [cache], [count]) for part, count in parts]))
+
+        return agrees(model, logits_of, native=self.native is not None)
 
     def renewed(self) -> Decoder:
         """The same decoder once values of its weights have changed: packed matrices are copies."""
-        return Decoder(self.weights, self.rotary, self.attention)
+        return Decoder(self.weights, self.rotary, self.attention, native=self.native)
+
+    def products(self, weight: Tensor, bias: Tensor | None = None) -> Product:
+        """The product of a weight that somebody else keeps, a head for instance; not quantised."""
+        packed = can_pack(weight.dtype, weight.device)
+        return product(weight, bias, packed=packed, native=self.native)
 
     def new_cache(self, fixed_capacity: int | None = None) -> RowCache:
         """An empty cache for one sequence."""
@@ -140,12 +178,23 @@ class Decoder:
                 begun = depth, entered_states(tokens, batch, entered, partial(self, stop=depth))
         if rider is not None:
             rider.prepare(batch)
-        plan = self.attention.plan(batch)
         cos, sin = rotations(self.rotary, batch, self.weights.device)
-        narrow = stop is None and sum(batch.keeps) < tokens.shape[0]
-        x = self.run(
-            tokens, cos, sin, plan, narrow=narrow, taps=taps, begun=begun, rider=rider, stop=stop
-        )
+        if rider is None and self._whole is not None and self._whole.take(batch):
+            x = self._native_run(self._whole, tokens, cos, sin, batch, taps, begun, stop)
+        else:
+            plan = self.attention.plan(batch)
+            narrow = stop is None and sum(batch.keeps) < tokens.shape[0]
+            x = self.run(
+                tokens,
+                cos,
+                sin,
+                plan,
+                narrow=narrow,
+                taps=taps,
+                begun=begun,
+                rider=rider,
+                stop=stop,
+            )
         for cache, count in zip(caches, counts, strict=True):
             cache.append_to(cache.length + count)
         return x
@@ -201,6 +250,44 @@ class Decoder:
             x = select(x, own.narrow()) if narrow else x
         return self._norm(x) if stop is None else x
 
+    def chain(
+        self, tokens: Tensor, cache: RowCache, steps: int, choices: int
+    ) -> tuple[Tensor, Tensor] | None:
+        """Greedy steps as one call, see `NativeChain`; None, with nothing done, without native code."""
+        if self._chain is None or cache.fixed_capacity is not None:
+            return None
+        return self._chain(tokens, cache, steps, choices)
+
+    def _native_run(
+        self,
+        native: NativeLayers,
+        tokens: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        batch: Batch,
+        taps: Taps | None,
+        begun: tuple[int, Tensor] | None,
+        stop: int | None,
+    ) -> Tensor:
+        """As `run`, in native code; hidden states are float32 between layers."""
+        end = len(self._layers) if stop is None else stop
+        first, x = begun or (0, F.embedding(tokens, self.weights.embedding))
+        # What ends early may go on later: rounded states would change the last bits.
+        dtype = self.weights.dtype if stop is None else torch.float32
+        x = x.float().contiguous()
+        if taps is not None:
+            for depth in sorted(depth for depth in taps.depths if first <= depth <= end):
+                native.run(x, cos, sin, batch, first, depth)
+                taps.take(depth, x.to(dtype, copy=True))
+                first = depth
+        native.run(x, cos, sin, batch, first, end)
+        return x.to(dtype) if stop is not None else self._norm(batch.kept(x)).to(dtype)
+
+    @property
+    def whole(self) -> bool:
+        """Whether native code runs its layers and its head."""
+        return self._whole is not None and isinstance(self._head, NativeMatrix)
+
     @property
     def layers(self) -> Sequence[Layer]:
         """The layers."""
@@ -215,49 +302,6 @@ class Decoder:
         return self._head(hidden)
 
 
-def rotations(rotary: RotaryTable, batch: Batch, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosines and signed sines of every token's position, ``[N, 1, head_dim]`` each."""
-    each = zip(batch.caches, batch.counts, strict=True)
-    if batch.trees is None:
-        spans = [slice(cache.length, cache.length + count) for cache, count in each]
-        cos, sin = rotary.upto(max(span.stop for span in spans))
-        return (
-            _joined([cos[span] for span in spans]).unsqueeze(1),
-            _joined([sin[span] for span in spans]).unsqueeze(1),
-        )
-    positions = list[int]()
-    for (cache, count), tree in zip(each, batch.trees, strict=True):
-        positions += positions_of(cache.length, count, tree)
-    cos, sin = rotary.upto(max(positions) + 1)
-    rows = to_device(positions, device)
-    return cos.index_select(0, rows).unsqueeze(1), sin.index_select(0, rows).unsqueeze(1)
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
 def _packs(weights: DecoderWeights) -> bool:
     """Whether a second copy of the matrices is kept in the layout of this CPU's kernels."""
     return weights.nbytes <= _PACKED_BYTES and can_pack(weights.dtype, weights.device)
-
-
-@torch.inference_mode()
-def _agrees(decoder: Decoder, model: PreTrainedModel) -> bool:
-    # Spread over the vocabulary: the first ids are often control tokens, whose embeddings are unlike
-    # those of text and whose states are so large that rounding alone would exceed the bound below.
-    size = decoder.weights.vocab_size
-    tokens = (torch.arange(1, 9, device=decoder.weights.device) * size // 9).clamp_max(size - 1)
-    cache = decoder.new_cache()
-    ours = torch.cat([decoder(tokens[:5], [cache], [5]), decoder(tokens[5:], [cache], [3])])
-    wanted = model(input_ids=tokens.unsqueeze(0), use_cache=False).logits[0].float()
-    if bool(wanted.isnan().any()):
-        return False  # damaged weights: reported by `check_decoding`
-    off = (decoder.logits(ours).float() - wanted).abs().amax()
-    # 64 units in the last place of the largest logit: sums in another order, but the same sums.
-    allowed = 64 * torch.finfo(model.dtype).eps * wanted.abs().amax().clamp_min(1.0)
-    if bool(off <= allowed):
-        return True
-    name = type(model).__name__
-    _log.warning("the decoder's logits of %s are off by %.3g; its own is used", name, float(off))
-    return False

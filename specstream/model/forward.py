@@ -72,11 +72,6 @@ class Extras:
             raise ValueError("a pass without logits gives states: say after how many layers")
 
     @property
-    def simple(self) -> bool:
-        """Whether nothing but logits and states is asked for, which captured passes may give."""
-        return self.logits and self.midway is None and self.rider is None
-
-    @property
     def taken(self) -> frozenset[int]:
         """All depths whose states are taken."""
         return frozenset(self.depths) | ({self.midway.depth} if self.midway else set())
@@ -92,7 +87,8 @@ class ForwardOutput:
 
     Attributes:
         logits: ``[keep, vocab_size]`` each; empty where none were asked for.
-        states: ``[n, depths, hidden]`` each, in the order of `Extras.depths`; empty without depths.
+        states: ``[n, depths, hidden]`` each, in the order of `Extras.depths`; empty without depths. Of
+            native passes without logits they are float32.
     """
 
     logits: list[Tensor] = field(default_factory=list)

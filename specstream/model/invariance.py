@@ -1,7 +1,8 @@
-"""Finds a pass width at which a token's logits don't depend on the other rows, to the last bit.
+"""Passes in which a token's logits don't depend on the other rows, to the last bit.
 
-Kernels sum in an order that depends on shapes, and at some widths on a row's place. So widths are tried,
-on the model, dtype, device and thread count that will be used.
+Native code makes such passes of any width. Other kernels sum in an order that depends on shapes, and at
+some widths on a row's place: for those a width is found by trial, on the model, dtype, device and thread
+count that will be used.
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ def find_fixed_width(model: PreTrainedModel, config: EngineConfig) -> int:
 def rows_alike(runner: ModelRunner, tokens: int, seed: int = 0) -> tuple[int, int]:
     """How many of ``tokens`` rows of logits have the same bits in every grouping, and ``tokens``.
 
-    A random text is read in full passes, and in passes of a few of its tokens and random ones that are
-    rolled back as rejected drafts are.
+    A random text is read in passes of one width, and in passes of a few of its tokens and random ones
+    that are rolled back as rejected drafts are.
     """
-    assert runner.fixed_width is not None
+    width = runner.fixed_width or _WIDTHS[0]
     generator = torch.Generator().manual_seed(seed)
     high = min(runner.vocab_size, runner.model_vocab_size)
     text = torch.randint(high, (tokens,), generator=generator).to(runner.device)
-    junk = torch.randint(high, (runner.fixed_width,), generator=generator).to(runner.device)
-    wanted = _read(runner, text, (runner.fixed_width,), junk)
+    junk = torch.randint(high, (width,), generator=generator).to(runner.device)
+    wanted = _read(runner, text, (width,), junk)
     same = torch.ones(tokens, dtype=torch.bool, device=runner.device)
     for pattern in _PATTERNS:
         same &= (_read(runner, text, pattern, junk) == wanted).all(-1)
@@ -62,7 +63,7 @@ def rows_alike(runner: ModelRunner, tokens: int, seed: int = 0) -> tuple[int, in
 def _read(runner: ModelRunner, text: Tensor, sizes: Sequence[int], junk: Tensor) -> Tensor:
     """Logits ``[n, V]`` of ``text``, read in groups whose sizes alternate among ``sizes``."""
     cache, rows, turn = runner.new_cache(), [], 0
-    width = runner.fixed_width or text.shape[0]
+    width = runner.fixed_width or len(junk)
     while cache.length < text.shape[0]:
         at, size = cache.length, min(sizes[turn % len(sizes)], width)
         group = text[at : at + size]

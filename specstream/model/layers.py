@@ -1,4 +1,4 @@
-"""One layer of the Llama family: the same mathematics for eager passes and for captured ones."""
+"""One layer of the Llama family, in torch's operations."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Products with a constant matrix: on a CPU the matrix is stored in the layout of the kernels.
+"""Products with a constant matrix: in native code, else by torch.
 
-oneDNN reads a blocked layout and converts a plain matrix in every call, which costs more than a product
-of a few rows. With a fixed layout a row's result also doesn't depend on the number of rows.
+On a CPU torch's oneDNN reads a blocked layout and converts a plain matrix in every call, which costs
+more than a product of a few rows. With a fixed layout a row's result also doesn't depend on the number
+of rows.
 
 oneDNN prepares a kernel for every number of rows, which takes longer than a product of few rows; so
 larger numbers are rounded up to a few sizes.
@@ -14,6 +15,9 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from specstream.model.native.library import Library
+from specstream.model.native.matrix import NativeMatrix, native_takes
 
 __all__ = ["ROUNDED", "Product", "can_pack", "product"]
 
@@ -39,14 +43,23 @@ def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
     return dtype is torch.float32
 
 
-def product(weight: Tensor, bias: Tensor | None = None, *, packed: bool) -> Product:
+def product(
+    weight: Tensor, bias: Tensor | None = None, *, packed: bool, native: Library | None = None
+) -> Product:
     """``x @ weight.T + bias`` as a function of x.
 
     Args:
         weight: ``[out, in]``.
         bias: ``[out]``.
         packed: Use a copy of ``weight`` in the kernels' layout; see `can_pack`.
+        native: Native code, which is preferred.
     """
+    if native is not None and native_takes(weight):
+        return NativeMatrix(native, weight, bias)
+    return _by_torch(weight, bias, packed=packed)
+
+
+def _by_torch(weight: Tensor, bias: Tensor | None, *, packed: bool) -> Product:
     if not packed:
         return lambda x: F.linear(x, weight, bias)
     laid_out = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)

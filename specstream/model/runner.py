@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 
 import torch
@@ -17,18 +17,18 @@ from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput,
 from specstream.model.graphs import (
     CapturePlan,
     CompiledPasses,
-    Progress,
     compile_passes,
-    count_packages,
 )
 from specstream.model.kv.base import KVCache, RowCache
 from specstream.model.kv.transformers import TransformersCache, check_supported
+from specstream.model.native.library import library
 from specstream.model.own_forward import own_forward
 from specstream.model.positions import declared_positions, steady_positions
 from specstream.model.quantised import check_scheme
 
 __all__ = ["ModelRunner"]
 
+_CHAINED = 4  # steps as one: who looks at confidences may stop after any of them
 _FIRST_CAPACITY = 256  # rows that a growing cache allocates first
 
 
@@ -47,7 +47,8 @@ class ModelRunner:
             logits don't depend, to the last bit, on how many tokens were verified with it.
         context_length: Bounds the context below the model's own.
         lean: False runs every model through its own forward.
-        captured: Which passes `compile` captures.
+        captured: Which passes `compile` captures on a GPU.
+        native: Whether passes run in native code on a CPU; None: where it can be had.
         quantize: How the model's matrices are read; see `quantised_products`.
 
     Attributes:
@@ -68,13 +69,17 @@ class ModelRunner:
         lean: bool = True,
         captured: CapturePlan | None = None,
         quantize: Scheme | None = None,
+        native: bool | None = None,
     ) -> None:
         check_supported(model.config)
         if quantize is not None:
             check_scheme(quantize, model.device)
-        reproducible = fixed_width is not None
+        on_cpu, one_width = model.device.type == "cpu", fixed_width is not None
+        code = library(native) if lean and on_cpu and not one_width else None
         self._decoder = (
-            Decoder.of(model, reproducible=reproducible, quantize=quantize) if lean else None
+            Decoder.of(model, reproducible=one_width, quantize=quantize, native=code)
+            if lean
+            else None
         )
         if quantize is not None and self._decoder is None:
             raise ModelUnsupported(
@@ -94,40 +99,49 @@ class ModelRunner:
         self.context_length = min(own, context_length or own)
         self.fixed_width = fixed_width
         self.forwards = 0
-        self._captured = captured
+        self._captured = None if on_cpu else captured
         self.compiled: CompiledPasses | None = None
-        if captured is not None and self._decoder is None:
+        if self._captured is not None and quantize is not None:
+            raise ModelUnsupported(
+                "compile: recorded passes on a GPU are unquantised; choose compile or quantize"
+            )
+        if (captured is not None or native) and self._decoder is None:
             raise ModelUnsupported(
                 f"compile: only plain models of the Llama family can be compiled, and "
                 f"{type(model).__name__} here is none; leave compile off"
             )
 
-    @property
-    def packages(self) -> int:
-        """How many packages `compile` reports to its `Progress`."""
-        if self._captured is None or self._decoder is None:
-            return 0
-        return count_packages(self._decoder, self._captured)
-
-    def compile(self, progress: Progress | None = None) -> None:
-        """Capture the passes that were asked for; see `compile_passes`. Minutes the first time."""
+    def compile(self, check: Callable[[], None] = lambda: None) -> None:
+        """Capture the passes that were asked for; see `compile_passes`."""
         if self._captured is not None and self._decoder is not None:
             self.compiled = compile_passes(
                 self._decoder,
                 self._captured,
                 context_length=self.context_length,
                 vocab_size=self.vocab_size,
-                progress=progress,
+                check=check,
             )
 
-    def chain(self, token_ids: Tensor, cache: KVCache) -> tuple[Tensor, Tensor] | None:
+    def chain(self, token_ids: Tensor, cache: KVCache, most: int) -> tuple[Tensor, Tensor] | None:
         """Append ``token_ids [n]`` and go on greedily: see `CompiledPasses.chain`.
 
-        None, with nothing done, where no such chain is captured.
+        ``most`` steps are wanted; some more or fewer may be made. None, with nothing done, where steps
+        can't be made as one.
         """
-        if self.compiled is None:
+        if self.compiled is not None:
+            return self.compiled.chain(token_ids, cast(RowCache, cache))
+        if self._decoder is None or self.fixed_width is not None:
             return None
-        return self.compiled.chain(token_ids, cast(RowCache, cache))
+        steps = min(most, _CHAINED)
+        return self._decoder.chain(token_ids, cast(RowCache, cache), steps, self.vocab_size)
+
+    @property
+    def invariant(self) -> bool:
+        """Whether a token's logits have the same bits however tokens are divided into passes.
+
+        But for passes with a rider.
+        """
+        return self._decoder is not None and self._decoder.whole
 
     @property
     def lean(self) -> bool:
@@ -245,17 +259,15 @@ class ModelRunner:
         self.forwards += len(inputs) if extras.logits else 0
         if self._decoder is None:
             return ForwardOutput([self._fit(own_forward(self.model, item)) for item in inputs])
-        if self.compiled is not None and extras.simple and not any(i.entered for i in inputs):
-            taps = Taps(extras, [item.token_ids.shape[0] for item in inputs])
+        chains = not any(item.entered or item.tree for item in inputs)
+        if self.compiled is not None and extras is PLAIN and chains:
             found = self.compiled(
                 [item.token_ids for item in inputs],
                 [cast(RowCache, item.cache) for item in inputs],
                 [item.keep for item in inputs],
-                [item.tree for item in inputs],
-                taps,
             )
             if found is not None:
-                return ForwardOutput([self._fit(logits) for logits in found], taps.states)
+                return ForwardOutput([self._fit(logits) for logits in found])
         return self._decode(self._decoder, inputs, extras)
 
     def _decode(

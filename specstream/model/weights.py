@@ -1,4 +1,4 @@
-"""A Llama-family model as plain tensors, for the decoder and the compiled passes."""
+"""A Llama-family model as plain tensors, for the decoder."""
 
 from __future__ import annotations
 

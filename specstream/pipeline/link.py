@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 import anyio
 
+from specstream.pipeline.deadline import Deadlines
 from specstream.types import Cancel, Control, Phrase, Revoke, Speech
 
 __all__ = ["Inlet", "Link"]
@@ -100,10 +101,14 @@ class Inlet(Generic[T]):
 
     It ends when the sender has closed and everything was read. A stage that makes a lot from one
     item checks ``cancelled`` in between, or waits through ``unless_cancelled``.
+
+    Attributes:
+        deadlines: For the head of a pipeline: until when the next phrase is wanted.
     """
 
     def __init__(self, link: Link[T]) -> None:
         self._link = link
+        self.deadlines: Deadlines | None = None
 
     def __aiter__(self) -> Inlet[T]:
         return self

@@ -11,15 +11,19 @@ visible character.
 
 from __future__ import annotations
 
-import re
 from copy import copy
 
-from specstream.errors import ConfigError, ProtocolError
-from specstream.pipeline.segment_breaks import Whole, has_words, length_break, quiet_break
+from specstream.errors import ConfigError
+from specstream.pipeline.deadline import Bounds, Deadlines
+from specstream.pipeline.segment_breaks import (
+    Whole,
+    has_words,
+    length_break,
+    paced_break,
+    quiet_break,
+)
 from specstream.pipeline.segment_marks import (
     END,
-    LOOK_BACK,
-    WIDE,
     Decision,
     Reason,
     backticks,
@@ -28,17 +32,16 @@ from specstream.pipeline.segment_marks import (
     newline,
 )
 from specstream.pipeline.segment_stops import FIRST_MARKS, MARKS, is_stop, stop
+from specstream.pipeline.segment_window import Window
 from specstream.pipeline.segment_words import word_break
-from specstream.pipeline.token_map import TokenMap
-from specstream.types import Chunk, Phrase, Span, Tag
+from specstream.types import Chunk, Phrase
 
 __all__ = ["Segmenter"]
 
 _SHORTEST_WINDOW = 64  # so that a tag always fits
-_OPEN = re.compile(r"[\[`]")
 
 
-class Segmenter:
+class Segmenter(Window):
     """Cuts one reply into phrases, in linear time.
 
     At most ``max_chars`` characters wait, and `LOOK_BACK` characters of spoken text are kept.
@@ -49,6 +52,10 @@ class Segmenter:
         first_words_chars: Once it is this long, an English one may end between words, too, before
             one that joins, such as "because"; None: it doesn't.
         max_chars: No phrase is longer.
+
+    Attributes:
+        pace: Bounds the size of phrases; it is told of each that is cut. A boundary where a phrase would
+            have the wrong size is passed over. None: every boundary ends a phrase.
 
     Raises:
         ConfigError: an option is out of range.
@@ -67,29 +74,15 @@ class Segmenter:
             raise ConfigError(f"first_clause_chars must be at least 1, not {first_clause_chars}")
         if first_words_chars is not None and first_words_chars < 1:
             raise ConfigError(f"first_words_chars must be at least 1, not {first_words_chars}")
-        self._first_clause_chars, self._max_chars = first_clause_chars, max_chars
+        super().__init__(max_chars)
+        self._first_clause_chars = first_clause_chars
         self._first_words_chars = first_words_chars
-        self._tokens = TokenMap()
-        self._index, self._t_ms = 0, 0.0
-        self._origin: int | None = None  # offset of the reply's first character
-        self._start = 0  # offset of text[head]
-        # The end of the text that was spoken (rules look back at it), then the text that waits. The
-        # newline: a reply begins like a line does.
-        self._text = "\n"
-        self._head = 1
-        self._fenced = False  # whether head is inside a block of code
-        self._rewind()
-
-    def _rewind(self) -> None:
-        """Forget the marks that were found after head."""
-        self._seen = self._head  # every mark before it has been decided
-        self._wholes: list[Whole] = []
-        self._fences: list[int] = []
+        self.pace: Deadlines | None = None
 
     @property
     def pending(self) -> bool:
         """Whether text waits unspoken."""
-        return len(self._text) > self._head
+        return self._waits
 
     def add(self, chunk: Chunk) -> list[Phrase]:
         """Take the next chunk; return the phrases that it completed.
@@ -98,22 +91,69 @@ class Segmenter:
             ProtocolError: the chunk doesn't begin where the text so far ends.
         """
         self._join(chunk)
-        phrases: list[Phrase] = []
-        at = 0
-        while at < len(chunk.text):
-            # Never more than a full window, else a cut would depend on the text beyond it.
-            room = self._max_chars - (len(self._text) - self._head)
-            self._text += chunk.text[at : at + room]
-            at += room
-            while found := self._next_cut() or self._length_cut():
-                phrases.append(self._emit(*found))
+        return self._cut_all()
+
+    def again(self, *, ended: bool = False) -> list[Phrase]:
+        """The bounds of ``pace`` have changed: return what they let pass now.
+
+        Args:
+            ended: No more text will come.
+        """
+        if self._passed:
+            self._rewind()
+        phrases = self._cut_all()
+        if not ended or self._crowded:
+            return phrases
+        self._text += END
+        while found := self._fitting_cut():
+            phrases.append(self._emit(*found))
+        self._text = self._text[:-1]
+        self._seen = min(self._seen, len(self._text))
+        size = self._weight(len(self._text))
+        if self.pending and (self.pace is None or size <= self.pace.bounds().most):
+            phrases.append(self._emit(len(self._text), "end"))
         return phrases
+
+    def _cut_all(self) -> list[Phrase]:
+        phrases: list[Phrase] = []
+        while True:
+            self._fill()
+            if found := self._fitting_cut() or self._length_cut():
+                phrases.append(self._emit(*found))
+            else:
+                return phrases
+
+    def due(self, waited_s: float) -> float:
+        """In how many seconds the text that waits must be released (`Deadlines.due_s`)."""
+        assert self.pace is not None
+        return self.pace.due_s(self._weight(self._quiet_cut()), waited_s)
+
+    def release(self) -> list[Phrase]:
+        """As `flush`, at the best boundary that the bounds of ``pace`` allow."""
+        assert self.pace is not None
+        cut, reason = self._paced_cut(self.pace.bounds())
+        return [self._emit(cut, reason)] if cut > self._head else []
+
+    def _paced_cut(self, bounds: Bounds) -> tuple[int, Reason]:
+        for cut, reason in reversed(self._passed):
+            if bounds.least <= self._weight(cut) <= bounds.most:
+                return cut, reason
+
+        def fits(cut: int) -> bool:
+            return self._weight(cut) <= bounds.most
+
+        def enough(cut: int) -> bool:
+            return self._weight(cut) >= bounds.least
+
+        window = self._text, self._head, self._open_end()
+        return paced_break(*window, self._wholes, fits, enough), "deadline"
 
     def fork(self) -> Segmenter:
         """A second segmenter that goes on from here by itself, to cut what is drafted only."""
         twin = copy(self)
         twin._tokens = self._tokens.fork()
         twin._wholes, twin._fences = list(self._wholes), list(self._fences)
+        twin._passed, twin.pace = [], None
         return twin
 
     def look(self, drafted: str) -> list[Phrase]:
@@ -130,6 +170,8 @@ class Segmenter:
         return phrases
 
     def _cut_ahead(self, drafted: str) -> tuple[int, Reason] | None:
+        if self._crowded:
+            return None
         end, ahead = len(self._text), self.fork()
         ahead._text += drafted[: self._max_chars - (end - self._head)]
         found = ahead._next_cut() if self.pending else None
@@ -138,6 +180,8 @@ class Segmenter:
         cut = min(found[0], end)
         if ahead._text[cut : found[0]].strip():
             return None  # what ends the phrase is itself only drafted
+        if not self._fits(cut):
+            return None
         late = self.fork()
         late._text = self._text[:cut]
         late._rewind()
@@ -162,42 +206,20 @@ class Segmenter:
 
     def close(self) -> list[Phrase]:
         """The reply has ended: return everything that is left."""
-        phrases: list[Phrase] = []
-        self._text += END
-        while found := self._next_cut():
-            phrases.append(self._emit(*found))
-        self._text = self._text[:-1]
-        if self.pending:
-            phrases.append(self._emit(len(self._text), "end"))
-        return phrases
+        self.pace = None
+        return self.again(ended=True)
 
-    def revoke(self, from_char: int) -> None:
-        """Forget pending text at or past this offset; the next chunk goes on from there.
+    def _fitting_cut(self) -> tuple[int, Reason] | None:
+        """The next boundary that ends a phrase of the right size."""
+        while (found := self._next_cut()) and not self._fits(found[0]):
+            self._passed.append(found)
+        return found
 
-        Phrases that were returned stay as they are, but the next one begins at the offset. No two
-        phrases have the same number.
-        """
-        if self._origin is None or from_char >= self._start + len(self._text) - self._head:
-            return
-        from_char = max(from_char, self._origin)
-        keep = self._head + from_char - self._start
-        self._text = self._text[: max(keep, 0)] or ("\n" if from_char == self._origin else " ")
-        self._head = min(self._head, len(self._text))
-        self._start = min(self._start, from_char)
-        self._tokens.revoke(from_char)
-        self._rewind()
-
-    def _join(self, chunk: Chunk) -> None:
-        expected = self._start + len(self._text) - self._head
-        if self._origin is None:
-            self._origin = self._start = expected = chunk.chars.start
-        if chunk.text and chunk.chars != (expected, expected + len(chunk.text)):
-            raise ProtocolError(
-                f"a chunk of {len(chunk.text)} characters says that it covers {tuple(chunk.chars)},"
-                f" but the text so far ends at {expected}: pass every chunk once, in order"
-            )
-        self._tokens.add(chunk)
-        self._t_ms = chunk.t_ms
+    def _fits(self, cut: int) -> bool:
+        if self.pace is None:
+            return True
+        least, most = self.pace.bounds()
+        return least <= self._weight(cut) <= most
 
     def _next_cut(self) -> tuple[int, Reason] | None:
         """The next boundary, or None while the text so far doesn't decide it."""
@@ -247,44 +269,20 @@ class Segmenter:
             return Decision(decision.resume)
         return decision
 
-    def _without_wholes(self, end: int) -> str:
-        """The text that waits, up to ``end``, without directions, links and code."""
-        parts, at = list[str](), self._head
-        for whole in self._wholes:
-            parts += self._text[at : whole.start], "" if whole.tag is not None else "x"
-            at = whole.end
-        return "".join(parts) + self._text[at:end]
-
-    def _weight(self, end: int) -> int:
-        """About how long the text up to ``end`` sounds, in Latin letters."""
-        silent = sum(whole.end - whole.start for whole in self._wholes if whole.tag is not None)
-        return end - self._head - silent + 2 * len(WIDE.findall(self._text, self._head, end))
-
     def _length_cut(self) -> tuple[int, Reason] | None:
         if len(self._text) - self._head < self._max_chars:
             return None
-        return length_break(self._text, self._head, self._open_end(), self._wholes), "length"
-
-    def _open_end(self) -> int:
-        """Where a bracket or code begins that has not ended yet and must not be cut."""
-        unfinished = _OPEN.search(self._text, self._seen)
-        return unfinished.start() if unfinished else len(self._text)
+        cut = length_break(self._text, self._head, self._open_end(), self._wholes)
+        if self._fits(cut):
+            return cut, "length"
+        assert self.pace is not None
+        if self.pace.busy:
+            return None
+        paced = self._paced_cut(self.pace.bounds())
+        return paced if paced[0] > self._head else (cut, "length")
 
     def _emit(self, cut: int, reason: Reason) -> Phrase:
-        text = self._text[self._head : cut]
-        chars = Span(self._start, self._start + len(text))
-        shift = self._start - self._head
-        tags = tuple(
-            Tag(whole.tag, Span(whole.start + shift, whole.end + shift))
-            for whole in self._wholes
-            if whole.tag is not None and whole.end <= cut
-        )
-        tokens = self._tokens.cover(chars)
-        phrase = Phrase(text, chars, tokens, self._index, tags, self._t_ms, reason)
-        self._fenced ^= sum(at < cut for at in self._fences) % 2 == 1
-        self._text = self._text[max(0, cut - LOOK_BACK) :]
-        self._head = min(cut, LOOK_BACK)
-        self._start = chars.end
-        self._index += 1
-        self._rewind()
+        phrase = self._take(cut, reason)
+        if self.pace is not None:
+            self.pace.released(phrase)
         return phrase

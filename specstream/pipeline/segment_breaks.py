@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from specstream.pipeline.abbreviations import Stop, stop_after
 from specstream.pipeline.segment_marks import CLOSERS, OPENERS, WIDE_CLAUSE_MARKS
 from specstream.pipeline.segment_stops import STOPS, word_before
 
-__all__ = ["Whole", "has_words", "length_break", "quiet_break"]
+__all__ = ["Whole", "has_words", "length_break", "paced_break", "quiet_break"]
 
 _JOINER = "\u200d"
 _LONGEST_CHARACTER = 16  # code points of an emoji made of several
@@ -78,13 +78,45 @@ def _last_break(
     text: str, head: int, limit: int, wholes: Sequence[Whole], *, loose: bool = False
 ) -> int:
     """The last break between words; a ``loose`` one may part a word from what belongs to it."""
+    return next(_breaks(text, head, limit, wholes, loose=loose), head)
+
+
+def _breaks(
+    text: str, head: int, limit: int, wholes: Sequence[Whole], *, loose: bool = False
+) -> Iterator[int]:
+    """The breaks between words behind which something can be spoken, from the last to the first."""
     for found in reversed(list(_BREAK.finditer(text, head, limit))):
         start, end = found.span()
         if _torn(end, wholes) or any(w.tag is not None and w.end == start for w in wholes):
             continue
         if loose or not (text[start].isspace() and _belongs_to_next(text, head, start)):
-            return end if has_words(text, head, end, wholes) else head
-    return head
+            if not has_words(text, head, end, wholes):
+                return
+            yield end
+
+
+def paced_break(
+    text: str,
+    head: int,
+    limit: int,
+    wholes: Sequence[Whole],
+    fits: Callable[[int], bool],
+    enough: Callable[[int], bool],
+) -> int:
+    """Where to cut at a deadline, if a phrase should not be longer than ``fits``; ``head``: nowhere.
+
+    That is the last break between words, or one behind a clause in the second half before it if the
+    phrase is then long ``enough``. If none fits, it is the first break.
+    """
+    last = quiet_break(text, head, limit, wholes)
+    if last > head and not fits(last):
+        cuts = list(_breaks(text, head, limit, wholes))
+        last = next((cut for cut in cuts if fits(cut)), min(cuts, default=last))
+    for found in reversed(list(_SOFT_BREAK.finditer(text, (head + last) // 2, last))):
+        end = found.end()
+        if enough(end) and not _torn(end, wholes) and has_words(text, head, end, wholes):
+            return end
+    return last
 
 
 def _torn(at: int, wholes: Sequence[Whole]) -> Whole | None:

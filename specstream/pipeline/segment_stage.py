@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 
 import anyio
 
+from specstream.pipeline.deadline import Deadlines
 from specstream.pipeline.drafting import DraftedPhrases
 from specstream.pipeline.life import Confirmed, Drafted, Withdrawn
 from specstream.pipeline.link import Inlet
@@ -15,9 +17,16 @@ from specstream.types import Cancel, Chunk, Control, Flush, Phrase, Preview, Rev
 
 __all__ = ["SegmentStage"]
 
+_ROUNDING_S = 1e-6
+
 
 class SegmentStage:
     """`Chunk` to `Phrase`. Text that has waited ``deadline_s`` for a boundary is spoken anyway.
+
+    Where the turn tells how much of its audio was heard (`Run.heard`), that holds for the first phrase
+    only. Later text may wait as long as the audio ahead lasts, and a phrase is longer or shorter than a
+    sentence where the voice would fall silent otherwise (see `specstream.pipeline.deadline`). With
+    ``drafts`` it holds for every phrase.
 
     Args:
         make: Makes the segmenter of a turn.
@@ -56,38 +65,46 @@ class SegmentStage:
     ) -> AsyncGenerator[Phrase | Drafted | Confirmed | Withdrawn | Control, None]:
         """One turn."""
         segmenter = self._make()
+        pace = segmenter.pace = Deadlines() if self.drafts else items.deadlines or Deadlines()
+        pace.deadline_s = self._deadline_s
         drafts = DraftedPhrases(segmenter)
-        deadline: float | None = None
+        since: float | None = None  # when the text that waits began to wait for time
         while True:
             item: Chunk | Preview | Control | None = None
             try:
-                left = None if deadline is None else max(0.0, deadline - self._clock())
-                with anyio.move_on_after(left):
+                with anyio.move_on_after(self._left_s(segmenter, pace, since)) as scope:
+                    pace.wake = scope.cancel
                     item = await anext(items)
             except StopAsyncIteration:
                 break
             phrases: list[Phrase] = []
+            if pace.news and not isinstance(item, Control):
+                pace.news, phrases = False, segmenter.again()
             if isinstance(item, Preview):
-                phrases = segmenter.look(item.text) if self._lookahead else []
-                if phrases:
-                    deadline = self._clock() + self._deadline_s if segmenter.pending else None
+                phrases += segmenter.look(item.text) if self._lookahead else []
             elif isinstance(item, Chunk):
                 for void in drafts.judged(item):
                     yield void
-                phrases = segmenter.add(item)
-                if phrases or deadline is None:
-                    deadline = self._clock() + self._deadline_s
-                if not segmenter.pending:
-                    deadline = None
+                pace.text(item.text)
+                phrases += segmenter.add(item)
             elif item is None:
-                phrases = segmenter.flush()
-                deadline = None  # what can't be spoken yet waits for more text, not for time
+                if not phrases and self._left_s(segmenter, pace, since) == 0:
+                    phrases = segmenter.release() if pace.on else segmenter.flush()
+                    # What can't be spoken yet waits for more text, not for time.
+                    since = self._clock() if phrases and pace.on else None
             elif isinstance(item, Flush):
                 phrases = segmenter.flush()
             elif isinstance(item, Revoke):
                 for void in drafts.clear():
                     yield void
                 segmenter.revoke(item.from_char)
+                pace.revoked(item.from_char)
+            if isinstance(item, Chunk | Preview) and (
+                phrases or (since is None and isinstance(item, Chunk))
+            ):
+                since = self._clock()
+            if not segmenter.pending:
+                since = None
             for phrase in drafts.verified(phrases):
                 yield phrase
             if isinstance(item, Preview):
@@ -97,5 +114,33 @@ class SegmentStage:
                 yield item
                 if isinstance(item, Cancel):
                     return
-        for phrase in [*drafts.verified(segmenter.close()), *drafts.clear()]:
-            yield phrase
+        while (phrases := segmenter.again(ended=True)) or segmenter.pending:
+            if not phrases and not pace.busy:
+                phrases = segmenter.release() or segmenter.close()
+            for phrase in drafts.verified(phrases):
+                yield phrase
+            if segmenter.pending and pace.busy:
+                await items.unless_cancelled(partial(_woken, pace))
+                if items.cancelled:
+                    break
+        for void in drafts.clear():
+            yield void
+        async for late in items:
+            if isinstance(late, Cancel):  # it came while text waited for the voice
+                yield late
+
+    def _left_s(self, segmenter: Segmenter, pace: Deadlines, since: float | None) -> float | None:
+        """In how many seconds the text that waits must be released; None: not before more comes."""
+        if pace.news:
+            return 0.0
+        if since is None:
+            return None
+        waited_s = self._clock() - since
+        left_s = segmenter.due(waited_s) if pace.on else self._deadline_s - waited_s
+        return left_s if left_s > _ROUNDING_S else 0.0
+
+
+async def _woken(pace: Deadlines) -> None:
+    with anyio.move_on_after(pace.due_s(0, 0)) as scope:
+        pace.wake = scope.cancel
+        await anyio.sleep_forever()

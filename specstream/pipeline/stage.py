@@ -20,13 +20,15 @@ import anyio
 
 from specstream.errors import AdapterFailed, ConfigError, SpecstreamError
 from specstream.pipeline.contract import Event, Stage, StageFailed, as_failure
+from specstream.pipeline.deadline import Deadlines
 from specstream.pipeline.life import Drafted, Gate, Life, LifeEvent
 from specstream.pipeline.limits import Limits, Watch
 from specstream.pipeline.link import Link
 from specstream.pipeline.outlet import Outlet
 from specstream.pipeline.presynthesis import Account, Presynthesis, PresynthesisReport
 from specstream.pipeline.spans import ReplySpans
-from specstream.types import Cancel, Phrase, Preview
+from specstream.pipeline.voice_pace import VoicePace
+from specstream.types import Cancel, Phrase, Preview, Speech
 
 __all__ = ["Event", "Pipeline", "Run", "Stage", "StageFailed", "as_failure"]
 
@@ -44,8 +46,10 @@ class Run:
         limits: Limits,
         clock: Callable[[], float],
         account: Account,
+        pace: VoicePace,
         trace: Callable[[LifeEvent], None] | None,
     ) -> None:
+        self._deadlines = Deadlines(pace)
         self._account = account.turn(clock)
         self._life = Life(self._account, trace)
         self._outlets: list[Outlet] = []
@@ -76,6 +80,10 @@ class Run:
                 link.cancel(self.cancelled)
             for outlet in self._outlets:
                 outlet.cancel()
+
+    def heard(self, heard_s: Callable[[], float]) -> None:
+        """Size phrases by the audio ahead: ``heard_s()`` says how many seconds of it were heard."""
+        self._deadlines.follow(heard_s)
 
     @property
     def count(self) -> int:
@@ -130,6 +138,7 @@ class Run:
     ) -> None:
         """Run every stage; feed the head from the token stream."""
         source = self._link()
+        source.inlet.deadlines = self._deadlines
         drafting = bool(getattr(head, "drafts", False))
         previews = drafting or bool(getattr(head, "previews", False))
         try:
@@ -198,6 +207,8 @@ class Run:
             if outlet is self._outlets[-1]:  # the head's
                 self._life.end()
                 await self._judge()
+            else:
+                self._deadlines.stop()
             await outlet.drain()
             if failure is not None:
                 await self._emit(stage.name, StageFailed(failure))
@@ -217,6 +228,7 @@ class Run:
         """Pass on what the stage yields to the log and to the stages behind it."""
         async with aclosing(stage.run(outlet.source.inlet)) as outputs:
             watch.work()
+            asked = anyio.current_time()
             async for item in outputs:
                 watch.rest()
                 if not outlet.source.cancel_pending:  # else made before it heard of the cancel
@@ -224,10 +236,13 @@ class Run:
                     if isinstance(phrase, Phrase):
                         self._chars = max(self._chars, phrase.chars.end)
                     watch.check(item, self._chars)
+                    if isinstance(item, Speech):
+                        self._deadlines.made(item, anyio.current_time() - asked)
                     await give(item)
                     if isinstance(item, Cancel):
                         break  # nothing may follow it
                 watch.work()
+                asked = anyio.current_time()
 
     async def _direct(self, item: Any) -> None:
         """Pass on what the head yields: to the log, and to the branches by what they take."""
@@ -276,7 +291,7 @@ class Pipeline:
         self._branches = [list(branch) for branch in branches]
         self._head = head
         self._account = Account(presynthesis or Presynthesis())
-        self._settings = (capacity, limits or Limits(), clock, self._account, trace)
+        self._settings = (capacity, limits or Limits(), clock, self._account, VoicePace(), trace)
 
     @property
     def presynthesis(self) -> PresynthesisReport:

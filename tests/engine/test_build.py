@@ -15,15 +15,12 @@ from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig, parse
 from specstream.engine import build
 from specstream.engine.worker import EngineWorker
 from specstream.errors import EngineClosed, ModelUnsupported, SpecstreamError, VocabularyMismatch
-from specstream.model.graphs import CapturePlan
 from specstream.model.load import load_tokenizer
+from specstream.model.runner import ModelRunner
 from specstream.model.vocabulary import find_draft
 from specstream.types import SamplingParams
 from tests.model import families
-from tests.model.graphs.uncompiled import Uncompiled
 from tests.tiny import EOS, ask, byte_tokenizer, run_until_idle, save_pair, tiny_model
-
-PACKAGES = 5  # three passes, a pass and a chain
 
 
 @pytest.fixture(scope="module")
@@ -31,35 +28,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return save_pair(tmp_path_factory.mktemp("pair"))
 
 
-@pytest.fixture
-def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Uncompiled:
-    monkeypatch.setenv("SPECSTREAM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(build, "TARGET", CapturePlan((1, 2, 5)))
-    monkeypatch.setattr(build, "DRAFT", CapturePlan((3,), chain_widths=(1,), chain_steps=3))
-    return Uncompiled(monkeypatch)
-
-
 def config_of(target: Path, draft: Path, proposer: str = "draft") -> EngineConfig:
     values: dict[str, Any] = {"target": str(target), "draft": str(draft), "dtype": "float32"}
     return EngineConfig.model_validate(values | {"proposer": {"kind": proposer}, "compile": True})
-
-
-def test_compiling_is_told_package_by_package_and_the_next_start_has_nothing_to_tell(
-    pair: tuple[Path, Path], compiler: Uncompiled, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, logger="specstream.model")
-    build.build_engine(config_of(*pair))
-    told = [record.getMessage() for record in caplog.records]
-    wanted = [("pass", 1), ("pass", 2), ("pass", 5), ("pass", 3), ("chain", 1)]
-    assert len(told) == len(wanted) == len(compiler.made) == PACKAGES
-    for number, ((kind, width), said) in enumerate(zip(wanted, told), start=1):
-        what = f"a {kind} from {width} tokens, layers 1 to 2"
-        assert said.startswith(f"compiling {number} of {PACKAGES} ({what}); ")
-    assert told[0].endswith("; kept for later starts")
-    assert all(said.endswith(" s left") for said in told[1:])
-    caplog.clear()
-    build.build_engine(config_of(*pair))
-    assert caplog.messages == [] and len(compiler.made) == PACKAGES
 
 
 def sliding(folder: Path) -> None:
@@ -97,9 +68,8 @@ def silent(folder: Path) -> None:
         (silent, VocabularyMismatch, "can't decode what it encodes"),
     ],
 )
-def test_a_draft_that_will_not_do_is_refused_before_anything_is_compiled(
+def test_a_draft_that_will_not_do_is_refused(
     pair: tuple[Path, Path],
-    compiler: Uncompiled,
     tmp_path: Path,
     proposer: str,
     save: Any,
@@ -109,10 +79,8 @@ def test_a_draft_that_will_not_do_is_refused_before_anything_is_compiled(
     save(tmp_path / "other")
     with pytest.raises(error, match=said):
         build.build_engine(config_of(pair[0], tmp_path / "other", proposer))
-    assert compiler.made == []
     # Who doesn't draft with a model doesn't read one.
     build.build_engine(config_of(pair[0], tmp_path / "other", "suffix"))
-    assert len(compiler.made) == 3
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -175,29 +143,24 @@ def test_an_end_that_the_model_has_no_row_for_is_none(tmp_path: Path) -> None:
     assert request.sequence.eos_ids == {EOS, 5} and len(inbox.token_ids) == 4
 
 
-@pytest.mark.parametrize("stop", [1, 3, 4], ids=["at once", "behind the target", "in the draft"])
-def test_a_start_that_nobody_waits_for_ends_behind_the_package_under_way(
-    pair: tuple[Path, Path], compiler: Uncompiled, stop: int
+@pytest.mark.parametrize("stop", [0, 1], ids=["at once", "behind the target"])
+def test_a_start_that_nobody_waits_for_ends_before_the_next_model(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, stop: int
 ) -> None:
-    """And what it has compiled serves a later start."""
-    config = config_of(*pair)
+    config, ready = config_of(*pair), list[ModelRunner]()
     outcomes: list[SpecstreamError | None] = []
     ended: list[bool] = []
 
-    def leave() -> None:
-        if len(compiler.made) == stop - 1:
+    def check() -> None:
+        if len(ready) == stop:
             worker.close()
+        worker.check()
 
     worker = EngineWorker(
-        lambda: build.build_engine(config, worker.check),
-        outcomes.append,
-        lambda: ended.append(True),
+        lambda: build.build_engine(config, check), outcomes.append, lambda: ended.append(True)
     )
-    compiler.before_next = leave
+    monkeypatch.setattr(build, "warm_up", ready.append)
     worker.start()
     worker.join()
     assert [type(error) for error in outcomes] == [EngineClosed] and ended == [True]
-    assert len(compiler.made) == stop
-    compiler.before_next = lambda: None
-    build.build_engine(config)
-    assert len(compiler.made) == len(set(compiler.made)) == PACKAGES
+    assert len(ready) == stop

@@ -40,6 +40,7 @@ def windowed(window: int, context: int | None = None) -> DraftModelProposer:
     return DraftModelProposer(DraftProposerConfig(window=window), runner, frozenset())
 
 
+@pytest.mark.usefixtures("single_steps")
 def test_the_draft_reads_the_end_of_a_long_prompt_only(monkeypatch: pytest.MonkeyPatch) -> None:
     draft = windowed(8)
     core = make_core(MODEL, TOKENIZER, draft, eos_ids=())

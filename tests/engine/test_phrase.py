@@ -29,7 +29,8 @@ def left(lengths: PhraseLengths, tokens: int) -> int | None:
     [
         ("I am here. Now", len("I am here. ")),
         ("What is it? Tell", len("What is it? ")),
-        ("My friend, listen", len("My friend, ")),
+        ("My friend in the north, listen", len("My friend in the north, ")),
+        ("My friend, listen. Go", len("My friend, listen. ")),  # a clause must be longer than that
         ('"Come in!" she said', len('"Come in!" ')),
         ("First a line\nthen", len("First a line\n")),
         ("你好，我是你的朋友。很高兴", len("你好，我是你的朋友。")),

@@ -1,4 +1,4 @@
-"""One small random model of each kind that the lean and the compiled passes compute."""
+"""One small random model of each kind that the decoder computes."""
 
 from __future__ import annotations
 

@@ -10,9 +10,12 @@ import torch
 from specstream.model.attention.heads import Heads
 from specstream.model.decoder import Decoder
 from specstream.model.forward import ForwardInput
+from specstream.model.native.layers import NativeLayers
 from specstream.model.runner import ModelRunner
 from tests.model.families import FAMILY, build, text, whole
 from tests.tiny import tiny_model
+
+pytestmark = pytest.mark.usefixtures("passes")
 
 
 @pytest.mark.parametrize("name", sorted(FAMILY))
@@ -77,7 +80,9 @@ def test_rows_that_nobody_wants_change_nothing(name: str) -> None:
 
 
 @torch.inference_mode()
-def test_an_interrupted_pass_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_pass_counts_for_nothing(
+    passes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runner = ModelRunner(build("llama"))
     cache = runner.new_cache()
     runner.forward([ForwardInput(text(6), cache)])
@@ -85,7 +90,8 @@ def test_an_interrupted_pass_counts_for_nothing(monkeypatch: pytest.MonkeyPatch)
     def explode(*args: object) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(Heads, "attend_few", explode)
+    broken: tuple[Any, str] = (NativeLayers, "run") if passes == "native" else (Heads, "attend_few")
+    monkeypatch.setattr(*broken, explode)
     with pytest.raises(RuntimeError, match="out of memory"):
         runner.forward([ForwardInput(text(4), cache)])
     assert cache.length == 6

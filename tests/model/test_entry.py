@@ -10,6 +10,7 @@ from specstream.model.decoder import Decoder
 from specstream.model.entry import Entered, common_depth
 from specstream.model.forward import Extras, ForwardInput
 from specstream.model.kv.base import RowCache
+from specstream.model.native.layers import NativeLayers
 from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree
 from tests.model.families import FAMILY, build, decoder_of, text, whole
@@ -115,7 +116,7 @@ def test_an_interrupted_pass_leaves_valid_caches(monkeypatch: pytest.MonkeyPatch
         raise torch.OutOfMemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(runner.decoder, "run", out_of_memory)
+        patched.setattr(NativeLayers, "run", out_of_memory)
         with pytest.raises(torch.OutOfMemoryError):
             runner.forward([item])
     assert cache.length == 5

@@ -11,6 +11,8 @@ from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree
 from tests.model.families import FAMILY, build, text
 
+pytestmark = pytest.mark.usefixtures("passes")
+
 
 @torch.inference_mode()
 def wanted(runner: ModelRunner, ids: torch.Tensor, depth: int) -> torch.Tensor:

@@ -16,6 +16,8 @@ from specstream.model.tree import Tree, positions_of
 from specstream.model.tree_check import check_trees
 from tests.model.families import FAMILY, VOCAB, build, text
 
+pytestmark = pytest.mark.usefixtures("passes")
+
 
 def random_tree(rng: random.Random, size: int) -> Tree:
     return Tree(tuple(rng.randrange(-1, node) for node in range(size)))

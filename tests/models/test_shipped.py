@@ -30,18 +30,21 @@ def test_no_other_target_has_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "device", "taken"),
+    ("changed", "device", "width", "taken"),
     [
-        ({}, "cpu", True),
-        ({"compile": True}, "cpu", True),
-        ({"compile": True}, "cuda", False),
-        ({"mode": "reproducible"}, "cpu", False),
+        ({}, "cpu", None, True),
+        ({"compile": True}, "cpu", None, True),
+        ({"compile": True}, "cuda", None, False),
+        ({"mode": "reproducible"}, "cpu", 16, False),
+        ({"mode": "reproducible"}, "cpu", None, True),
     ],
 )
 def test_where_states_cost_something_none_is_taken(
-    changed: dict[str, object], device: str, taken: bool
+    changed: dict[str, object], device: str, width: int | None, taken: bool
 ) -> None:
     """Recorded passes of a GPU give no hidden states, and passes of a fixed width none at all."""
-    target = cast(ModelRunner, SimpleNamespace(device=torch.device(device), lean=True))
+    target = cast(
+        ModelRunner, SimpleNamespace(device=torch.device(device), lean=True, fixed_width=width)
+    )
     found = build._shipped(parse_config({"target": "smollm2", **changed}), target)
     assert found == (shipped_heads("smollm2") if taken else ())

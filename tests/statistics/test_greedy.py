@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import pytest
 import torch
+from transformers import PreTrainedModel
 
 from specstream.bench.exactness.greedy import (
     Divergence,
@@ -22,7 +24,9 @@ from tests.exactness.toy import Numbers, make_core, noisy_copy, tiny_llama
 NONE: frozenset[int] = frozenset()
 
 
-def report_of(dtype: torch.dtype, runner_class: type[ModelRunner] = ModelRunner) -> GreedyReport:
+def report_of(
+    dtype: torch.dtype, runner_class: Callable[[PreTrainedModel], ModelRunner] = ModelRunner
+) -> GreedyReport:
     target = tiny_llama(64, 0, layers=2, hidden=32, spread=4.0, dtype=dtype)
     draft = DraftModelProposer(
         DraftProposerConfig(num_tokens=4), ModelRunner(noisy_copy(target, 0.1, 1)), NONE
@@ -34,15 +38,29 @@ def report_of(dtype: torch.dtype, runner_class: type[ModelRunner] = ModelRunner)
     return compare_greedy(core, prompts, max_tokens=40)
 
 
+class Torchs(ModelRunner):
+    """Passes by torch's operations, whose sums depend on a pass's width."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model, native=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_native_passes_of_any_width_round_alike(dtype: torch.dtype) -> None:
+    report = report_of(dtype)
+    assert report.tokens == 8 * 40
+    assert report.divergences == () and report.noise == 0.0
+
+
 def test_in_float32_nothing_differs() -> None:
-    report = report_of(torch.float32)
+    report = report_of(torch.float32, Torchs)
     assert report.tokens == 8 * 40
     assert report.divergences == ()
     assert 0 < report.noise < 1e-4
 
 
 def test_in_bfloat16_every_divergence_is_a_near_tie() -> None:
-    report = report_of(torch.bfloat16)
+    report = report_of(torch.bfloat16, Torchs)
     assert report.holds
     assert report.noise > 1e-3
     assert report.to_dict()["tokens"] == report.tokens

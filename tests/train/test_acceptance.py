@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -44,12 +43,15 @@ def reported(folder: Path) -> tuple[float, ...]:
 
 
 def drafted_and_accepted() -> tuple[list[int], list[int]]:
-    """By an engine: by position, how often a draft was verified there, and accepted."""
+    """By an engine: by position, how often a draft was verified there, and accepted.
+
+    Token by token, which is what a training reports: the block rule accepts a few more.
+    """
     runner = ModelRunner(noisy_copy(TARGET, 0.3))
     proposer = DraftModelProposer(DraftProposerConfig(num_tokens=DRAFTS), runner, frozenset())
-    core = make_core(TARGET, TOKENIZER, proposer, eos_ids=(), max_waiting=REPLIES)
+    core = make_core(TARGET, TOKENIZER, proposer, eos_ids=(), max_waiting=REPLIES, rule="ratio")
     inboxes = [
-        ask(core, f"number {i}", SamplingParams(max_tokens=TOKENS, temperature=1.0))[1]
+        ask(core, f"number {i}", SamplingParams(max_tokens=TOKENS, temperature=1.0), noise=i)[1]
         for i in range(REPLIES)
     ]
     run_until_idle(core)
@@ -64,12 +66,12 @@ def drafted_and_accepted() -> tuple[list[int], list[int]]:
 def test_it_is_what_an_engine_measures(tmp_path: Path) -> None:
     torch.manual_seed(0)
     said, (verified, accepted) = reported(tmp_path), drafted_and_accepted()
-    # About 600 rounds of 1,920 tokens: one standard deviation is .02 at the first position.
-    assert verified[0] > 400
+    # About 650 rounds: one standard deviation is .02 at each position. Rounds begin behind rejections
+    # more often than tokens in general do, which costs about .02 more.
+    assert verified[2] > 300
     for k in range(DRAFTS):
         rate = accepted[k] / verified[k]
-        allowed = 4 * math.sqrt(said[k] * (1 - said[k]) / verified[k]) + 0.01
-        assert rate == pytest.approx(said[k], abs=allowed), k
+        assert rate == pytest.approx(said[k], abs=0.08), k
     assert 0.2 < said[0] < 0.95
 
 
@@ -80,8 +82,8 @@ def test_a_wrong_temperature_would_be_noticed() -> None:
     ids = torch.randint(2, 258, (8, 48))
     with torch.no_grad():
         logits = (TARGET(ids).logits, trainee._model(ids).logits)
-    one, hot = (
+    one, cold = (
         torch.minimum(*((each / heat).softmax(-1) for each in logits)).sum(-1).mean()
-        for heat in (1.0, 1.5)
+        for heat in (1.0, 0.7)
     )
-    assert float(hot - one) > 0.04
+    assert float(one - cold) > 0.09

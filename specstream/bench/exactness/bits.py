@@ -49,16 +49,19 @@ def check_bits(
         found[dtype] = _runs(core, prompts, seeds, max_tokens)
         same, runs, width = (found[dtype][key] for key in ("identical", "runs", "width"))
         holds &= same == runs
-        parts.append(f"{dtype}: {same} of {runs} runs identical (width {width})")
+        parts.append(f"{dtype}: {same} of {runs} runs identical ({_width(width)})")
     return Finding("bit-identical in the reproducible mode", holds, "; ".join(parts), found)
+
+
+def _width(width: int | None) -> str:
+    return "any width" if width is None else f"width {width}"
 
 
 def _runs(
     core: EngineCore, prompts: Sequence[list[Message]], seeds: int, max_tokens: int
 ) -> dict[str, Any]:
-    width = core.target.fixed_width
-    assert width is not None
-    same, total = rows_alike(core.target, tokens=min(8 * width, core.target.context_length))
+    width = core.target.fixed_width  # None: native passes of any
+    same, total = rows_alike(core.target, tokens=min(8 * (width or 16), core.target.context_length))
     given, device = core.proposer, core.target.device
     lookup = SuffixProposer(SuffixProposerConfig(min_score=0), device)
     ways: list[tuple[str, Proposer, int]] = [  # name, proposer, requests served beside

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from specstream.model.kv.base import RowCache
@@ -30,6 +31,14 @@ class Batch:
     counts: Sequence[int]
     keeps: Sequence[int]
     trees: Sequence[Tree | None] | None = None
+
+    def kept(self, x: Tensor) -> Tensor:
+        """Of ``x [tokens, …]`` the rows of the last `keeps` tokens of each sequence."""
+        if sum(self.keeps) == x.shape[0]:
+            return x
+        parts = zip(x.split_with_sizes(list(self.counts)), self.keeps, strict=True)
+        each = [part[part.shape[0] - keep :] for part, keep in parts]
+        return each[0] if len(each) == 1 else torch.cat(each)
 
 
 class AttentionPlan(ABC):

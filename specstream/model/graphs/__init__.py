@@ -1,8 +1,9 @@
-"""Passes of few tokens, captured once: no Python and no launches between their products."""
+"""Passes of few tokens, recorded once on a GPU: no Python and no launches between their products."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -10,10 +11,7 @@ from torch import Tensor
 from specstream.errors import ConfigError
 from specstream.model.decoder import Decoder
 from specstream.model.graphs.cudagraphs import GraphedPasses, capture_on_gpu
-from specstream.model.graphs.inductor import InductorPasses, packages_of
 from specstream.model.graphs.passes import DRAFT, TARGET, CapturePlan, CompiledPasses
-from specstream.model.graphs.progress import Progress
-from specstream.model.graphs.store import PackageStore
 from specstream.model.kv.base import RowCache
 
 __all__ = [
@@ -21,9 +19,7 @@ __all__ = [
     "TARGET",
     "CapturePlan",
     "CompiledPasses",
-    "Progress",
     "compile_passes",
-    "count_packages",
 ]
 
 _log = logging.getLogger("specstream.model")
@@ -38,45 +34,29 @@ def compile_passes(
     *,
     context_length: int,
     vocab_size: int | None = None,
-    store: PackageStore | None = None,
-    progress: Progress | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> CompiledPasses:
-    """Capture passes of a model, and try each.
+    """Capture passes of a model on a GPU, and try each.
 
-    On a CPU this takes some ten seconds a package the first time; the code is kept in ``store``. What
-    differs from the eager pass by more than rounding is dropped, with a warning.
+    What differs from the eager pass by more than rounding is dropped, with a warning.
 
     Args:
         decoder: The model.
         plan: Widths and chains to capture.
         context_length: Rows that a sequence may have.
         vocab_size: Tokens that a chain may choose from. Default: all.
-        store: Default: the user's cache folder.
-        progress: Is told of each package; what it raises ends the capturing.
+        check: Called before each recording; what it raises ends the capturing.
 
     Raises:
-        ConfigError: no way to compile on this device.
+        ConfigError: another device.
     """
     device, vocab = decoder.weights.device, vocab_size or decoder.weights.vocab_size
-    progress = progress or Progress(count_packages(decoder, plan))
-    made: CompiledPasses
-    if device.type == "cpu":
-        made = InductorPasses(decoder, plan, vocab, store or PackageStore(), progress)
-    elif device.type == "cuda":
-        made = GraphedPasses(decoder, plan, vocab, capture_on_gpu(device), context_length)
-        made.record_all(progress.check)  # now, not during a request
-    else:
-        raise ConfigError(
-            f"compile: passes can be captured on a CPU or a GPU, not on {device.type}"
-        )
+    if device.type != "cuda":
+        raise ConfigError(f"compile: passes can be recorded on a GPU, not on {device.type}")
+    made = GraphedPasses(decoder, plan, vocab, capture_on_gpu(device), context_length)
+    made.record_all(check)  # now, not during a request
     _drop_what_differs(decoder, made, vocab)
     return made
-
-
-def count_packages(decoder: Decoder, plan: CapturePlan) -> int:
-    """How many packages `compile_passes` reports to a `Progress`."""
-    on_cpu = decoder.weights.device.type == "cpu"
-    return packages_of(len(decoder.weights.layers), plan) if on_cpu else 0
 
 
 def _drop_what_differs(decoder: Decoder, made: CompiledPasses, vocab: int) -> None:

@@ -13,13 +13,11 @@ from torch import Tensor
 from specstream.model.attention.kernels import Ragged, flash
 from specstream.model.attention.pooled import PooledAttention, PooledPlan
 from specstream.model.decoder import Decoder
-from specstream.model.forward import Taps
 from specstream.model.graphs.chain import greedy_steps
 from specstream.model.graphs.passes import CapturePlan, CompiledPasses
 from specstream.model.kv.base import RowCache
 from specstream.model.kv.pooled import PooledCache
 from specstream.model.transfer import to_device
-from specstream.model.tree import Tree
 
 __all__ = ["Capture", "GraphedPasses", "capture_on_gpu"]
 
@@ -89,8 +87,6 @@ class GraphedPasses(CompiledPasses):
         caches: Sequence[RowCache],
         keeps: Sequence[int],
         width: int,
-        trees: Sequence[Tree | None] | None,
-        taps: Taps | None,
     ) -> list[Tensor]:
         counts = [ids.shape[0] for ids in tokens]
         batch = next(batch for batch in self.batches if batch >= len(caches))

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from specstream.model.decoder import Decoder
-from specstream.model.forward import Taps
 from specstream.model.kv.base import RowCache
-from specstream.model.tree import Tree
 
 __all__ = ["DRAFT", "TARGET", "CapturePlan", "CompiledPasses"]
 
@@ -48,8 +46,6 @@ class CompiledPasses(ABC):
     """
 
     batches: tuple[int, ...] = (1,)
-    shapes = False
-    """Whether passes of trees and passes that give hidden states are captured."""
 
     def __init__(self, decoder: Decoder, plan: CapturePlan, vocab_size: int) -> None:
         self._decoder, self._vocab_size = decoder, vocab_size
@@ -61,13 +57,10 @@ class CompiledPasses(ABC):
         tokens: Sequence[Tensor],
         caches: Sequence[RowCache],
         keeps: Sequence[int],
-        trees: Sequence[Tree | None] | None = None,
-        taps: Taps | None = None,
     ) -> list[Tensor] | None:
         """Append ``tokens [n]`` (int64) to each sequence; logits of the last, ``[keep, V]`` each.
 
-        ``trees`` and ``taps`` as of `Decoder.__call__`; a tap is given its states after the pass. None,
-        with nothing done, where no pass is captured for that.
+        None, with nothing done, where no pass is captured for that.
         """
         counts = [ids.shape[0] for ids in tokens]
         width = next((width for width in self.widths if width >= max(counts)), 0)
@@ -75,11 +68,7 @@ class CompiledPasses(ABC):
         served = width and len(caches) <= self.batches[-1]
         if not served or not all(self._serves(end, end) for end in ends):
             return None
-        trees = trees if trees is not None and any(trees) else None
-        taps = taps if taps is not None and taps.depths else None
-        if (trees or taps) and not self.shapes:
-            return None
-        logits = self._pass(tokens, caches, keeps, width, trees, taps)
+        logits = self._pass(tokens, caches, keeps, width)
         for cache, count in zip(caches, counts, strict=True):
             cache.append_to(cache.length + count)
         return logits
@@ -118,8 +107,6 @@ class CompiledPasses(ABC):
         caches: Sequence[RowCache],
         keeps: Sequence[int],
         width: int,
-        trees: Sequence[Tree | None] | None,
-        taps: Taps | None,
     ) -> list[Tensor]:
         """Logits ``[keep, V]`` each; writes ``width`` rows of each cache, validates none."""
 

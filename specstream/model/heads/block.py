@@ -29,7 +29,6 @@ from specstream.model.heads.tensors import Placed, Tensors
 from specstream.model.kv.contiguous import ContiguousCache
 from specstream.model.layers import layer_of, rotated
 from specstream.model.norms import rms_norm
-from specstream.model.products import product
 from specstream.model.runner import ModelRunner
 from specstream.model.transfer import to_device
 from specstream.model.weights import DecoderWeights
@@ -81,7 +80,7 @@ class BlockHead:
             return take((name, f"model.{name}"), *sizes)
 
         norms = partial(rms_norm, eps=shape.eps)
-        products = partial(product, packed=decoder.packed)
+        products = decoder.products
         self._fc = products(named("fc.weight", hidden, len(shape.depths) * hidden))
         self._feature_norm = norms(named("hidden_norm.weight", hidden))
         each = [

@@ -22,7 +22,6 @@ from specstream.model.heads.recognise import read_head_config
 from specstream.model.heads.tensors import Placed, Tensors
 from specstream.model.kv.base import RowCache
 from specstream.model.norms import Norm, rms_norm
-from specstream.model.products import can_pack, product
 from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree
 
@@ -49,7 +48,7 @@ class EagleHead:
         self.depths, self.width = shape.depths, shape.hidden
         s, taps = shape, len(shape.depths)
         like = target.decoder.weights
-        products = partial(product, packed=can_pack(self.dtype, self.device))
+        products = target.decoder.products
         norms, take = partial(rms_norm, eps=s.eps), Placed(tensors, like.embedding)
         self._fc = products(take("fc.weight", s.hidden, taps * s.target_hidden))
         self._tap_norms: list[Norm] = []
@@ -70,7 +69,7 @@ class EagleHead:
         self._output = products(_head(shape, take, like.head, self.ids))
         layer = layer_weights(of_layer, s, self._has, norm="hidden_norm.weight", wide=2)
         weights = head_weights(s, like, [layer])
-        self._layer = FeatureLayer(weights, norms, products, rotary_of(s, like.embedding))
+        self._layer = FeatureLayer(weights, norms, target.decoder, rotary_of(s, like.embedding))
         self.parameters, self.nbytes = take.parameters, take.nbytes
 
     def _has(self, name: str) -> bool:

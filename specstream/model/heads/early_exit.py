@@ -18,7 +18,6 @@ from specstream.model.heads.recognise import read_head_config
 from specstream.model.heads.shape import number
 from specstream.model.heads.tensors import Placed, Tensors
 from specstream.model.norms import rms_norm
-from specstream.model.products import product
 from specstream.model.runner import ModelRunner
 
 __all__ = ["MODEL_TYPE", "EarlyExit", "ExitWeights", "load"]
@@ -72,11 +71,11 @@ class EarlyExit:
         self.nbytes = sum(tensor.nbytes for tensor in weights or ())
         self.trained = weights is not None
         if weights is not None:
-            eps, packed = self._decoder.weights.eps, self._decoder.packed
+            eps = self._decoder.weights.eps
             self._norm = rms_norm(weights.norm, eps)
             self._head_norm = rms_norm(weights.head_norm, eps)
-            self._up = product(weights.up, packed=packed)
-            self._down = product(weights.down, packed=packed)
+            self._up = self._decoder.products(weights.up, None)
+            self._down = self._decoder.products(weights.down, None)
 
     def logits(self, states: Tensor) -> Tensor:
         """``[n, V]`` of ``[n, hidden]``, the states after `layers` layers."""

@@ -14,12 +14,13 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specstream.model.attention.base import Batch
 from specstream.model.attention.contiguous import ContiguousAttention
-from specstream.model.decoder import rotations
+from specstream.model.decoder import Decoder
 from specstream.model.heads.shape import LayerShape
 from specstream.model.kv.base import RowCache
 from specstream.model.layers import layer_of
+from specstream.model.native.layers import NativeLayers
 from specstream.model.norms import Norm
-from specstream.model.products import Product
+from specstream.model.rotations import rotations
 from specstream.model.tree import Tree
 from specstream.model.weights import DecoderWeights, LayerWeights, RotaryTable
 
@@ -106,7 +107,7 @@ class FeatureLayer:
     Args:
         weights: The head's; it has one layer.
         norms: Makes a norm of its weight.
-        products: Makes a product of its weight and bias.
+        decoder: The target's, which makes its products.
         rotary: Of its positions.
     """
 
@@ -114,10 +115,11 @@ class FeatureLayer:
         self,
         weights: DecoderWeights,
         norms: Callable[[Tensor], Norm],
-        products: Callable[[Tensor, Tensor | None], Product],
+        decoder: Decoder,
         rotary: RotaryTable,
     ) -> None:
-        self._layer = layer_of(weights, weights.layers[0], norms, products)
+        self._layer = layer_of(weights, weights.layers[0], norms, decoder.products)
+        self._native = NativeLayers.of(decoder.native, weights)
         self.norm, self._rotary = self._layer.norm, rotary
         self._attention = ContiguousAttention(weights)
 
@@ -141,10 +143,15 @@ class FeatureLayer:
         if trees is not None and not any(trees):
             trees = None
         batch = Batch(caches, counts, keeps, trees)
-        plan = self._attention.plan(batch)
         cos, sin = rotations(self._rotary, batch, x.device)
-        kept = plan.narrow() if sum(keeps) < x.shape[0] else None
-        x = self._layer(x, cos, sin, plan, 0, kept, entry)
+        if self._native is not None and self._native.take(batch):
+            wide = x.float().contiguous()
+            self._native.run(wide, cos, sin, batch, entry=entry)
+            x = batch.kept(wide).to(x.dtype)
+        else:
+            plan = self._attention.plan(batch)
+            kept = plan.narrow() if sum(keeps) < x.shape[0] else None
+            x = self._layer(x, cos, sin, plan, 0, kept, entry)
         for cache, count in zip(caches, counts, strict=True):
             cache.append_to(cache.length + count)
         return x

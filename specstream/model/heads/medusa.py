@@ -13,7 +13,7 @@ from specstream.model.heads.base import spread
 from specstream.model.heads.medusa_format import MedusaShape, names
 from specstream.model.heads.recognise import read_head_config
 from specstream.model.heads.tensors import Placed, Tensors
-from specstream.model.products import Product, product
+from specstream.model.products import Product
 from specstream.model.runner import ModelRunner
 
 __all__ = ["MedusaHead", "load"]
@@ -100,7 +100,7 @@ class MedusaHead:
         biases = [name.removesuffix("weight") + "bias" for name in wanted]
         if any(name in self._tensors for name in biases):
             bias = self._take(biases, hidden)
-        return product(weight, bias, packed=self._decoder.packed)
+        return self._decoder.products(weight, bias)
 
     def _vocabulary(self) -> Tensor | None:
         """The target's ids of the tokens that can be drafted; None: they are the same."""
@@ -138,7 +138,7 @@ class MedusaHead:
                     return None
                 rows = lent[self.ids]
                 self._take.nbytes += rows.nbytes
-                return [product(rows, packed=self._decoder.packed)]
+                return [self._decoder.products(rows, None)]
             return [self._output([shared] if shared is not None else first or [])]
         every = [self._own(head) for head in range(self.heads)]
         return [
@@ -155,7 +155,7 @@ class MedusaHead:
             raise ModelBroken(
                 f"{self._tensors.folder}: {wanted[0]} has {rows.shape[0]} rows for {limit} tokens"
             )
-        return product(rows, packed=self._decoder.packed)
+        return self._decoder.products(rows, None)
 
 
 def load(folder: str | Path, target: ModelRunner) -> MedusaHead:

@@ -21,7 +21,7 @@ from specstream.model.heads.mtp_format import MtpTensors, read_modules
 from specstream.model.heads.tensors import Placed, Tensors
 from specstream.model.kv.base import RowCache
 from specstream.model.norms import rms_norm
-from specstream.model.products import Product, can_pack, product
+from specstream.model.products import Product
 from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree
 
@@ -54,7 +54,7 @@ class MtpHead:
         self._before_norm, tensors = module.before_norm, module.tensors
         _refuse(tensors, 2 * sizes.heads * sizes.head_dim, self.width)
         take, norms = Placed(tensors, sizes.embedding), partial(rms_norm, eps=sizes.eps)
-        products = partial(product, packed=can_pack(self.dtype, self.device))
+        products = target.decoder.products
         self._enorm = norms(take("enorm.weight", sizes.hidden))
         self._hnorm = norms(take("hnorm.weight", sizes.hidden))
         joint = take("eh_proj.weight", sizes.hidden, 2 * sizes.hidden)
@@ -62,7 +62,7 @@ class MtpHead:
             joint = torch.cat(joint.chunk(2, 1)[::-1], 1)
         self._project = products(joint)
         own = dataclasses.replace(sizes, layers=(layer_weights(take, sizes, tensors.__contains__),))
-        self._layer = FeatureLayer(own, norms, products, self._decoder.rotary)
+        self._layer = FeatureLayer(own, norms, self._decoder, self._decoder.rotary)
         self._norm = norms(take("norm.weight", sizes.hidden))
         embedding = take.own("embed_tokens.weight", sizes.embedding, sizes.vocab_size)
         self._embedding = sizes.embedding if embedding is None else embedding

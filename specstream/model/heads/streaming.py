@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, cast
@@ -28,7 +27,7 @@ from specstream.model.heads.tensors import Placed, Tensors
 from specstream.model.kv.contiguous import ContiguousCache
 from specstream.model.layers import Layer
 from specstream.model.norms import rms_norm
-from specstream.model.products import Product, product
+from specstream.model.products import Product
 from specstream.model.runner import ModelRunner
 from specstream.model.transfer import to_device
 
@@ -56,7 +55,7 @@ class StreamingHead:
         decoder = target.decoder
         weights, take = decoder.weights, Placed(tensors, decoder.weights.embedding)
         hidden, count = shape.hidden_size, shape.streams
-        products = partial(product, packed=decoder.packed)
+        products = decoder.products
         entry = take("entry.weight", count * hidden, hidden)
         self._entry = products(entry, take("entry.bias", count * hidden))
         self._norm = rms_norm(take("norm.weight", hidden), weights.eps)

@@ -62,6 +62,11 @@ class ContiguousCache(RowCache):
             self._kv[:, :, :, :shown].flatten(0, 1).unsqueeze(1).unbind(),
         )
 
+    def storage(self, rows: int) -> Tensor:
+        """The tensor of all rows, see the class; its capacity is at least ``rows``."""
+        self.reserve(rows)
+        return self._kv
+
     def layer_rows(self, rows: int) -> tuple[Tensor, ...]:
         """Per layer keys, then values: ``[kv_heads, capacity, head_dim]``, capacity >= ``rows``."""
         self.reserve(rows)

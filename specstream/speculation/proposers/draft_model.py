@@ -93,7 +93,7 @@ class DraftModelProposer(TaskProposer):
         if room < 2 or not (params.greedy and params.plain_logits):
             return 0
         assert chain.unread is not None and chain.state is not None
-        found = self._runner.chain(chain.unread, chain.state.cache)
+        found = self._runner.chain(chain.unread, chain.state.cache, room)
         if found is None:
             return 0
         choices, confidences = found

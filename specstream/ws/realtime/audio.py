@@ -163,6 +163,12 @@ class AudioPacer:
         self._notify()
         return piece
 
+    @property
+    def heard_s(self) -> float:
+        """Seconds of the turn that a listener can have heard."""
+        sent = self._made - self._ready_samples
+        return max(0.0, sent / SAMPLE_RATE - max(0.0, self._played_out() - self._clock.now()))
+
     def _played_out(self, more: int = 0) -> float:
         """When everything that was sent, and ``more`` samples, will have been played."""
         return self._playing_since + (self._to_play + more) / SAMPLE_RATE

@@ -127,6 +127,8 @@ class ResponseTurn:
                 shown = PreviewTap(generation, self._preview)
             async with context.pipeline.run(shown) as run:
                 self._run = run
+                if request.audio:
+                    run.heard(lambda: self._pacer.heard_s)
                 async with anyio.create_task_group() as group:
                     if request.audio:
                         group.start_soon(self._play)

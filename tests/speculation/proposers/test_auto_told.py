@@ -131,6 +131,7 @@ def test_whatever_ends_a_request_it_is_forgotten(way: str) -> None:
     assert set(dice.forgotten) == {request.id}
 
 
+@pytest.mark.usefixtures("single_steps")
 def test_the_clock_comes_after_the_verdicts_and_says_what_the_step_was() -> None:
     core, dice = diced(2, eos_ids=frozenset(), max_running=3)
     for text in ("abab", "aaaa", "zq"):

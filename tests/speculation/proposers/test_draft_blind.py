@@ -46,6 +46,7 @@ def test_what_is_not_looked_at_comes_out_the_same(params: SamplingParams) -> Non
             assert torch.equal(one.probs, other.probs)
 
 
+@pytest.mark.usefixtures("single_steps")
 def test_the_count_has_teeth() -> None:
     """A draft that is looked at is seen to be, and so is one that is asked whether to go on."""
     proposer = draft()

@@ -91,6 +91,7 @@ def test_each_draw_names_the_place_that_its_token_will_have() -> None:
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("stop_at", [1, 2, 5, 9])
+@pytest.mark.usefixtures("single_steps")
 def test_a_stop_keeps_the_token_that_it_saw(params: SamplingParams, stop_at: int) -> None:
     proposer, fixed = draft(), draft()
     asked: list[float] = []
@@ -142,6 +143,7 @@ def test_an_end_of_sequence_ends_the_chain_and_is_proposed() -> None:
 
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.usefixtures("single_steps")
 def test_a_draft_that_loses_its_numbers_midway_keeps_what_it_had(params: SamplingParams) -> None:
     proposer = draft()
     proposer._runner.forward = nan_after(proposer._runner, 2)  # type: ignore[method-assign]

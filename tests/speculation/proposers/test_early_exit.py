@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
 
 import pytest
 import torch
@@ -15,9 +14,10 @@ from specstream.bench.exactness.harness import sample
 from specstream.engine.step import EngineCore
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.methods import AutoProposerConfig, EarlyExitProposerConfig
+from specstream.model.attention.base import Batch
 from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.early_exit import EarlyExit, ExitWeights
-from specstream.model.layers import Layer
+from specstream.model.native.layers import NativeLayers
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest
 from specstream.speculation.proposers import build_proposer
@@ -66,19 +66,23 @@ def watched(tokens: int) -> Proposed:
     return proposer
 
 
-def test_the_drafted_tokens_enter_verification_behind_the_layers_that_drafted_them() -> None:
+def test_the_drafted_tokens_enter_verification_behind_the_layers_that_drafted_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """In the target's pass over K drafted tokens the first layer reads one token, not K + 1."""
     proposer = watched(4)
     core = make_core(MODEL, TOKENIZER, proposer, eos_ids=())
     read: list[int] = []
-    layers = cast("list[object]", core.target.decoder._layers)
-    first = cast(Layer, layers[0])
+    run = NativeLayers.run
 
-    def count(x: Tensor, *args: object) -> Tensor:
-        read.append(x.shape[0])
-        return first(x, *args)  # type: ignore[arg-type]
+    def count(
+        self: NativeLayers, x: Tensor, cos: Tensor, sin: Tensor, batch: Batch, first: int, end: int
+    ) -> None:
+        if first == 0 < end:
+            read.append(x.shape[0])
+        run(self, x, cos, sin, batch, first, end)
 
-    layers[0] = count
+    monkeypatch.setattr(NativeLayers, "run", count)
     _, inbox = ask(core, PROMPTS[0], SamplingParams(max_tokens=41))
     run_until_idle(core)
     assert inbox.token_ids == plain_greedy(PROMPTS[0], 41, None)

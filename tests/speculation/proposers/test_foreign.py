@@ -193,8 +193,8 @@ def test_the_same_model_under_another_numbering_is_accepted(way: str) -> None:
     target = toy.TableRunner(toy.random_logits(5, 3))
     order = [0, 3, 1, 4, 2]  # the draft's id i is the target's order[i]
     draft = toy.TableRunner(target.table[order][:, order][:, :, order].contiguous())
-    draft.compiled = None
     names = "bcde"
+    draft.compiled = draft._decoder = None
     translation = Translation(
         _Letters(*names),
         _Letters(*(names[i - 1] for i in order[1:])),

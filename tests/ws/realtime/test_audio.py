@@ -138,7 +138,11 @@ async def test_after_a_gap_in_the_speech_the_lead_starts_anew() -> None:
     pacer = AudioPacer(clock, lead_s=0.5, buffer_s=60.0)
     await pacer.put(speech(0, 2400, 24000))
     assert await pacer.take() is not None
-    clock.advance(100.0)
+    assert pacer.heard_s == 0.0
+    clock.advance(0.06)
+    assert pacer.heard_s == pytest.approx(0.06)
+    clock.advance(99.94)
+    assert pacer.heard_s == pytest.approx(0.1), "no more than what has left"
     for index in range(1, 21):
         await pacer.put(speech(index * 2400, 2400, 24000))
     taken = []

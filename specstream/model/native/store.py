@@ -1,4 +1,4 @@
-"""A folder of compiled packages: the next start loads in milliseconds what took minutes to compile."""
+"""A folder of compiled code: the next start loads in milliseconds what took seconds to compile."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pathlib import Path
 
 from specstream.cache import cache_folder
 
-__all__ = ["PackageStore"]
+__all__ = ["CodeStore"]
 
-_KEPT = 128  # packages of two or three megabytes
+_KEPT = 8  # of other versions and CPUs, each some 100 kB
 _STALE_S = 24 * 3600.0
 
 
-class PackageStore:
+class CodeStore:
     """A folder of files, each named by the hash of its recipe.
 
     ``folder`` defaults to ``compiled`` in ``$SPECSTREAM_CACHE``, else in ``specstream`` in the user's
@@ -41,7 +41,7 @@ class PackageStore:
             OSError: the folder can't be written, or others can write to it.
         """
         digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
-        path = self.folder / f"{digest[:32]}.pt2"
+        path = self.folder / f"{digest[:32]}.so"
         # Code is loaded from here: nobody else may write to it.
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_ours(self.folder)
@@ -62,7 +62,7 @@ class PackageStore:
 
     def _forget(self) -> None:
         used: list[tuple[float, Path]] = []
-        for path in self.folder.glob("*.pt2"):
+        for path in self.folder.glob("*.so"):
             try:
                 used.append((path.stat().st_mtime, path))
             except FileNotFoundError:

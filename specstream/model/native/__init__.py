@@ -1,0 +1,1 @@
+"""Passes in native code: C++ compiled for this very CPU when it is first needed."""

@@ -1,0 +1,59 @@
+// Several greedy steps of one sequence: each reads the token that the last one chose.
+#pragma once
+
+#include "layers.h"
+
+struct Chain {
+  Matrix head;
+  const float* norm;        // [hidden], before the head
+  const void* embedding;    // [vocabulary, hidden], FLOAT32 or BFLOAT16 as the keys and values are
+  const float *cos, *sin;   // [positions, head_dim]
+  int64_t steps, choices;   // tokens that are written; how many of the vocabulary can be chosen
+  float* logits;            // [head.rows]
+  int64_t* tokens;          // [steps]
+  float* confidences;       // [steps]: the tokens' probabilities
+};
+
+struct Choice {
+  int64_t token;
+  float confidence;
+};
+
+inline Choice likeliest(const float* logits, int64_t count) {
+  int64_t best = 0;
+  for (int64_t i = 1; i < count; i++) best = logits[i] > logits[best] ? i : best;
+  floats sums = {};
+  for (int64_t i = 0; i < count; i += LANES) {
+    float part[LANES];
+    for (int64_t k = 0; k < LANES; k++) part[k] = i + k < count ? logits[i + k] : -INFINITY;
+    sums += exp(wide(part) - logits[best]);
+  }
+  return {best, 1.f / sum(sums)};
+}
+
+// One thread's part; p.x has room for the rows of the first pass.
+template <class T>
+void run_steps(const Sizes& sizes, const Layer* layers, int64_t depth, Pass p, const Chain& chain,
+               Team& team) {
+  Sequence sequence = p.sequences[0];
+  p.sequences = &sequence;
+  std::vector<float> last(sizes.hidden);
+  for (int64_t step = 0; step < chain.steps; step++) {
+    Worker<T>(sizes, p, team).run(layers, depth);
+    normed(p.x + (p.n - 1) * sizes.hidden, chain.norm, sizes.hidden, sizes.eps, last.data());
+    team.each(chain.head.rows, STEP, [&](int64_t start, int64_t end) {
+      multiply(chain.head, start, end, last.data(), 1, chain.logits + start, chain.head.rows);
+    });
+    team.each(1, 1, [&](int64_t, int64_t) {
+      const Choice choice = likeliest(chain.logits, chain.choices);
+      chain.tokens[step] = choice.token;
+      chain.confidences[step] = choice.confidence;
+      const T* row = (const T*)chain.embedding + choice.token * sizes.hidden;
+      for (int64_t k = 0; k < sizes.hidden; k += LANES) store(wide(row + k), p.x + k);
+    });
+    sequence.before = sequence.visible = sequence.before + sequence.count;
+    sequence.count = p.n = 1;
+    p.cos = chain.cos + sequence.before * sizes.head_dim;
+    p.sin = chain.sin + sequence.before * sizes.head_dim;
+  }
+}

@@ -1,0 +1,164 @@
+// Decoder layers of the Llama family on a CPU: all threads stay in one parallel region from the first
+// layer to the last, and a pass of few rows reads nothing but weights and cached rows from memory.
+#pragma once
+
+#include "attention.h"
+#include "products.h"
+#include "team.h"
+
+struct Layer {
+  const float *norm, *query_norm, *key_norm, *mlp_norm;  // query_norm, key_norm: null without
+  Matrix qkv, out, gate_up, down;
+};
+
+struct Sizes {
+  int64_t hidden, heads, kv_heads, head_dim, intermediate;
+  float eps;
+  int32_t activation;  // 0: silu, 1: gelu by tanh
+  int32_t kind;        // of keys and values: FLOAT32 or BFLOAT16
+};
+
+struct Pass {
+  float* x;                // [n, hidden], overwritten
+  const float* entry;      // [n, qkv.columns]: read by the first layer instead of norm(x); or null
+  const float *cos, *sin;  // [n, head_dim], the first half of the sines negated
+  const Sequence* sequences;
+  float* scratch;
+  int64_t n, count, first;  // rows, sequences, number of the first layer in the caches
+};
+
+inline void normed(const float* x, const float* weight, int64_t size, float eps, float* to) {
+  floats squares = {};
+  for (int64_t k = 0; k < size; k += LANES) {
+    const floats v = some(x + k, size - k);
+    squares += v * v;
+  }
+  const float scale = 1.f / std::sqrt(sum(squares) / size + eps);
+  for (int64_t k = 0; k < size; k += LANES)
+    store_some(some(x + k, size - k) * scale * some(weight + k, size - k), to + k, size - k);
+}
+
+inline floats activated(const floats& x, int32_t kind) {  // gelu by tanh is x * sigmoid(2 u)
+  const floats u = kind ? (x + x * x * x * 0.044715f) * 1.5957691216f : x;
+  return x / (1.f + exp(-u < 88.f ? -u : floats{} + 88.f));
+}
+
+inline void rotate(float* head, int64_t dim, const float* cos, const float* sin) {
+  for (int64_t i = 0, half = dim / 2; i < half; i++) {
+    const float a = head[i], b = head[i + half];
+    head[i] = a * cos[i] + b * sin[i];
+    head[i + half] = b * cos[i + half] + a * sin[i + half];
+  }
+}
+
+// One thread's part of the pass; T: of keys and values.
+template <class T> class Worker {
+ public:
+  Worker(const Sizes& sizes, const Pass& pass, Team& team)
+      : s_(sizes), p_(pass), team_(team), rows_(pass.n), entry_(pass.n * sizes.hidden),
+        piece_(2 * pass.n * PIECE) {
+    for (int64_t i = 0, row = 0; i < pass.count; i++)
+      for (int64_t t = 0; t < pass.sequences[i].count; t++) rows_[row++] = {pass.sequences + i, t};
+    joint_ = pass.scratch;
+    mixed_ = joint_ + pass.n * (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim;
+    inner_ = mixed_ + pass.n * sizes.heads * sizes.head_dim;
+  }
+
+  void run(const Layer* layers, int64_t depth) {
+    for (int64_t i = 0; i < depth; i++) {
+      const float* entry = i == 0 ? p_.entry : nullptr;
+      attention(layers[i], p_.first + i, entry ? entry : norm(layers[i].norm));
+      add(layers[i].out, mixed_);
+      gate(layers[i].gate_up, norm(layers[i].mlp_norm));
+      add(layers[i].down, inner_);
+    }
+  }
+
+ private:
+  struct Row { const Sequence* sequence; int64_t token; };
+  static constexpr int64_t PIECE = 256;  // rows of a matrix whose results a thread keeps to itself
+
+  // Every thread for itself: shorter than waiting for another.
+  const float* norm(const float* weight) {
+    for (int64_t i = 0; i < p_.n; i++)
+      normed(p_.x + i * s_.hidden, weight, s_.hidden, s_.eps, entry_.data() + i * s_.hidden);
+    return entry_.data();
+  }
+
+  T* place(const Sequence& q, int64_t layer, int64_t which, int64_t head, int64_t row) const {
+    return (T*)q.kv + (((layer * 2 + which) * s_.kv_heads + head) * q.capacity + row) * s_.head_dim;
+  }
+
+  void attention(const Layer& layer, int64_t index, const float* entry) {
+    const int64_t dim = s_.head_dim, heads = s_.heads + 2 * s_.kv_heads;
+    team_.each(layer.qkv.rows, STEP, [&](int64_t start, int64_t end) {
+      multiply(layer.qkv, start, end, entry, p_.n, joint_ + start, layer.qkv.rows);
+    });
+    team_.each(p_.n * heads, 1, [&](int64_t start, int64_t end) {
+      for (int64_t i = start; i < end; i++) place_head(layer, index, i / heads, i % heads);
+    });
+    team_.each(p_.n * s_.kv_heads, 1, [&](int64_t start, int64_t end) {
+      const int64_t group = s_.heads / s_.kv_heads;
+      for (int64_t i = start; i < end; i++) {
+        const int64_t token = i / s_.kv_heads, kv = i % s_.kv_heads;
+        const Row& row = rows_[token];
+        attend_(*row.sequence, row.token, joint_ + (token * heads + kv * group) * dim, group,
+                place(*row.sequence, index, 0, kv, 0), place(*row.sequence, index, 1, kv, 0), dim,
+                mixed_ + i * group * dim);
+      }
+    });
+  }
+
+  // Turn a head of queries or keys; store one of keys or values.
+  void place_head(const Layer& layer, int64_t index, int64_t i, int64_t number) {
+    const int64_t dim = s_.head_dim, kv = number - s_.heads;
+    float* head = joint_ + (i * (s_.heads + 2 * s_.kv_heads) + number) * dim;
+    if (kv < s_.kv_heads) {
+      const float* weight = kv < 0 ? layer.query_norm : layer.key_norm;
+      if (weight) normed(head, weight, dim, s_.eps, head);
+      rotate(head, dim, p_.cos + i * dim, p_.sin + i * dim);
+    }
+    if (kv < 0) return;
+    const Row& row = rows_[i];
+    T* to = place(*row.sequence, index, kv >= s_.kv_heads, kv % s_.kv_heads,
+                  row.sequence->before + row.token);
+    for (int64_t k = 0; k < dim; k++) narrow(head[k], to + k);
+  }
+
+  // x += w * from
+  void add(const Matrix& w, const float* from) {
+    team_.each(w.rows, STEP, [&](int64_t start, int64_t end) {
+      for (int64_t a = start; a < end; a += PIECE) {
+        const int64_t many = end - a < PIECE ? end - a : PIECE;
+        multiply(w, a, a + many, from, p_.n, piece_.data(), many);
+        for (int64_t i = 0; i < p_.n; i++)
+          for (int64_t k = 0; k < many; k++) p_.x[i * s_.hidden + a + k] += piece_[i * many + k];
+      }
+    });
+  }
+
+  // inner = activation(gate) * up
+  void gate(const Matrix& w, const float* entry) {
+    float* gates = piece_.data();
+    team_.each(s_.intermediate, LANES, [&](int64_t start, int64_t end) {
+      for (int64_t a = start; a < end; a += PIECE) {
+        const int64_t many = end - a < PIECE ? end - a : PIECE, b = s_.intermediate + a;
+        float* ups = gates + p_.n * many;
+        multiply(w, a, a + many, entry, p_.n, gates, many);
+        multiply(w, b, b + many, entry, p_.n, ups, many);
+        for (int64_t i = 0; i < p_.n; i++)
+          for (int64_t k = 0; k < many; k += LANES)
+            store(activated(wide(gates + i * many + k), s_.activation) * wide(ups + i * many + k),
+                  inner_ + i * s_.intermediate + a + k);
+      }
+    });
+  }
+
+  const Sizes& s_;
+  const Pass& p_;
+  Team& team_;
+  std::vector<Row> rows_;
+  std::vector<float> entry_, piece_;
+  Attention<T> attend_;
+  float *joint_, *mixed_, *inner_;  // shared: [n, heads of all], [n, heads], [n, intermediate]
+};

@@ -1,0 +1,171 @@
+"""Decoder layers in native code: a pass is one call, whatever its sequences are."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from specstream.model.attention.base import Batch
+from specstream.model.kv.contiguous import ContiguousCache
+from specstream.model.native import structs
+from specstream.model.native.library import Library
+from specstream.model.native.matrix import COLUMNS, NativeMatrix
+from specstream.model.tree import Tree
+from specstream.model.weights import DecoderWeights, LayerWeights
+
+__all__ = ["NativeLayers"]
+
+_ACTIVATIONS = {"silu": 0, "gelu_pytorch_tanh": 1}
+_KINDS = {torch.float32: structs.FLOAT32, torch.bfloat16: structs.BFLOAT16}
+
+
+MatrixOf = Callable[[Tensor, Tensor | None], NativeMatrix]
+
+
+class NativeLayers:
+    """All layers of ``weights``; see `of`.
+
+    Args:
+        library: Native code.
+        weights: The model's or a head's.
+        matrix: Makes what is read of a weight and its bias.
+    """
+
+    def __init__(self, library: Library, weights: DecoderWeights, matrix: MatrixOf) -> None:
+        w = weights
+        self._library, self._matrix, self.depth = library, matrix, len(w.layers)
+        self._kept = list[object]()  # what native code reads by addresses
+        self.structs = (structs.Layer * len(w.layers))(*map(self._layer, w.layers))
+        self.sizes = structs.Sizes(
+            w.hidden,
+            w.heads,
+            w.kv_heads,
+            w.head_dim,
+            w.intermediate,
+            w.eps,
+            _ACTIVATIONS[w.activation_name],
+            _KINDS[w.dtype],
+        )
+        self._scratch_row = 2 * (w.heads + w.kv_heads) * w.head_dim + w.intermediate
+
+    @classmethod
+    def of(
+        cls, library: Library | None, weights: DecoderWeights, matrix: MatrixOf | None = None
+    ) -> NativeLayers | None:
+        """The layers; None without native code, or where it doesn't compute such layers.
+
+        Their device, dtype, activation and sizes decide. ``matrix`` defaults to the weights themselves.
+        """
+        w = weights
+        wide = (w.hidden, w.intermediate, w.heads * w.head_dim)
+        fits = not any(size % COLUMNS for size in wide)
+        known = w.dtype in _KINDS and w.activation_name in _ACTIVATIONS
+        if library is None or w.device.type != "cpu" or not (fits and known):
+            return None
+        return cls(library, weights, matrix or partial(NativeMatrix, library))
+
+    @staticmethod
+    def take(batch: Batch) -> bool:
+        """Whether the caches of a batch grow: fixed ones are read to their ends."""
+        return all(cache.fixed_capacity is None for cache in batch.caches)
+
+    def _layer(self, layer: LayerWeights) -> structs.Layer:
+        matrices = (
+            self._matrix(layer.qkv, layer.qkv_bias),
+            self._matrix(layer.out, layer.out_bias),
+            self._matrix(layer.gate_up, None),
+            self._matrix(layer.down, None),
+        )
+        self._kept += matrices
+        norms = (layer.norm, layer.query_norm, layer.key_norm, layer.mlp_norm)
+        return structs.Layer(*map(self._norm, norms), *(one.struct for one in matrices))
+
+    def _norm(self, weight: Tensor | None) -> int | None:
+        if weight is None:
+            return None
+        wide = weight.float().contiguous()
+        self._kept.append(wide)
+        return wide.data_ptr()
+
+    def run(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        batch: Batch,
+        first: int = 0,
+        end: int | None = None,
+        entry: Tensor | None = None,
+    ) -> None:
+        """Layers ``first`` to ``end`` for the rows of a batch, in place; validates no rows of caches.
+
+        Args:
+            x: ``[n, hidden]`` float32, contiguous.
+            cos: ``[n, 1, head_dim]`` of each token's position; ``sin`` likewise, see `RotaryTable`.
+            sin: See ``cos``.
+            batch: Its caches are contiguous and of no fixed capacity.
+            first: The first layer.
+            end: The layer after the last; None: all.
+            entry: ``[n, wide]``, read by the first layer instead of its norm of x.
+        """
+        depth = (self.depth if end is None else end) - first
+        if not depth:
+            return
+        one, _kept = self.prepared(x, cos, sin, batch, first, entry)
+        start = ctypes.cast(ctypes.byref(self.structs[first]), ctypes.POINTER(structs.Layer))
+        threads = torch.get_num_threads()
+        self._library.run_layers(ctypes.byref(self.sizes), start, depth, ctypes.byref(one), threads)
+
+    def prepared(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        batch: Batch,
+        first: int = 0,
+        entry: Tensor | None = None,
+    ) -> tuple[structs.Pass, object]:
+        """A pass as native code takes it, and what must stay alive meanwhile; arguments as of `run`."""
+        count = x.shape[0]
+        wide = None if entry is None else entry.float().contiguous()
+        angles = cos.float().contiguous(), sin.float().contiguous()
+        scratch = torch.empty(count * self._scratch_row)
+        trees = batch.trees or [None] * len(batch.caches)
+        masks = list[Tensor]()
+        each = [
+            _sequence(cast(ContiguousCache, cache), count, tree, masks)
+            for cache, count, tree in zip(batch.caches, batch.counts, trees, strict=True)
+        ]
+        sequences = (structs.Sequence * len(each))(*each)
+        one = structs.Pass(
+            x.data_ptr(),
+            None if wide is None else wide.data_ptr(),
+            *(angle.data_ptr() for angle in angles),
+            ctypes.addressof(sequences),
+            scratch.data_ptr(),
+            count,
+            len(each),
+            first,
+        )
+        return one, (wide, angles, scratch, masks, sequences)
+
+
+def _sequence(
+    cache: ContiguousCache, count: int, tree: Tree | None, kept: list[Tensor]
+) -> structs.Sequence:
+    """``kept`` takes what the structure points to."""
+    before = cache.length
+    storage = cache.storage(before + count)
+    address, capacity = storage.data_ptr(), storage.shape[3]
+    if tree is None:
+        return structs.Sequence(address, capacity, before, count, before, None)
+    end = before + count
+    visible = end - max(count, len(tree.parents))
+    seen = tree.seen_behind(before, count, end, torch.device("cpu"))[:, visible:]
+    kept.append(seen.to(torch.uint8).contiguous())
+    return structs.Sequence(address, capacity, before, count, visible, kept[-1].data_ptr())

@@ -1,0 +1,78 @@
+// The threads of one parallel region, and the work of its phases.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <sched.h>
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+// Every thread of the region calls `each` with the same work; the next phase begins when all of it is
+// done. Work is taken in pieces: a thread whose core is busy with something else takes fewer.
+class Team {
+ public:
+  // Once by every thread, before the first phase.
+  void begin() {
+    phase() = 0;
+#if defined(_OPENMP)
+#pragma omp single
+    size_ = omp_get_num_threads();
+#endif
+  }
+
+  // body(start, end) for parts of [0, items), each a multiple of `step` items but for the last.
+  template <class Body> void each(int64_t items, int64_t step, Body body) {
+    std::atomic<int64_t>& next = next_[phase() & 1];
+    const int64_t pieces = size_ == 1 ? 1 : PIECES * size_;
+    const int64_t piece = ((items + pieces - 1) / pieces + step - 1) / step * step;
+    for (;;) {
+      const int64_t start = next.fetch_add(piece, std::memory_order_relaxed);
+      if (start >= items) break;
+      body(start, start + piece < items ? start + piece : items);
+    }
+    wait();
+  }
+
+ private:
+  static constexpr int PIECES = 8;  // per thread and phase
+  static constexpr int SPINS = 4000;  // before a thread offers its core to others
+
+  static int& phase() {
+    static thread_local int number;
+    return number;
+  }
+
+  void wait() {
+    const int done = ++phase();
+    next_[done & 1].store(0, std::memory_order_relaxed);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size_ - 1) {
+      arrived_.store(0, std::memory_order_relaxed);
+      done_.store(done, std::memory_order_release);
+      return;
+    }
+    for (int spins = 0; done_.load(std::memory_order_acquire) != done; spins++) {
+      if (spins > SPINS) sched_yield();
+#if defined(__x86_64__)
+      else __builtin_ia32_pause();
+#endif
+    }
+  }
+
+  int size_ = 1;
+  alignas(64) std::atomic<int64_t> next_[2] = {};
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<int> done_{0};
+};
+
+// Runs body(team) on so many threads.
+template <class Body> void together(int threads, Body body) {
+  Team team;
+#if defined(_OPENMP)
+#pragma omp parallel num_threads(threads)
+#endif
+  {
+    team.begin();
+    body(team);
+  }
+}

@@ -1,0 +1,245 @@
+"""How long the next phrase may be: by the audio still to be heard, and the pace of voice and text.
+
+A phrase is *in time* if the voice gives its first audio before the audio ahead of it was heard. Two
+things can prevent that: its text was released too late, or the voice was still busy with the phrase
+before. So a phrase must be released before the audio ahead runs out, and it must be long enough to
+cover the time that the voice needs until it begins on the next one. A voice that gives a phrase only
+once it is finished needs longer for a longer one; for it a phrase can be too long, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import anyio
+
+from specstream.pipeline.segment_marks import WIDE
+from specstream.pipeline.voice_pace import Spoken, VoicePace
+from specstream.types import Phrase, Speech
+
+__all__ = ["Bounds", "Deadlines", "PlayClock", "letters"]
+
+_RESERVE_S = 0.1  # audio that should be left when the next phrase begins
+_DOUBT = 1.25  # a text's audio may be longer than was thought by so much
+_SHORTEST_S = 0.01  # a deadline that is so near has come
+_SILENT_S = 5.0  # a voice that gives nothing for so long isn't waited for
+
+
+class Bounds(NamedTuple):
+    """How long a phrase should be, from ``least`` to ``most`` letters (see `letters`)."""
+
+    least: float
+    most: float
+
+
+_ANY = Bounds(0.0, math.inf)
+_NONE = Bounds(math.inf, 0.0)
+
+
+def letters(text: str) -> int:
+    """About how long a text sounds; a Chinese, Japanese or Korean character counts as three letters."""
+    return len(text) + 2 * len(WIDE.findall(text))
+
+
+@dataclass(slots=True)
+class Deadlines:
+    """What is ahead of the listener in one turn, and until when the next phrase must be released.
+
+    Nothing is limited before somebody says what was heard (`follow`), before the first phrase was
+    released, and after `stop`. The clock is the event loop's.
+
+    Args:
+        pace: The voice's.
+        deadline_s: How long text may wait when no audio is left.
+
+    Attributes:
+        news: Whether the voice has become free, or `stop` was called; who acts on it resets it.
+        wake: Called then.
+    """
+
+    pace: VoicePace = field(default_factory=VoicePace)
+    deadline_s: float = 0.7
+    news: bool = False
+    wake: Callable[[], None] | None = None
+    _heard: Callable[[], float] | None = None
+    _queue: deque[Spoken] = field(default_factory=deque)
+    _made_s: float = 0.0
+    _last_news: float = -math.inf
+    _begun: bool = False
+    _text_since: float | None = None
+    _text: int = 0
+
+    def follow(self, heard: Callable[[], float]) -> None:
+        """``heard()`` says how many seconds of the turn's audio were heard."""
+        self._heard = heard
+
+    def stop(self) -> None:
+        """Nothing more will be spoken: don't hold text back. Idempotent."""
+        self._heard = None
+        self._tell()
+
+    @property
+    def on(self) -> bool:
+        """Whether the size of the next phrase depends on the audio ahead."""
+        return self._heard is not None and self._begun
+
+    @property
+    def busy(self) -> bool:
+        """Whether the voice still has something to speak."""
+        silent_s = anyio.current_time() - self._last_news
+        patience_s = _SILENT_S + self._ahead_s + 2 * self._busy_s
+        return bool(self._queue) and silent_s < patience_s
+
+    def text(self, text: str) -> None:
+        """The reply goes on."""
+        if self._text_since is None:
+            self._text_since = anyio.current_time()
+        else:
+            self._text += letters(text)
+
+    def released(self, phrase: Phrase) -> None:
+        """A phrase was cut and goes to the voice."""
+        self._begun = True
+        now = anyio.current_time()
+        if not self._queue:
+            self._last_news = now
+        size = letters(phrase.spoken) - sum(tag.chars.length for tag in phrase.tags)
+        self._queue.append(Spoken(phrase.chars.end, phrase.chars.start, size, now))
+
+    def made(self, speech: Speech, worked_s: float) -> None:
+        """The voice gave a piece of speech, on which it worked so long."""
+        queue, now = self._queue, anyio.current_time()
+        while queue and queue[0].end < speech.chars.end:
+            queue.popleft()
+        if not queue or queue[0].start != speech.chars.start:
+            return
+        phrase = queue[0]
+        self._made_s = speech.samples.end / speech.sample_rate
+        if speech.pcm:
+            seconds = speech.samples.length / speech.sample_rate
+            if phrase.first_s is None:
+                phrase.first_s = min(now - phrase.given, worked_s)
+                phrase.first_audio_s = seconds
+            else:
+                phrase.worked_s += worked_s
+            phrase.made_s += seconds
+        self._last_news = now
+        if speech.last:
+            queue.popleft()
+            self.pace.learn(phrase)
+            self._tell()
+
+    def revoked(self, from_char: int) -> None:
+        """Text was taken back: phrases that begin there or later are not spoken."""
+        while self._queue and self._queue[-1].start >= from_char:
+            self._queue.pop()
+
+    def bounds(self) -> Bounds:
+        """How long a phrase that is released now should be.
+
+        While the voice is busy, a phrase outside the bounds may as well wait until it isn't.
+        """
+        pace = self.pace
+        if not self.on or (not pace.known and not self.busy):
+            return _ANY
+        if not pace.known:
+            return _NONE
+        # How long the listener has something to hear after the voice has become free.
+        bounds_s, _ = self._bounds_s(self._ahead_s + self._coming_s - self._busy_s)
+        return Bounds(*(bound_s / pace.letter_s for bound_s in bounds_s))
+
+    def _bounds_s(self, left_s: float) -> tuple[Bounds, bool]:
+        """In seconds of audio, if so much audio is left when the voice begins; and whether it's late.
+
+        It is late if no phrase that begins then can be in time and leave enough for the next one.
+        """
+        pace = self.pace
+        # Of a second of audio, the listener is ahead by what the voice doesn't need for it.
+        gain = max(0.0, 1.0 - pace.factor)
+        least_s = max(0.0, 2 * pace.first_s + _RESERVE_S - left_s) / gain if gain else 0.0
+        most_s = math.inf
+        if pace.streams is False and pace.factor > 0:
+            most_s = (left_s - _RESERVE_S - pace.first_s) / pace.factor / _DOUBT
+        late = left_s < pace.first_s or most_s < least_s
+        if late:  # one gap is enough
+            least_s = pace.first_s / gain if gain else 0.0
+            if pace.streams is False:
+                most_s = max(least_s, self.deadline_s / max(pace.factor, _SHORTEST_S))
+        return Bounds(least_s, most_s), late
+
+    def due_s(self, size: float, waited_s: float) -> float:
+        """In how many seconds text must be released; 0: now.
+
+        Args:
+            size: How much of it could be released, in letters.
+            waited_s: How long it has waited.
+        """
+        pace = self.pace
+        if self.busy:  # `wake` is called as soon as it isn't
+            return _SILENT_S
+        if not pace.known:
+            return max(0.0, self.deadline_s - waited_s)
+        audio_s, ahead_s = size * pace.letter_s, self._ahead_s
+        begins_s = pace.first_s + (_DOUBT * pace.factor * audio_s if pace.streams is False else 0.0)
+        gained_s = (1.0 - pace.factor) * audio_s
+        _, late = self._bounds_s(ahead_s)
+        if late and not self._catches_up(gained_s):
+            due_s = self.deadline_s - waited_s
+        else:
+            due_s = ahead_s - _RESERVE_S - begins_s - max(0.0, pace.first_s - gained_s)
+        return due_s if due_s > _SHORTEST_S else 0.0
+
+    def _catches_up(self, gained_s: float) -> bool:
+        """Whether the gap that can't be avoided will be the only one if the phrase begins now."""
+        if self._text_since is None:
+            return False
+        text_s = anyio.current_time() - self._text_since
+        return gained_s >= self.pace.first_s and self._text * self.pace.letter_s > text_s
+
+    @property
+    def _ahead_s(self) -> float:
+        return self._made_s - self._heard() if self._heard is not None else 0.0
+
+    @property
+    def _coming_s(self) -> float:
+        """Seconds of audio that were released and not made yet."""
+        each = (p.letters * self.pace.letter_s - p.made_s for p in self._queue)
+        return sum(max(0.0, audio_s) for audio_s in each) if self.pace.known else 0.0
+
+    @property
+    def _busy_s(self) -> float:
+        """Seconds that the voice will work on it."""
+        begins = sum(phrase.first_s is None for phrase in self._queue)
+        pace = self.pace
+        return begins * pace.first_s + pace.factor * self._coming_s if pace.known else 0.0
+
+    def _tell(self) -> None:
+        self.news = True
+        if self.wake is not None:
+            self.wake()
+
+
+class PlayClock:
+    """What a listener has heard of speech that is played as soon as it is there, for want of a play-out.
+
+    Attributes:
+        until: When all of it will have been heard, on the clock of the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._put_s = self.until = 0.0
+
+    def put(self, speech: Speech) -> None:
+        """Speech arrives."""
+        end_s = speech.samples.end / speech.sample_rate
+        self.until = max(self.until, anyio.current_time()) + end_s - self._put_s
+        self._put_s = end_s
+
+    @property
+    def heard_s(self) -> float:
+        """Seconds of the turn's audio that were heard."""
+        return self._put_s - max(0.0, self.until - anyio.current_time())

@@ -1,0 +1,129 @@
+"""The text of a reply that waits to be cut: a window of it, what was found there, and where it lies."""
+
+from __future__ import annotations
+
+import re
+
+from specstream.errors import ProtocolError
+from specstream.pipeline.segment_breaks import Whole
+from specstream.pipeline.segment_marks import LOOK_BACK, WIDE, Reason
+from specstream.pipeline.token_map import TokenMap
+from specstream.types import Chunk, Phrase, Span, Tag
+
+__all__ = ["Window"]
+
+_OPEN = re.compile(r"[\[`]")
+
+
+class Window:
+    """At most ``max_chars`` characters of the text that waits, and `LOOK_BACK` of what was spoken."""
+
+    def __init__(self, max_chars: int) -> None:
+        self._max_chars = max_chars
+        self._tokens = TokenMap()
+        self._index, self._t_ms = 0, 0.0
+        self._origin: int | None = None  # offset of the reply's first character
+        self._start = 0  # offset of text[head]
+        # The end of the text that was spoken (rules look back at it), then the text that waits. The
+        # newline: a reply begins like a line does.
+        self._text = "\n"
+        self._head = 1
+        self._behind, self._taken = "", 0  # text for which there was no room, but for so much of it
+        self._fenced = False  # whether head is inside a block of code
+        self._rewind()
+
+    def _rewind(self) -> None:
+        """Forget the marks that were found after head."""
+        self._seen = self._head  # every mark before it has been decided
+        self._wholes: list[Whole] = []
+        self._fences: list[int] = []
+        self._passed: list[tuple[int, Reason]] = []  # boundaries that ended no phrase
+
+    @property
+    def _waits(self) -> bool:
+        return len(self._text) > self._head or self._crowded
+
+    @property
+    def _crowded(self) -> bool:
+        """Whether text waits for which there is no room."""
+        return self._taken < len(self._behind)
+
+    def revoke(self, from_char: int) -> None:
+        """Forget pending text at or past this offset; the next chunk goes on from there.
+
+        Phrases that were returned stay as they are, but the next one begins at the offset. No two
+        phrases have the same number.
+        """
+        if self._origin is None or from_char >= self._end:
+            return
+        from_char = max(from_char, self._origin)
+        back = self._end - from_char
+        self._behind, self._taken = self._behind[self._taken :][:-back], 0
+        keep = self._head + from_char - self._start
+        self._text = self._text[: max(keep, 0)] or ("\n" if from_char == self._origin else " ")
+        self._head = min(self._head, len(self._text))
+        self._start = min(self._start, from_char)
+        self._tokens.revoke(from_char)
+        self._rewind()
+
+    @property
+    def _end(self) -> int:
+        """Where the text so far ends, in the reply."""
+        return self._start + len(self._text) - self._head + len(self._behind) - self._taken
+
+    def _join(self, chunk: Chunk) -> None:
+        expected = self._end
+        if self._origin is None:
+            self._origin = self._start = expected = chunk.chars.start
+        if chunk.text and chunk.chars != (expected, expected + len(chunk.text)):
+            raise ProtocolError(
+                f"a chunk of {len(chunk.text)} characters says that it covers {tuple(chunk.chars)},"
+                f" but the text so far ends at {expected}: pass every chunk once, in order"
+            )
+        self._tokens.add(chunk)
+        self._t_ms = chunk.t_ms
+        self._behind, self._taken = self._behind[self._taken :] + chunk.text, 0
+
+    def _fill(self) -> None:
+        # Never more than a full window, else a cut would depend on the text beyond it.
+        room = self._max_chars - (len(self._text) - self._head)
+        self._text += self._behind[self._taken : self._taken + room]
+        self._taken = min(self._taken + room, len(self._behind))
+
+    def _without_wholes(self, end: int) -> str:
+        """The text that waits, up to ``end``, without directions, links and code."""
+        parts, at = list[str](), self._head
+        for whole in self._wholes:
+            parts += self._text[at : whole.start], "" if whole.tag is not None else "x"
+            at = whole.end
+        return "".join(parts) + self._text[at:end]
+
+    def _weight(self, end: int) -> int:
+        """About how long the text up to ``end`` sounds, in Latin letters."""
+        silent = sum(whole.end - whole.start for whole in self._wholes if whole.tag is not None)
+        return end - self._head - silent + 2 * len(WIDE.findall(self._text, self._head, end))
+
+    def _open_end(self) -> int:
+        """Where a bracket or code begins that has not ended yet and must not be cut."""
+        unfinished = _OPEN.search(self._text, self._seen)
+        return unfinished.start() if unfinished else len(self._text)
+
+    def _take(self, cut: int, reason: Reason) -> Phrase:
+        """Cut the phrase that ends there."""
+        text = self._text[self._head : cut]
+        chars = Span(self._start, self._start + len(text))
+        shift = self._start - self._head
+        tags = tuple(
+            Tag(whole.tag, Span(whole.start + shift, whole.end + shift))
+            for whole in self._wholes
+            if whole.tag is not None and whole.end <= cut
+        )
+        tokens = self._tokens.cover(chars)
+        phrase = Phrase(text, chars, tokens, self._index, tags, self._t_ms, reason)
+        self._fenced ^= sum(at < cut for at in self._fences) % 2 == 1
+        self._text = self._text[max(0, cut - LOOK_BACK) :]
+        self._head = min(cut, LOOK_BACK)
+        self._start = chars.end
+        self._index += 1
+        self._rewind()
+        return phrase

@@ -1,0 +1,57 @@
+"""Native products: near those of float64, and of every row the same alone and among others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specstream.config import Scheme
+from specstream.model.native.library import Library, library
+from specstream.model.native.matrix import NativeMatrix, native_takes
+
+
+@pytest.fixture(scope="module")
+def code() -> Library:
+    made = library(True)
+    assert made is not None
+    return made
+
+
+@pytest.mark.parametrize("rows", [1, 4, 7, 65])
+@pytest.mark.parametrize(
+    ("dtype", "scheme", "near"),
+    [
+        (torch.float32, None, 1e-5),
+        (torch.bfloat16, None, 1e-5),
+        (torch.float32, "int8", 0.02),
+        (torch.bfloat16, "int4", 0.2),
+    ],
+)
+def test_a_row_does_not_depend_on_the_others(
+    code: Library, rows: int, dtype: torch.dtype, scheme: Scheme | None, near: float
+) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    weight = torch.randn(rows, 96, generator=generator).to(dtype)
+    bias = torch.randn(rows, generator=generator) if rows % 2 else None
+    x = torch.randn(53, 96, generator=generator)
+    product = NativeMatrix(code, weight, bias, scheme)
+    together = product(x)
+    for count in (1, 2, 3, 4, 5, 6, 7, 13, 49):
+        parts = [product(x[at : at + count]) for at in range(0, 53, count)]
+        assert torch.equal(torch.cat(parts), together)
+    exact = x.double() @ weight.double().T + (0 if bias is None else bias.double())
+    assert (together - exact).abs().max() < near * exact.abs().max()
+
+
+def test_results_have_the_inputs_dtype_and_strides_do_not_matter(code: Library) -> None:
+    weight = torch.randn(64, 40, generator=torch.Generator().manual_seed(1)).T
+    product = NativeMatrix(code, weight, None)
+    x = torch.ones(64, 3).T
+    assert torch.allclose(product(x), x @ weight.T, atol=1e-5)
+    assert product(x.bfloat16()).dtype is torch.bfloat16
+
+
+def test_what_it_takes() -> None:
+    assert native_takes(torch.zeros(5, 32)) and native_takes(torch.zeros(5, 32).bfloat16())
+    assert not native_takes(torch.zeros(5, 40)) and not native_takes(torch.zeros(5, 32).half())
+    assert not native_takes(torch.zeros(5, 32, device="meta"))
