@@ -35,6 +35,7 @@ from specstream.ws.realtime.client_events import (
     Report,
     Revoked,
     TextDelta,
+    TextPreview,
     ToolCalled,
     ToolDelta,
 )
@@ -55,11 +56,12 @@ __all__ = [
     "Report",
     "Revoked",
     "TextDelta",
+    "TextPreview",
     "ToolCalled",
     "ToolDelta",
 ]
 
-ALL_EVENTS: tuple[OwnEvent, ...] = get_args(OwnEvent)
+DEFAULT_EVENTS: tuple[OwnEvent, ...] = tuple(e for e in get_args(OwnEvent) if e != "preview")
 
 
 class RealtimeClient:
@@ -79,7 +81,7 @@ class RealtimeClient:
         url: str,
         *,
         api_key: str | None = None,
-        events: Sequence[OwnEvent] = ALL_EVENTS,
+        events: Sequence[OwnEvent] = DEFAULT_EVENTS,
         instructions: str | None = None,
         open_timeout: float = 10.0,
         tls: ssl.SSLContext | None = None,
@@ -92,7 +94,8 @@ class RealtimeClient:
         Args:
             url: ``ws://host:port``; the protocol's path is added if there is none.
             api_key: Sent as a bearer token.
-            events: The server's own event types to receive, in addition to text and audio.
+            events: The server's own event types to receive, in addition to text and audio. All but
+                "preview", which makes a `TextPreview` of what each round drafted.
             instructions: The system prompt.
             open_timeout: Seconds to wait for the handshake, and for the server's first event.
             ready_timeout: Seconds to retry while the connection is refused; 0 tries once.

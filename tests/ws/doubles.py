@@ -10,11 +10,22 @@ from typing import Any, Self
 
 import anyio
 import numpy as np
+import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 from specstream.pipeline.interfaces import VoiceCapabilities
-from specstream.testing import ScriptedEngine
-from specstream.types import AvatarCue, Mark, Phrase, ScenePrompt, Span, Speech, SpeechBuffer
+from specstream.testing import ScriptedEngine, ScriptedGeneration
+from specstream.types import (
+    AvatarCue,
+    Chunk,
+    Mark,
+    Phrase,
+    Preview,
+    ScenePrompt,
+    Span,
+    Speech,
+    SpeechBuffer,
+)
 from specstream.ws.server import RealtimeServer
 
 WORD_S = 0.2
@@ -285,3 +296,20 @@ class Stand:
             wire = Wire(socket)
             await wire.until("session.created")
             yield wire
+
+
+def drafting(monkeypatch: pytest.MonkeyPatch, draft: Callable[[Chunk], str]) -> None:
+    """Scripted replies show, before each chunk but the first, what ``draft`` makes of it."""
+
+    async def previewed(self: ScriptedGeneration) -> AsyncGenerator[Chunk | Preview, None]:
+        while self._chunks:
+            chunk = self._chunks[0]
+            if chunk.round and chunk.text:
+                chars = Span(chunk.chars.start, chunk.chars.start + len(draft(chunk)))
+                yield Preview(draft(chunk), (), chunk.tokens, chars, (), chunk.round)
+            try:
+                yield await anext(self)
+            except StopAsyncIteration:
+                return
+
+    monkeypatch.setattr(ScriptedGeneration, "previewed", previewed, raising=False)

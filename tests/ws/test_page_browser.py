@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from specstream.listening.doubles import ScriptedRecognizer, ScriptedTurnDetector
+from specstream.listening.ears import Ears
 from specstream.testing import ScriptedEngine
 from tests.ws.browser import needs_chromium, tab
-from tests.ws.doubles import Stand, WordVoice
+from tests.ws.doubles import Gate, Stand, WordVoice, drafting
 
 pytestmark = needs_chromium
 READY = "document.querySelector('#status span').textContent === 'ready'"
@@ -44,3 +48,62 @@ async def test_the_race_shows_both_replies(tmp_path: Path) -> None:
         assert server.engine.speculated == [True, True, False], "warm-up, with and without"
         assert not await page.js("$('race').disabled")
         assert page.errors == []
+
+
+async def test_words_are_grey_until_they_are_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafting(monkeypatch, lambda chunk: chunk.text + " perhaps")
+    gate = Gate(shut=False)
+    gate.shut(after=1)
+    server = Stand(ScriptedEngine(["One two three four five six."], gate=gate), voice=WordVoice)
+    colours = "[...document.querySelectorAll('.reply span:not(:has(span))')]"
+    colours += ".map((span) => [span.textContent, getComputedStyle(span).color])"
+    async with server.running(), tab(f"http://127.0.0.1:{server.port}/", tmp_path) as page:
+        await page.until(READY)
+        await page.js(
+            "$('aloud').checked = false; $('prompt').value = 'Count.'; ready(); $('send').click()"
+        )
+        await page.until("document.querySelector('.draft')")
+        assert await page.js("$('status').textContent.trim()") == "writing"
+        shown = await page.js(colours)
+        verified, drafted = shown[:-1], shown[-1]
+        assert drafted[0].endswith(" perhaps")
+        assert {colour for _, colour in verified} == {
+            await page.js("getComputedStyle(document.body).color")
+        }
+        assert drafted[1] != verified[0][1]
+        gate.open()
+        await page.until("!turn.id")
+        assert await page.js("document.querySelector('.draft')") is None
+        text = await page.js("document.querySelector('.reply').textContent")
+        assert text == "One two three four five six."
+        assert page.errors == []
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (360, 640)])
+async def test_a_phone_shows_everything(tmp_path: Path, width: int, height: int) -> None:
+    ears = Ears(ScriptedRecognizer(["Hello?"]), ScriptedTurnDetector())
+    engine = ScriptedEngine(["Onomatopoetic " * 30 + "words."])
+    server = Stand(engine, voice=WordVoice, ears=lambda: ears, bundled=True)
+    async with server.running(), tab(f"http://127.0.0.1:{server.port}/", tmp_path) as page:
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": True}
+        await page.call("Emulation.setDeviceMetricsOverride", **size)
+        await page.until(READY)
+        await page.until("!$('mic').hidden")
+        await page.js(
+            "$('aloud').checked = false; $('prompt').value = 'Hello.'; ready(); $('send').click()"
+        )
+        await page.until("!turn.id && document.querySelector('.reply')")
+        await page.js("status('off', 'closed after a long silence; touch the page to go on')")
+        assert await page.js("document.documentElement.scrollWidth") == width
+        wide = "[...document.querySelectorAll('header *, .talk *, .figures dl *, .race *, .board *')].filter((e) =>"
+        wide += " e.getBoundingClientRect().right > innerWidth).map((e) => e.outerHTML)"
+        assert await page.js(wide) == []
+        small = "[...document.querySelectorAll('button:not([hidden]), .switch')].filter((e) =>"
+        small += " e.getBoundingClientRect().height < 44).map((e) => e.outerHTML)"
+        assert await page.js(small) == []
+        at = await page.js("$('mic').getBoundingClientRect().bottom")
+        assert height * 2 / 3 < at <= height, "a thumb reaches it"
+        field = await page.js("$('prompt').getBoundingClientRect().bottom")
+        assert field <= await page.js("$('mic').getBoundingClientRect().top")

@@ -3,16 +3,24 @@ const face = new Face();
 const transcript = new Transcript();
 const board = new Board();
 const figures = new Figures();
-const turn = { id: null, item: null, aloud: true, waiting: null, stopped: false, items: [], heard: "", asked: "" };
+const turn = { id: null, item: null, aloud: true, waiting: null, stopped: false, items: [], heard: "", asked: "", ear: "" };
 const microphone = new Microphone((type, fields) => socket?.readyState === WebSocket.OPEN && send(type, fields));
 const race = new Race((type, fields) => send(type, fields));
 let socket = null;
 
 const send = (type, fields) => socket.send(JSON.stringify({ type, ...fields }));
 const status = (kind, text) => {
+  if ($("status").className === kind && $("status").lastElementChild.textContent === text) return;
   $("status").className = kind;
   $("status").lastElementChild.textContent = text;
 };
+/* What goes on, in one word; a lost connection says itself why. */
+function state() {
+  if (!turn.open) return;
+  const busy = turn.ear || (player.ahead > 0.05 && "speaking") || (turn.id && (turn.item ? "writing" : "thinking"));
+  if (busy) status("busy", busy);
+  else status("on", microphone.on ? "listening" : "ready");
+}
 const ready = () => {
   $("send").disabled = socket?.readyState !== WebSocket.OPEN || !$("prompt").value.trim();
   $("stop").disabled = !turn.id && player.ahead <= 0.05;
@@ -34,6 +42,7 @@ function reply(text) {
   for (const part of [player, face, board, figures]) part.reset();
   send("response.create", { response: { output_modalities: [turn.aloud ? "audio" : "text"] } });
   turn.id = "asked";
+  turn.item = null;
 }
 
 /* Now, or once the reply under way has ended; only the last of several waits. */
@@ -47,6 +56,7 @@ function stop() {
   const heard = Math.floor((player.position / RATE) * 1000);
   const playing = player.ahead > 0.05;
   turn.stopped = true;
+  transcript.draft("");
   player.reset();
   face.reset();
   figures.set("lead", "–");
@@ -59,7 +69,7 @@ function stop() {
 
 const handlers = {
   "session.created": (event) => {
-    const events = ["avatar", "prompt", "report"];
+    const events = ["avatar", "prompt", "report", "preview"];
     const session = { type: "realtime", specstream: { events } };
     const hears = Boolean(event.session.audio.input.turn_detection);
     /* This page interrupts and asks by itself: whether a sound was a word is known once it is recognised. */
@@ -73,15 +83,15 @@ const handlers = {
       $("aloud").checked = false;
       $("aloud").disabled = true;
     }
-    status("on", "ready");
+    turn.open = true;
     ready();
   },
   /* While a reply is heard, a sound only pauses it; words end it, and a cough lets it go on. */
   "input_audio_buffer.speech_started": () => {
     if (turn.id || player.ahead > 0.05) player.pause();
-    status("busy", "listening");
+    turn.ear = "hearing you";
   },
-  "input_audio_buffer.speech_stopped": () => status("busy", "understanding"),
+  "input_audio_buffer.speech_stopped": () => (turn.ear = "understanding"),
   "conversation.item.input_audio_transcription.delta": (event) => {
     if (player.paused && event.delta.trim()) stop();
     turn.heard += event.delta;
@@ -89,16 +99,15 @@ const handlers = {
   },
   "conversation.item.input_audio_transcription.completed": (event) => {
     const said = event.transcript.trim();
-    turn.heard = "";
+    turn.heard = turn.ear = "";
     transcript.hear(said, true);
-    status(turn.id ? "busy" : "on", turn.id ? "replying" : "ready");
     if (!said) return player.resume();
     if (turn.id || player.ahead > 0.05) stop();
     soon(() => reply(said));
   },
   "conversation.item.input_audio_transcription.failed": (event) => {
     player.resume();
-    turn.heard = "";
+    turn.heard = turn.ear = "";
     transcript.hear("", true);
     transcript.note(event.error?.message ?? "what was said could not be recognised");
   },
@@ -108,11 +117,13 @@ const handlers = {
     turn.stopped = false;
     transcript.begin(turn.aloud);
     figures.asked = event.specstream.t_ms;
-    status("busy", "replying");
   },
   "conversation.item.added": (event) => turn.items.push(event.item.id),
   "conversation.item.deleted": (event) => (turn.items = turn.items.filter((id) => id !== event.item_id)),
   "response.output_item.added": (event) => (turn.item = event.item.id),
+  "specstream.preview": (event) => turn.stopped || transcript.draft(event.text),
+  "response.output_text.done": () => transcript.draft(""),
+  "response.output_audio_transcript.done": () => transcript.draft(""),
   "response.output_text.delta": (event) => grow(event),
   "response.output_audio_transcript.delta": (event) => grow(event),
   "response.output_audio.delta": (event) => {
@@ -130,7 +141,6 @@ const handlers = {
     const details = response.status_details;
     const notes = { cancelled: "stopped", incomplete: "the reply reached its longest length" };
     transcript.end(response.status, details?.error?.message ?? notes[response.status]);
-    status("on", "ready");
     const next = turn.waiting;
     turn.waiting = null;
     next?.();
@@ -189,6 +199,8 @@ function connect() {
     handlers[event.type]?.(event);
   };
   socket.onclose = async ({ code, reason }) => {
+    turn.open = false;
+    turn.ear = "";
     turn.id = null;
     turn.items = [];
     ready();
@@ -226,6 +238,7 @@ function frame(now) {
   }
   $("cue").textContent = doing || (playing ? "speaking" : "at rest");
   $("stop").disabled = !turn.id && !playing;
+  state();
   requestAnimationFrame(frame);
 }
 
@@ -249,6 +262,7 @@ $("mic").addEventListener("click", async () => {
   player.wake();
   if (microphone.on) {
     microphone.stop();
+    turn.ear = "";
   } else {
     try {
       await microphone.start();

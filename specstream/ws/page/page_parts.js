@@ -52,7 +52,7 @@ class Player {
   }
 }
 
-/* The reply as it grows: a tint for each round, solid once it is spoken. */
+/* The reply as it grows: grey while it is drafted, a tint for each round, underlined once it is heard. */
 class Transcript {
   user(text) {
     this.reply = null;
@@ -80,6 +80,7 @@ class Transcript {
     for (const old of $("log").querySelectorAll(":scope > :not(.hint)")) old.remove();
   }
   begin(aloud) {
+    this.ghost = null;
     this.reply = element("p", aloud ? "reply" : "reply text");
     this.spans = [];
     this.runs = 0;
@@ -90,7 +91,18 @@ class Transcript {
     $("log").append(this.reply);
     this.scroll();
   }
+  /* What is drafted behind the text, until the next event of the text. Not read aloud to a screen reader. */
+  draft(text) {
+    this.ghost?.remove();
+    this.ghost = null;
+    if (!text || !this.reply) return;
+    this.ghost = element("span", "draft", text);
+    this.ghost.setAttribute("aria-hidden", "true");
+    this.reply.append(this.ghost);
+    this.scroll();
+  }
   add(text, from) {
+    this.draft("");
     const span = element("span", "", text);
     if (from.round !== this.round && from.accepted > 0) this.runs++;
     this.round = from.round;
@@ -119,6 +131,7 @@ class Transcript {
     }
   }
   end(status, note) {
+    this.draft("");
     if (status === "completed" || status === "incomplete") {
       this.whole = true;
     } else {
@@ -182,7 +195,8 @@ class Board {
     this.current = current;
     if (!current) return;
     current.classList.add("now");
-    $("shots").scrollTo({ left: current.offsetLeft - $("shots").offsetLeft - 12, behavior: "smooth" });
+    const [left, top] = [current.offsetLeft - $("shots").offsetLeft, current.offsetTop - $("shots").offsetTop];
+    $("shots").scrollTo({ left: left - 12, top: top - 12, behavior: "smooth" });
   }
 }
 

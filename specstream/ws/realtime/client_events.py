@@ -41,6 +41,20 @@ class ReasoningDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class TextPreview:
+    """What was drafted behind the text so far, and may not come; void at the next delta or preview.
+
+    ``chars`` and ``tokens`` are the place that it would have in the reply as the model wrote it.
+    """
+
+    text: str
+    tokens: Span
+    chars: Span
+    round: int
+    t_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class AudioDelta:
     """New audio: signed 16-bit little-endian mono at 24 kHz.
 
@@ -156,6 +170,7 @@ class Done:
 RealtimeEvent = (
     TextDelta
     | ReasoningDelta
+    | TextPreview
     | AudioDelta
     | AvatarDelta
     | PromptDelta
@@ -182,6 +197,9 @@ def translate(event: ev.ServerEvent) -> RealtimeEvent | None:
             tokens, chars = at.tokens or Span(0, 0), at.chars or Span(0, 0)
             figures = (at.round or 0, at.drafted or 0, at.accepted or 0)
             return TextDelta(text, tokens, chars, *figures, at.t_ms)
+        case ev.PreviewEvent(text=text):
+            tokens, chars = at.tokens or Span(0, 0), at.chars or Span(0, 0)
+            return TextPreview(text, tokens, chars, at.round or 0, at.t_ms)
         case ev.AudioDelta(delta=data):
             pcm = base64.b64decode(data)
             samples = at.samples or Span(0, len(pcm) // 2)

@@ -197,6 +197,13 @@ class TextDelta(_ContentEvent):
     delta: str
 
 
+class PreviewEvent(_ContentEvent):
+    """Text that was drafted behind the text sent so far; the next event of the text replaces it."""
+
+    type: Literal["specstream.preview"] = "specstream.preview"
+    text: str
+
+
 class ArgumentsDelta(_OutputEvent):
     """New JSON text of a function call's arguments."""
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from specstream.errors import SpecstreamError
-from specstream.types import AvatarCue, Chunk, Phrase, Revoke, ScenePrompt, Span, Speech
+from specstream.types import AvatarCue, Chunk, Phrase, Preview, Revoke, ScenePrompt, Span, Speech
 from specstream.ws.realtime import events as ev
 from specstream.ws.realtime.audio import Piece
 from specstream.ws.realtime.call_writer import CallWriter
@@ -49,6 +49,8 @@ class ItemWriter:
         self._spoken: SpokenText[Extra] = SpokenText()
         self._track = SpokenTrack(self._spoken.tags) if request.audio else None
         self._tokens_from = 0
+        self._read = 0  # tokens of the chunks so far
+        self._preview: Preview | None = None
 
     @property
     def sent(self) -> int:
@@ -82,6 +84,37 @@ class ItemWriter:
 
     async def chunk(self, chunk: Chunk) -> None:
         """Send a chunk's text (of an audio response: what is certain to be spoken)."""
+        await self._chunk(chunk)
+        self._read = chunk.tokens.end
+        self._show()
+
+    def preview(self, preview: Preview) -> None:
+        """Send what is drafted, now or behind the chunk that comes before it; the latest only."""
+        self._preview = preview
+        self._show()
+
+    def _show(self) -> None:
+        """Send the preview if it follows what was sent, unless more than its text waits for the reader."""
+        preview = self._preview
+        if preview is None or self.entry is None or preview.tokens.start > self._read:
+            return
+        self._preview = None
+        if preview.tokens.start < self._read:
+            return  # its round has been judged
+        text = preview.text if self._track is None else self._spoken.peek(preview.text)
+        if not text:
+            return
+        self._outbox.offer(
+            ev.PreviewEvent(
+                response_id=self._response_id,
+                item_id=self.id,
+                output_index=self.index,
+                text=text,
+                specstream=Extra(tokens=preview.tokens, chars=preview.chars, round=preview.round),
+            )
+        )
+
+    async def _chunk(self, chunk: Chunk) -> None:
         self._timings.chunk(chunk)
         if self.entry is None and self._due(chunk):
             await self._open()

@@ -44,6 +44,16 @@ class Outbox:
         room = MAX_AUDIO if isinstance(event, AudioDelta) else MAX_EVENTS
         while len(self._frames) >= room or self._bytes >= MAX_BYTES:
             await self._changed.wait()
+        return self._append(event)
+
+    def offer(self, event: ServerEvent) -> bool:
+        """Append an event that is worth nothing later: only if at most `MAX_AUDIO` wait already."""
+        if len(self._frames) > MAX_AUDIO or self._bytes >= MAX_BYTES:
+            return False
+        self._append(event)
+        return True
+
+    def _append(self, event: ServerEvent) -> int:
         event.specstream.seq = self.seq
         event.specstream.t_ms = self.t_ms
         event.event_id = f"event_{self.seq}"

@@ -11,11 +11,12 @@ import anyio
 from specstream.cue_order import cues_first
 from specstream.errors import AdapterFailed, SpecstreamError
 from specstream.pipeline.stage import Run, StageFailed
-from specstream.types import AvatarCue, Chunk, Phrase, Revoke, ScenePrompt, Span, Speech
+from specstream.types import AvatarCue, Chunk, Phrase, Preview, Revoke, ScenePrompt, Span, Speech
 from specstream.ws.realtime import events as ev
 from specstream.ws.realtime.audio import AudioPacer, Piece
 from specstream.ws.realtime.g711 import Encoder
 from specstream.ws.realtime.item_writer import ItemWriter
+from specstream.ws.realtime.preview_tap import PreviewTap
 from specstream.ws.realtime.request import ResponseContext, ResponseRequest
 from specstream.ws.realtime.resources import (
     EndStatus,
@@ -121,7 +122,10 @@ class ResponseTurn:
             ) as generation,
         ):
             self._generation = generation
-            async with context.pipeline.run(generation) as run:
+            shown = generation
+            if "preview" in request.wants:
+                shown = PreviewTap(generation, self._preview)
+            async with context.pipeline.run(shown) as run:
                 self._run = run
                 if request.audio:
                     run.heard(lambda: self._pacer.heard_s)
@@ -134,6 +138,10 @@ class ResponseTurn:
                     except SpecstreamError as error:
                         self._error = self._error or error
                     self._pacer.close()
+
+    def _preview(self, preview: Preview) -> None:
+        if not self._cancelled:
+            self._item.preview(preview)
 
     async def _take(self, source: str, item: object) -> None:
         """Text, cues and shots are sent as they come; speech goes to the pacer."""

@@ -55,7 +55,7 @@ _UNHEARD: dict[str, Any] = {
 """What a server that hears can't serve of ``audio.input``."""
 _NOTHING: tuple[Any, ...] = (None, "", [], {}, "auto", "none", 1)
 
-OwnEvent = Literal["avatar", "prompt", "reasoning", "revoke", "report", "hearing"]
+OwnEvent = Literal["avatar", "prompt", "reasoning", "revoke", "report", "hearing", "preview"]
 
 
 def _token_limit(value: Any) -> Any:

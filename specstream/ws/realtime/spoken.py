@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from copy import copy
 from typing import Generic, TypeVar
 
 from specstream.pipeline.heard import HeardTrack
@@ -58,6 +59,13 @@ class SpokenText(Generic[O]):
         self._pieces.append((self._end, text, origin))
         self._end += len(text)
         return self._release()
+
+    def peek(self, text: str) -> str:
+        """What `add` would release of ``text``; nothing is added, and nothing while text waits."""
+        if self._pieces:
+            return ""
+        ready, _, _ = text.partition("[")
+        return copy(self._remover).remove(ready, self._end, self.tags)
 
     def learn(self, phrase: Phrase) -> list[tuple[str, Span, O]]:
         """Take note of the tags up to the end of ``phrase``; returns what is released."""
