@@ -50,6 +50,21 @@ async def test_the_race_shows_both_replies(tmp_path: Path) -> None:
         assert page.errors == []
 
 
+async def test_a_sound_behind_the_last_word_is_shown(tmp_path: Path) -> None:
+    server = stand()
+    async with server.running(), tab(f"http://127.0.0.1:{server.port}/", tmp_path) as page:
+        await page.until(READY)
+        await page.js(
+            "const deltas = [{at: 0, text: 'One', tokens: 1}, {at: 20, text: ' two', tokens: 2}];"
+            "race.runs = [{}, {kind: 'on', deltas, sound: 10}, {kind: 'off', deltas, sound: 150}];"
+            "race.show()"
+        )
+        await page.until("document.querySelector('.lane.won')")
+        sounds = "[...document.querySelectorAll('.lane .first b')].map((b) => b.textContent)"
+        assert await page.js(sounds) == ["10 ms", "150 ms"]
+        assert page.errors == []
+
+
 async def test_words_are_grey_until_they_are_verified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +112,10 @@ async def test_a_phone_shows_everything(tmp_path: Path, width: int, height: int)
         await page.until("!turn.id && document.querySelector('.reply')")
         await page.js("status('off', 'closed after a long silence; touch the page to go on')")
         assert await page.js("document.documentElement.scrollWidth") == width
-        wide = "[...document.querySelectorAll('header *, .talk *, .figures dl *, .race *, .board *')].filter((e) =>"
+        wide = (
+            "[...document.querySelectorAll('header *, .talk *, .figures dl *, .race *, .board *')]"
+        )
+        wide += ".filter((e) =>"
         wide += " e.getBoundingClientRect().right > innerWidth).map((e) => e.outerHTML)"
         assert await page.js(wide) == []
         small = "[...document.querySelectorAll('button:not([hidden]), .switch')].filter((e) =>"

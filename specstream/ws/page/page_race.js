@@ -102,7 +102,8 @@ class Race {
           at.lane.querySelector(".first b").textContent = `${at.run.sound.toFixed(0)} ms`;
         if (at.shown === deltas.length) at.lane.querySelector(".speed b").textContent = speed(at.run).toFixed(0);
       }
-      if (lanes.some(({ shown, run }) => shown < run.deltas.length)) return void requestAnimationFrame(step);
+      const rest = lanes.some(({ shown, run }) => shown < run.deltas.length || run.sound > now);
+      if (rest) return void requestAnimationFrame(step);
       const [on, off] = lanes.map(({ run }) => speed(run));
       lanes[on >= off ? 0 : 1].lane.classList.add("won");
       $("race-says").textContent = off
