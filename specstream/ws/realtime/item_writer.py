@@ -94,7 +94,7 @@ class ItemWriter:
         self._show()
 
     def _show(self) -> None:
-        """Send the preview if it follows what was sent, unless more than its text waits for the reader."""
+        """Send the preview if it follows what was sent; none while the reader is behind."""
         preview = self._preview
         if preview is None or self.entry is None or preview.tokens.start > self._read:
             return
