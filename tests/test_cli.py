@@ -144,7 +144,7 @@ def test_say_compares_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["generate", "x", "--top-p", "0"], 2, "top_p"),
         (["generate", "x", "--max-tokens", "0"], 2, "max_tokens"),
         (["generate", "x", "--device", "abacus"], 2, "abacus"),
-        (["generate", "x", "--config", "/no/such/file.toml"], 2, "config file"),
+        (["generate", "x", "--config", "/no/such/file.toml"], 2, "can't read"),
         (["say", "x", "--voice", "nobody"], 1, "nobody"),
         (["say", "x", "--out", "/dev/null/out", "--voice", "reference"], 1, "can't write"),
     ],

@@ -65,6 +65,8 @@ def _tell(args: argparse.Namespace) -> None:
     ears: tuple[EarsKind, ...] = ("recognizer", "turns")
     for part in ears:
         found[part] = _states(part, partial(load_adapter, part), advice)
+    if found["cpu_passes"] != "native":
+        advice.append("passes on a CPU take about twice as long: install a C++ compiler (g++)")
     found["default_voice"] = default_voice().name
     if args.json:
         print_json(found | {"advice": advice})

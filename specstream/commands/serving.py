@@ -54,7 +54,8 @@ class ServerConfig(BaseModel):
         try:
             context.load_cert_chain(self.tls_cert, self.tls_key)
         except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"the TLS certificate can't be used: {error}") from None
+            files = " with ".join(filter(None, (self.tls_cert, self.tls_key)))
+            raise ConfigError(f"the TLS certificate {files} can't be used: {error}") from None
         return context
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from specstream.config import EngineConfig
+from specstream.config import EngineConfig, meant
 from specstream.errors import ConfigError, ModelBroken, ModelNotFound
-from specstream.models.kept import located
+from specstream.models.catalogue import KNOWN
+from specstream.models.kept import head_names, located
 
 __all__ = [
     "check_folder",
@@ -75,9 +76,11 @@ def check_folder(name: str) -> None:
             json.loads(config.read_text(encoding="utf-8"))
         except (ValueError, OSError) as error:
             raise ModelBroken(f"{config} can't be read: {first_line(error)}") from None
+    elif path.is_file():
+        raise ModelNotFound(f"{name} is a file: a model is a folder, a GGUF file or a Hub id")
     elif path.is_absolute() or name.startswith(("./", "../", "~")) or name.count("/") > 1:
         raise ModelNotFound(f"no such model folder: {name}")
-    elif not name.strip() or path.is_file():
+    elif not name.strip():
         raise ModelNotFound(f"{name!r} is neither a model folder nor a Hub id")
 
 
@@ -123,7 +126,7 @@ def not_found(name: str, why: object) -> ModelNotFound:
     """The error for a model that the Hub doesn't provide."""
     return ModelNotFound(
         f"{name} is no folder here and can't be had from the Hub ({first_line(why)}); "
-        "check the name and the network, or give a local folder"
+        f"check the name and the network, or give a local folder{meant(name, (*KNOWN, *head_names()))}"
     )
 
 

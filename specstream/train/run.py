@@ -96,8 +96,9 @@ class _Training:
         options = self._options
         named = {"data": options.data, "eval": options.eval}
         digests = {name: digest(path) for name, path in named.items() if path is not None}
+        prompts, held_prompts = self._prompts()  # bad files leave no folder behind
         open_work(options, options.identity() | {"digests": digests})
-        replies, names, held, skip = self._data()
+        replies, names, held, skip = self._data(prompts, held_prompts)
         self._choose_tokens(replies, skip)
         batches = self._batches(replies, names, prompts=options.learn_prompts, skip=skip)
         spent = replies.seconds if options.replies is None else 0.0
@@ -142,18 +143,25 @@ class _Training:
             write_tensors(path, replies.count(self._target.model_vocab_size, skip))
         self._trainee.choose(read_tensors(path))
 
-    def _data(self) -> tuple[Replies, list[str], Replies, int]:
-        """Replies and shards to train on, held-out ones; how many of the last shard are held out."""
-        options, depths = self._options, self._depths
+    def _prompts(self) -> tuple[Prompts | None, Prompts | None]:
+        """Prompts to train on, and held-out ones; None: there are none."""
+        options = self._options
         room = max(8, min(self._target.context_length - 8, 2 * options.longest))
-        prompts = held_prompts = None
+        prompts = held = None
         if options.data is not None:
             prompts = read_data(options.data, self._tokenizer, room)
             if options.eval is None:
-                prompts, held_prompts = hold_out(prompts, _HELD)
+                prompts, held = hold_out(prompts, _HELD)
         if options.eval is not None:
             found = read_data(options.eval, self._tokenizer, room, least=1)
-            held_prompts = found[:: -(-len(found) // _HELD)]
+            held = found[:: -(-len(found) // _HELD)]
+        return prompts, held
+
+    def _data(
+        self, prompts: Prompts | None, held_prompts: Prompts | None
+    ) -> tuple[Replies, list[str], Replies, int]:
+        """Replies and shards to train on, held-out ones; how many of the last shard are held out."""
+        options, depths = self._options, self._depths
         held = Replies.create(options.work / "held", depths, self._hidden)
         if held_prompts is not None:
             self._write("held-out replies", held, held_prompts, (1.0,), _FOR_HELD, None)

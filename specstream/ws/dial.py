@@ -115,7 +115,7 @@ def _address(url: str) -> str:
 
 def _refusal(url: str, status: int) -> str:
     reasons = {
-        401: "it wants a key; pass api_key",
+        401: "it wants a key; pass api_key (for a command, set $SPECSTREAM_API_KEY)",
         403: "it does not allow this origin",
         404: "there is no Realtime endpoint at that path",
         421: "it isn't known by that name; its owner can allow it",

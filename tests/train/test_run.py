@@ -165,6 +165,14 @@ def test_work_of_other_options_is_not_mixed_in(root: Path) -> None:
     train(options(root, "mixed", seed=5, force=True, steps=1))
 
 
+def test_data_that_cannot_be_read_leaves_nothing_behind(root: Path, tmp_path: Path) -> None:
+    data = tmp_path / "bad.jsonl"
+    data.write_bytes(b'{"prompt": "one"}\n{"prompt": \n')
+    with pytest.raises(ConfigError, match="line 2"):
+        train(options(root, "mended", data=data))
+    assert not list(root.glob("mended*"))
+
+
 def test_going_on_from_a_draft(root: Path, whole: Path, tmp_path: Path) -> None:
     trained = train(options(root, "further", init=whole, steps=1))
     assert trained.before > 0.01

@@ -19,7 +19,7 @@ _CONTEXT = 128
 _WIDTHS = (1, 2, 5, 9)
 _LONG = 64  # tokens of a pass that reads
 _REPEATS = 7
-_SLOW_MS = 200.0  # passes as slow as this on average are measured twice, not seven times
+_ENOUGH_S = 0.6  # so long is measured; each pass twice at least
 
 
 def calibrate(
@@ -88,7 +88,7 @@ def _least_ms(
     """The least time of each, taken in turn: what the machine does meanwhile befalls them alike."""
     for work in works:
         work()
-    least = [math.inf] * len(works)
+    least, began = [math.inf] * len(works), time.perf_counter()
     for repeat in range(_REPEATS):
         for index, work in enumerate(works):
             if before is not None:
@@ -97,6 +97,6 @@ def _least_ms(
             work()
             # Noise only adds: on a busy machine the least is nearest to the truth.
             least[index] = min(least[index], (time.perf_counter() - start) * 1e3)
-        if repeat > 0 and sum(least) > _SLOW_MS * len(least):
+        if repeat > 0 and time.perf_counter() > began + _ENOUGH_S:
             break
     return least

@@ -160,14 +160,16 @@ class Transcript {
 class Board {
   constructor() {
     this.shots = new Map(); // by shot_id: its card, and the sample at which it is due
+    this.hint = $("shots").firstElementChild;
     this.current = null;
   }
   reset() {
-    $("shots").replaceChildren();
+    $("shots").replaceChildren(this.hint);
     this.shots.clear();
     this.current = null;
   }
   add(shot) {
+    this.hint.remove();
     const card = element("article", "shot");
     let hash = 0;
     for (const char of shot.setting + shot.subject) hash = (hash * 31 + char.codePointAt(0)) % 360;
