@@ -111,7 +111,8 @@ def check_key(host: str, api_key: str | None) -> None:
         raise ConfigError("the api key is empty; leave it out, or give one")
     if api_key is None and not is_loopback(host):
         raise ConfigError(
-            f"{host} can be reached from other machines: set an api key (for a command, $SPECSTREAM_API_KEY or --api-key-file), or listen on 127.0.0.1"
+            f"{host} can be reached from other machines: set an api key (for a command, "
+            "$SPECSTREAM_API_KEY or --api-key-file), or listen on 127.0.0.1"
         )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from specstream.testing import ScriptedEngine
 from specstream.types import Chunk
-from specstream.ws.client import Done, RealtimeClient, TextDelta, TextPreview
+from specstream.ws.client import DEFAULT_EVENTS, Done, RealtimeClient, TextDelta, TextPreview
 from specstream.ws.realtime import events as ev
 from specstream.ws.realtime.outbox import MAX_AUDIO, Outbox
 from specstream.ws.realtime.spoken import SpokenText
@@ -93,14 +93,14 @@ async def test_a_client_that_asks_reads_them_and_others_by_default_do_not(
     drafting(monkeypatch, lambda chunk: " maybe")
     stand = Stand(ScriptedEngine([TEXT]))
     async with stand.running():
-        for options in ({}, {"events": ["preview"]}):
-            async with RealtimeClient.connect(stand.url, **options) as client:
+        for wanted in (DEFAULT_EVENTS, ("preview",)):
+            async with RealtimeClient.connect(stand.url, events=wanted) as client:
                 events = [event async for event in client.respond("Count.", audio=False)]
             texts = [event.text for event in events if isinstance(event, TextDelta)]
             assert "".join(texts) == TEXT
             assert isinstance(events[-1], Done) and events[-1].text == TEXT
             found = {event.text for event in events if isinstance(event, TextPreview)}
-            assert found == ({" maybe"} if options else set())
+            assert found == ({" maybe"} if "preview" in wanted else set())
 
 
 async def test_none_follows_a_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
