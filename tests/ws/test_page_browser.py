@@ -81,6 +81,9 @@ async def test_words_are_grey_until_they_are_verified(
         )
         await page.until("document.querySelector('.draft')")
         assert await page.js("$('status').textContent.trim()") == "writing"
+        await page.js(
+            "Promise.all($('log').getAnimations({ subtree: true }).map((a) => a.finished))"
+        )
         shown = await page.js(colours)
         verified, drafted = shown[:-1], shown[-1]
         assert drafted[0].endswith(" perhaps")
@@ -88,15 +91,21 @@ async def test_words_are_grey_until_they_are_verified(
             await page.js("getComputedStyle(document.body).color")
         }
         assert drafted[1] != verified[0][1]
+        # Lines that a rejected draft took stay free, and who speaks meanwhile stops no text.
+        height = "transcript.draft(%s) || transcript.reply.offsetHeight"
+        high = await page.js(height % "' perhaps'.repeat(50)")
+        assert await page.js(height % "''") == high
+        await page.js("transcript.hear('But', false)")
         gate.open()
         await page.until("!turn.id")
         assert await page.js("document.querySelector('.draft')") is None
         text = await page.js("document.querySelector('.reply').textContent")
         assert text == "One two three four five six."
+        assert await page.js("document.querySelector('.reply').offsetHeight") < high
         assert page.errors == []
 
 
-@pytest.mark.parametrize(("width", "height"), [(390, 844), (360, 640)])
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (360, 640), (844, 390)])
 async def test_a_phone_shows_everything(tmp_path: Path, width: int, height: int) -> None:
     ears = Ears(ScriptedRecognizer(["Hello?"]), ScriptedTurnDetector())
     engine = ScriptedEngine(["Onomatopoetic " * 30 + "words."])
@@ -110,7 +119,8 @@ async def test_a_phone_shows_everything(tmp_path: Path, width: int, height: int)
             "$('aloud').checked = false; $('prompt').value = 'Hello.'; ready(); $('send').click()"
         )
         await page.until("!turn.id && document.querySelector('.reply')")
-        await page.js("status('off', 'closed after a long silence; touch the page to go on')")
+        await page.js("turn.open = false; status('off', 'too many clients now; trying again')")
+        await page.js("handlers.error({ error: { message: 'no room left; '.repeat(9) } })")
         assert await page.js("document.documentElement.scrollWidth") == width
         wide = (
             "[...document.querySelectorAll('header *, .talk *, .figures dl *, .race *, .board *')]"
@@ -121,6 +131,12 @@ async def test_a_phone_shows_everything(tmp_path: Path, width: int, height: int)
         small = "[...document.querySelectorAll('button:not([hidden]), .switch')].filter((e) =>"
         small += " e.getBoundingClientRect().height < 44).map((e) => e.outerHTML)"
         assert await page.js(small) == []
+        tiny = "[...document.querySelectorAll('body :not(script, style)')].filter((e) =>"
+        tiny += " [...e.childNodes].some((n) => n.data?.trim())"
+        tiny += " && parseFloat(getComputedStyle(e).fontSize) < 14).map((e) => e.outerHTML)"
+        assert await page.js(tiny) == []
+        note = await page.js("document.querySelector('.note.bad').getBoundingClientRect().bottom")
+        assert note <= await page.js("$('ask').getBoundingClientRect().top"), "errors are in sight"
         at = await page.js("$('mic').getBoundingClientRect().bottom")
         assert height * 2 / 3 < at <= height, "a thumb reaches it"
         field = await page.js("$('prompt').getBoundingClientRect().bottom")

@@ -181,7 +181,7 @@ async function whyNot() {
   const health = await answer("healthz");
   if (health === 0) return "the server doesn't answer; is it still running?";
   if (health === 503) return "the server is stopping";
-  if ((await answer("metrics")) !== 401) return "the server takes no more clients now; trying again";
+  if ((await answer("metrics")) !== 401) return "too many clients now; trying again";
   const given = new URLSearchParams(location.search).get("token");
   return given ? "the key in this address is wrong" : "this server wants a key: add ?token=KEY";
 }
@@ -201,11 +201,12 @@ function connect() {
   socket.onclose = async ({ code, reason }) => {
     turn.open = false;
     turn.ear = "";
+    if (turn.id) transcript.end("cancelled");
     turn.id = null;
     turn.items = [];
     ready();
     if (code === 1008 && reason.startsWith("idle_timeout")) {
-      status("off", "closed after a long silence; touch the page to go on");
+      status("off", "closed after a long silence; touch to go on");
       for (const act of ["pointerdown", "keydown"]) addEventListener(act, wake);
       return;
     }

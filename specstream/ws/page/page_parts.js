@@ -64,7 +64,6 @@ class Transcript {
   hear(text, whole) {
     if (!text && !this.hearing) return;
     if (!this.hearing) {
-      this.reply = null;
       this.hearing = element("p", "you partial");
       $("log").append(this.hearing);
     }
@@ -72,8 +71,8 @@ class Transcript {
     if (!whole) return void this.scroll();
     this.hearing.classList.remove("partial");
     if (!text) this.hearing.remove();
-    this.hearing = null;
     this.scroll();
+    this.hearing = null;
   }
   clear() {
     this.reply = null;
@@ -93,6 +92,8 @@ class Transcript {
   }
   /* What is drafted behind the text, until the next event of the text. Not read aloud to a screen reader. */
   draft(text) {
+    /* Lines that a rejected draft took stay free until the reply's end: the log must not jump up and down. */
+    if (this.ghost) this.reply.style.minHeight = `${this.reply.offsetHeight}px`;
     this.ghost?.remove();
     this.ghost = null;
     if (!text || !this.reply) return;
@@ -132,6 +133,7 @@ class Transcript {
   }
   end(status, note) {
     this.draft("");
+    this.reply?.style.removeProperty("min-height");
     if (status === "completed" || status === "incomplete") {
       this.whole = true;
     } else {
@@ -142,14 +144,15 @@ class Transcript {
   note(text, bad = true) {
     $("log").append(element("p", bad ? "note bad" : "note", text));
     this.scroll();
+    if (bad) $("log").scrollTop = $("log").scrollHeight;
   }
   finish() {
     for (const { span } of this.spans ?? []) span.classList.add("said");
   }
-  /* To the end; while a reply is spoken, to the line that is heard. */
+  /* To the end; while a reply is spoken and nobody else speaks, to the line that is heard. */
   scroll() {
     const log = $("log");
-    const at = this.aloud && this.reply ? (this.spoken ?? this.reply) : null;
+    const at = this.aloud && this.reply && !this.hearing ? (this.spoken ?? this.reply) : null;
     if (!at) return void (log.scrollTop = log.scrollHeight);
     const rects = at.getClientRects();
     const line = rects[at === this.reply ? 0 : rects.length - 1];

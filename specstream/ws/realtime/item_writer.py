@@ -88,8 +88,11 @@ class ItemWriter:
         self._read = chunk.tokens.end
         self._show()
 
-    def preview(self, preview: Preview) -> None:
-        """Send what is drafted, now or behind the chunk that comes before it; the latest only."""
+    def preview(self, preview: Preview | None) -> None:
+        """Send what is drafted, now or behind the chunk that comes before it; the latest only.
+
+        None drops one that waits.
+        """
         self._preview = preview
         self._show()
 

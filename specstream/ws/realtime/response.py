@@ -81,6 +81,7 @@ class ResponseTurn:
         if self._cancelled or self._closing:
             return False
         self._cancelled, self._cancelled_by, self._reason = True, why, reason
+        self._item.preview(None)
         self._pacer.drop()
         self._playing.cancel()
         if self._run is None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import anyio
 import pytest
 
 from specstream.testing import ScriptedEngine
-from specstream.types import Chunk
-from specstream.ws.client import DEFAULT_EVENTS, Done, RealtimeClient, TextDelta, TextPreview
+from specstream.types import Chunk, Preview, SamplingParams, Span
+from specstream.ws.client import Done, RealtimeClient, TextDelta, TextPreview
+from specstream.ws.counters import Counters
 from specstream.ws.realtime import events as ev
-from specstream.ws.realtime.outbox import MAX_AUDIO, Outbox
+from specstream.ws.realtime.item_writer import ItemWriter
+from specstream.ws.realtime.outbox import MAX_AUDIO, MAX_EVENTS, Outbox
+from specstream.ws.realtime.request import ResponseRequest
 from specstream.ws.realtime.spoken import SpokenText
+from specstream.ws.realtime.timings import Timings
 from tests.ws.doubles import FreeClock, Gate, Stand, Wire, drafting
 
 TEXT = "One two three four [smile] five six. Seven eight nine."
@@ -93,14 +98,15 @@ async def test_a_client_that_asks_reads_them_and_others_by_default_do_not(
     drafting(monkeypatch, lambda chunk: " maybe")
     stand = Stand(ScriptedEngine([TEXT]))
     async with stand.running():
-        for wanted in (DEFAULT_EVENTS, ("preview",)):
-            async with RealtimeClient.connect(stand.url, events=wanted) as client:
+        asked: list[dict[str, Any]] = [{}, {"events": ["preview"]}]
+        for options in asked:
+            async with RealtimeClient.connect(stand.url, **options) as client:
                 events = [event async for event in client.respond("Count.", audio=False)]
             texts = [event.text for event in events if isinstance(event, TextDelta)]
             assert "".join(texts) == TEXT
             assert isinstance(events[-1], Done) and events[-1].text == TEXT
             found = {event.text for event in events if isinstance(event, TextPreview)}
-            assert found == ({" maybe"} if "preview" in wanted else set())
+            assert found == ({" maybe"} if options else set())
 
 
 async def test_none_follows_a_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,6 +124,27 @@ async def test_none_follows_a_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
         done = await wire.until("response.done")
         (item,) = done["response"]["output"]
         assert "DRAFT" not in str(item) and "[x]" not in str(item)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_one_that_waits_for_its_chunk_is_dropped_by_a_cancel(cancelled: bool) -> None:
+    outbox = Outbox(lambda: 0.0)
+    request = ResponseRequest([], SamplingParams(), False, frozenset({"preview"}), None)
+    item = ItemWriter("r", request, outbox, Timings(lambda: 0.0, Counters()))
+    for _ in range(MAX_EVENTS):
+        await outbox.put(ev.PreviewEvent(response_id="r", item_id="i", text="full"))
+    span = Span(0, 4)
+    async with anyio.create_task_group() as group:
+        group.start_soon(item.chunk, Chunk("One.", (1, 2, 3, 4), span, span))
+        await anyio.wait_all_tasks_blocked()
+        item.preview(Preview("maybe", (), Span(4, 5), Span(4, 9), (), 1))
+        if cancelled:
+            item.preview(None)
+        frames = [await outbox.take() for _ in range(MAX_EVENTS)]
+    outbox.finish()
+    while (frame := await outbox.take()) is not None:
+        frames.append(frame)
+    assert ("maybe" in str(frames)) is not cancelled
 
 
 def test_a_preview_does_not_wait_for_a_slow_client() -> None:
