@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from specstream.bench.arms import transformers_peers as peers
 from specstream.bench.arms.base import PEERS, Arm, BenchThread, method_settings
@@ -64,16 +65,22 @@ async def _open_ours(wanted: Wanted, config: EngineConfig, thread: BenchThread) 
         elif name not in PEERS:
             settings = method_settings(name)
             changed = {**config.model_dump(), "proposer": settings}
-            if settings["kind"] in wanted.heads:
-                changed["draft"] = wanted.heads[settings["kind"]]
-            other = parse_config(changed)
+            head = wanted.heads.get(settings["kind"])
             try:
-                core = await thread.call(partial(build_engine, other))
+                core = await thread.call(partial(_core, changed, head))
             except (ConfigError, ModelUnsupported, VocabularyMismatch) as error:
                 wanted.notes.append(f"{name} was left out: {error}")
             else:
                 arms.append(CoreArm(name, core, thread, settings["kind"]))
     return arms
+
+
+def _core(config: dict[str, Any], head: str | None) -> EngineCore:
+    """With the head that ships; without it if it is made for another target (a padded one)."""
+    if head is not None:
+        with suppress(ModelUnsupported):
+            return build_engine(parse_config({**config, "draft": head}))
+    return build_engine(parse_config(config))
 
 
 async def _open_peers(wanted: Wanted, config: EngineConfig, thread: BenchThread) -> list[Arm]:

@@ -129,3 +129,12 @@ async def test_a_pair_that_is_not_there_is_a_typed_error(config: EngineConfig) -
         async with open_arms(Wanted(("own",)), broken):
             pass
     assert not [t for t in threading.enumerate() if t.name.startswith("specstream-bench")]
+
+
+async def test_a_head_for_another_target_is_done_without(config: EngineConfig) -> None:
+    heads = {"early-exit": "bundled-early-exit", "medusa": "bundled-medusa"}
+    wanted = Wanted(("early-exit", "medusa"), heads=heads)
+    async with open_arms(wanted, config.model_copy(update={"draft": None})) as arms:
+        assert [arm.name for arm in arms] == ["early-exit"]
+        assert (await arms[0].run(ASK)).token_ids
+    assert "medusa was left out" in wanted.notes[0]
