@@ -80,7 +80,7 @@ async def test_words_are_grey_until_they_are_verified(
             "$('aloud').checked = false; $('prompt').value = 'Count.'; ready(); $('send').click()"
         )
         await page.until("document.querySelector('.draft')")
-        assert await page.js("$('status').textContent.trim()") == "writing"
+        await page.until("$('status').textContent.trim() === 'writing'")
         await page.js(
             "Promise.all($('log').getAnimations({ subtree: true }).map((a) => a.finished))"
         )
