@@ -247,6 +247,6 @@ def read_config(path: str | Path) -> dict[str, Any]:
         with open(path, "rb") as file:
             return tomllib.load(file)
     except OSError as error:
-        raise ConfigError(f"can't read {path}: {error.strerror}") from None
+        raise ConfigError(f"can't read the config file {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
