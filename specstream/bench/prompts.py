@@ -31,7 +31,8 @@ GRAMMAR_DOMAIN = "scene"
 _OTHER_NAMES = {"scenes": GRAMMAR_DOMAIN}
 _BUNDLED = "prompts.jsonl"
 _MOST_BYTES = 64 << 20
-_KEYS = {"id", "domain", "messages", "reference"}
+_KEYS = {"id", "domain", "messages", "prompt", "reference"}
+_NO_DOMAIN = "prompts"
 
 
 def known_first(domains: Iterable[str]) -> list[str]:
@@ -70,7 +71,11 @@ class PromptSet:
 
 
 def read_prompts(path: str | Path | None = None) -> PromptSet:
-    """Read a file of JSON lines ``{"id", "domain", "messages", "reference"}``; None: the bundled one.
+    """Read a file of JSON lines; None: the bundled one.
+
+    Each is an object with ``messages`` (a conversation that ends with the user's turn) or ``prompt`` (the
+    user's turn as a text), and where wanted ``id`` (else the line's number), ``domain`` (else
+    "prompts") and ``reference``.
 
     Raises:
         ConfigError: the file can't be read, or a line isn't such a prompt (says which and why).
@@ -88,7 +93,7 @@ def read_prompts(path: str | Path | None = None) -> PromptSet:
         if not line.strip():
             continue
         try:
-            prompt = _prompt(json.loads(line))
+            prompt = _prompt(json.loads(line), number)
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{name}, line {number}: not JSON: {error}") from None
         except (ConfigError, PromptError) as error:
@@ -122,25 +127,26 @@ def _bytes_of(path: str | Path | None) -> tuple[str, bytes]:
     return Path(path).name, raw
 
 
-def _prompt(value: Any) -> Prompt:
+def _prompt(value: Any, number: int) -> Prompt:
     if not isinstance(value, dict):
-        raise ConfigError('a prompt is an object {"id", "domain", "messages", "reference"}')
+        raise ConfigError('a prompt is an object with "messages" or "prompt"')
     unknown = value.keys() - _KEYS
     if unknown:
         raise ConfigError(f"unknown key {min(unknown)!r}; known: {', '.join(sorted(_KEYS))}")
+    value = {"id": f"line-{number}", "domain": _NO_DOMAIN, "reference": "", **value}
     for key in ("id", "domain"):
-        if not isinstance(value.get(key), str) or not value[key].strip():
+        if not isinstance(value[key], str) or not value[key].strip():
             raise ConfigError(f"{key} must be a text that is not empty")
-    if not isinstance(value.get("reference", ""), str):
+    if not isinstance(value["reference"], str):
         raise ConfigError("reference must be a text")
-    if not isinstance(value.get("messages"), list):
-        raise ConfigError("messages must be a list of messages")
+    if isinstance(value.get("messages"), list) == isinstance(value.get("prompt"), str):
+        raise ConfigError('a prompt needs either "messages" (a list) or "prompt" (a text)')
     domain = value["domain"].strip()
     return Prompt(
         value["id"],
         _OTHER_NAMES.get(domain, domain),
-        tuple(check_messages(value["messages"])),
-        value.get("reference", ""),
+        tuple(check_messages(value.get("messages", value.get("prompt")))),
+        value["reference"],
     )
 
 

@@ -41,6 +41,11 @@ def test_a_file_of_ones_own_is_read(tmp_path: Path) -> None:
     assert prompts.name == "prompts.jsonl"
 
 
+def test_a_line_needs_no_more_than_a_prompt(tmp_path: Path) -> None:
+    first, second = read_prompts(written(tmp_path, {"prompt": "Hello."}, "", GOOD)).prompts[::-1]
+    assert (second.id, second.domain, second.messages) == ("line-1", "prompts", first.messages)
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -49,7 +54,9 @@ def test_a_file_of_ones_own_is_read(tmp_path: Path) -> None:
         (GOOD | {"id": ""}, "id must be"),
         (GOOD | {"domain": 3}, "domain must be"),
         (GOOD | {"expected": "x"}, "unknown key 'expected'"),
-        (GOOD | {"messages": "Hello"}, "messages must be a list"),
+        (GOOD | {"messages": "Hello"}, "either .messages. .a list. or"),
+        (GOOD | {"prompt": "Hello"}, "either .messages. .a list. or"),
+        ({"id": "a", "prompt": ""}, "the prompt is empty"),
         (GOOD | {"messages": []}, "the prompt is empty"),
         (GOOD | {"messages": [{"role": "robot", "content": "x"}]}, "role"),
         (GOOD | {"reference": 1}, "reference must be"),
