@@ -44,6 +44,7 @@ async def test_the_race_shows_both_replies(tmp_path: Path) -> None:
         for lane in ("on", "off"):
             text = await page.js(f"$('lane-{lane}').querySelector('.text').textContent")
             assert text == "One two three four five six."
+            assert not await page.js(f"$('lane-{lane}').querySelector('.first').checkVisibility()")
         assert await page.js("document.querySelectorAll('.you, .reply').length") == 0
         assert server.engine.speculated == [True, True, False], "warm-up, with and without"
         assert not await page.js("$('race').disabled")

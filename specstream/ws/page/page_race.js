@@ -18,6 +18,7 @@ class Race {
       lane.classList.remove("won");
       lane.querySelector(".text").textContent = "";
       for (const figure of lane.querySelectorAll("b")) figure.textContent = "–";
+      lane.querySelector(".first").hidden = !aloud;
     }
     this.next();
   }
