@@ -21,20 +21,16 @@ _HIT_IF_BROKEN, _BREAKS = 0.02, 0.002  # chance of a hit while broken; of breaki
 _EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
 _MIDDLES = (0.06, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.93, 0.97, 0.99, 0.998)
 
-# Evidence classes of a draft that gives none: the first token by how the draft's last round went (not
-# asked yet, rejected, accepted in part, accepted in full), then by depth.
-_UNASKED, _REJECTED, _PART, _WHOLE = range(4)
-_DEPTHS = (4, 5, 6, 7, 8)
-_DRAFT_PRIORS = (0.62, 0.55, 0.6, 0.7, 0.65, 0.68, 0.71, 0.74, 0.75)
+_DRAFT_PRIORS = (0.6, 0.65, 0.7)  # by position, of a draft that gives no evidence
 
 
 class Chance:
-    """A probability from hits and misses. ``prior`` counts as 4.5 trials; old trials fade."""
+    """A probability from hits and misses. ``prior`` counts as three trials; old trials fade."""
 
     __slots__ = ("_hits", "_trials", "log_odds", "value")
 
     def __init__(self, prior: float) -> None:
-        self._hits, self._trials = prior * 4.5, 4.5
+        self._hits, self._trials = prior * 3.0, 3.0
         self._update()
 
     def learn(self, hit: bool) -> None:
@@ -84,12 +80,12 @@ class Lean:
         x = min(max(base + self.value, -_FURTHEST), _FURTHEST)
         return 1.0 / (1.0 + math.exp(-x))
 
-    def learn(self, base: float, hit: bool, weight: float = 1.0) -> None:
+    def learn(self, base: float, hit: bool) -> None:
         """Count a trial of log-odds ``base``."""
         # Not limited as in `chance`: a hit that was certain anyway is no surprise.
         p = 1.0 / (1.0 + math.exp(-base - self.value))
-        precision = self._precision + weight * p * (1.0 - p)
-        moved = self.value + weight * (hit - p) / precision
+        precision = self._precision + p * (1.0 - p)
+        moved = self.value + (hit - p) / precision
         self._precision = min(precision, _FIRMEST)
         self.value = min(max(moved, -_FURTHEST), _FURTHEST)
 
@@ -125,7 +121,7 @@ class Acceptance:
     Only tokens whose predecessors were all accepted are trials.
 
     Attributes:
-        chances: Acceptance by evidence class.
+        chances: Acceptance by evidence class; of a draft that gives no evidence, by position.
         of_confidence: Acceptance by bucket of the token's own confidence.
         more: Tokens accepted beyond the first, if the first was and the draft was free to go on.
         longer: Tokens drafted beyond the first, if the draft was free to go on.
@@ -138,42 +134,34 @@ class Acceptance:
         # The target accepts a sampled token of low probability more often than the draft expects it.
         low, high = (0.15, 0.99) if greedy else (0.3, 0.98)
         self.of_confidence = [Chance(low + (high - low) * q) for q in _MIDDLES]
-        self.more = Average(1.4, 3.0, 100.0)
-        self.longer = Average(2.0, 3.0, 100.0)
+        self.more, self.longer = Average(1.4, 3.0, 100.0), Average(2.0, 3.0, 100.0)
         self.doubt = Average(0.1, 2.0, 5.0)
 
 
 class RequestAcceptance:
-    """How one request differs from all."""
+    """One request's acceptance: all requests', shifted by what is known of this one."""
 
-    __slots__ = ("_last", "calibration", "common", "doubt", "lean", "longer", "more", "tried")
+    __slots__ = ("_common", "_lean", "_tried", "doubt")
 
     def __init__(self, common: Acceptance) -> None:
-        self.common = common
-        self.lean, self.calibration = Lean(), Lean()
+        self._common, self._lean, self._tried = common, Lean(), False
         # A candidate without draft passes is compared every round, so its broken spells have more
         # trials.
         mends = 0.004 if common.candidate.passes == "none" else 0.02
         self.doubt = Doubt(common.doubt.value, mends)
-        self.more = Average(common.more.value, 3.0, 12.0)
-        self.longer = Average(common.longer.value, 3.0, 12.0)
-        self.tried = False
-        self._last = _UNASKED
 
     def _classes(self, offer: Offer, count: int) -> Sequence[int]:
-        if offer.evidence:
-            return offer.evidence
-        return (self._last, *_DEPTHS, *(_DEPTHS[-1],) * (count - len(_DEPTHS) - 1))
+        last = len(_DRAFT_PRIORS) - 1
+        return offer.evidence or [min(index, last) for index in range(count)]
 
     def survival(self, offer: Offer, count: int) -> list[float]:
         """Probability that token 1, 2, … ``count`` is accepted with all before it."""
-        chances, lean, made = self.common.chances, self.lean, []
-        reached, last, chance = 1.0 - self.doubt.value, -1, 0.0
+        made, reached, last, chance = list[float](), self.start(), -1, 0.0
         classes = self._classes(offer, count)
         for index in range(count):
             if classes[index] != last:
                 last = classes[index]
-                chance = lean.chance(chances[last].log_odds)
+                chance = self._lean.chance(self._common.chances[last].log_odds)
             reached *= chance
             made.append(reached)
         return made
@@ -183,11 +171,12 @@ class RequestAcceptance:
 
         A draft that stops by its confidence seldom gets to the later ones.
         """
-        if not self.common.candidate.stops:
+        common = self._common
+        if not common.candidate.stops:
             return [(chance, 1.0) for chance in self.survival(offer, count)]
         (chance,) = self.survival(offer, 1)
-        more = self.more.value / (1.0 + self.more.value)
-        longer = self.longer.value / (1.0 + self.longer.value)
+        more = common.more.value / (1.0 + common.more.value)
+        longer = common.longer.value / (1.0 + common.longer.value)
         return [(chance * more**k, longer**k) for k in range(count)]
 
     def start(self) -> float:
@@ -195,40 +184,52 @@ class RequestAcceptance:
         return 1.0 - self.doubt.value
 
     def after(self, survival: float, confidence: float) -> tuple[float, float]:
-        """A chain's survival after a token of that confidence; the same with the next token."""
-        chances = self.common.of_confidence[bisect_right(_EDGES, confidence)]
-        survival *= self.calibration.chance(chances.log_odds)
-        return survival, survival * self.lean.chance(self.common.chances[_DEPTHS[1]].log_odds)
+        """A chain's survival after a token of that confidence; the same with the next token.
+
+        Of the next token nothing is known yet: it is taken to be no likelier than this one, nor than
+        second tokens are.
+        """
+        common = self._common
+        chance = common.of_confidence[bisect_right(_EDGES, confidence)].value
+        survival *= chance
+        return survival, survival * min(chance, common.chances[1].value)
 
     def observe(
-        self, offer: Offer, accepted: int, count: int, confidences: Sequence[float] = ()
+        self,
+        offer: Offer,
+        accepted: int,
+        count: int,
+        confidences: Sequence[float] = (),
+        *,
+        free: bool = False,
     ) -> None:
-        """Learn from a proposal of ``count`` tokens (levels): the accepted, the first rejected."""
-        common, self.tried = self.common, True
+        """Learn from a proposal: of its tokens the accepted ones and the first rejected.
+
+        Args:
+            offer: What it was made from.
+            accepted: So many were.
+            count: Tokens (of a tree: levels).
+            confidences: The draft's probability of each; empty: unknown.
+            free: Whether only the draft's confidence ended it.
+        """
+        common, self._tried = self._common, True
         classes = self._classes(offer, count)
         for index in range(min(accepted + 1, count)):
-            hit = index < accepted
+            hit, chance = index < accepted, common.chances[classes[index]]
             working = self.doubt.value < 0.5  # else the trial says nothing about the working state
-            chance = common.chances[classes[index]]
             self.doubt.learn(chance.value, hit)
-            self.lean.learn(chance.log_odds, hit, 1.0 - self.doubt.value)
             if not working:
                 continue
+            self._lean.learn(chance.log_odds, hit)
             chance.learn(hit)
             if confidences:
-                of_confidence = common.of_confidence[bisect_right(_EDGES, confidences[index])]
-                self.calibration.learn(of_confidence.log_odds, hit)
-                of_confidence.learn(hit)
-        self._last = _WHOLE if accepted == count else _PART if accepted else _REJECTED
-
-    def observe_length(self, accepted: int, drafted: int) -> None:
-        """Learn how far a chain goes that is free to."""
-        for learner in (self, self.common):
-            learner.longer.learn(drafted - 1.0)
+                common.of_confidence[bisect_right(_EDGES, confidences[index])].learn(hit)
+        if free:
+            common.longer.learn(count - 1.0)
             if accepted:
-                learner.more.learn(accepted - 1.0)
+                common.more.learn(accepted - 1.0)
 
     def close(self) -> None:
         """The request is over."""
-        if self.tried:
-            self.common.doubt.learn(self.doubt.value)
+        if self._tried:
+            self._common.doubt.learn(self.doubt.value)

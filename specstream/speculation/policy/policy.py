@@ -23,9 +23,6 @@ from specstream.speculation.policy.records import (
 
 __all__ = ["Policy"]
 
-_FAR = 1.5  # a round's measured time is clipped to this factor of the model's
-
-
 class _Request:
     """One request: its candidates' records, its rate, and the latest choice."""
 
@@ -131,11 +128,8 @@ class Policy:
             ms += times.draft_ms
         # A prompt is read once for a whole reply: no part of what later rounds cost.
         cost, choosing = ms / plain_ms, min(times.plan_ms / plain_ms, 1.0)
-        spent = cost + reading + choosing
-        if times.rows == rows and times.tokens == rows + proposed:
-            seen = times.draft_ms + times.verify_ms + times.other_ms + times.plan_ms
-            spent = min(max(seen / plain_ms, spent / _FAR), spent * _FAR)
-        news = [self._observe_one(outcome, cost + choosing, spent, rows) for outcome in outcomes]
+        cost += choosing
+        news = [self._observe_one(one, cost, cost + reading, rows) for one in outcomes]
         self._tries.enter(news=any(news))
 
     def _drafts(self, outcome: Outcome) -> bool:

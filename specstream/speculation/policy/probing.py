@@ -76,9 +76,8 @@ class Track:
         self._silent = self.idle = 0
         depth = outcome.drafted if outcome.depth is None else outcome.depth
         (believed,) = self.acceptance.survival(offer, 1)
-        self.acceptance.observe(offer, outcome.accepted, depth, outcome.confidences)
-        if outcome.plan.go_on is not None and outcome.plan.num_tokens == longest:
-            self.acceptance.observe_length(outcome.accepted, depth)
+        free = outcome.plan.go_on is not None and outcome.plan.num_tokens == longest
+        self.acceptance.observe(offer, outcome.accepted, depth, outcome.confidences, free=free)
         news = probing and outcome.accepted > 0 and believed < 0.5
         if not probing:
             self.interval = 2

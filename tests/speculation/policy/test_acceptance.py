@@ -48,18 +48,6 @@ def test_confidence_is_calibrated(greedy: bool) -> None:
     assert common.of_confidence[9].value == pytest.approx(0.6, abs=0.08)
 
 
-def test_a_draft_that_just_failed_is_likelier_to_fail_again() -> None:
-    """Easy and hard passages follow one another; how the last round went says which one this is."""
-    rng = random.Random(12)
-    common = Acceptance(DRAFT, greedy=True)
-    for _ in range(30):
-        habits = RequestAcceptance(common)
-        for passage in range(10):
-            for _ in range(6):
-                habits.observe(OFFER, judge(rng, [0.95 if passage % 2 else 0.3] * 3), 3)
-    assert common.chances[1].value + 0.2 < common.chances[3].value
-
-
 def test_a_request_is_told_apart_from_the_others() -> None:
     rng = random.Random(7)
     common = Acceptance(DRAFT, greedy=True)
@@ -68,7 +56,6 @@ def test_a_request_is_told_apart_from_the_others() -> None:
         easy.observe(OFFER, judge(rng, [0.9] * 4), 4)
         hard.observe(OFFER, judge(rng, [0.35] * 4), 4)
     assert easy.survival(OFFER, 1)[0] > hard.survival(OFFER, 1)[0] + 0.15
-    assert easy.lean.value > 0.3 > -0.3 > hard.lean.value
     assert hard.survival(OFFER, 3)[0] == pytest.approx(hard.survival(OFFER, 1)[0], abs=0.05)
     assert hard.survival(OFFER, 3) == sorted(hard.survival(OFFER, 3), reverse=True)
 
@@ -79,11 +66,11 @@ def test_a_broken_spell_leaves_what_was_learned() -> None:
     habits = RequestAcceptance(common)
     for _ in range(100):
         habits.observe(OFFER, judge(rng, [0.85] * 4), 4)
-    sound = common.chances[3].value
+    sound = common.chances[0].value
     for _ in range(100):
         habits.observe(OFFER, 0, 2)
     assert habits.survival(OFFER, 1)[0] < 0.1
-    assert common.chances[3].value > sound - 0.1
+    assert common.chances[0].value > sound - 0.1
     for _ in range(3):
         habits.observe(OFFER, 2, 2)
     assert habits.survival(OFFER, 1)[0] > 0.5
@@ -92,8 +79,7 @@ def test_a_broken_spell_leaves_what_was_learned() -> None:
 def test_lengths_of_a_draft_that_is_free_to_stop_are_learned() -> None:
     habits = RequestAcceptance(Acceptance(DRAFT, greedy=True))
     for _ in range(60):
-        habits.observe(OFFER, 4, 6)
-        habits.observe_length(4, 6)
+        habits.observe(OFFER, 4, 6, free=True)
     expected = habits.expected(OFFER, 60)
     assert sum(reached for _, reached in expected) == pytest.approx(6.0, abs=0.3)
     assert sum(chance for chance, _ in expected) == pytest.approx(4.0, abs=0.4)
