@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ from specstream.pipeline.audit import audit
 from specstream.pipeline.life import Life, LifeEvent
 from specstream.pipeline.stage import Pipeline, StageFailed
 from specstream.pipeline.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
-from specstream.types import Chunk, Phrase, Revoke, Span, Speech, SpeechBuffer
+from specstream.types import Phrase, Revoke, Span, Speech, SpeechBuffer
 from specstream.ws.stage.remote import RemoteStage
 from specstream.ws.stage.server import adapter_server
 from specstream_adapters.avatar.script import VisemeScripter
@@ -28,6 +28,7 @@ from tests.pipeline.lives import (
     ALWAYS,
     REPLIES,
     Bend,
+    Previewing,
     Station,
     TinyFace,
     TinyRewriter,
@@ -36,7 +37,7 @@ from tests.pipeline.lives import (
     plain,
     schedule,
 )
-from tests.standins import events_by_source, stream
+from tests.standins import events_by_source
 
 TAKERS = ("voice", "avatar", "prompt")
 
@@ -144,21 +145,6 @@ def test_the_audit_finds_planted_bugs(
 
 
 TEXT = "Well, Dr. Lee is here [smile]. It is 5 p.m. now! Is it? No. And so it goes on. Yes."
-
-
-class Previewing:
-    """Stands in for a generation that was asked for previews."""
-
-    def __init__(self, events: list[Any]) -> None:
-        self._events = events
-        self.asked = False
-
-    def previewed(self) -> AsyncIterator[Any]:
-        self.asked = True
-        return stream(self._events)
-
-    def __aiter__(self) -> AsyncIterator[Any]:
-        return stream([event for event in self._events if isinstance(event, Chunk)])
 
 
 def fast_voice() -> ReferenceVoice:
