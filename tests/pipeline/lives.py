@@ -38,8 +38,8 @@ from specstream.types import (
 from tests.standins import stream
 
 ALWAYS = Presynthesis(max_waste=1e9, min_stood=0, ahead_s=1e9)
-REPLIES = ("A! B? C", "Dr. I! I", "1. 2? No", "Is. It. S")
-WRONG = ("! S", "? I", ". ")
+REPLIES = ("A! B? C", "Dr. I! I", "1. 2? No", "Is. It. S", "a etc. b! C")
+WRONG = ("! S", "? I", ". ", "We ")
 
 
 def tokens_of(text: str) -> list[str]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 import random
 
+import anyio
 import pytest
 
 from specstream.errors import ConfigError
+from specstream.pipeline.life import LifeEvent
 from specstream.pipeline.presynthesis import Account, Presynthesis
+from specstream.pipeline.stage import Pipeline
+from specstream.pipeline.stages import SegmentStage, VoiceStage
 from specstream.types import Span, Speech
-from tests.pipeline.voices import TEXTS, Listener, PacedVoice, rounds
+from tests.pipeline.voices import TEXTS, Listener, PacedVoice, Reply, rounds
 
 EAGER = Presynthesis(max_waste=1e6, min_stood=0.0, ahead_s=1e6)
 
@@ -42,6 +46,31 @@ async def test_the_first_sample_never_comes_later_and_the_audio_is_the_same(
         if accept == 0.9:
             assert report.confirmed > 3 and report.acceptance > 0.5 and report.saved_ms > 0
     assert gained > 0.05
+
+
+@pytest.mark.virtual_time
+async def test_every_second_of_audio_is_counted_as_spoken_or_wasted() -> None:
+    trace: list[LifeEvent] = []
+    line = Pipeline(
+        [[VoiceStage(PacedVoice(0.0, factor=0.01))]],
+        head=SegmentStage(clock=anyio.current_time, drafts=True),
+        clock=anyio.current_time,
+        presynthesis=EAGER,
+        trace=trace.append,
+    )
+    rng = random.Random(2)
+    for text in TEXTS * 2:
+        async with line.run(Reply(rounds(text, 0.5, rng))) as run:
+            async for _ in run:
+                pass
+    seconds = dict.fromkeys(("made", "released", "dropped"), 0.0)
+    for event in trace:
+        if isinstance(event.item, Speech) and event.kind in seconds:
+            seconds[event.kind] += event.item.samples.length / event.item.sample_rate
+    report = line.presynthesis
+    assert report.wasted_s == pytest.approx(seconds["dropped"]) and report.wasted_s > 1
+    assert report.spoken_s == pytest.approx(seconds["released"])
+    assert seconds["made"] == pytest.approx(seconds["released"] + seconds["dropped"])
 
 
 def test_it_is_off_while_it_wastes_too_much_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
