@@ -25,12 +25,14 @@ def audio(seconds: float) -> Speech:
 
 
 @pytest.mark.virtual_time
-@pytest.mark.parametrize(("settings", "first_s"), [(None, 0.02), (EAGER, 0.02), (EAGER, 0.4)])
+@pytest.mark.parametrize(
+    ("settings", "first_s"), [(None, 0.02), (EAGER, 0.02), (EAGER, 0.15), (EAGER, 0.4)]
+)
 async def test_the_first_sample_never_comes_later_and_the_audio_is_the_same(
     settings: Presynthesis | None, first_s: float
 ) -> None:
-    gained = 0.0
-    for accept in (0.3, 0.9):
+    gained = dict.fromkeys((0.3, 0.6, 0.9), 0.0)
+    for accept in gained:
         rng = random.Random(4)
         plain = Listener(PacedVoice(first_s))
         drafts = Listener(PacedVoice(first_s), drafts=True, settings=settings)
@@ -39,13 +41,23 @@ async def test_the_first_sample_never_comes_later_and_the_audio_is_the_same(
             before, now = await plain.turn(items), await drafts.turn(items)
             assert [speech for _, speech in now] == [speech for _, speech in before]
             assert now[0][0] <= before[0][0] + 1e-9
-            gained += before[0][0] - now[0][0]
+            gained[accept] += before[0][0] - now[0][0]
         report = drafts.report
         if settings is None:
             assert report.wasted_s <= 0.5 * report.spoken_s + 1.0
         if accept == 0.9:
             assert report.confirmed > 3 and report.acceptance > 0.5 and report.saved_ms > 0
-    assert gained > 0.05
+    assert gained[0.9] > 0.05 and gained[0.9] > gained[0.3]
+
+
+@pytest.mark.virtual_time
+async def test_where_it_does_not_pay_it_goes_off_by_itself() -> None:
+    rng, listener = random.Random(4), Listener(PacedVoice(0.02), drafts=True)
+    for text in TEXTS * 6:
+        await listener.turn(rounds(text, 0.0, rng))
+    report = listener.report
+    assert not report.on and report.why == "too few drafts stand"
+    assert report.wasted_s <= 0.05 * report.spoken_s
 
 
 @pytest.mark.virtual_time

@@ -213,7 +213,9 @@ def test_a_bad_scenario_is_one_clear_error(text: str, message: str, tmp_path: Pa
 def test_the_picture_shows_the_parts_of_three_turns(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "talk.toml"
-    path.write_text("repeat = 3\n[[turns]]\nuser = 'Hi'\nreply = 'Fine.'\n[network]\njitter_ms = 50")
+    path.write_text(
+        "repeat = 3\n[[turns]]\nuser = 'Hi'\nreply = 'Fine.'\n[network]\njitter_ms = 50"
+    )
     for out in ("one", "two"):
         argv = ["latency", "--scenario", str(path), "--out", str(tmp_path / out)]
         assert cli.main(argv) == 0
