@@ -89,7 +89,7 @@ class Previewing:
         return stream(self._events)
 
     def __aiter__(self) -> AsyncIterator[Any]:
-        return stream([event for event in self._events if isinstance(event, Chunk)])
+        return stream([event for event in self._events if not isinstance(event, Preview)])
 
 
 class Pause:
