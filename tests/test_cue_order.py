@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
+import anyio
 import pytest
 
 from specstream.cue_order import CuesFirst, cues_first
@@ -14,6 +15,7 @@ from specstream.testing import ScriptedEngine
 from specstream.types import AvatarCue, Cancel, Chunk, Phrase, Revoke, Span, Speech
 from specstream_adapters.avatar import VisemeScripter
 from specstream_adapters.voice import EspeakVoice, HibariVoice, ReferenceVoice
+from tests.turns import Stage
 from tests.ws.doubles import ALL_OWN, Stand
 
 TEXT = (
@@ -120,6 +122,23 @@ async def test_no_cue_comes_after_its_audio(make: type[ReferenceVoice]) -> None:
     await voice.aclose()
     assert late(order) == []
     assert {kind for kind, _ in order} == {"speech", "viseme", "emotion", "gesture"}
+
+
+@pytest.mark.virtual_time
+async def test_who_reads_a_turn_reads_cues_first() -> None:
+    stage = Stage(TEXT)
+    stage.pipeline = Pipeline(
+        [[VoiceStage(ReferenceVoice()), AvatarStage(VisemeScripter())]],
+        head=SegmentStage(clock=anyio.current_time),
+    )
+    async with stage.turn() as turn:
+        await stage.read(turn)
+    order = [
+        (getattr(event.item, "kind", "speech"), event.item.samples)
+        for event in stage.events
+        if isinstance(event.item, Speech | AvatarCue)
+    ]
+    assert late(order) == [] and len(order) > 100
 
 
 async def test_no_cue_comes_after_its_audio_on_the_wire() -> None:

@@ -110,6 +110,18 @@ def test_the_command_tells_the_story(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert message in capsys.readouterr().err
 
 
+def test_the_picture_shows_every_round_phrase_and_step(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path, picture = traced(tmp_path), tmp_path / "trace.svg"
+    assert cli.main(["trace", str(path), "--at", "400ms", "--picture", str(picture)]) == 0
+    drawn = picture.read_text()
+    for label in ("rounds", "phrases", "voice", "this sample"):
+        assert f">{label}<" in drawn
+    assert "One two three four.<" in drawn and "Five six.<" in drawn
+    for step in read_trace(path).at(9600).times:
+        assert f">until: {step}<" in drawn
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

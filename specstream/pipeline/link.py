@@ -34,7 +34,6 @@ class Link(Generic[T]):
         finished: Whether the receiver has read the end of the stream, or its Cancel.
         starved: Whether the receiver waits for an item that nobody has sent yet.
         taken: How many items the receiver has read.
-        reach: The end of the text, in characters, that the receiver was given.
     """
 
     def __init__(self, capacity: int = 64, *, drafted: bool = False) -> None:
@@ -48,12 +47,19 @@ class Link(Generic[T]):
         self._revoked: deque[int] = deque()  # drafted text whose revokes lie unread
         self.cancelled = self.finished = self.starved = False
         self.drafted = drafted
-        self.taken = self.reach = 0
+        self.taken = 0
+        self._read = 0  # characters of the text that the receiver was given
+        self._made_of: int | None = None
         self.inlet: Inlet[T] = Inlet(self)
 
     def _notify(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
+
+    @property
+    def reach(self) -> int:
+        """The end of the text that the receiver had read when it made what it gives now."""
+        return self._read if self._made_of is None else self._made_of
 
     async def send(self, item: T | Control) -> None:
         """Hand over one item. Cancelling the call hands over nothing."""
@@ -127,9 +133,9 @@ class Inlet(Generic[T]):
         item = link._items.popleft()
         link.taken += 1
         if isinstance(item, (Phrase, Speech)):
-            link.reach = max(link.reach, item.chars.end)
+            link._read = max(link._read, item.chars.end)
         elif isinstance(item, Revoke):
-            link.reach = min(link.reach, item.from_char)
+            link._read = min(link._read, item.from_char)
             if item.drafted:
                 link._revoked.popleft()
         link.finished = link.cancelled
@@ -145,6 +151,13 @@ class Inlet(Generic[T]):
     def drafted(self) -> bool:
         """Whether items may be made of text that is drafted only, and be revoked."""
         return self._link.drafted
+
+    def made_of(self, end: int | None) -> None:
+        """What the stage gives next was made of the text up to ``end``; None: of all that it has read.
+
+        For a stage that reads ahead of what it gives.
+        """
+        self._link._made_of = end
 
     def unwanted(self, end: int) -> bool:
         """Whether work on text that goes up to ``end`` is in vain: cancelled, or about to be revoked."""

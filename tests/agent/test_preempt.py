@@ -12,7 +12,7 @@ import pytest
 from specstream import Agent
 from specstream.agent import Preempt, ReplyEnded, ReplyFailed, ReplyStarted
 from specstream.agent.preempt import Ledger
-from specstream.agent.questions import Guess
+from specstream.agent.questions import Guess, Question
 from specstream.errors import AdapterFailed, ConfigError, PromptError
 from specstream.listening.events import TurnHeard, TurnPaused
 from specstream.testing import ScriptedEngine, ScriptedModel
@@ -299,6 +299,9 @@ def test_it_stops_where_too_few_are_wanted_and_says_so() -> None:
     assert not report.on and report.wasted_tokens == 3 * begun
     assert "off (too few are wanted; they are begun in one turn of eight): 0 of 12" in report.words
     assert not Ledger(Preempt(max_starts=0)).begins(Guess("Hi.", 0))
+    for text, turn in (("how are YOU", 1), ("How are they?", 1), ("How are you?", 2), ("", 1)):
+        ledger.asked(Guess("How are you?", 1), Question(text, turn))
+    assert ledger.report.nearly == 1
     with pytest.raises(ConfigError, match="min_hits"):
         Preempt(min_hits=2)
 

@@ -253,6 +253,7 @@ async def test_what_is_heard_and_remembered_is_the_same_as_without(seeds: range)
     reports = [early.agent.preempted for _, early in pairs]
     hits, starts = (sum(getattr(r, name) for r in reports) for name in ("hits", "starts"))
     assert len(seeds) / 4 < hits < starts, "both kinds happen"
+    assert 0 < sum(r.nearly for r in reports) <= starts - hits, "some differ in marks only"
 
 
 async def _cut(at: Any, steps: int, how: str) -> None:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterator,
+    Sequence,
+)
 from copy import copy
 from functools import cache
 from typing import Any
@@ -27,10 +35,11 @@ from specstream.types import (
     Speech,
     SpeechBuffer,
 )
+from tests.standins import stream
 
 ALWAYS = Presynthesis(max_waste=1e9, min_stood=0, ahead_s=1e9)
-REPLIES = ("A! B? C", "Dr. I! I", "1. 2? No", "Is. It. S")
-WRONG = ("! S", "? I", ". ")
+REPLIES = ("A! B? C", "Dr. I! I", "1. 2? No", "Is. It. S", "a etc. b! C")
+WRONG = ("! S", "? I", ". ", "We ")
 
 
 def tokens_of(text: str) -> list[str]:
@@ -66,6 +75,21 @@ def _spans(
     ends = [chars + sum(map(len, pieces[: n + 1])) for n in range(len(pieces))]
     ids = tuple(hash(piece) for piece in pieces)
     return ids, Span(at, at + len(pieces)), Span(chars, ends[-1]), tuple(ends)
+
+
+class Previewing:
+    """Stands in for a generation that was asked for previews."""
+
+    def __init__(self, events: list[Any]) -> None:
+        self._events = events
+        self.asked = False
+
+    def previewed(self) -> AsyncIterator[Any]:
+        self.asked = True
+        return stream(self._events)
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return stream([event for event in self._events if not isinstance(event, Preview)])
 
 
 class Pause:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 import random
 
+import anyio
 import pytest
 
 from specstream.errors import ConfigError
+from specstream.pipeline.life import LifeEvent
 from specstream.pipeline.presynthesis import Account, Presynthesis
+from specstream.pipeline.stage import Pipeline
+from specstream.pipeline.stages import SegmentStage, VoiceStage
 from specstream.types import Span, Speech
-from tests.pipeline.voices import TEXTS, Listener, PacedVoice, rounds
+from tests.pipeline.voices import TEXTS, Listener, PacedVoice, Reply, rounds
 
 EAGER = Presynthesis(max_waste=1e6, min_stood=0.0, ahead_s=1e6)
 
@@ -21,12 +25,14 @@ def audio(seconds: float) -> Speech:
 
 
 @pytest.mark.virtual_time
-@pytest.mark.parametrize(("settings", "first_s"), [(None, 0.02), (EAGER, 0.02), (EAGER, 0.4)])
+@pytest.mark.parametrize(
+    ("settings", "first_s"), [(None, 0.02), (EAGER, 0.02), (EAGER, 0.15), (EAGER, 0.4)]
+)
 async def test_the_first_sample_never_comes_later_and_the_audio_is_the_same(
     settings: Presynthesis | None, first_s: float
 ) -> None:
-    gained = 0.0
-    for accept in (0.3, 0.9):
+    gained = dict.fromkeys((0.3, 0.6, 0.9), 0.0)
+    for accept in gained:
         rng = random.Random(4)
         plain = Listener(PacedVoice(first_s))
         drafts = Listener(PacedVoice(first_s), drafts=True, settings=settings)
@@ -35,13 +41,48 @@ async def test_the_first_sample_never_comes_later_and_the_audio_is_the_same(
             before, now = await plain.turn(items), await drafts.turn(items)
             assert [speech for _, speech in now] == [speech for _, speech in before]
             assert now[0][0] <= before[0][0] + 1e-9
-            gained += before[0][0] - now[0][0]
+            gained[accept] += before[0][0] - now[0][0]
         report = drafts.report
         if settings is None:
             assert report.wasted_s <= 0.5 * report.spoken_s + 1.0
         if accept == 0.9:
             assert report.confirmed > 3 and report.acceptance > 0.5 and report.saved_ms > 0
-    assert gained > 0.05
+    assert gained[0.9] > 0.05 and gained[0.9] > gained[0.3]
+
+
+@pytest.mark.virtual_time
+async def test_where_it_does_not_pay_it_goes_off_by_itself() -> None:
+    rng, listener = random.Random(4), Listener(PacedVoice(0.02), drafts=True)
+    for text in TEXTS * 6:
+        await listener.turn(rounds(text, 0.0, rng))
+    report = listener.report
+    assert not report.on and report.why == "too few drafts stand"
+    assert report.wasted_s <= 0.05 * report.spoken_s
+
+
+@pytest.mark.virtual_time
+async def test_every_second_of_audio_is_counted_as_spoken_or_wasted() -> None:
+    trace: list[LifeEvent] = []
+    line = Pipeline(
+        [[VoiceStage(PacedVoice(0.0, factor=0.01))]],
+        head=SegmentStage(clock=anyio.current_time, drafts=True),
+        clock=anyio.current_time,
+        presynthesis=EAGER,
+        trace=trace.append,
+    )
+    rng = random.Random(2)
+    for text in TEXTS * 2:
+        async with line.run(Reply(rounds(text, 0.5, rng))) as run:
+            async for _ in run:
+                pass
+    seconds = dict.fromkeys(("made", "released", "dropped"), 0.0)
+    for event in trace:
+        if isinstance(event.item, Speech) and event.kind in seconds:
+            seconds[event.kind] += event.item.samples.length / event.item.sample_rate
+    report = line.presynthesis
+    assert report.wasted_s == pytest.approx(seconds["dropped"]) and report.wasted_s > 1
+    assert report.spoken_s == pytest.approx(seconds["released"])
+    assert seconds["made"] == pytest.approx(seconds["released"] + seconds["dropped"])
 
 
 def test_it_is_off_while_it_wastes_too_much_and_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from specstream.commands import latency
 from specstream.errors import EngineError, RequestError
 from specstream.listening.ears import Ears
 from specstream.pipeline.clock import LoopClock
@@ -22,6 +25,7 @@ from specstream.testing import (
     read_scenario,
 )
 from specstream.testing.live import run_live
+from specstream_adapters.voice import ReferenceVoice
 from tests.ws.doubles import Stand
 
 pytestmark = pytest.mark.virtual_time
@@ -75,6 +79,42 @@ async def test_a_servers_waits_are_measured_step_by_step(tmp_path: Path) -> None
     assert all(abs(turn.residual_ms) < 1 for turn in report.turns)
     assert second.interrupts is True
     assert 0 < second.stages["interruption_silence"] < 100, "heard within a block of 32 ms"
+
+
+async def test_the_command_prints_percentiles_and_waterfalls_of_a_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file that runs in virtual time without an address; the user speaks with a local voice."""
+    monkeypatch.setattr(latency, "load_voice", lambda name: ReferenceVoice())
+    out = tmp_path / "out"
+    (tmp_path / "talk.toml").write_text(f"name = 'talk'\n{SCENARIO}")
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.watch(anyio.to_thread.current_default_thread_limiter())
+    recognizer = ScriptedRecognizer(["Tell me", "Stop it"])
+    model = ScriptedModel(REPLIES, first_token_ms=200, round_ms=30, drafted=0)
+    stand = Stand(
+        model,
+        clock=LoopClock(),
+        ears=lambda: Ears(recognizer, ScriptedTurnDetector()),
+        voice=lambda: ScriptedVoice(first_audio_ms=80, leading_silence_ms=50),
+    )
+    async with stand.running():
+        file = str(tmp_path / "talk.toml")
+        args = {"scenario": file, "url": stand.url, "voice": "reference"}
+        await latency.run(argparse.Namespace(**args, out=str(out), json=True))
+    lines = capsys.readouterr().out.splitlines()
+    document = json.loads((out / "latency.json").read_text())
+    assert lines[0] == "talk: 3 turns, wall clock" and document["clock"] == "wall"
+    assert json.loads(lines[-1])["stages_ms"] == document["stages_ms"]
+    assert [line.split()[0] for line in lines if line.startswith(("first_audio", "p"))] == [
+        *("first_audio", "p50", "p95")
+    ]
+    for turn in document["each"]:
+        assert turn["residual_ms"] < 1
+        assert turn["wait_ms"] == pytest.approx(sum(turn["parts_ms"].values()), abs=0.01)
+        told = f"{turn['parts_ms']['first_token']:9.1f} ms  first_token"
+        assert turn["user"] != "Thanks" or any(line.startswith(told) for line in lines)
 
 
 async def test_what_a_server_refuses_or_breaks_is_told(tmp_path: Path) -> None:

@@ -96,6 +96,10 @@ class _Open:
     before: int
     phrases: list[Phrase] = field(default_factory=list)
 
+    def copy(self) -> _Open:
+        """An independent copy; the machine is only ever read."""
+        return _Open(self.machine, self.before, self.phrases.copy())
+
     def read(self) -> tuple[str, int, _MachineText]:
         """Its spoken text, how many of its characters are spoken, and the state behind it."""
         machine, text, spoken = self.machine.copy(), "", 0
@@ -119,6 +123,12 @@ class Reader:
         )  # the last one is under way
         self.end: int | None = None
         """Where the text so far ends in the reply; None before any."""
+
+    def copy(self) -> Reader:
+        """An independent copy."""
+        other = copy(self)
+        other._sentences = deque((s.copy() for s in self._sentences), _REMEMBERED)
+        return other
 
     def add(self, phrase: Phrase) -> Sentence | None:
         """Take the next phrase; return its sentence as far as it is known, if it says anything.

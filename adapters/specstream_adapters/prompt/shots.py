@@ -13,7 +13,7 @@ from specstream_adapters.prompt.speech import narration
 from specstream_adapters.prompt.subjects import Subject, pronouns
 from specstream_adapters.prompt.visible import is_someone, language_of, sight
 
-__all__ = ["Shot", "ShotState"]
+__all__ = ["Shot", "ShotNumbers", "ShotState"]
 
 _LINES = 3  # sentences that one shot tells
 _CHARS = 360  # characters that they have together
@@ -83,6 +83,27 @@ class Shot:
     def first_person(self) -> bool:
         """Whether a narrator tells what happens to himself or herself, or to the listener."""
         return bool(_NARRATOR.search(self.text))
+
+
+class ShotNumbers:
+    """Numbers for shots: none comes twice, and those of drafted text that was revoked are given back."""
+
+    def __init__(self) -> None:
+        self._last = self._others = 0  # the last one, and the last that another turn took
+        self._turn: object = None  # whose board took the last one
+
+    def after(self, used: int, turn: object) -> int:
+        """The next number for a board of ``turn`` whose own last one is ``used``."""
+        self.back(used, turn)
+        if self._turn is not turn:
+            self._turn, self._others = turn, self._last
+        self._last += 1
+        return self._last
+
+    def back(self, used: int, turn: object) -> None:
+        """Forget what was taken by copies of a board that went back to ``used``."""
+        if self._turn is turn:
+            self._last = max(used, self._others)
 
 
 @dataclass(slots=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
-from itertools import count
 
 from specstream.errors import ConfigError
 from specstream.types import Phrase, ScenePrompt
 from specstream_adapters.prompt.bible import Bible
 from specstream_adapters.prompt.reading import Reader, Sentence
-from specstream_adapters.prompt.shots import Shot, ShotState
+from specstream_adapters.prompt.shots import Shot, ShotNumbers, ShotState
 
 __all__ = ["TemplateRewriter", "TemplateStoryboard"]
 
@@ -49,7 +49,8 @@ class TemplateRewriter:
     ``chars_per_second``; tags don't count.
 
     A shot is open, and may be revised, until the next one begins, the board is closed or ``revoke``
-    takes it back. Shot ids never repeat within one rewriter. A board that goes on where the last one
+    takes it back. Shot ids never repeat within one rewriter. Boards may be copied, so they can be
+    given drafted text (see `PromptRewriter`). A board that goes on where the last one
     ended in the same reply (after a flush) knows its people and places; with ``remember`` so does
     the next reply (use one rewriter per conversation then).
 
@@ -65,6 +66,8 @@ class TemplateRewriter:
     Raises:
         ConfigError: an option is empty or out of range.
     """
+
+    copies = True  # of its boards
 
     style: str = _STYLE
     negative: str = _NEGATIVE
@@ -87,7 +90,7 @@ class TemplateRewriter:
         for name in ("style", "default_setting", "default_subject"):
             if "\n" in getattr(self, name):
                 raise ConfigError(f"{name} must be one line of text")
-        self.ids = count(1)
+        self.numbers = ShotNumbers()
         self.last: TemplateStoryboard | None = None  # the board that was closed last
 
     def open(self) -> TemplateStoryboard:
@@ -101,6 +104,8 @@ class TemplateStoryboard:
     def __init__(self, rewriter: TemplateRewriter) -> None:
         self._rewriter = rewriter
         self._former = rewriter.last
+        self._turn = object()  # the same for all copies
+        self._used = 0  # the number of the last shot
         self._reader = Reader()
         self._state = ShotState()
         self._before: OrderedDict[int, ShotState] = OrderedDict()  # by a sentence's first character
@@ -111,6 +116,18 @@ class TemplateStoryboard:
         self._half: Shot | None = None  # what the beginning of the sentence under way made
         self._first: Sentence | None = None
         self._index = 0
+
+    def __deepcopy__(self, memo: object) -> TemplateStoryboard:
+        other = copy(self)
+        other._reader, other._state = self._reader.copy(), self._state.copy()
+        other._before = self._before.copy()  # states in there are never changed
+        other._ends, other._ids, other._sent = (
+            self._ends.copy(),
+            self._ids.copy(),
+            self._sent.copy(),
+        )
+        other._withdrawn = self._withdrawn.copy()
+        return other
 
     async def add(self, phrase: Phrase) -> Sequence[ScenePrompt]:
         """Take the next phrase; return the shots it made or revised. Never waits.
@@ -149,6 +166,7 @@ class TemplateStoryboard:
         shots = self._show(self._reader.close())
         if not self._sent and self._rewriter.default_subject and self._first is not None:
             shots = self._emit(self._speaker(self._first))
+        self._rewriter.numbers.back(self._used, self._turn)
         self._rewriter.last = self
         return shots
 
@@ -156,7 +174,7 @@ class TemplateStoryboard:
         """The shot of a reply that shows nothing itself."""
         who, place = self._rewriter.default_subject, self._rewriter.default_setting
         line = f"{who[:1].upper()}{who[1:]} speaks to the viewer."
-        name = f"shot-{next(self._rewriter.ids)}"
+        name = self._next_id()
         where = (sentence.span, sentence.tokens, sentence.spoken_before)
         return Shot(name, *where, (line,), subject=who, place=place, first=True)
 
@@ -171,7 +189,7 @@ class TemplateStoryboard:
     def _rewind(self, char: int) -> None:
         """Go back to before the sentence that ``char`` is in."""
         for start in [start for start in reversed(self._before) if self._ends[start] > char]:
-            self._state = self._before.pop(start)
+            self._state = self._before.pop(start).copy()
             self._ends.pop(start)
             if start >= char:
                 self._ids.pop(start, None)
@@ -212,8 +230,12 @@ class TemplateStoryboard:
     def _id_at(self, char: int) -> str:
         """The id of the shot that begins with the sentence at an offset."""
         if char not in self._ids:
-            self._ids[char] = f"shot-{next(self._rewriter.ids)}"
+            self._ids[char] = self._next_id()
         return self._ids[char]
+
+    def _next_id(self) -> str:
+        self._used = self._rewriter.numbers.after(self._used, self._turn)
+        return f"shot-{self._used}"
 
     def _emit(self, shot: Shot) -> list[ScenePrompt]:
         """The shot as a prompt; nothing if the prompt is the one that was sent before."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, replace
 
@@ -10,15 +11,16 @@ import anyio.lowlevel
 
 from specstream.errors import AdapterFailed
 from specstream.listening.resampler import Resampler
-from specstream.types import Span, Speech
+from specstream.types import AvatarCue, Span, Speech
 from specstream.ws.clock import Clock
 from specstream.ws.realtime.resources import Word
 from specstream.ws.realtime.wire import SAMPLE_RATE
 
-__all__ = ["AudioPacer", "Piece"]
+__all__ = ["AudioPacer", "Piece", "of_cue"]
 
 _PIECE = SAMPLE_RATE // 10  # samples in the largest audio event
 _SLICE = SAMPLE_RATE // 2  # bytes of speech that are converted before other tasks run
+_ROUNDING = 1e-3  # of a sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,12 @@ class Piece:
     chars: Span
     tokens: Span
     words: tuple[Word, ...] = ()
+
+
+def of_cue(cue: AvatarCue) -> Span:
+    """A cue's samples on the wire's clock; by its times, since it comes before the first speech."""
+    ends = (cue.t_ms, cue.t_ms + cue.duration_ms)
+    return Span(*(math.ceil(ms * SAMPLE_RATE / 1000 - _ROUNDING) for ms in ends))
 
 
 class AudioPacer:

@@ -13,7 +13,7 @@ from specstream.errors import AdapterFailed, SpecstreamError
 from specstream.pipeline.stage import Run, StageFailed
 from specstream.types import AvatarCue, Chunk, Phrase, Preview, Revoke, ScenePrompt, Span, Speech
 from specstream.ws.realtime import events as ev
-from specstream.ws.realtime.audio import AudioPacer, Piece
+from specstream.ws.realtime.audio import AudioPacer, Piece, of_cue
 from specstream.ws.realtime.g711 import Encoder
 from specstream.ws.realtime.item_writer import ItemWriter
 from specstream.ws.realtime.preview_tap import PreviewTap
@@ -147,7 +147,7 @@ class ResponseTurn:
     async def _take(self, source: str, item: object) -> None:
         """Text, cues and shots are sent as they come; speech goes to the pacer."""
         if isinstance(item, AvatarCue):
-            await self._item.cue(item, self._pacer.at_24k(item.samples))
+            await self._item.cue(item, of_cue(item))
         elif isinstance(item, Revoke):
             await self._item.revoke(source, item)
         elif self._cancelled:

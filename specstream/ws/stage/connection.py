@@ -12,7 +12,7 @@ from anyio.abc import TaskGroup
 from specstream.errors import AdapterUnavailable, ConnectionFailed, SpecstreamError
 from specstream.pipeline.link import Inlet, Link
 from specstream.pipeline.stage import Stage, as_failure
-from specstream.types import AvatarCue, Cancel
+from specstream.types import AvatarCue, Cancel, ScenePrompt
 from specstream.ws.stage import frames as fr
 from specstream.ws.stage.channel import Channel
 from specstream.ws.stage.codec import Violation
@@ -92,7 +92,9 @@ class AdapterConnection:
                         self._rest.append(item)
                     await inbox.inlet.unless_cancelled(self._channel.room)
                     if not inbox.cancelled:
-                        self._channel.post(item)
+                        made = isinstance(item, ScenePrompt)
+                        frame = fr.PromptFrame(prompt=item, read=inbox.reach) if made else item
+                        self._channel.post(frame)
             self._over = True
             if inbox.cancelled:
                 self._channel.post(fr.CancelledFrame(cues=tuple(self._rest)))

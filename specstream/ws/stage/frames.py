@@ -160,10 +160,11 @@ class CueFrame(_Model):
 
 
 class PromptFrame(_Model):
-    """A prompt rewriter's output."""
+    """A prompt rewriter's output. ``read``: the end of the text that it had been given by then."""
 
     type: Literal["prompt"] = "prompt"
     prompt: Annotated[ScenePrompt, _Checked]
+    read: _Count | None = None
 
 
 class FlushedFrame(_Model):

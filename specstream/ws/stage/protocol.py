@@ -100,6 +100,7 @@ class StageRules:
     Attributes:
         state: The state of the turn as seen from this side.
         room: How many items may be sent before the peer acknowledges some.
+        read: Up to where the adapter had read the text when it made the latest prompt, if it said so.
     """
 
     def __init__(self, role: Role, kind: Kind) -> None:
@@ -115,6 +116,7 @@ class StageRules:
         self._number_out = self._number_in = 0
         self._asked: deque[Frame] = deque()
         self._owed: fr.ChunkFrame | fr.SpeechFrame | None = None  # its audio comes next
+        self.read: int | None = None
 
     def may_send(self, frame_type: str) -> bool:
         """Whether the state allows it (the window is `room`)."""
@@ -244,8 +246,9 @@ class StageRules:
                 return frame.phrase
             case fr.CueFrame():
                 return frame.cue
-            case fr.PromptFrame():
-                return frame.prompt
+            case fr.PromptFrame(prompt=prompt):
+                self.read = frame.read
+                return prompt
             case fr.FlushFrame() | fr.FlushedFrame():
                 return Flush()
             case fr.RevokeFrame() | fr.RevokedFrame():

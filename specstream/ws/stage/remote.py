@@ -55,6 +55,8 @@ class RemoteStage:
             None: the authorities of this machine, or those in the file that ``SSL_CERT_FILE`` names.
         takes_drafts: Give it items that are made of drafted text, and revoke them if that is not
             verified: for a voice that streams, or an adapter whose tracks or boards can be copied.
+        punctual: Let readers of a turn have the speech behind its cues: for an avatar whose cues cover
+            each piece once it was given it. The speech then waits for them, a round trip.
 
     Raises:
         ConfigError: ``url`` is no WebSocket address, or ``window`` is out of range.
@@ -72,6 +74,7 @@ class RemoteStage:
         api_key: str | None = None,
         tls: ssl.SSLContext | None = None,
         takes_drafts: bool = False,
+        punctual: bool = False,
     ) -> None:
         try:
             secure = parse_uri(url).secure
@@ -83,6 +86,7 @@ class RemoteStage:
             raise ConfigError(f"tls is for a wss:// address, and {shown(url)!r} is none")
         self.name = name or kind
         self.takes_drafts = takes_drafts
+        self.punctual = punctual
         self._tls: dict[str, Any] = {} if tls is None else {"ssl": tls}
         self._url = url
         self._shown = shown(url)
@@ -247,6 +251,8 @@ class RemoteTurn:
                     self.complete = True
                     return
                 assert isinstance(received, Output)  # the rules let nothing else through
+                if isinstance(received, ScenePrompt):
+                    self._tell_source()
                 yield received
         except SpecstreamError as error:
             if not self._items.cancelled:
@@ -258,6 +264,16 @@ class RemoteTurn:
             self._cancel = unread
         assert self._cancel is not None
         yield self._cancel
+
+    def _tell_source(self) -> None:
+        """Say what text the prompt was made of: the feeding task may be far ahead of that."""
+        read = self._channel.rules.read
+        if read is None and self._items.drafted:
+            raise ProtocolError(
+                f"stage {self._name!r} gave a prompt without 'read', so nobody can tell whether it was "
+                "made of drafted text: give that adapter no drafts"
+            )
+        self._items.made_of(read)
 
     async def stop(self) -> None:
         """End the feeding task. Idempotent."""
