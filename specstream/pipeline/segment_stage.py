@@ -93,6 +93,8 @@ class SegmentStage:
                     # What can't be spoken yet waits for more text, not for time.
                     since = self._clock() if phrases and pace.on else None
             elif isinstance(item, Flush):
+                for void in drafts.clear():  # drafted text would be flushed with the verified
+                    yield void
                 phrases = segmenter.flush()
             elif isinstance(item, Revoke):
                 for void in drafts.clear():

@@ -17,7 +17,7 @@ from specstream.pipeline.audit import audit
 from specstream.pipeline.life import LifeEvent
 from specstream.pipeline.stage import Pipeline, StageFailed
 from specstream.pipeline.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
-from specstream.types import Chunk, Revoke, ScenePrompt
+from specstream.types import Chunk, Flush, Revoke, ScenePrompt
 from specstream.ws.stage import codec, protocol
 from specstream.ws.stage.frames import PromptFrame
 from specstream.ws.stage.remote import RemoteStage
@@ -103,6 +103,18 @@ async def test_wherever_the_board_is_its_shots_are_those_without_drafts(
         given = [event.item for event in trace if event.kind == "given"]
         revoked += sum(isinstance(item, Revoke) for item in given)
     assert revoked > 12
+
+
+async def test_a_flush_keeps_its_place_among_drafts() -> None:
+    for seed in range(60):
+        rng, events = random.Random(seed), list[Any]()
+        for item in schedule(SEEN[seed % 2], rng):
+            events += [item, Flush()] if rng.random() < 0.2 else [item]
+        plain = await shots(events, PromptStage(TemplateRewriter()), [])
+        trace: list[LifeEvent] = []
+        found = await shots(events, PromptStage(TemplateRewriter()), trace, drafts=True)
+        assert (found["prompt"], found["voice"]) == (plain["prompt"], plain["voice"])
+        assert audit(trace, takers=("voice", "prompt")) == []
 
 
 async def test_a_board_that_does_not_say_what_it_read_is_given_no_drafts(
