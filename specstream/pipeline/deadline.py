@@ -160,7 +160,9 @@ class Deadlines:
         pace = self.pace
         # Of a second of audio, the listener is ahead by what the voice doesn't need for it.
         gain = max(0.0, 1.0 - pace.factor)
-        least_s = max(0.0, 2 * pace.first_s + _RESERVE_S - left_s) / gain if gain else 0.0
+        # A phrase that is shorter than its own start leaves less ahead than there was.
+        need_s = max(pace.first_s, 2 * pace.first_s + _RESERVE_S - left_s)
+        least_s = need_s / gain if gain else 0.0
         most_s = math.inf
         if pace.streams is False and pace.factor > 0:
             most_s = (left_s - _RESERVE_S - pace.first_s) / pace.factor / _DOUBT

@@ -64,12 +64,22 @@ def test_playback_runs_dry_only_where_no_cuts_could_have_prevented_it() -> None:
     assert sum(gaps for gaps, _ in fixed) > 30  # what phrases of a fixed size would have cost
 
 
-def test_a_voice_that_gives_whole_phrases_gets_phrases_that_it_finishes_in_time() -> None:
+def test_a_voice_that_gives_whole_phrases_is_hardly_ever_late_once_its_pace_is_known() -> None:
+    """How long a text sounds is known to a quarter only, so a few gaps are left, of some hundredths."""
+    gaps, lost, heard = 0, 0.0, 0
+    for setting in settings(streams=False)[1::2]:
+        played = run_virtual(play(setting, paced=True, turns=2))
+        check(setting, played)
+        if Cuts(setting, played).feasible(SPARE_S):
+            gaps, lost, heard = gaps + len(played.gaps), lost + sum(played.gaps), heard + 1
+    assert heard > 50 and gaps <= 3 and lost < 0.3
+
+
+def test_without_that_the_same_voices_are_late() -> None:
     some = settings(streams=False)[3::8]
     gaps = {True: 0, False: 0}
     for setting in some:
         found = {paced: run_virtual(play(setting, paced=paced, turns=2)) for paced in gaps}
-        check(setting, found[True])
         if Cuts(setting, found[True]).feasible(SPARE_S):
             for paced, played in found.items():
                 gaps[paced] += len(played.gaps) > 0
