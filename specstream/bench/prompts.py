@@ -73,8 +73,8 @@ class PromptSet:
 def read_prompts(path: str | Path | None = None) -> PromptSet:
     """Read a file of JSON lines; None: the bundled one.
 
-    Each is an object with ``messages`` (a conversation that ends with the user's turn) or ``prompt`` (the
-    user's turn as a text), and where wanted ``id`` (else the line's number), ``domain`` (else
+    Each is an object with ``messages`` (a conversation that ends with the user's turn) or ``prompt``
+    (the user's turn as a text), and where wanted ``id`` (else the line's number), ``domain`` (else
     "prompts") and ``reference``.
 
     Raises:

@@ -31,7 +31,7 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--prompts",
         metavar="FILE",
-        help='your own prompts: JSON lines with "messages" or "prompt", and where wanted "id" and "domain"',
+        help='your own prompts: JSON lines with "messages" or "prompt", also "id" and "domain"',
     )
     add("--domains", metavar="A,B", default="", help="only prompts of these domains")
     add("--limit", type=int, metavar="N", help="at most N prompts of each domain")

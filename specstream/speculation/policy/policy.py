@@ -23,6 +23,7 @@ from specstream.speculation.policy.records import (
 
 __all__ = ["Policy"]
 
+
 class _Request:
     """One request: its candidates' records, its rate, and the latest choice."""
 
