@@ -120,13 +120,9 @@ class Deadlines:
         phrase = queue[0]
         self._made_s = speech.samples.end / speech.sample_rate
         if speech.pcm:
-            seconds = speech.samples.length / speech.sample_rate
             if phrase.first_s is None:
-                phrase.first_s = min(now - phrase.given, worked_s)
-                phrase.first_audio_s = seconds
-            else:
-                phrase.worked_s += worked_s
-            phrase.made_s += seconds
+                worked_s = min(now - phrase.given, worked_s)
+            phrase.made(speech.samples.length / speech.sample_rate, worked_s)
         self._last_news = now
         if speech.last:
             queue.popleft()

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 __all__ = ["Spoken", "VoicePace"]
 
-_PIECE_S = 1.0  # of a phrase that is shorter, the only piece doesn't tell whether the voice streams
+_TELLS_S = 1.0  # audio that comes at once and is shorter doesn't tell whether the voice streams
+_FEW = 0.3  # a voice that streams gives less than this share of a phrase at once
+_AT_ONCE = (
+    0.1  # audio came at once if it took less than this share of the work on the phrase's first
+)
 _GUESS = 0.5  # the factor of a voice that has only spoken such phrases
 _NEWEST = 0.3  # weight of the newest measurement
 
@@ -24,6 +28,21 @@ class Spoken:
     first_audio_s: float = 0.0
     worked_s: float = 0.0  # on the audio after the first
     made_s: float = 0.0
+    most_at_once_s: float = 0.0  # the longest audio that came at once, in one piece or in many
+    _at_once: tuple[float, float] = (0.0, 0.0)  # the audio that came last, and the work on it
+
+    def made(self, seconds: float, worked_s: float) -> None:
+        """The voice gave audio, on which it worked so long."""
+        if self.first_s is None:
+            self.first_s, self.first_audio_s = worked_s, seconds
+            self._at_once = (seconds, 0.0)
+        else:
+            self.worked_s += worked_s
+            audio_s, took_s = self._at_once
+            fits = took_s + worked_s <= _AT_ONCE * self.first_s
+            self._at_once = (audio_s + seconds, took_s + worked_s) if fits else (seconds, 0.0)
+        self.made_s += seconds
+        self.most_at_once_s = max(self.most_at_once_s, self._at_once[0])
 
 
 class VoicePace:
@@ -33,8 +52,9 @@ class VoicePace:
         first_s: Seconds from a phrase to its first audio, besides those that grow with its length.
         factor: Seconds that the voice works on a second of audio.
         letter_s: Seconds of audio for a letter.
-        streams: Whether phrases come in pieces; if not, the first audio comes when the whole phrase is
-            finished. None: the phrases so far were too short to tell.
+        streams: Whether the voice works on a phrase while its audio comes; if not, the first audio comes
+            when the whole phrase is finished, or a whole sentence of it. None: the phrases so far were
+            too short to tell.
     """
 
     def __init__(self) -> None:
@@ -52,19 +72,21 @@ class VoicePace:
         """A phrase was spoken to its end."""
         if not phrase.made_s or phrase.first_s is None:
             return
-        later_s = phrase.made_s - phrase.first_audio_s
-        if later_s > 0:
+        later_s, whole_s = phrase.made_s - phrase.first_audio_s, phrase.first_s + phrase.worked_s
+        if phrase.most_at_once_s >= _TELLS_S:
+            self.streams = False
+            self.first_s, self.factor = self._line.add(phrase.made_s, whole_s)
+        elif phrase.most_at_once_s < _FEW * phrase.made_s:
             begins, self.streams = not self.streams, True
             self.first_s = _mean(self.first_s, phrase.first_s, begins)
             self.factor = _mean(self.factor, phrase.worked_s / later_s, begins)
         elif self.streams:
             self.first_s = _mean(self.first_s, phrase.first_s, begins=False)
-        elif self.streams is None and phrase.made_s < _PIECE_S:
+        elif self.streams is None:
             self.first_s = phrase.first_s
-            self.factor = min(_GUESS, phrase.first_s / phrase.made_s)
+            self.factor = min(_GUESS, whole_s / phrase.made_s)
         else:
-            self.streams = False
-            self.first_s, self.factor = self._line.add(phrase.made_s, phrase.first_s)
+            self.first_s, self.factor = self._line.add(phrase.made_s, whole_s)
         if phrase.letters:
             begins = math.isnan(self.letter_s)
             self.letter_s = _mean(self.letter_s, phrase.made_s / phrase.letters, begins)

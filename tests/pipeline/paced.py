@@ -84,7 +84,10 @@ def words(text: str) -> int:
 
 @dataclass
 class PacedVoice:
-    """A tone for each word; ``first_s`` of silence before a phrase, then ``factor`` seconds a second."""
+    """A tone for each word; ``first_s`` of silence before a phrase, then ``factor`` seconds a second.
+
+    If it doesn't stream, all buffers of a phrase come at once when it is finished.
+    """
 
     first_s: float
     factor: float
@@ -93,11 +96,10 @@ class PacedVoice:
 
     async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
         began, count = anyio.current_time() + self.first_s, words(phrase.text)
-        pieces, each = (count, 1) if self.streams else (min(count, 1), count)
-        for at in range(pieces):
+        for at in range(count):
             ready = at if self.streams else count
             await anyio.sleep_until(began + ready * WORD_S * self.factor)
-            yield SpeechBuffer(bytes(2 * int(_RATE * WORD_S) * each))
+            yield SpeechBuffer(bytes(2 * int(_RATE * WORD_S)))
         await anyio.sleep_until(began + count * WORD_S * self.factor)
 
     async def aclose(self) -> None:
