@@ -63,7 +63,7 @@ template <class T> class Attention {
         for (int64_t r = 0; r < count; r++) {
           floats dot = {};
           for (int64_t k = 0; k < wide_; k += LANES)
-            dot += wide(&queries_[g * wide_ + k]) * wide(&block_[r * wide_ + k]);
+            dot = fused(wide(&queries_[g * wide_ + k]), wide(&block_[r * wide_ + k]), dot);
           scores_[g * padded + first + r] = sum(dot) * scale;
         }
     }
@@ -94,7 +94,8 @@ template <class T> class Attention {
         const float* weights = &scores_[g * padded + first];
         for (int64_t k = 0; k < wide_; k += LANES) {
           floats sum = wide(&mixed_[g * wide_ + k]);
-          for (int64_t r = 0; r < count; r++) sum += weights[r] * wide(&block_[r * wide_ + k]);
+          for (int64_t r = 0; r < count; r++)
+            sum = fused(all(weights[r]), wide(&block_[r * wide_ + k]), sum);
           store(sum, &mixed_[g * wide_ + k]);
         }
         for (int64_t r = 0; r < count; r++) totals_[g] += weights[r];

@@ -1,21 +1,30 @@
-// Sixteen floats at a time, in the vector types of GCC and Clang: AVX-512, AVX2 and NEON alike.
+// As many floats as a register holds, in the vector types of GCC and Clang. (GCC keeps wider vectors than
+// that in memory.)
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
-constexpr int64_t LANES = 16;
+#if defined(__AVX512F__)
+constexpr int64_t LANES = 16, REGISTERS = 32;
+#elif defined(__AVX2__)
+constexpr int64_t LANES = 8, REGISTERS = 16;
+#elif defined(__aarch64__)
+constexpr int64_t LANES = 4, REGISTERS = 32;
+#else
+constexpr int64_t LANES = 4, REGISTERS = 16;
+#endif
 
 typedef float floats __attribute__((vector_size(4 * LANES)));
-typedef float eight __attribute__((vector_size(32)));
 typedef float four __attribute__((vector_size(16)));
 typedef int32_t ints __attribute__((vector_size(4 * LANES)));
 typedef uint32_t words __attribute__((vector_size(4 * LANES)));
-typedef int16_t shorts __attribute__((vector_size(2 * LANES)));
 typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
 typedef int8_t bytes __attribute__((vector_size(LANES)));
 typedef uint8_t octets __attribute__((vector_size(LANES)));
@@ -45,22 +54,40 @@ inline words words_of(octets v) {
 inline words words_of(halves v) {
   return (words)_mm512_maskz_cvtepu16_epi32((__mmask16)-1, (__m256i)v);
 }
-#else
-inline ints ints_of(bytes v) {
-  return __builtin_convertvector(__builtin_convertvector(v, shorts), ints);
-}
+#elif defined(__AVX2__)  // and these one by one
+inline ints ints_of(bytes v) { return (ints)_mm256_cvtepi8_epi32(_mm_loadl_epi64((__m128i*)&v)); }
 inline words words_of(octets v) {
-  return __builtin_convertvector(__builtin_convertvector(v, halves), words);
+  return (words)_mm256_cvtepu8_epi32(_mm_loadl_epi64((__m128i*)&v));
 }
+inline words words_of(halves v) { return (words)_mm256_cvtepu16_epi32((__m128i)v); }
+#else
+inline ints ints_of(bytes v) { return __builtin_convertvector(v, ints); }
+inline words words_of(octets v) { return __builtin_convertvector(v, words); }
 inline words words_of(halves v) { return __builtin_convertvector(v, words); }
 #endif
+
+inline floats all(float v) { return floats{} + v; }
 
 inline floats floats_of(ints v) { return __builtin_convertvector(v, floats); }
 
 inline floats wide(const float* from) { return load<floats>(from); }
 inline floats wide(const bfloat* from) { return bits<floats>(words_of(load<halves>(from)) << 16); }
 
-// The first `left` floats, which may be fewer than sixteen; zeros behind them.
+// a * b + c. Written out, and compiled with -ffp-contract=off: the compiler would fuse or not, here in
+// one way and there in another, and a row's bits would depend on the rows beside it.
+inline floats fused(const floats& a, const floats& b, const floats& c) {
+#if defined(__AVX512F__)
+  return (floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__) && defined(__FMA__)
+  return (floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+  return (floats)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+  return a * b + c;
+#endif
+}
+
+// The first `left` floats, which may be fewer than a register's; zeros behind them.
 template <class T> inline floats some(const T* from, int64_t left) {
   if (left >= LANES) return wide(from);
   T part[LANES] = {};
@@ -78,27 +105,26 @@ inline void narrow(float v, bfloat* to) {  // to the nearest, ties to even
   to->bits = v != v ? 0x7fc0 : (raw + 0x7fff + ((raw >> 16) & 1)) >> 16;
 }
 
-inline float sum(const floats& v) {
-  struct Two { eight a, b; };
-  struct Four { four a, b; };
+template <class V> inline float sum(const V& v) {
+  typedef float half __attribute__((vector_size(sizeof(V) / 2)));
+  struct Two { half a, b; };
   const Two two = bits<Two>(v);
-  const Four both = bits<Four>(two.a + two.b);
-  const four last = both.a + both.b;
-  return (last[0] + last[2]) + (last[1] + last[3]);
+  return sum(two.a + two.b);
 }
+template <> inline float sum(const four& v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 
 // exp(x) to two units in the last place; 0 below -87. x is at most 88.
 // Polynomial: S. Moshier, Cephes, expf.
 inline floats exp(const floats& x) {
   const floats z = x * 1.44269504f;
-  const ints n = __builtin_convertvector(z + (z > 0.f ? floats{} + .5f : floats{} - .5f), ints);
+  const ints n = __builtin_convertvector(z + (z > 0.f ? all(.5f) : all(-.5f)), ints);
   const floats whole = floats_of(n);
-  const floats f = x - whole * 0.693359375f - whole * -2.12194440e-4f;
-  floats p = f * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * f + 8.3334519073e-3f;
-  p = p * f + 4.1665795894e-2f;
-  p = p * f + 1.6666665459e-1f;
-  p = p * f + 5.0000001201e-1f;
-  p = p * f * f + f + 1.f;
+  const floats f = fused(whole, all(2.12194440e-4f), fused(whole, all(-0.693359375f), x));
+  floats p = fused(f, all(1.9875691500e-4f), all(1.3981999507e-3f));
+  p = fused(p, f, all(8.3334519073e-3f));
+  p = fused(p, f, all(4.1665795894e-2f));
+  p = fused(p, f, all(1.6666665459e-1f));
+  p = fused(p, f, all(5.0000001201e-1f));
+  p = fused(p, f * f, f + 1.f);
   return x < -87.f ? floats{} : p * bits<floats>((n + 127) << 23);
 }

@@ -28,7 +28,10 @@ _SOURCES = (
     *("lanes.h", "team.h", "products.h", "attention.h", "layers.h", "chain.h"),
     "passes.cpp",
 )
-_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math")
+_FLAGS = (
+    *("-std=c++17", "-O3", "-march=native"),
+    *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"),
+)
 _THREADED = ("-fopenmp",)
 _TIMEOUT_S = 300.0
 

@@ -1,8 +1,8 @@
 // Rows times a matrix, which is read in order, and once where the rows are few: such a product waits for
 // memory.
 //
-// Sums are float32, sixteen lanes in the order of the columns,
-// so a row's result doesn't depend on how many rows there are.
+// Sums are float32, lane by lane in the order of the columns, so a row's result doesn't depend on how
+// many rows there are.
 #pragma once
 
 #include "lanes.h"
@@ -18,24 +18,23 @@ struct Matrix {  // [rows, columns], columns in multiples of 32
 };
 
 constexpr int64_t FAR = 8192, NEAR = 512;  // bytes ahead that the second and the first cache fetch
-
-struct Pair { floats a, b; };  // 32 columns of a row
+constexpr int64_t GROUP = 32, PARTS = GROUP / LANES;  // columns between two fetches
 
 inline void fetch(const void* at) {
   __builtin_prefetch((const char*)at + FAR, 0, 2);
   __builtin_prefetch((const char*)at + NEAR, 0, 3);
 }
 
+// part(row, column, i): the i-th LANES columns of a group that begins at `column`.
 template <class W> struct Rows {  // FLOAT32 and BFLOAT16
   const W* values;
   int64_t columns;
 
   Rows(const Matrix& m, int64_t row)
       : values((const W*)m.values + row * m.columns), columns(m.columns) {}
-  Pair at(int64_t row, int64_t column) const {
-    const W* from = values + row * columns + column;
-    fetch(from);
-    return {wide(from), wide(from + LANES)};
+  void ahead(int64_t row, int64_t column) const { fetch(values + row * columns + column); }
+  floats part(int64_t row, int64_t column, int64_t i) const {
+    return wide(values + row * columns + column + i * LANES);
   }
   float scale(int64_t) const { return 1.f; }
 };
@@ -49,10 +48,9 @@ template <> struct Rows<bytes> {
       : values((const int8_t*)m.values + row * m.columns),
         scales(m.scales + row),
         columns(m.columns) {}
-  Pair at(int64_t row, int64_t column) const {
-    const int8_t* from = values + row * columns + column;
-    fetch(from);
-    return {floats_of(ints_of(load<bytes>(from))), floats_of(ints_of(load<bytes>(from + LANES)))};
+  void ahead(int64_t row, int64_t column) const { fetch(values + row * columns + column); }
+  floats part(int64_t row, int64_t column, int64_t i) const {
+    return floats_of(ints_of(load<bytes>(values + row * columns + column + i * LANES)));
   }
   float scale(int64_t row) const { return scales[row]; }
 };
@@ -66,14 +64,15 @@ template <> struct Rows<octets> {  // INT4: 16 bytes hold 32 columns, the first 
       : values((const uint8_t*)m.values + row * m.columns / 2),
         groups(m.scales + row * m.columns / 16),
         columns(m.columns) {}
-  Pair at(int64_t row, int64_t column) const {
-    const uint8_t* from = values + (row * columns + column) / 2;
-    const float* group = groups + (row * columns + column) / 16;
-    fetch(from);
-    fetch(group);
-    const words both = words_of(load<octets>(from));
-    return {floats_of((ints)(both & 15)) * group[0] + group[1],
-            floats_of((ints)(both >> 4)) * group[0] + group[1]};
+  void ahead(int64_t row, int64_t column) const {
+    fetch(values + (row * columns + column) / 2);
+    fetch(groups + (row * columns + column) / 16);
+  }
+  floats part(int64_t row, int64_t column, int64_t i) const {
+    const int64_t group = (row * columns + column) / GROUP, half = PARTS / 2;
+    const words both = words_of(load<octets>(values + group * 16 + i % half * LANES));
+    const floats codes = floats_of((ints)(i < half ? both & 15 : both >> 4));
+    return fused(codes, all(groups[2 * group]), all(groups[2 * group + 1]));
   }
   float scale(int64_t) const { return 1.f; }
 };
@@ -83,28 +82,30 @@ template <class W, int R, int M>
 inline void tile(const Matrix& w, int64_t row, const float* x, float* out, int64_t stride) {
   const Rows<W> rows(w, row);
   floats sums[R][M] = {};
-  for (int64_t k = 0; k < w.columns; k += 2 * LANES)
-    for (int r = 0; r < R; r++) {
-      const Pair pair = rows.at(r, k);
+  for (int64_t k = 0; k < w.columns; k += GROUP) {
+    for (int r = 0; r < R; r++) rows.ahead(r, k);
+    for (int i = 0; i < PARTS; i++) {
+      floats parts[R];
+      for (int r = 0; r < R; r++) parts[r] = rows.part(r, k, i);
       for (int m = 0; m < M; m++) {
-        sums[r][m] += pair.a * wide(x + m * w.columns + k);
-        sums[r][m] += pair.b * wide(x + m * w.columns + k + LANES);
+        const floats v = wide(x + m * w.columns + k + i * LANES);
+        for (int r = 0; r < R; r++) sums[r][m] = fused(parts[r], v, sums[r][m]);
       }
     }
+  }
   for (int m = 0; m < M; m++)
     for (int r = 0; r < R; r++)
-      // Written out: the compiler may fuse or not, here in one way and there in another.
       out[m * stride + r] = std::fma(sum(sums[r][m]), rows.scale(r), w.bias ? w.bias[row + r] : 0.f);
 }
 
-constexpr int64_t TILE = 4;  // rows of a matrix whose sums are kept in registers
-constexpr int64_t MOST = 6;  // rows of x likewise
-constexpr int64_t STEP = 2 * TILE;
+constexpr int64_t MOST = 6;  // rows of x whose sums are kept in registers
+constexpr int64_t STEP = 8;  // rows of a matrix that are multiplied behind one another
 constexpr int64_t FEW = 8 * MOST;  // rows of x that stay in the caches beside a part of the matrix
 
 template <class W, int M>
 inline void strip(const Matrix& w, int64_t row, int64_t end, const float* x, float* out,
                   int64_t stride) {
+  constexpr int TILE = 4 * (M + 1) < REGISTERS ? 4 : 2;  // sums, and a vector of each row
   for (; row + TILE <= end; row += TILE, out += TILE) tile<W, TILE, M>(w, row, x, out, stride);
   for (; row < end; row++, out++) tile<W, 1, M>(w, row, x, out, stride);
 }
