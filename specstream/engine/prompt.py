@@ -6,6 +6,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from specstream.config import meant
@@ -210,11 +211,13 @@ def _joined(messages: list[Message]) -> list[Message]:
     return out
 
 
-def template_variables(template: str) -> set[str]:
+@lru_cache(maxsize=8)
+def template_variables(template: str) -> frozenset[str]:
     """The names that a template takes from outside."""
     from jinja2 import Environment, TemplateSyntaxError, meta
 
     try:
-        return meta.find_undeclared_variables(Environment(extensions=_EXTENSIONS).parse(template))
+        tree = Environment(extensions=_EXTENSIONS).parse(template)
+        return frozenset(meta.find_undeclared_variables(tree))
     except TemplateSyntaxError:  # tags that transformers adds to the language
-        return set(_NAME.findall(template))
+        return frozenset(_NAME.findall(template))
