@@ -75,7 +75,7 @@ inline floats wide(const bfloat* from) { return bits<floats>(words_of(load<halve
 
 // a * b + c. Written out, and compiled with -ffp-contract=off: the compiler would fuse or not, here in
 // one way and there in another, and a row's bits would depend on the rows beside it.
-inline floats fused(const floats& a, const floats& b, const floats& c) {
+inline floats fused(floats a, floats b, floats c) {
 #if defined(__AVX512F__)
   return (floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__AVX2__) && defined(__FMA__)
@@ -105,13 +105,14 @@ inline void narrow(float v, bfloat* to) {  // to the nearest, ties to even
   to->bits = v != v ? 0x7fc0 : (raw + 0x7fff + ((raw >> 16) & 1)) >> 16;
 }
 
-template <class V> inline float sum(const V& v) {
+// By value: what has an address stays in memory.
+template <class V> inline float sum(V v) {
   typedef float half __attribute__((vector_size(sizeof(V) / 2)));
   struct Two { half a, b; };
   const Two two = bits<Two>(v);
   return sum(two.a + two.b);
 }
-template <> inline float sum(const four& v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+template <> inline float sum(four v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 
 // exp(x) to two units in the last place; 0 below -87. x is at most 88.
 // Polynomial: S. Moshier, Cephes, expf.

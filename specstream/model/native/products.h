@@ -25,8 +25,10 @@ inline void fetch(const void* at) {
   __builtin_prefetch((const char*)at + NEAR, 0, 3);
 }
 
-// part(row, column, i): the i-th LANES columns of a group that begins at `column`.
+// part(row, column, i): the i-th LANES columns of a group that begins at `column`; it takes about TAKEN
+// registers.
 template <class W> struct Rows {  // FLOAT32 and BFLOAT16
+  static constexpr int TAKEN = 1;
   const W* values;
   int64_t columns;
 
@@ -40,6 +42,7 @@ template <class W> struct Rows {  // FLOAT32 and BFLOAT16
 };
 
 template <> struct Rows<bytes> {
+  static constexpr int TAKEN = 1;
   const int8_t* values;
   const float* scales;
   int64_t columns;
@@ -56,6 +59,7 @@ template <> struct Rows<bytes> {
 };
 
 template <> struct Rows<octets> {  // INT4: 16 bytes hold 32 columns, the first in their low halves
+  static constexpr int TAKEN = 5;
   const uint8_t* values;
   const float* groups;
   int64_t columns;
@@ -77,25 +81,30 @@ template <> struct Rows<octets> {  // INT4: 16 bytes hold 32 columns, the first 
   float scale(int64_t) const { return 1.f; }
 };
 
+// Without loops early on, GCC keeps an array of vectors in registers.
+#define UNROLLED _Pragma("GCC unroll 8")
+
 // R rows of a matrix times M rows of x; out[m * stride + r].
 template <class W, int R, int M>
 inline void tile(const Matrix& w, int64_t row, const float* x, float* out, int64_t stride) {
   const Rows<W> rows(w, row);
-  floats sums[R][M] = {};
+  floats sums[M][R];
+  UNROLLED for (int m = 0; m < M; m++)
+    UNROLLED for (int r = 0; r < R; r++) sums[m][r] = floats{};
   for (int64_t k = 0; k < w.columns; k += GROUP) {
     for (int r = 0; r < R; r++) rows.ahead(r, k);
-    for (int i = 0; i < PARTS; i++) {
+    UNROLLED for (int i = 0; i < PARTS; i++) {
       floats parts[R];
-      for (int r = 0; r < R; r++) parts[r] = rows.part(r, k, i);
-      for (int m = 0; m < M; m++) {
+      UNROLLED for (int r = 0; r < R; r++) parts[r] = rows.part(r, k, i);
+      UNROLLED for (int m = 0; m < M; m++) {
         const floats v = wide(x + m * w.columns + k + i * LANES);
-        for (int r = 0; r < R; r++) sums[r][m] = fused(parts[r], v, sums[r][m]);
+        UNROLLED for (int r = 0; r < R; r++) sums[m][r] = fused(parts[r], v, sums[m][r]);
       }
     }
   }
-  for (int m = 0; m < M; m++)
-    for (int r = 0; r < R; r++)
-      out[m * stride + r] = std::fma(sum(sums[r][m]), rows.scale(r), w.bias ? w.bias[row + r] : 0.f);
+  UNROLLED for (int m = 0; m < M; m++)
+    UNROLLED for (int r = 0; r < R; r++)
+      out[m * stride + r] = std::fma(sum(sums[m][r]), rows.scale(r), w.bias ? w.bias[row + r] : 0.f);
 }
 
 constexpr int64_t MOST = 6;  // rows of x whose sums are kept in registers
@@ -105,7 +114,7 @@ constexpr int64_t FEW = 8 * MOST;  // rows of x that stay in the caches beside a
 template <class W, int M>
 inline void strip(const Matrix& w, int64_t row, int64_t end, const float* x, float* out,
                   int64_t stride) {
-  constexpr int TILE = 4 * (M + 1) < REGISTERS ? 4 : 2;  // sums, and a vector of each row
+  constexpr int TILE = 4 * (M + Rows<W>::TAKEN) < REGISTERS ? 4 : 2;
   for (; row + TILE <= end; row += TILE, out += TILE) tile<W, TILE, M>(w, row, x, out, stride);
   for (; row < end; row++, out++) tile<W, 1, M>(w, row, x, out, stride);
 }
