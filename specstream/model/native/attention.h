@@ -1,4 +1,4 @@
-// Attention of one token, for the heads of queries that share a head of keys and values.
+// Attention of a few tokens, for the heads of queries that share a head of keys and values.
 #pragma once
 
 #include <vector>
@@ -13,99 +13,132 @@ struct Sequence {         // whose new rows are adjacent in a pass, in order
   const uint8_t* seen;    // [count, before + count - visible]: the others; null: a chain
 };
 
+template <class T> struct Heads {  // of queries, [tokens, group, dim], that share keys and values
+  const float* queries;
+  float* out;              // likewise
+  int64_t stride, outs;    // from one token to the next, of queries and out
+  int64_t group, dim;
+  const T *keys, *values;  // [capacity, dim]
+};
+
 // Every sum runs over the rows in their order, and rows that a token doesn't see add exactly nothing: a
-// node of a tree gets the very sums that it would get in a chain.
+// token gets the very sums that it would get alone, and a node of a tree those that it would get in a chain.
 template <class T> class Attention {
  public:
-  // out [group, dim] of queries [group, dim], for new row `token` of a sequence; keys and values are
-  // [capacity, dim].
-  void operator()(const Sequence& s, int64_t token, const float* queries, int64_t group,
-                  const T* keys, const T* values, int64_t dim, float* out) {
-    rows_ = s.before + (s.seen ? s.count : token + 1);
-    dim_ = dim, wide_ = (dim + LANES - 1) / LANES * LANES;
-    const int64_t padded = (rows_ + LANES - 1) / LANES * LANES;
-    const uint8_t* seen = s.seen ? s.seen + token * (s.before + s.count - s.visible) : nullptr;
-    queries_.assign(group * wide_, 0);
-    for (int64_t g = 0; g < group; g++)
-      std::memcpy(&queries_[g * wide_], queries + g * dim, dim * sizeof(float));
-    if ((int64_t)scores_.size() < group * padded) scores_.resize(2 * group * padded);
-    compare(s, seen, group, padded, keys);
-    for (int64_t g = 0; g < group; g++) weigh(&scores_[g * padded], padded);
-    mix(s, seen, group, padded, values, out);
+  // Of new rows [token, token + count) of a sequence.
+  void operator()(const Sequence& s, int64_t token, int64_t count, const Heads<T>& heads) {
+    s_ = &s, heads_ = &heads, token_ = token, many_ = count * heads.group;
+    rows_ = s.before + (s.seen ? s.count : token + count);
+    wide_ = padded(heads.dim, LANES), long_ = padded(rows_, BLOCK);
+    queries_.assign(many_ * wide_, 0), mixed_.assign(many_ * wide_, 0), totals_.resize(many_);
+    block_.resize(BLOCK * wide_);
+    if ((int64_t)scores_.size() < many_ * long_) scores_.resize(2 * many_ * long_);
+    for (int64_t q = 0; q < many_; q++)
+      std::memcpy(&queries_[q * wide_], heads.queries + at(q, heads.stride), heads.dim * sizeof(float));
+    for (int64_t first = 0; first < rows_; first += BLOCK) {
+      widen(heads.keys, first);
+      for (int64_t q = 0; q < many_; q++)
+        if (first < end(q)) compare(q, first);
+    }
+    for (int64_t q = 0; q < many_; q++) {
+      hide(q);
+      totals_[q] = weigh(&scores_[q * long_], padded(end(q), LANES));
+    }
+    for (int64_t first = 0; first < rows_; first += BLOCK) {
+      widen(heads.values, first);
+      for (int64_t q = 0; q < many_; q++)
+        if (first < end(q)) mix(q, first, end(q) - first < BLOCK ? end(q) - first : BLOCK);
+    }
+    for (int64_t q = 0; q < many_; q++)
+      for (int64_t k = 0; k < heads.dim; k += LANES)
+        store_some(wide(&mixed_[q * wide_ + k]) / totals_[q], heads.out + at(q, heads.outs) + k,
+                   heads.dim - k);
   }
 
  private:
-  static constexpr int64_t BLOCK = 8;  // rows that are widened once for all heads
+  static constexpr int64_t BLOCK = 16;  // rows that are widened once for all queries
 
-  static bool hidden(const Sequence& s, const uint8_t* seen, int64_t row) {
-    return seen && row >= s.visible && !seen[row - s.visible];
+  static int64_t padded(int64_t count, int64_t to) { return (count + to - 1) / to * to; }
+  int64_t at(int64_t q, int64_t stride) const {
+    return q / heads_->group * stride + q % heads_->group * heads_->dim;
+  }
+  int64_t end(int64_t q) const {  // of the rows that may be seen
+    return s_->seen ? rows_ : s_->before + token_ + q / heads_->group + 1;
   }
 
-  // Up to BLOCK rows as floats, zeros behind a row's dim and where a row is hidden.
-  int64_t widen(const Sequence& s, const uint8_t* seen, const T* from, int64_t first) {
-    const int64_t count = rows_ - first < BLOCK ? rows_ - first : BLOCK;
-    block_.resize(BLOCK * wide_);
-    for (int64_t r = 0; r < count; r++) {
-      const bool zero = hidden(s, seen, first + r);
+  // BLOCK rows as floats, zeros behind a row's dim and behind the last row.
+  void widen(const T* from, int64_t first) {
+    for (int64_t r = 0; r < BLOCK; r++)
       for (int64_t k = 0; k < wide_; k += LANES)
-        store(zero ? floats{} : some(from + (first + r) * dim_ + k, dim_ - k),
+        store(first + r < rows_ ? some(from + (first + r) * heads_->dim + k, heads_->dim - k) : floats{},
               &block_[r * wide_ + k]);
-    }
-    return count;
   }
 
-  // scores [group, padded]: products of queries and keys, minus infinity where nothing is seen
-  void compare(const Sequence& s, const uint8_t* seen, int64_t group, int64_t padded, const T* keys) {
-    const float scale = 1.f / std::sqrt((float)dim_);
-    for (int64_t first = 0; first < rows_; first += BLOCK) {
-      const int64_t count = widen(s, seen, keys, first);
-      for (int64_t g = 0; g < group; g++)
-        for (int64_t r = 0; r < count; r++) {
-          floats dot = {};
-          for (int64_t k = 0; k < wide_; k += LANES)
-            dot = fused(wide(&queries_[g * wide_ + k]), wide(&block_[r * wide_ + k]), dot);
-          scores_[g * padded + first + r] = sum(dot) * scale;
-        }
-    }
-    for (int64_t g = 0; g < group; g++) {
-      for (int64_t row = s.visible; seen && row < rows_; row++)
-        if (hidden(s, seen, row)) scores_[g * padded + row] = -INFINITY;
-      for (int64_t row = rows_; row < padded; row++) scores_[g * padded + row] = -INFINITY;
+  // Products of a query and the keys of a block.
+  void compare(int64_t q, int64_t first) {
+    const float scale = 1.f / std::sqrt((float)heads_->dim);
+    for (int64_t r = 0; r < BLOCK; r += LANES) {
+      floats dots[LANES];
+      UNROLLED for (int i = 0; i < LANES; i++) dots[i] = floats{};
+      for (int64_t k = 0; k < wide_; k += LANES) {
+        const floats query = wide(&queries_[q * wide_ + k]);
+        UNROLLED for (int i = 0; i < LANES; i++)
+          dots[i] = fused(query, wide(&block_[(r + i) * wide_ + k]), dots[i]);
+      }
+      store(sums(dots) * scale, &scores_[q * long_ + first + r]);
     }
   }
 
-  static void weigh(float* scores, int64_t padded) {
-    floats best = wide(scores);
-    for (int64_t row = LANES; row < padded; row += LANES)
+  // Minus infinity where nothing is seen.
+  void hide(int64_t q) {
+    float* scores = &scores_[q * long_];
+    for (int64_t row = end(q); row < padded(end(q), LANES); row++) scores[row] = -INFINITY;
+    if (!s_->seen) return;
+    const int64_t width = s_->before + s_->count - s_->visible;
+    const uint8_t* seen = s_->seen + (token_ + q / heads_->group) * width;
+    for (int64_t row = s_->visible; row < rows_; row++)
+      if (!seen[row - s_->visible]) scores[row] = -INFINITY;
+  }
+
+  // Scores become weights, whose sum is returned.
+  static float weigh(float* scores, int64_t count) {
+    floats best = wide(scores), total = {};
+    for (int64_t row = LANES; row < count; row += LANES)
       best = wide(scores + row) > best ? wide(scores + row) : best;
     float most = best[0];
     for (int64_t i = 1; i < LANES; i++) most = best[i] > most ? best[i] : most;
-    for (int64_t row = 0; row < padded; row += LANES)
-      store(exp(wide(scores + row) - most), scores + row);
-  }
-
-  void mix(const Sequence& s, const uint8_t* seen, int64_t group, int64_t padded, const T* values,
-           float* out) {
-    mixed_.assign(group * wide_, 0);
-    totals_.assign(group, 0);
-    for (int64_t first = 0; first < rows_; first += BLOCK) {
-      const int64_t count = widen(s, seen, values, first);
-      for (int64_t g = 0; g < group; g++) {
-        const float* weights = &scores_[g * padded + first];
-        for (int64_t k = 0; k < wide_; k += LANES) {
-          floats sum = wide(&mixed_[g * wide_ + k]);
-          for (int64_t r = 0; r < count; r++)
-            sum = fused(all(weights[r]), wide(&block_[r * wide_ + k]), sum);
-          store(sum, &mixed_[g * wide_ + k]);
-        }
-        for (int64_t r = 0; r < count; r++) totals_[g] += weights[r];
-      }
+    for (int64_t row = 0; row < count; row += LANES) {
+      const floats weights = exp(wide(scores + row) - most);
+      store(weights, scores + row);
+      total += weights;
     }
-    for (int64_t g = 0; g < group; g++)
-      for (int64_t k = 0; k < dim_; k += LANES)
-        store_some(wide(&mixed_[g * wide_ + k]) / totals_[g], out + g * dim_ + k, dim_ - k);
+    return sum(total);
   }
 
-  int64_t rows_, dim_, wide_;
+  // The values of a block, by weight. What isn't seen is left out: it might be no number.
+  void mix(int64_t q, int64_t first, int64_t count) {
+    const float* weights = &scores_[q * long_ + first];
+    float* to = &mixed_[q * wide_];
+    int64_t k = 0;
+    for (; k + 8 * LANES <= wide_; k += 8 * LANES) add<8>(weights, count, k, to + k);
+    for (; k + 4 * LANES <= wide_; k += 4 * LANES) add<4>(weights, count, k, to + k);
+    for (; k < wide_; k += LANES) add<1>(weights, count, k, to + k);
+  }
+
+  template <int K> void add(const float* weights, int64_t count, int64_t k, float* to) const {
+    floats sums[K];
+    UNROLLED for (int i = 0; i < K; i++) sums[i] = wide(to + i * LANES);
+    for (int64_t r = 0; r < count; r++) {
+      if (s_->seen && weights[r] == 0.f) continue;
+      const floats weight = all(weights[r]);
+      UNROLLED for (int i = 0; i < K; i++)
+        sums[i] = fused(weight, wide(&block_[r * wide_ + k + i * LANES]), sums[i]);
+    }
+    UNROLLED for (int i = 0; i < K; i++) store(sums[i], to + i * LANES);
+  }
+
+  const Sequence* s_;
+  const Heads<T>* heads_;
+  int64_t token_, many_, rows_, wide_, long_;  // many_: queries
   std::vector<float> queries_, block_, scores_, mixed_, totals_;
 };

@@ -31,6 +31,9 @@ typedef uint8_t octets __attribute__((vector_size(LANES)));
 
 struct bfloat { uint16_t bits; };
 
+// Without loops early on, GCC keeps an array of vectors in registers.
+#define UNROLLED _Pragma("GCC unroll 16")
+
 template <class V> inline V load(const void* from) {
   V v;
   std::memcpy(&v, from, sizeof v);
@@ -113,6 +116,24 @@ template <class V> inline float sum(V v) {
   return sum(two.a + two.b);
 }
 template <> inline float sum(four v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+
+// Lane i: the sum of v[i].
+inline floats sums(floats (&v)[LANES]) {
+  UNROLLED for (int n = LANES / 2; n > 0; n /= 2)
+    UNROLLED for (int i = 0; i < n; i++) {
+#define HALVES(...) __builtin_shufflevector(v[2 * i], v[2 * i + 1], __VA_ARGS__)
+#if defined(__AVX512F__)
+      v[i] = HALVES(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30) +
+             HALVES(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+#elif defined(__AVX2__)
+      v[i] = HALVES(0, 2, 4, 6, 8, 10, 12, 14) + HALVES(1, 3, 5, 7, 9, 11, 13, 15);
+#else
+      v[i] = HALVES(0, 2, 4, 6) + HALVES(1, 3, 5, 7);
+#endif
+#undef HALVES
+    }
+  return v[0];
+}
 
 // exp(x) to two units in the last place; 0 below -87. x is at most 88.
 // Polynomial: S. Moshier, Cephes, expf.

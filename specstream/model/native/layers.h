@@ -58,7 +58,10 @@ template <class T> class Worker {
       : s_(sizes), p_(pass), team_(team), rows_(pass.n), entry_(pass.n * sizes.hidden),
         piece_(2 * pass.n * PIECE) {
     for (int64_t i = 0, row = 0; i < pass.count; i++)
-      for (int64_t t = 0; t < pass.sequences[i].count; t++) rows_[row++] = {pass.sequences + i, t};
+      for (int64_t t = 0; t < pass.sequences[i].count; t++, row++) {
+        rows_[row] = {pass.sequences + i, t};
+        if (t % TOGETHER == 0) starts_.push_back(row);
+      }
     joint_ = pass.scratch;
     mixed_ = joint_ + pass.n * (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim;
     inner_ = mixed_ + pass.n * sizes.heads * sizes.head_dim;
@@ -77,6 +80,7 @@ template <class T> class Worker {
  private:
   struct Row { const Sequence* sequence; int64_t token; };
   static constexpr int64_t PIECE = 256;  // rows of a matrix whose results a thread keeps to itself
+  static constexpr int64_t TOGETHER = 4;  // rows of a sequence whose keys and values are read once
 
   // Every thread for itself: shorter than waiting for another.
   const float* norm(const float* weight) {
@@ -90,23 +94,28 @@ template <class T> class Worker {
   }
 
   void attention(const Layer& layer, int64_t index, const float* entry) {
-    const int64_t dim = s_.head_dim, heads = s_.heads + 2 * s_.kv_heads;
+    const int64_t heads = s_.heads + 2 * s_.kv_heads;
     team_.each(layer.qkv.rows, STEP, [&](int64_t start, int64_t end) {
       multiply(layer.qkv, start, end, entry, p_.n, joint_ + start, layer.qkv.rows);
     });
     team_.each(p_.n * heads, 1, [&](int64_t start, int64_t end) {
       for (int64_t i = start; i < end; i++) place_head(layer, index, i / heads, i % heads);
     });
-    team_.each(p_.n * s_.kv_heads, 1, [&](int64_t start, int64_t end) {
-      const int64_t group = s_.heads / s_.kv_heads;
-      for (int64_t i = start; i < end; i++) {
-        const int64_t token = i / s_.kv_heads, kv = i % s_.kv_heads;
-        const Row& row = rows_[token];
-        attend_(*row.sequence, row.token, joint_ + (token * heads + kv * group) * dim, group,
-                place(*row.sequence, index, 0, kv, 0), place(*row.sequence, index, 1, kv, 0), dim,
-                mixed_ + i * group * dim);
-      }
+    team_.each(starts_.size() * s_.kv_heads, 1, [&](int64_t start, int64_t end) {
+      for (int64_t i = start; i < end; i++) attend(index, starts_[i / s_.kv_heads], i % s_.kv_heads);
     });
+  }
+
+  // Of a few adjacent rows, the heads that share keys and values.
+  void attend(int64_t index, int64_t first, int64_t kv) {
+    const int64_t dim = s_.head_dim, group = s_.heads / s_.kv_heads;
+    const int64_t stride = (s_.heads + 2 * s_.kv_heads) * dim, outs = s_.heads * dim;
+    const Row& row = rows_[first];
+    const int64_t left = row.sequence->count - row.token;
+    attend_(*row.sequence, row.token, left < TOGETHER ? left : TOGETHER,
+            {joint_ + first * stride + kv * group * dim, mixed_ + first * outs + kv * group * dim, stride,
+             outs, group, dim, place(*row.sequence, index, 0, kv, 0),
+             place(*row.sequence, index, 1, kv, 0)});
   }
 
   // Turn a head of queries or keys; store one of keys or values.
@@ -158,6 +167,7 @@ template <class T> class Worker {
   const Pass& p_;
   Team& team_;
   std::vector<Row> rows_;
+  std::vector<int64_t> starts_;  // of the rows that attend together
   std::vector<float> entry_, piece_;
   Attention<T> attend_;
   float *joint_, *mixed_, *inner_;  // shared: [n, heads of all], [n, heads], [n, intermediate]

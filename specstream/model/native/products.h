@@ -81,9 +81,6 @@ template <> struct Rows<octets> {  // INT4: 16 bytes hold 32 columns, the first 
   float scale(int64_t) const { return 1.f; }
 };
 
-// Without loops early on, GCC keeps an array of vectors in registers.
-#define UNROLLED _Pragma("GCC unroll 8")
-
 // R rows of a matrix times M rows of x; out[m * stride + r].
 template <class W, int R, int M>
 inline void tile(const Matrix& w, int64_t row, const float* x, float* out, int64_t stride) {
