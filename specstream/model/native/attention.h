@@ -30,7 +30,7 @@ template <class T> class Attention {
     s_ = &s, heads_ = &heads, token_ = token, many_ = count * heads.group;
     rows_ = s.before + (s.seen ? s.count : token + count);
     wide_ = padded(heads.dim, LANES), long_ = padded(rows_, BLOCK);
-    queries_.assign(many_ * wide_, 0), mixed_.assign(many_ * wide_, 0), totals_.resize(many_);
+    queries_.assign(many_ * wide_, 0), mixed_.assign(many_ * wide_, 0), totals_.assign(many_, 0);
     block_.resize(BLOCK * wide_);
     if ((int64_t)scores_.size() < many_ * long_) scores_.resize(2 * many_ * long_);
     for (int64_t q = 0; q < many_; q++)
@@ -40,10 +40,7 @@ template <class T> class Attention {
       for (int64_t q = 0; q < many_; q++)
         if (first < end(q)) compare(q, first);
     }
-    for (int64_t q = 0; q < many_; q++) {
-      hide(q);
-      totals_[q] = weigh(&scores_[q * long_], padded(end(q), LANES));
-    }
+    for (int64_t q = 0; q < many_; q++) hide(q), weigh(&scores_[q * long_], padded(end(q), LANES));
     for (int64_t first = 0; first < rows_; first += BLOCK) {
       widen(heads.values, first);
       for (int64_t q = 0; q < many_; q++)
@@ -100,25 +97,21 @@ template <class T> class Attention {
       if (!seen[row - s_->visible]) scores[row] = -INFINITY;
   }
 
-  // Scores become weights, whose sum is returned.
-  static float weigh(float* scores, int64_t count) {
-    floats best = wide(scores), total = {};
+  static void weigh(float* scores, int64_t count) {
+    floats best = wide(scores);
     for (int64_t row = LANES; row < count; row += LANES)
       best = wide(scores + row) > best ? wide(scores + row) : best;
     float most = best[0];
     for (int64_t i = 1; i < LANES; i++) most = best[i] > most ? best[i] : most;
-    for (int64_t row = 0; row < count; row += LANES) {
-      const floats weights = exp(wide(scores + row) - most);
-      store(weights, scores + row);
-      total += weights;
-    }
-    return sum(total);
+    for (int64_t row = 0; row < count; row += LANES)
+      store(exp(wide(scores + row) - most), scores + row);
   }
 
   // The values of a block, by weight. What isn't seen is left out: it might be no number.
   void mix(int64_t q, int64_t first, int64_t count) {
     const float* weights = &scores_[q * long_ + first];
     float* to = &mixed_[q * wide_];
+    for (int64_t r = 0; r < count; r++) totals_[q] += weights[r];
     int64_t k = 0;
     for (; k + 8 * LANES <= wide_; k += 8 * LANES) add<8>(weights, count, k, to + k);
     for (; k + 4 * LANES <= wide_; k += 4 * LANES) add<4>(weights, count, k, to + k);

@@ -68,9 +68,10 @@ def test_so_do_batches_and_threads() -> None:
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.inference_mode()
-def test_a_node_of_a_tree_has_the_bits_of_its_path() -> None:
-    made, rng = runner("qwen3", torch.bfloat16), random.Random(5)
+def test_a_node_of_a_tree_has_the_bits_of_its_path(dtype: torch.dtype) -> None:
+    made, rng = runner("qwen3", dtype), random.Random(5)
     for _ in range(5):
         prompt, nodes = text(20, seed=rng.randrange(99)), text(12, seed=rng.randrange(99))
         tree = Tree(tuple(rng.randrange(-1, node) for node in range(12)))
