@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 __all__ = ["Spoken", "VoicePace"]
 
+# Audio comes at once if it takes less than this share of the work on the phrase's first audio.
+_AT_ONCE = 0.1
 _TELLS_S = 1.0  # audio that comes at once and is shorter doesn't tell whether the voice streams
 _FEW = 0.3  # a voice that streams gives less than this share of a phrase at once
-_AT_ONCE = (
-    0.1  # audio came at once if it took less than this share of the work on the phrase's first
-)
-_GUESS = 0.5  # the factor of a voice that has only spoken such phrases
+_GUESS = 0.5  # the factor, at most, of a voice whose phrases were too short to tell
 _NEWEST = 0.3  # weight of the newest measurement
 
 

@@ -83,6 +83,30 @@ def test_a_node_of_a_tree_has_the_bits_of_its_path(dtype: torch.dtype) -> None:
 
 
 @torch.inference_mode()
+def test_what_is_no_number_stays_where_it_is_seen() -> None:
+    """Tokens share the reading of keys and values, not what comes of those that they don't see."""
+    bad, prompt, nodes = VOCAB - 1, text(9) % (VOCAB - 1), text(6, seed=2) % (VOCAB - 1)
+    model = build("llama").to(torch.bfloat16)
+    model.get_input_embeddings().weight[bad] = torch.nan
+    made = ModelRunner(model, native=True)
+    broken = nodes.clone()
+    broken[2] = bad
+    for tree in (None, Tree((-1, 0, 0, 1, 2, 3))):
+        rows = [
+            made.forward(
+                [ForwardInput(torch.cat([prompt, ids]), made.new_cache(), 6, tree)]
+            ).logits[0]
+            for ids in (nodes, broken)
+        ]
+        seeing = {2, 4} if tree else {2, 3, 4, 5}
+        for node in range(6):
+            if node in seeing:
+                assert rows[1][node].isnan().all()
+            else:
+                assert torch.equal(rows[0][node], rows[1][node])
+
+
+@torch.inference_mode()
 def test_states_on_the_way_change_nothing() -> None:
     made, ids = runner("llama", torch.bfloat16), text(12)
     plain = logits(made, ids, 12)
