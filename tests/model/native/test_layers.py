@@ -86,7 +86,8 @@ def test_a_node_of_a_tree_has_the_bits_of_its_path(dtype: torch.dtype) -> None:
 def test_what_is_no_number_stays_where_it_is_seen() -> None:
     """Tokens share the reading of keys and values, not what comes of those that they don't see."""
     bad, prompt, nodes = VOCAB - 1, text(9) % (VOCAB - 1), text(6, seed=2) % (VOCAB - 1)
-    model = build("llama").to(torch.bfloat16)
+    model: Any = build("llama")
+    model = model.to(torch.bfloat16)
     model.get_input_embeddings().weight[bad] = torch.nan
     made = ModelRunner(model, native=True)
     broken = nodes.clone()
