@@ -40,8 +40,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in skipped]
 
 
-@pytest_asyncio.fixture(autouse=True)
-async def _no_leaked_tasks() -> AsyncGenerator[None, None]:
+@pytest.fixture(autouse=True)
+def _no_leaked_tasks(request: pytest.FixtureRequest) -> None:
+    if pytest_asyncio.is_async_test(request.node):  # an event loop for every other test takes long
+        request.getfixturevalue("_checks_tasks")
+
+
+@pytest_asyncio.fixture
+async def _checks_tasks() -> AsyncGenerator[None, None]:
     before = asyncio.all_tasks()
     yield
     current = asyncio.current_task()

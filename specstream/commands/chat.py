@@ -23,6 +23,10 @@ from specstream.wording import counted
 
 __all__ = ["run"]
 
+_HELP = """/new   forget the conversation and begin another
+/quit  end it, as Ctrl-D does
+//…    say a line that begins with /"""
+
 
 async def run(args: argparse.Namespace) -> None:
     """Answer line after line until there are no more.
@@ -45,13 +49,21 @@ async def run(args: argparse.Namespace) -> None:
 
 
 async def _converse(talk: Session, params: SamplingParams, *, as_json: bool) -> None:
-    _tell("Ctrl-C stops a reply, Ctrl-D ends the conversation")
+    _tell("Ctrl-C stops a reply, Ctrl-D ends the conversation, /help lists what else there is")
+    first = list(talk.messages)  # the system message, if there is one
     with suppress(ImportError):
         import readline  # noqa: F401  # lines can be edited and called back
     with _Interrupts() as interrupts:
-        while (text := _ask(interrupts)) is not None:
+        while (text := _ask(interrupts)) is not None and text != "/quit":
+            if text == "/new":
+                talk.messages[:] = first
+                _tell("a new conversation")
+                continue
+            if text.startswith("/") and not text.startswith("//"):
+                _tell(_HELP if text == "/help" else f"there is no {text}\n{_HELP}")
+                continue
             try:
-                report = await _turn(talk, text, params, interrupts)
+                report = await _turn(talk, text.removeprefix("/"), params, interrupts)
             except (RequestError, EngineBusy, EngineFailed) as error:
                 note(f"specstream: {error}")
                 continue

@@ -246,6 +246,25 @@ def test_a_person_talks_stops_a_reply_and_leaves(terminal: Terminal) -> None:
     assert terminal.process.wait() == 0
 
 
+def test_what_begins_with_a_slash_is_for_the_command(terminal: Terminal) -> None:
+    terminal.until("/help lists what else there is")
+    for said, shown in (
+        ("go on", "four"),
+        ("/help", "/new   forget"),
+        ("/halp", "there is no /halp"),
+        ("/new", "a new conversation"),
+        ("//etc is what?", "five"),
+    ):
+        terminal.until("> ")
+        terminal.say(said + "\n")
+        terminal.until("\r\n")  # what was said
+        terminal.until(shown)
+    terminal.until("> ")
+    terminal.say("/quit\n")
+    terminal.until("HISTORY ['/etc is what?']")
+    assert terminal.process.wait() == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_at_the_prompt_ends_it_quietly(
     terminal: Terminal, number: signal.Signals

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
@@ -90,9 +91,14 @@ class AtOnce(Executor):
         return done
 
 
-@torch.inference_mode()
 def plain_greedy(text: str, count: int, eos: int | None = EOS) -> list[int]:
     """The simplest loop there is: no cache, one token at a time."""
+    return list(_plain_greedy(text, count, eos))
+
+
+@functools.cache  # many tests ask for the same
+@torch.inference_mode()
+def _plain_greedy(text: str, count: int, eos: int | None) -> tuple[int, ...]:
     ids: list[int] = TOKENIZER.encode(text)
     out: list[int] = []
     while len(out) < count:
@@ -100,7 +106,7 @@ def plain_greedy(text: str, count: int, eos: int | None = EOS) -> list[int]:
         out.append(token)
         if token == eos:
             break
-    return out
+    return tuple(out)
 
 
 PROMPTS = ["abab", "the cat sat on the mat, the cat", "zq", "日本 日本", "1, 2, 3, 4, 1, 2, 3,"]
