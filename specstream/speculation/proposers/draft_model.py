@@ -3,23 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from specstream.methods import DraftProposerConfig
-from specstream.model.forward import ForwardInput
-from specstream.model.runner import ModelRunner
+from specstream.model.forward import ForwardInput, ForwardOutput
+from specstream.model.kv import KVCache
 from specstream.model.transfer import to_device
 from specstream.speculation.policy.records import Candidate, Offer
 from specstream.speculation.proposal import Capabilities, SpecRequest, Verdict
 from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
 from specstream.speculation.proposers.drafting import Drafting, DraftSequence
 
-__all__ = ["DraftModelProposer"]
+__all__ = ["DraftModelProposer", "DraftRunner"]
 
 _LEAST = 64  # tokens that the draft reads at once, however few the target does: it is quick at that
 _SHARED = 192  # tokens that it reads at once where several requests wait for the step to end
+
+
+class DraftRunner(Protocol):
+    """What a draft needs of a `ModelRunner`."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        ...
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that a sequence may have."""
+        ...
+
+    def new_cache(self) -> KVCache:
+        """An empty cache for one sequence."""
+        ...
+
+    def forward(self, inputs: Sequence[ForwardInput], /) -> ForwardOutput:
+        """See `ModelRunner.forward`."""
+        ...
+
+    def chain(
+        self, token_ids: Tensor, cache: KVCache, most: int, /
+    ) -> tuple[Tensor, Tensor] | None:
+        """See `ModelRunner.chain`."""
+        ...
 
 
 class DraftModelProposer(TaskProposer):
@@ -40,7 +69,7 @@ class DraftModelProposer(TaskProposer):
     def __init__(
         self,
         config: DraftProposerConfig,
-        runner: ModelRunner,
+        runner: DraftRunner,
         eos_ids: frozenset[int],
         prefill_chunk: int = 512,
     ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 
@@ -62,11 +62,10 @@ class ForeignDraftProposer(TaskProposer):
         self._config, self._translation, self._device = config, translation, device
         self.most = config.num_tokens
         self._common = IntersectionRunner(runner, translation)
-        common = cast(ModelRunner, self._common)  # as much of one as a draft needs
         own_ends = frozenset(translation.draft_ends)
         self._writers: dict[Way, DraftModelProposer] = {
             "retokenised": DraftModelProposer(config, runner, own_ends, prefill_chunk),
-            "intersection": DraftModelProposer(config, common, target_eos, prefill_chunk),
+            "intersection": DraftModelProposer(config, self._common, target_eos, prefill_chunk),
         }
         self._renderings: dict[int, Rendering] = {}
         title = (

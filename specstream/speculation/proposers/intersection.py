@@ -21,7 +21,7 @@ __all__ = ["IntersectionRunner"]
 
 
 class IntersectionRunner:
-    """A draft model that speaks the target's ids.
+    """A draft model that speaks the target's ids; a `DraftRunner`.
 
     Its logits are as wide as the target's. It reads ids of the target that are common, and any of its
     own tokens under their id plus the target's width.
@@ -49,7 +49,7 @@ class IntersectionRunner:
         own = [replace(item, token_ids=self._own[item.token_ids]) for item in inputs]
         return ForwardOutput([self._common(one) for one in self._runner.forward(own).logits])
 
-    def chain(self, token_ids: Tensor, cache: KVCache) -> tuple[Tensor, Tensor] | None:
+    def chain(self, token_ids: Tensor, cache: KVCache, most: int) -> tuple[Tensor, Tensor] | None:
         """None: a captured chain chooses among all of the draft's tokens."""
         return None
 

@@ -94,6 +94,19 @@ def test_greedy_text_is_the_plain_loops(target: str, draft: str, way: str) -> No
     assert drafted > 0
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_one_greedy_request_alone_is_drafted_for(
+    way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Greedy steps of one sequence are one call where native code makes them."""
+    core = make_core(target_of("bytes"), tokenizer_of("bytes"), foreign("bytes", "bytes", way))
+    request, inbox = ask(core, PROMPTS[0], SamplingParams(max_tokens=24))
+    run_until_idle(core)
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
+    assert inbox.token_ids == plain("bytes", PROMPTS[0], SamplingParams(max_tokens=24))
+    assert request.stats.drafted > 0
+
+
 class _Letters(Spelling):
     """A vocabulary that is told, letters and pairs of letters; id 0 ends a turn."""
 
