@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from specstream.config import DraftProposerConfig
@@ -25,11 +27,11 @@ def test_the_draft_reads_a_long_prompt_in_parts() -> None:
     core = make_core(MODEL, TOKENIZER, draft, eos_ids=(), prefill_chunk=8)
     text = "abc" * 20
     request, inbox = ask(core, text, SamplingParams(max_tokens=40))
-    worst = 0
+    worst, runner = 0, cast(ModelRunner, draft._runner)
     while request.finish_reason is None:
-        before = draft._runner.forwards
+        before = runner.forwards
         core.step()
-        worst = max(worst, draft._runner.forwards - before)
+        worst = max(worst, runner.forwards - before)
     assert worst <= 5
     assert inbox.token_ids == plain_greedy(text, 40, eos=None)
     assert request.stats.accepted > 0

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -111,7 +111,7 @@ class Swapping(DraftModelProposer):
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
         self._rounds += 1
         draft = self._drafts[self._rounds % 3]
-        self._runner.adopt(draft.state_dict())
+        cast(ModelRunner, self._runner).adopt(draft.state_dict())
         made = super().propose(requests, budget)
         if not self._lie:
             return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -33,8 +34,9 @@ def captured(**options: int) -> DraftModelProposer:
 
     proposer = draft(**options)  # type: ignore[arg-type]
     decoder = decoder_of(MODEL, "pooled")
-    proposer._runner._decoder = decoder
-    proposer._runner.compiled = GraphedPasses(decoder, PLAN, V, replayed, longest=256)
+    runner: Any = proposer._runner
+    runner._decoder = decoder
+    runner.compiled = GraphedPasses(decoder, PLAN, V, replayed, longest=256)
     return proposer
 
 

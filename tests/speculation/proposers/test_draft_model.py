@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 import pytest
 import torch
@@ -63,13 +64,14 @@ def test_several_in_step_are_as_one_by_one() -> None:
 def test_a_pass_serves_all_that_still_draft() -> None:
     proposer = draft()
     sizes: list[int] = []
-    forward = proposer._runner.forward
+    runner = cast(ModelRunner, proposer._runner)
+    forward = runner.forward
 
     def spy(inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
         sizes.append(len(inputs))
         return forward(inputs, extras)
 
-    proposer._runner.forward = spy  # type: ignore[method-assign]
+    runner.forward = spy  # type: ignore[method-assign]
     assert proposer.write([Drafting(t, n) for t, n in zip(texts(4), (1, 4, 2, 4))]) == 4
     assert sizes == [4, 3, 2, 2]
 
@@ -146,7 +148,8 @@ def test_an_end_of_sequence_ends_the_chain_and_is_proposed() -> None:
 @pytest.mark.usefixtures("single_steps")
 def test_a_draft_that_loses_its_numbers_midway_keeps_what_it_had(params: SamplingParams) -> None:
     proposer = draft()
-    proposer._runner.forward = nan_after(proposer._runner, 2)  # type: ignore[method-assign]
+    runner: Any = proposer._runner
+    runner.forward = nan_after(runner, 2)
     text = Text([3, 4, 5], params=params)
     proposal = proposer.propose([text], [5])[0]
     assert proposal.length == 2

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import pytest
 import torch
 
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
+from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposal, Verdict
 from specstream.speculation.proposers.drafting import Drafting
 from tests.drafts import SAMPLED, Text, V, check_honest, draft, settle, texts
@@ -127,7 +129,7 @@ def test_a_prompt_that_comes_alone_is_read_at_once() -> None:
 @pytest.mark.parametrize("context", [48, 256])
 def test_prompts_of_every_length_are_read_honestly_and_within_the_context(context: int) -> None:
     proposer = draft(context=context, window=200)
-    runner, longest = proposer._runner, 0
+    runner, longest = cast(ModelRunner, proposer._runner), 0
     forward = runner.forward
 
     def spy(inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
