@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
+from specstream.model.runner import ModelRunner
 from specstream.model.sampling import probabilities
 from specstream.speculation.proposers.drafting import Drafting
 from specstream.types import SamplingParams
