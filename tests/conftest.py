@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import threading
@@ -55,6 +56,28 @@ async def _checks_tasks() -> AsyncGenerator[None, None]:
         task for task in asyncio.all_tasks() - before if task is not current and not task.done()
     ]
     assert not leaked, f"left running: {leaked}"
+
+
+class _Complaints(logging.Handler):
+    """What the engine says of a proposer that broke: replies stay right, so nothing else shows it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.heard: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg.startswith("the proposer broke"):
+            self.heard.append(record.getMessage())
+
+
+@pytest.fixture(autouse=True)
+def _no_broken_proposer(request: pytest.FixtureRequest) -> Iterator[None]:
+    listening, log = _Complaints(), logging.getLogger("specstream.engine")
+    log.addHandler(listening)
+    yield
+    log.removeHandler(listening)
+    if request.node.get_closest_marker("broken_proposer") is None:
+        assert not listening.heard
 
 
 @pytest.fixture

@@ -45,6 +45,7 @@ def test_a_broken_round_ends_its_requests_with_a_typed_error(
     assert len(inbox.token_ids) == 20
 
 
+@pytest.mark.broken_proposer
 def test_a_broken_proposer_costs_speed_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -70,6 +70,7 @@ def test_a_module_that_lies_costs_only_speed(scale: float) -> None:
         assert inbox.token_ids == plain_greedy(text, 40)
 
 
+@pytest.mark.broken_proposer
 def test_ids_outside_the_vocabulary_cost_only_the_modules_help() -> None:
     head = mtp_head(trained_module(MODEL), RUNNER)
     head.ids = torch.full((len(TOKENIZER),), len(TOKENIZER) + 7)

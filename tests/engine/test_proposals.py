@@ -122,6 +122,7 @@ class Spoiling:
 
 @pytest.mark.parametrize("name", [*VALUES, *SHAPES])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.broken_proposer
 def test_a_malformed_proposal_costs_its_own_help_only(
     name: str, temperature: float, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -143,6 +144,7 @@ def test_a_malformed_proposal_costs_its_own_help_only(
 
 
 @pytest.mark.parametrize("change", [-1, +1])
+@pytest.mark.broken_proposer
 def test_a_wrong_number_of_proposals_costs_the_round(
     change: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -162,6 +164,7 @@ def test_a_wrong_number_of_proposals_costs_the_round(
 @pytest.mark.parametrize("mode", ["default", "reproducible"])
 @pytest.mark.parametrize("name", VALUES)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.broken_proposer
 def test_where_looking_is_a_wait_numbers_are_checked_without_one(
     name: str,
     temperature: float,

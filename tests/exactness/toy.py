@@ -141,6 +141,9 @@ class TableRunner(ModelRunner):
             counts.append(item.keep)
         return ForwardOutput(list(torch.split(self.table[befores, lasts], counts)))
 
+    def chain(self, token_ids: Tensor, cache: KVCache, most: int) -> None:
+        """None: its steps are made one by one."""
+
     def logits_after(self, ids: Sequence[int]) -> Row:
         """The row after some tokens, for the exact distribution."""
         before = ids[-2] if len(ids) > 1 else ids[-1]

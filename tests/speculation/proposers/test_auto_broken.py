@@ -62,6 +62,7 @@ class Broken(Dice):
 
 @pytest.mark.parametrize("chance", [0.4, 1.0])
 @pytest.mark.parametrize("where", ["plan", "go on", "too few", "observe", "forget", "explain"])
+@pytest.mark.broken_proposer
 def test_a_broken_policy_costs_speed_and_nothing_else(
     where: str, chance: float, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -81,6 +82,7 @@ def test_a_broken_policy_costs_speed_and_nothing_else(
     assert "broke" in caplog.text
 
 
+@pytest.mark.broken_proposer
 def test_what_is_broken_for_good_is_asked_ever_more_rarely() -> None:
     """To start afresh costs something, too: caches and indexes are made anew."""
     broken = Broken("plan", 1.0)
@@ -96,6 +98,7 @@ def test_what_is_broken_for_good_is_asked_ever_more_rarely() -> None:
 
 
 @pytest.mark.parametrize("method", ["observe", "clock", "finish", "explain"])
+@pytest.mark.broken_proposer
 def test_a_proposer_that_breaks_after_the_verdict_ends_no_request(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +117,7 @@ def test_a_proposer_that_breaks_after_the_verdict_ends_no_request(
         assert inbox.token_ids == alone(text, eos=False)
 
 
+@pytest.mark.broken_proposer
 def test_a_proposal_that_is_too_long_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
     core, dice = diced(4, eos_ids=frozenset())
     propose = core.proposer.propose

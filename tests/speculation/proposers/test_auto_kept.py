@@ -102,6 +102,7 @@ class Watched(TableRunner):
 @pytest.mark.parametrize(
     ("window", "chunk", "context"), [(256, 512, 999), (8, 5, 999), (8, 512, 30)]
 )
+@pytest.mark.broken_proposer
 def test_the_draft_never_goes_on_from_a_row_that_is_not_the_requests(
     seed: int, window: int, chunk: int, context: int
 ) -> None:

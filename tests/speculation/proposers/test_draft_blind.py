@@ -153,6 +153,7 @@ class Listening(Meddling):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("rule", ["ratio", "block"])
+@pytest.mark.broken_proposer
 def test_a_blind_draft_without_numbers_names_no_token_that_there_is_not(
     rule: str, temperature: float
 ) -> None:

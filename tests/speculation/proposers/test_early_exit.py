@@ -148,6 +148,7 @@ class Wrong(EarlyExitProposer):
 
 
 @pytest.mark.parametrize("how", ["tree", "place", "count"])
+@pytest.mark.broken_proposer
 def test_states_that_can_not_be_those_of_the_pass_are_not_used(how: str) -> None:
     runner = ModelRunner(MODEL)
     proposer = Wrong(EarlyExitProposerConfig(), runner, EarlyExit(runner, 1), frozenset())
@@ -170,6 +171,7 @@ class Breaks(EarlyExit):
         return super().logits(states)
 
 
+@pytest.mark.broken_proposer
 def test_an_error_in_the_middle_of_a_chain_leaves_the_targets_caches_as_they_were() -> None:
     runner = ModelRunner(MODEL)
     leave = Breaks(runner, 1)

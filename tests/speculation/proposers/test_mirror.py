@@ -105,6 +105,7 @@ def test_the_same_proposals_as_the_draft_alone() -> None:
 
 
 @pytest.mark.parametrize("lie", ["random", "NaN", "error"])
+@pytest.mark.broken_proposer
 def test_an_exit_that_lies_or_breaks_costs_speed_only(lie: str) -> None:
     proposer = mirror(MODEL, 0.05, frozenset())
     core = make_core(MODEL, TOKENIZER, proposer, eos_ids=(), max_running=4)
