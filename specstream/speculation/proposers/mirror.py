@@ -9,7 +9,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from specstream.errors import ConfigError
+from specstream.errors import ConfigError, VocabularyMismatch
 from specstream.methods import DraftProposerConfig, MirrorProposerConfig
 from specstream.model.heads.early_exit import EarlyExit
 from specstream.speculation.explanation import Explanation
@@ -234,10 +234,16 @@ def build(config: MirrorProposerConfig, parts: Parts) -> MirrorProposer:
 
     Raises:
         ConfigError: no draft model, or no CPU; see `exit_of`.
+        VocabularyMismatch: the draft has another tokenizer.
         ModelUnsupported: the target runs through its own forward, or in reproducible mode.
     """
     if parts.draft is None:
         raise ConfigError("--proposer mirror needs a draft model: name it with --draft")
+    if parts.translation is not None:
+        raise VocabularyMismatch(
+            "--proposer mirror needs a draft with the target's tokenizer, as the target's early exit "
+            "names the tokens that the draft goes on from; --proposer draft takes any tokenizer"
+        )
     if parts.target.device.type != "cpu":
         raise ConfigError(
             f"--proposer mirror drafts on a second CPU thread, and the models are on "

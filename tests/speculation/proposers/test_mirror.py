@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specstream.bench.exactness.gtest import g_test
 from specstream.bench.exactness.harness import sample
-from specstream.errors import ConfigError, ModelUnsupported
+from specstream.errors import ConfigError, ModelUnsupported, VocabularyMismatch
 from specstream.methods import DraftProposerConfig, MirrorProposerConfig
 from specstream.model.forward import ForwardInput
 from specstream.model.heads.early_exit import EarlyExit
@@ -278,6 +278,9 @@ def test_what_it_needs_is_told() -> None:
     made.close()
     with pytest.raises(ConfigError, match="needs a draft model"):
         build_proposer(MirrorProposerConfig(), replace(parts, draft=None))
+    other_words: Any = object()
+    with pytest.raises(VocabularyMismatch, match="--proposer draft takes any tokenizer"):
+        build_proposer(MirrorProposerConfig(), replace(parts, translation=other_words))
     for other in (ModelRunner(MODEL, lean=False), ModelRunner(MODEL, fixed_width=8)):
         with pytest.raises(ModelUnsupported, match="LlamaForCausalLM"):
             build_proposer(MirrorProposerConfig(layers=1), replace(parts, target=other))
