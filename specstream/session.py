@@ -55,7 +55,7 @@ class Engine:
     def load(
         cls,
         target: str | Path | None = None,
-        draft: str | Path | None = None,
+        draft: str | Path | Sequence[str | Path] | None = None,
         *,
         proposer: str | dict[str, Any] | None = None,
         config: EngineConfig | None = None,
@@ -65,7 +65,7 @@ class Engine:
 
         Args:
             target: Folder, GGUF file, Hub id or a pulled model's name; the bundled target by default.
-            draft: The same for the draft model.
+            draft: The same for the draft model or a trained head's folder, or several of them.
             proposer: A kind (``"auto"``, the default; ``"draft"``, ``"suffix"``, …) or a kind
                 with its options (``{"kind": "suffix", "num_tokens": 12}``).
             config: What to start from; the other arguments override it.
@@ -79,7 +79,10 @@ class Engine:
         if target is not None:
             values["target"] = str(target)
         if draft is not None:
-            values["draft"] = str(draft)
+            if isinstance(draft, str | Path):
+                values["draft"] = str(draft)
+            else:
+                values["draft"] = tuple(str(one) for one in draft)
         if proposer is not None:
             values["proposer"] = {"kind": proposer} if isinstance(proposer, str) else proposer
         return cls(parse_config(values))

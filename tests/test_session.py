@@ -189,6 +189,12 @@ def test_bad_options_are_named(options: dict[str, object]) -> None:
         Engine.load(**options)  # type: ignore[arg-type]
 
 
+def test_one_draft_or_several_are_named() -> None:
+    one, two = Path("/models/draft"), "/models/head"
+    assert Engine.load(draft=one).config.drafts == ("/models/draft",)
+    assert Engine.load(draft=[one, two]).config.drafts == ("/models/draft", "/models/head")
+
+
 async def test_closing_ends_what_is_under_way(engine: Engine) -> None:
     async with engine:
         context = engine.generate("hello", LONG)
