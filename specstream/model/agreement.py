@@ -9,9 +9,19 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-__all__ = ["agrees"]
+__all__ = ["agrees", "trial_tokens"]
 
 _log = logging.getLogger("specstream.model")
+
+
+def trial_tokens(count: int, vocab_size: int, device: torch.device) -> Tensor:
+    """``[count]`` ids to try a model with, spread over its vocabulary.
+
+    The first ids are often control tokens, whose embeddings are unlike those of text and whose states
+    are so large that rounding alone shows in the logits.
+    """
+    spread = torch.arange(1, count + 1, device=device) * vocab_size // (count + 1)
+    return spread.clamp_max(vocab_size - 1)
 
 
 @torch.inference_mode()
@@ -23,10 +33,7 @@ def agrees(model: PreTrainedModel, logits_of: Callable[[Tensor], Tensor], *, nat
         logits_of: The decoder's, ``[n, V]`` of tokens ``[n]``.
         native: Whether native code computes them.
     """
-    # Spread over the vocabulary: the first ids are often control tokens, whose embeddings are unlike
-    # those of text and whose states are so large that rounding alone would exceed the bound below.
-    size = model.config.get_text_config().vocab_size
-    tokens = (torch.arange(1, 9, device=model.device) * size // 9).clamp_max(size - 1)
+    tokens = trial_tokens(8, model.config.get_text_config().vocab_size, model.device)
     wanted = model(input_ids=tokens.unsqueeze(0), use_cache=False).logits[0].float()
     if bool(wanted.isnan().any()):
         return False  # damaged weights: reported by `check_decoding`

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from specstream.errors import ModelUnsupported
+from specstream.model.agreement import trial_tokens
 from specstream.model.forward import ForwardInput
 from specstream.model.runner import ModelRunner
-from specstream.model.transfer import to_device
 from specstream.model.tree import Tree
 
 __all__ = ["check_trees"]
 
-_TREE, _PROMPT, _NODES = Tree((-1, -1, 0, 1, 1)), [1, 2, 3], [4, 5, 6, 7, 8]
+_TREE, _PROMPT = Tree((-1, -1, 0, 1, 1)), 3
 
 
 @torch.inference_mode()
@@ -44,19 +44,14 @@ def check_trees(runner: ModelRunner) -> None:
 
 def _error(runner: ModelRunner) -> tuple[float, float]:
     """Largest difference of a small tree's logits to those of its paths, and the difference allowed."""
-    cache = runner.new_cache()
-    (found,) = runner.forward(
-        [ForwardInput(_ids(runner, [*_PROMPT, *_NODES]), cache, 6, _TREE)]
-    ).logits
+    cache, size = runner.new_cache(), len(_TREE.parents)
+    tokens = trial_tokens(_PROMPT + size, runner.model_vocab_size, runner.device)
+    (found,) = runner.forward([ForwardInput(tokens, cache, 1 + size, _TREE)]).logits
     off, scale = 0.0, 1.0
     for node, path in enumerate(_TREE.paths):
         cache.rollback_to(0)
-        ids = _ids(runner, [*_PROMPT, *(_NODES[step] for step in path)])
+        ids = tokens[[*range(_PROMPT), *(_PROMPT + step for step in path)]]
         wanted = runner.forward([ForwardInput(ids, cache)]).logits[0][-1].float()
         off = max(off, float((found[node + 1].float() - wanted).abs().max()))
         scale = max(scale, float(wanted.abs().max()))
     return off, 64 * torch.finfo(runner.dtype).eps * scale
-
-
-def _ids(runner: ModelRunner, tokens: list[int]) -> torch.Tensor:
-    return to_device([token % runner.model_vocab_size for token in tokens], runner.device)

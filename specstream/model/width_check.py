@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specstream.errors import ModelUnsupported
+from specstream.model.agreement import trial_tokens
 from specstream.model.forward import ForwardInput
 from specstream.model.runner import ModelRunner
 from specstream.model.selfcheck import ordinary_ids
@@ -63,7 +64,7 @@ def width_distances(runner: ModelRunner, ids: Tensor) -> tuple[float, float]:
     wider ones.
     """
     high = min(runner.vocab_size, runner.model_vocab_size)
-    spread = torch.arange(1, _READ + 1, device=ids.device) * high // (_READ + 1)
+    spread = trial_tokens(_READ, high, ids.device)
     wide = _distributions(runner, ids, _READ, ids[:_READ])
     other = _distributions(runner, ids, _READ, spread)
     alone = _distributions(runner, ids, 1, ids[:0])

@@ -263,6 +263,7 @@ def test_its_options_load_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.broken_proposer
 def test_what_the_engine_logs_as_an_error_is_in_the_notes(
     pair: list[str],
     tmp_path: Path,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from specstream.errors import ModelUnsupported
-from specstream.model.forward import ForwardInput
+from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree, positions_of
 from specstream.model.tree_check import check_trees
@@ -109,6 +110,21 @@ def test_a_model_that_takes_positions_in_another_way_is_refused_by_name() -> Non
         check_trees(ModelRunner(bloom))
     with pytest.raises(ModelUnsupported, match="reproducible"):
         check_trees(ModelRunner(build("llama"), fixed_width=8, context_length=64))
+
+
+@torch.inference_mode()
+def test_trees_are_tried_on_tokens_of_text() -> None:
+    """The first ids are often control tokens; those of SmolLM2 magnify rounding beyond the bound."""
+    runner, read = ModelRunner(build("llama")), set[int]()
+    forward = runner.forward
+
+    def spy(inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
+        read.update(*(item.token_ids.tolist() for item in inputs))
+        return forward(inputs, extras)
+
+    runner.forward = spy  # type: ignore[method-assign]
+    check_trees(runner)
+    assert len(read) == 8 and min(read) >= VOCAB // 9
 
 
 def test_a_chain_is_no_tree_and_disorder_is_refused() -> None:
