@@ -38,11 +38,13 @@ void run_steps(const Sizes& sizes, const Layer* layers, int64_t depth, Pass p, c
   Sequence sequence = p.sequences[0];
   p.sequences = &sequence;
   std::vector<float> last(sizes.hidden);
+  std::vector<bfloat> room;
   for (int64_t step = 0; step < chain.steps; step++) {
     Worker<T>(sizes, p, team).run(layers, depth);
     normed(p.x + (p.n - 1) * sizes.hidden, chain.norm, sizes.hidden, sizes.eps, last.data());
+    const void* entry = entry_of(chain.head, last.data(), 1, room);
     team.each(chain.head.rows, STEP, [&](int64_t start, int64_t end) {
-      multiply(chain.head, start, end, last.data(), 1, chain.logits + start, chain.head.rows);
+      multiply(chain.head, start, end, entry, 1, chain.logits + start, chain.head.rows);
     });
     team.each(1, 1, [&](int64_t, int64_t) {
       const Choice choice = likeliest(chain.logits, chain.choices);

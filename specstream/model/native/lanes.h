@@ -31,6 +31,13 @@ typedef uint8_t octets __attribute__((vector_size(LANES)));
 
 struct bfloat { uint16_t bits; };
 
+// Zen 4 (which GCC 12 calls Zen 3) and later multiply pairs of bfloat16 twice as fast as floats; Intel's
+// CPUs no faster.
+#if defined(__AVX512BF16__) && (defined(__znver3__) || defined(__znver4__) || defined(__znver5__))
+#define PAIRS
+typedef __m512bh pairs;
+#endif
+
 // Without loops early on, GCC keeps an array of vectors in registers.
 #define UNROLLED _Pragma("GCC unroll 16")
 
@@ -90,6 +97,13 @@ inline floats fused(floats a, floats b, floats c) {
 #endif
 }
 
+#if defined(PAIRS)
+// Both products of each lane's pairs, added to its sum.
+inline floats fused(pairs a, pairs b, floats sum) {
+  return (floats)_mm512_dpbf16_ps((__m512)sum, a, b);
+}
+#endif
+
 // The first `left` floats, which may be fewer than a register's; zeros behind them.
 template <class T> inline floats some(const T* from, int64_t left) {
   if (left >= LANES) return wide(from);
@@ -107,6 +121,10 @@ inline void narrow(float v, bfloat* to) {  // to the nearest, ties to even
   const uint32_t raw = bits<uint32_t>(v);
   to->bits = v != v ? 0x7fc0 : (raw + 0x7fff + ((raw >> 16) & 1)) >> 16;
 }
+
+#if defined(PAIRS)
+inline void narrow(const floats& v, bfloat* to) { store(_mm512_cvtneps_pbh((__m512)v), to); }
+#endif
 
 // By value: what has an address stays in memory.
 template <class V> inline float sum(V v) {

@@ -95,8 +95,9 @@ template <class T> class Worker {
 
   void attention(const Layer& layer, int64_t index, const float* entry) {
     const int64_t heads = s_.heads + 2 * s_.kv_heads;
+    const void* x = entry_of(layer.qkv, entry, p_.n, narrow_);
     team_.each(layer.qkv.rows, STEP, [&](int64_t start, int64_t end) {
-      multiply(layer.qkv, start, end, entry, p_.n, joint_ + start, layer.qkv.rows);
+      multiply(layer.qkv, start, end, x, p_.n, joint_ + start, layer.qkv.rows);
     });
     team_.each(p_.n * heads, 1, [&](int64_t start, int64_t end) {
       for (int64_t i = start; i < end; i++) place_head(layer, index, i / heads, i % heads);
@@ -136,10 +137,11 @@ template <class T> class Worker {
 
   // x += w * from
   void add(const Matrix& w, const float* from) {
+    const void* x = entry_of(w, from, p_.n, narrow_);
     team_.each(w.rows, STEP, [&](int64_t start, int64_t end) {
       for (int64_t a = start; a < end; a += PIECE) {
         const int64_t many = end - a < PIECE ? end - a : PIECE;
-        multiply(w, a, a + many, from, p_.n, piece_.data(), many);
+        multiply(w, a, a + many, x, p_.n, piece_.data(), many);
         for (int64_t i = 0; i < p_.n; i++)
           for (int64_t k = 0; k < many; k++) p_.x[i * s_.hidden + a + k] += piece_[i * many + k];
       }
@@ -148,13 +150,14 @@ template <class T> class Worker {
 
   // inner = activation(gate) * up
   void gate(const Matrix& w, const float* entry) {
+    const void* x = entry_of(w, entry, p_.n, narrow_);
     float* gates = piece_.data();
     team_.each(s_.intermediate, LANES, [&](int64_t start, int64_t end) {
       for (int64_t a = start; a < end; a += PIECE) {
         const int64_t many = end - a < PIECE ? end - a : PIECE, b = s_.intermediate + a;
         float* ups = gates + p_.n * many;
-        multiply(w, a, a + many, entry, p_.n, gates, many);
-        multiply(w, b, b + many, entry, p_.n, ups, many);
+        multiply(w, a, a + many, x, p_.n, gates, many);
+        multiply(w, b, b + many, x, p_.n, ups, many);
         for (int64_t i = 0; i < p_.n; i++)
           for (int64_t k = 0; k < many; k += LANES)
             store(activated(wide(gates + i * many + k), s_.activation) * wide(ups + i * many + k),
@@ -169,6 +172,7 @@ template <class T> class Worker {
   std::vector<Row> rows_;
   std::vector<int64_t> starts_;  // of the rows that attend together
   std::vector<float> entry_, piece_;
+  std::vector<bfloat> narrow_;  // what a product reads, where it reads bfloat16
   Attention<T> attend_;
   float *joint_, *mixed_, *inner_;  // shared: [n, heads of all], [n, heads], [n, intermediate]
 };

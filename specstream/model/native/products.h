@@ -2,8 +2,11 @@
 // memory.
 //
 // Sums are float32, lane by lane in the order of the columns, so a row's result doesn't depend on how
-// many rows there are.
+// many rows there are. Where the CPU multiplies pairs of bfloat16, x is rounded to bfloat16 for bfloat16
+// matrices, as torch does; elsewhere x is float32.
 #pragma once
+
+#include <vector>
 
 #include "lanes.h"
 
@@ -17,18 +20,27 @@ struct Matrix {  // [rows, columns], columns in multiples of 32
   int32_t kind;
 };
 
-constexpr int64_t FAR = 8192, NEAR = 512;  // bytes ahead that the second and the first cache fetch
-constexpr int64_t GROUP = 32, PARTS = GROUP / LANES;  // columns between two fetches
+constexpr int64_t FAR = 8192, NEAR = 256;  // bytes ahead that the second and the first cache fetch
+constexpr int64_t GROUP = 32;  // columns between two fetches
 
 inline void fetch(const void* at) {
   __builtin_prefetch((const char*)at + FAR, 0, 2);
   __builtin_prefetch((const char*)at + NEAR, 0, 3);
 }
 
-// part(row, column, i): the i-th LANES columns of a group that begins at `column`; it takes about TAKEN
-// registers.
-template <class W> struct Rows {  // FLOAT32 and BFLOAT16
+// A thread's view of a matrix, by what a value is. part(row, column, i): the i-th WIDTH columns of a group
+// that begins at `column`; it takes about TAKEN registers. entry(x): as many columns of a row of x.
+// added(w, x, sum): their products, added to the sums of each lane.
+struct Floats {
+  typedef float Entry;
+  typedef floats Part;
+  static constexpr int64_t WIDTH = LANES;
   static constexpr int TAKEN = 1;
+  static floats entry(const float* x) { return wide(x); }
+  static floats added(floats w, floats x, floats sum) { return fused(w, x, sum); }
+};
+
+template <class W> struct Rows : Floats {  // FLOAT32 and BFLOAT16
   const W* values;
   int64_t columns;
 
@@ -41,8 +53,28 @@ template <class W> struct Rows {  // FLOAT32 and BFLOAT16
   float scale(int64_t) const { return 1.f; }
 };
 
-template <> struct Rows<bytes> {
+#if defined(PAIRS)
+template <> struct Rows<bfloat> {  // both factors in bfloat16, neighbours added up
+  typedef bfloat Entry;
+  typedef pairs Part;
+  static constexpr int64_t WIDTH = 2 * LANES;
   static constexpr int TAKEN = 1;
+  const bfloat* values;
+  int64_t columns;
+
+  Rows(const Matrix& m, int64_t row)
+      : values((const bfloat*)m.values + row * m.columns), columns(m.columns) {}
+  void ahead(int64_t row, int64_t column) const { fetch(values + row * columns + column); }
+  pairs part(int64_t row, int64_t column, int64_t) const {
+    return load<pairs>(values + row * columns + column);
+  }
+  static pairs entry(const bfloat* x) { return load<pairs>(x); }
+  static floats added(pairs w, pairs x, floats sum) { return fused(w, x, sum); }
+  float scale(int64_t) const { return 1.f; }
+};
+#endif
+
+template <> struct Rows<bytes> : Floats {
   const int8_t* values;
   const float* scales;
   int64_t columns;
@@ -58,7 +90,7 @@ template <> struct Rows<bytes> {
   float scale(int64_t row) const { return scales[row]; }
 };
 
-template <> struct Rows<octets> {  // INT4: 16 bytes hold 32 columns, the first in their low halves
+template <> struct Rows<octets> : Floats {  // INT4: 16 bytes hold 32 columns, the first in their low halves
   static constexpr int TAKEN = 5;
   const uint8_t* values;
   const float* groups;
@@ -73,7 +105,7 @@ template <> struct Rows<octets> {  // INT4: 16 bytes hold 32 columns, the first 
     fetch(groups + (row * columns + column) / 16);
   }
   floats part(int64_t row, int64_t column, int64_t i) const {
-    const int64_t group = (row * columns + column) / GROUP, half = PARTS / 2;
+    const int64_t group = (row * columns + column) / GROUP, half = GROUP / LANES / 2;
     const words both = words_of(load<octets>(values + group * 16 + i % half * LANES));
     const floats codes = floats_of((ints)(i < half ? both & 15 : both >> 4));
     return fused(codes, all(groups[2 * group]), all(groups[2 * group + 1]));
@@ -81,21 +113,24 @@ template <> struct Rows<octets> {  // INT4: 16 bytes hold 32 columns, the first 
   float scale(int64_t) const { return 1.f; }
 };
 
+template <class W> using Entry = typename Rows<W>::Entry;
+
 // R rows of a matrix times M rows of x; out[m * stride + r].
 template <class W, int R, int M>
-inline void tile(const Matrix& w, int64_t row, const float* x, float* out, int64_t stride) {
-  const Rows<W> rows(w, row);
+inline void tile(const Matrix& w, int64_t row, const Entry<W>* x, float* out, int64_t stride) {
+  typedef Rows<W> View;
+  const View rows(w, row);
   floats sums[M][R];
   UNROLLED for (int m = 0; m < M; m++)
     UNROLLED for (int r = 0; r < R; r++) sums[m][r] = floats{};
   for (int64_t k = 0; k < w.columns; k += GROUP) {
     for (int r = 0; r < R; r++) rows.ahead(r, k);
-    UNROLLED for (int i = 0; i < PARTS; i++) {
-      floats parts[R];
+    UNROLLED for (int i = 0; i < GROUP / View::WIDTH; i++) {
+      typename View::Part parts[R];
       UNROLLED for (int r = 0; r < R; r++) parts[r] = rows.part(r, k, i);
       UNROLLED for (int m = 0; m < M; m++) {
-        const floats v = wide(x + m * w.columns + k + i * LANES);
-        UNROLLED for (int r = 0; r < R; r++) sums[m][r] = fused(parts[r], v, sums[m][r]);
+        const auto v = View::entry(x + m * w.columns + k + i * View::WIDTH);
+        UNROLLED for (int r = 0; r < R; r++) sums[m][r] = View::added(parts[r], v, sums[m][r]);
       }
     }
   }
@@ -109,7 +144,7 @@ constexpr int64_t STEP = 8;  // rows of a matrix that are multiplied behind one 
 constexpr int64_t FEW = 8 * MOST;  // rows of x that stay in the caches beside a part of the matrix
 
 template <class W, int M>
-inline void strip(const Matrix& w, int64_t row, int64_t end, const float* x, float* out,
+inline void strip(const Matrix& w, int64_t row, int64_t end, const Entry<W>* x, float* out,
                   int64_t stride) {
   constexpr int TILE = 4 * (M + Rows<W>::TAKEN) < REGISTERS ? 4 : 2;
   for (; row + TILE <= end; row += TILE, out += TILE) tile<W, TILE, M>(w, row, x, out, stride);
@@ -118,13 +153,13 @@ inline void strip(const Matrix& w, int64_t row, int64_t end, const float* x, flo
 
 // STEP rows of the matrix stay in the nearest cache for all n rows of x, which are few.
 template <class W>
-void strips(const Matrix& w, int64_t row, int64_t end, const float* x, int64_t n, float* out,
+void strips(const Matrix& w, int64_t row, int64_t end, const Entry<W>* x, int64_t n, float* out,
             int64_t stride) {
   for (; row < end; row += STEP, out += STEP) {
     const int64_t stop = row + STEP < end ? row + STEP : end;
     for (int64_t done = 0, parts = (n + MOST - 1) / MOST; done < n; parts--) {
       const int64_t m = (n - done + parts - 1) / parts;
-      const float* from = x + done * w.columns;
+      const Entry<W>* from = x + done * w.columns;
       float* to = out + done * stride;
       switch (m) {
         case 1: strip<W, 1>(w, row, stop, from, to, stride); break;
@@ -139,16 +174,34 @@ void strips(const Matrix& w, int64_t row, int64_t end, const float* x, int64_t n
   }
 }
 
-// Rows [row, end) of a matrix times x [n, columns]: out[m * stride] and on, one float per row.
-inline void multiply(const Matrix& w, int64_t row, int64_t end, const float* x, int64_t n,
-                     float* out, int64_t stride) {
-  for (; n > 0; n -= FEW, x += FEW * w.columns, out += FEW * stride) {
-    const int64_t few = n < FEW ? n : FEW;
-    switch (w.kind) {
-      case FLOAT32: strips<float>(w, row, end, x, few, out, stride); break;
-      case BFLOAT16: strips<bfloat>(w, row, end, x, few, out, stride); break;
-      case INT8: strips<bytes>(w, row, end, x, few, out, stride); break;
-      default: strips<octets>(w, row, end, x, few, out, stride);
-    }
+template <class W>
+void blocks(const Matrix& w, int64_t row, int64_t end, const void* entry, int64_t n, float* out,
+            int64_t stride) {
+  const Entry<W>* x = (const Entry<W>*)entry;
+  for (; n > 0; n -= FEW, x += FEW * w.columns, out += FEW * stride)
+    strips<W>(w, row, end, x, n < FEW ? n : FEW, out, stride);
+}
+
+// Rows [row, end) of a matrix times x [n, columns]: out[m * stride] and on, one float per row. x is what
+// `entry_of` gives.
+inline void multiply(const Matrix& w, int64_t row, int64_t end, const void* x, int64_t n, float* out,
+                     int64_t stride) {
+  switch (w.kind) {
+    case FLOAT32: blocks<float>(w, row, end, x, n, out, stride); break;
+    case BFLOAT16: blocks<bfloat>(w, row, end, x, n, out, stride); break;
+    case INT8: blocks<bytes>(w, row, end, x, n, out, stride); break;
+    default: blocks<octets>(w, row, end, x, n, out, stride);
   }
+}
+
+// x [n, columns] as products with w read it: itself, or converted into `room`.
+inline const void* entry_of(const Matrix& w, const float* x, int64_t n, std::vector<bfloat>& room) {
+#if defined(PAIRS)
+  if (w.kind == BFLOAT16) {
+    room.resize(n * w.columns);
+    for (int64_t k = 0; k < n * w.columns; k += LANES) narrow(wide(x + k), &room[k]);
+    return room.data();
+  }
+#endif
+  return x;
 }
