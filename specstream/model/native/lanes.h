@@ -102,6 +102,10 @@ inline floats fused(floats a, floats b, floats c) {
 inline floats fused(pairs a, pairs b, floats sum) {
   return (floats)_mm512_dpbf16_ps((__m512)sum, a, b);
 }
+
+inline pairs pairs_of(floats first, floats second) {
+  return _mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
+}
 #endif
 
 // The first `left` floats, which may be fewer than a register's; zeros behind them.

@@ -2,10 +2,11 @@
 // memory.
 //
 // Sums are float32, lane by lane in the order of the columns, so a row's result doesn't depend on how
-// many rows there are. Where the CPU multiplies pairs of bfloat16, x is rounded to bfloat16 for bfloat16
-// matrices, as torch does; elsewhere x is float32.
+// many rows there are. Where the CPU multiplies pairs of bfloat16, both factors are rounded to that unless
+// the matrix is float32, as in torch's products; elsewhere x is float32.
 #pragma once
 
+#include <type_traits>
 #include <vector>
 
 #include "lanes.h"
@@ -28,53 +29,54 @@ inline void fetch(const void* at) {
   __builtin_prefetch((const char*)at + NEAR, 0, 3);
 }
 
-// A thread's view of a matrix, by what a value is. part(row, column, i): the i-th WIDTH columns of a group
-// that begins at `column`; it takes about TAKEN registers. entry(x): as many columns of a row of x.
-// added(w, x, sum): their products, added to the sums of each lane.
+// How values are multiplied: WIDTH columns at once. entry(x): those of a row of x. part(of): those of a
+// matrix, of(i) being the i-th LANES of them. added(w, x, sum): their products, added to each lane's sum.
 struct Floats {
   typedef float Entry;
   typedef floats Part;
   static constexpr int64_t WIDTH = LANES;
-  static constexpr int TAKEN = 1;
   static floats entry(const float* x) { return wide(x); }
+  template <class Of> static floats part(const Of& of) { return of(0); }
   static floats added(floats w, floats x, floats sum) { return fused(w, x, sum); }
 };
 
-template <class W> struct Rows : Floats {  // FLOAT32 and BFLOAT16
+#if defined(PAIRS)
+struct Narrow {  // both factors in bfloat16, neighbours added up
+  typedef bfloat Entry;
+  typedef pairs Part;
+  static constexpr int64_t WIDTH = 2 * LANES;
+  static pairs entry(const bfloat* x) { return load<pairs>(x); }
+  template <class Of> static pairs part(const Of& of) { return pairs_of(of(0), of(1)); }
+  static floats added(pairs w, pairs x, floats sum) { return fused(w, x, sum); }
+};
+#else
+typedef Floats Narrow;
+#endif
+
+// A thread's view of a matrix, by what a value is. part(row, column, i): the i-th WIDTH columns of a group
+// that begins at `column`; it takes about TAKEN registers.
+template <class W> struct Rows {  // FLOAT32 and BFLOAT16
+  typedef std::conditional_t<std::is_same_v<W, float>, Floats, Narrow> Products;
+  static constexpr int TAKEN = 1;
   const W* values;
   int64_t columns;
 
   Rows(const Matrix& m, int64_t row)
       : values((const W*)m.values + row * m.columns), columns(m.columns) {}
   void ahead(int64_t row, int64_t column) const { fetch(values + row * columns + column); }
-  floats part(int64_t row, int64_t column, int64_t i) const {
-    return wide(values + row * columns + column + i * LANES);
+  auto part(int64_t row, int64_t column, int64_t i) const {
+    const W* from = values + row * columns + column + i * Products::WIDTH;
+    if constexpr (std::is_same_v<W, typename Products::Entry>)
+      return Products::entry(from);
+    else
+      return wide(from);
   }
   float scale(int64_t) const { return 1.f; }
 };
 
-#if defined(PAIRS)
-template <> struct Rows<bfloat> {  // both factors in bfloat16, neighbours added up
-  typedef bfloat Entry;
-  typedef pairs Part;
-  static constexpr int64_t WIDTH = 2 * LANES;
+template <> struct Rows<bytes> {
+  typedef Narrow Products;
   static constexpr int TAKEN = 1;
-  const bfloat* values;
-  int64_t columns;
-
-  Rows(const Matrix& m, int64_t row)
-      : values((const bfloat*)m.values + row * m.columns), columns(m.columns) {}
-  void ahead(int64_t row, int64_t column) const { fetch(values + row * columns + column); }
-  pairs part(int64_t row, int64_t column, int64_t) const {
-    return load<pairs>(values + row * columns + column);
-  }
-  static pairs entry(const bfloat* x) { return load<pairs>(x); }
-  static floats added(pairs w, pairs x, floats sum) { return fused(w, x, sum); }
-  float scale(int64_t) const { return 1.f; }
-};
-#endif
-
-template <> struct Rows<bytes> : Floats {
   const int8_t* values;
   const float* scales;
   int64_t columns;
@@ -84,13 +86,16 @@ template <> struct Rows<bytes> : Floats {
         scales(m.scales + row),
         columns(m.columns) {}
   void ahead(int64_t row, int64_t column) const { fetch(values + row * columns + column); }
-  floats part(int64_t row, int64_t column, int64_t i) const {
-    return floats_of(ints_of(load<bytes>(values + row * columns + column + i * LANES)));
+  auto part(int64_t row, int64_t column, int64_t i) const {
+    const int8_t* from = values + row * columns + column + i * Products::WIDTH;
+    return Products::part(
+        [&](int64_t k) { return floats_of(ints_of(load<bytes>(from + k * LANES))); });
   }
   float scale(int64_t row) const { return scales[row]; }
 };
 
-template <> struct Rows<octets> : Floats {  // INT4: 16 bytes hold 32 columns, the first in their low halves
+template <> struct Rows<octets> {  // INT4: 16 bytes hold 32 columns, the first in their low halves
+  typedef Narrow Products;
   static constexpr int TAKEN = 5;
   const uint8_t* values;
   const float* groups;
@@ -104,33 +109,36 @@ template <> struct Rows<octets> : Floats {  // INT4: 16 bytes hold 32 columns, t
     fetch(values + (row * columns + column) / 2);
     fetch(groups + (row * columns + column) / 16);
   }
-  floats part(int64_t row, int64_t column, int64_t i) const {
-    const int64_t group = (row * columns + column) / GROUP, half = GROUP / LANES / 2;
-    const words both = words_of(load<octets>(values + group * 16 + i % half * LANES));
-    const floats codes = floats_of((ints)(i < half ? both & 15 : both >> 4));
-    return fused(codes, all(groups[2 * group]), all(groups[2 * group + 1]));
+  auto part(int64_t row, int64_t column, int64_t i) const {
+    const int64_t group = (row * columns + column) / GROUP;
+    return Products::part([&](int64_t k) {
+      const int64_t first = i * Products::WIDTH + k * LANES;  // of the group's columns
+      const words both = words_of(load<octets>(values + group * 16 + first % 16));
+      const floats codes = floats_of((ints)(first < 16 ? both & 15 : both >> 4));
+      return fused(codes, all(groups[2 * group]), all(groups[2 * group + 1]));
+    });
   }
   float scale(int64_t) const { return 1.f; }
 };
 
-template <class W> using Entry = typename Rows<W>::Entry;
+template <class W> using Entry = typename Rows<W>::Products::Entry;
 
 // R rows of a matrix times M rows of x; out[m * stride + r].
 template <class W, int R, int M>
 inline void tile(const Matrix& w, int64_t row, const Entry<W>* x, float* out, int64_t stride) {
-  typedef Rows<W> View;
-  const View rows(w, row);
+  typedef typename Rows<W>::Products Products;
+  const Rows<W> rows(w, row);
   floats sums[M][R];
   UNROLLED for (int m = 0; m < M; m++)
     UNROLLED for (int r = 0; r < R; r++) sums[m][r] = floats{};
   for (int64_t k = 0; k < w.columns; k += GROUP) {
     for (int r = 0; r < R; r++) rows.ahead(r, k);
-    UNROLLED for (int i = 0; i < GROUP / View::WIDTH; i++) {
-      typename View::Part parts[R];
+    UNROLLED for (int i = 0; i < GROUP / Products::WIDTH; i++) {
+      typename Products::Part parts[R];
       UNROLLED for (int r = 0; r < R; r++) parts[r] = rows.part(r, k, i);
       UNROLLED for (int m = 0; m < M; m++) {
-        const auto v = View::entry(x + m * w.columns + k + i * View::WIDTH);
-        UNROLLED for (int r = 0; r < R; r++) sums[m][r] = View::added(parts[r], v, sums[m][r]);
+        const auto v = Products::entry(x + m * w.columns + k + i * Products::WIDTH);
+        UNROLLED for (int r = 0; r < R; r++) sums[m][r] = Products::added(parts[r], v, sums[m][r]);
       }
     }
   }
@@ -197,7 +205,7 @@ inline void multiply(const Matrix& w, int64_t row, int64_t end, const void* x, i
 // x [n, columns] as products with w read it: itself, or converted into `room`.
 inline const void* entry_of(const Matrix& w, const float* x, int64_t n, std::vector<bfloat>& room) {
 #if defined(PAIRS)
-  if (w.kind == BFLOAT16) {
+  if (w.kind != FLOAT32) {
     room.resize(n * w.columns);
     for (int64_t k = 0; k < n * w.columns; k += LANES) narrow(wide(x + k), &room[k]);
     return room.data();
