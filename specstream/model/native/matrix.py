@@ -30,9 +30,11 @@ def native_takes(weight: Tensor) -> bool:
 class NativeMatrix:
     """``[rows, columns]``, the columns a multiple of 32; as a function ``x @ matrix.T + bias``.
 
-    A bfloat16 matrix is multiplied with x in float32, or in bfloat16 where the CPU multiplies pairs of
-    them (AMD's from Zen 4 on). Eight bits: each row has a scale. Four bits: every 32 values of a row have a scale and a lowest
+    Eight bits: each row has a scale. Four bits: every 32 values of a row have a scale and a lowest
     value; both float32. A matrix that is not quantised is the weight itself, not a copy.
+
+    x is multiplied in float32, or, by any matrix that isn't float32, in bfloat16 where the CPU
+    multiplies pairs of them (AMD's from Zen 4 on).
 
     Args:
         library: Native code.
