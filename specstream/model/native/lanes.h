@@ -76,6 +76,13 @@ inline words words_of(octets v) { return __builtin_convertvector(v, words); }
 inline words words_of(halves v) { return __builtin_convertvector(v, words); }
 #endif
 
+// Keeps v in a register: GCC would rather read it from memory at each use, and wait for that.
+template <class V> inline void held(V& v) {
+#if defined(__x86_64__) && defined(__AVX2__)
+  asm("" : "+v"(v));
+#endif
+}
+
 inline floats all(float v) { return floats{} + v; }
 
 inline floats floats_of(ints v) { return __builtin_convertvector(v, floats); }
@@ -139,11 +146,13 @@ template <class V> inline float sum(V v) {
 }
 template <> inline float sum(four v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 
-// Lane i: the sum of v[i].
-inline floats sums(floats (&v)[LANES]) {
-  UNROLLED for (int n = LANES / 2; n > 0; n /= 2)
-    UNROLLED for (int i = 0; i < n; i++) {
-#define HALVES(...) __builtin_shufflevector(v[2 * i], v[2 * i + 1], __VA_ARGS__)
+// Lane i: the sum of v[i], for i below N; 0 behind them. A sum's order doesn't depend on N.
+template <int N> inline floats sums(floats (&v)[N]) {
+  static_assert(N <= LANES, "one lane each");
+  UNROLLED for (int left = N, n = LANES / 2; n > 0; n /= 2, left = (left + 1) / 2)
+    UNROLLED for (int i = 0; i < (left + 1) / 2; i++) {
+      const floats a = v[2 * i], b = 2 * i + 1 < left ? v[2 * i + 1] : floats{};
+#define HALVES(...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #if defined(__AVX512F__)
       v[i] = HALVES(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30) +
              HALVES(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);

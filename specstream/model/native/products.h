@@ -137,14 +137,22 @@ inline void tile(const Matrix& w, int64_t row, const Entry<W>* x, float* out, in
       typename Products::Part parts[R];
       UNROLLED for (int r = 0; r < R; r++) parts[r] = rows.part(r, k, i);
       UNROLLED for (int m = 0; m < M; m++) {
-        const auto v = Products::entry(x + m * w.columns + k + i * Products::WIDTH);
+        auto v = Products::entry(x + m * w.columns + k + i * Products::WIDTH);
+        held(v);
         UNROLLED for (int r = 0; r < R; r++) sums[m][r] = Products::added(parts[r], v, sums[m][r]);
       }
     }
   }
+  float found[(M * R + LANES - 1) / LANES * LANES];
+  UNROLLED for (int first = 0; first < M * R; first += LANES) {
+    floats part[LANES];
+    UNROLLED for (int i = 0; i < LANES; i++)
+      part[i] = first + i < M * R ? sums[(first + i) / R][(first + i) % R] : floats{};
+    store(::sums(part), found + first);
+  }
   UNROLLED for (int m = 0; m < M; m++)
     UNROLLED for (int r = 0; r < R; r++)
-      out[m * stride + r] = std::fma(sum(sums[m][r]), rows.scale(r), w.bias ? w.bias[row + r] : 0.f);
+      out[m * stride + r] = std::fma(found[m * R + r], rows.scale(r), w.bias ? w.bias[row + r] : 0.f);
 }
 
 constexpr int64_t MOST = 6;  // rows of x whose sums are kept in registers

@@ -25,7 +25,7 @@ class Team {
   template <class Body> void each(int64_t items, int64_t step, Body body) {
     std::atomic<int64_t>& next = next_[phase() & 1];
     const int64_t pieces = size_ == 1 ? 1 : PIECES * size_;
-    const int64_t piece = ((items + pieces - 1) / pieces + step - 1) / step * step;
+    const int64_t least = items / pieces / step * step, piece = least > 0 ? least : step;
     for (;;) {
       const int64_t start = next.fetch_add(piece, std::memory_order_relaxed);
       if (start >= items) break;
