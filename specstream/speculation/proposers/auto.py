@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from specstream.model.tree import Tree
@@ -90,6 +89,12 @@ class AutoProposer:
             trees=any(c.trees for c in known),
             predictions=any(c.predictions for c in known),
         )
+        layers = self.capabilities.hidden_states
+        self._readers = [
+            (made, None if wanted == layers else [layers.index(layer) for layer in wanted])
+            for made in candidates
+            if (wanted := made.capabilities.hidden_states) and isinstance(made, StateReader)
+        ]
         self._now = now
         self._planning = self._learning = 0.0  # s, of this step, and of the one before
         self._rounds: dict[int, _Round] = {}
@@ -154,15 +159,11 @@ class AutoProposer:
 
     def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
         """Pass each candidate that drafts from hidden states those of the layers that it wants."""
-        layers = self.capabilities.hidden_states
-        for made in self._candidates.values():
-            wanted = [layers.index(layer) for layer in made.capabilities.hidden_states]
-            if wanted and isinstance(made, StateReader):
-                some = len(wanted) < len(layers)
-                made.read(
-                    requests,
-                    [replace(s, states=s.states[:, wanted]) for s in states] if some else states,
-                )
+        for made, wanted in self._readers:
+            some = states
+            if wanted is not None:
+                some = [States(one.start, one.states[:, wanted]) for one in states]
+            made.read(requests, some)
 
     def clock(self, times: StepTimes) -> None:
         """Tell the policy what the step took and brought.

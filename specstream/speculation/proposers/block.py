@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import cast
 
 import torch
+from torch import Tensor
 
 from specstream.methods import BlockProposerConfig
 from specstream.model.heads.block import BlockHead, Context
@@ -19,6 +21,25 @@ from specstream.speculation.proposers.parts import Parts
 __all__ = ["BlockProposer", "build"]
 
 _REHEARSED = 128  # rows of the context in a rehearsal
+_TOGETHER = 64  # tokens whose states wait, at most, until a block is drafted behind them
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A slot's context, and the states of the tokens behind it that have no rows there yet.
+
+    Rows are made when a block is drafted: in many rounds others draft, and many rows cost little more
+    than one.
+    """
+
+    context: Context
+    unread: int = 0
+    states: list[Tensor] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        """The position after the last state."""
+        return self.context.end + self.unread
 
 
 class BlockProposer(TaskProposer):
@@ -34,7 +55,7 @@ class BlockProposer(TaskProposer):
         self._config, self._head = config, head
         self.most = min(config.num_tokens, head.shape.block_size - 1)
         self._looks = head.device.type == "cpu"
-        self._contexts: dict[int, Context] = {}
+        self._slots: dict[int, _Slot] = {}
         self.candidate = Candidate("block", "the block draft", passes="one", stops=self._looks)
         self.capabilities = Capabilities(hidden_states=head.depths, own_cache=True)
 
@@ -44,44 +65,67 @@ class BlockProposer(TaskProposer):
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
         """As many tokens as a block has, once the request's text was read."""
-        return Offer(0 if self._context(request) is None else min(budget, self.most))
+        found = self._known(request)
+        if found is None:
+            return Offer(0)
+        return Offer(min(budget, self.most), behind=max(0, found.unread - 2))
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
         """One pass for all tasks."""
-        ready = [(task, self._context(task.request)) for task in tasks]
+        ready = [(task, self._known(task.request)) for task in tasks]
         known = [(task, one) for task, one in ready if one is not None and task.count > 0]
         found: dict[int, Drafted] = {}
         if known:
             keeps = [min(task.count, self.most) for task, _ in known]
             anchors = [task.request.token_ids[-1] for task, _ in known]
-            logits = self._head.block([one for _, one in known], anchors, keeps)
-            for (task, _), rows in zip(known, logits.split_with_sizes(keeps), strict=True):
+            caught_up = [max(0, one.unread - 2) for _, one in known]
+            self._enter([one for _, one in known])
+            logits = self._head.block([one.context for _, one in known], anchors, keeps)
+            parts = logits.split_with_sizes(keeps)
+            for (task, _), rows, read in zip(known, parts, caught_up, strict=True):
                 made = take_chain(task, rows, looks=self._looks, source=self.name)
-                found[task.request.id] = made
+                found[task.request.id] = made._replace(read=read)
         empty = Drafted(Proposal.empty(self._head.device))
         return [found.get(task.request.id, empty) for task in tasks]
 
-    def _context(self, request: SpecRequest) -> Context | None:
-        """The rows of all tokens but the last; None: some were not read."""
-        found = self._contexts.get(request.slot)
+    def _known(self, request: SpecRequest) -> _Slot | None:
+        """The slot, if all tokens of the request but the last were read."""
+        found = self._slots.get(request.slot)
         return found if found is not None and found.end == len(request.token_ids) - 1 else None
 
     def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
-        """Append to the slots' contexts. A context that doesn't reach the states begins anew there."""
-        contexts = [self._continued(r.slot, s.start) for r, s in zip(requests, states, strict=True)]
-        self._head.read(contexts, [s.states for s in states])
+        """Keep what is appended to the slots; a context that doesn't reach the states begins anew there."""
+        long = list[_Slot]()
+        for request, one in zip(requests, states, strict=True):
+            found = self._continued(request.slot, one.start)
+            found.states.append(one.states)
+            found.unread += one.states.shape[0]
+            if found.unread >= _TOGETHER:
+                long.append(found)
+        self._enter(long)
 
-    def _continued(self, slot: int, start: int) -> Context:
-        found = self._contexts.get(slot)
-        if found is None or not found.first <= start <= found.end:
-            found = self._contexts[slot] = self._head.new_context()
-            found.first = start
-        found.cache.rollback_to(start - found.first)
+    def _enter(self, slots: Sequence[_Slot]) -> None:
+        """Make rows of the states that wait."""
+        waiting = [one for one in slots if one.unread]
+        if waiting:
+            states = [torch.cat(one.states) for one in waiting]
+            self._head.read([one.context for one in waiting], states)
+        for one in waiting:
+            one.states, one.unread = [], 0
+
+    def _continued(self, slot: int, start: int) -> _Slot:
+        found = self._slots.get(slot)
+        if found is None or not found.context.first <= start <= found.end:
+            found = self._slots[slot] = _Slot(self._head.new_context())
+            found.context.first = start
+        if start < found.end:
+            self._enter([found])
+            found.context.cache.rollback_to(start - found.context.first)
         return found
 
     def release(self, slot: int) -> None:
-        """Drop the slot's context."""
-        self._contexts.pop(slot, None)
+        """Drop the slot's context, and what waits."""
+        self._slots.pop(slot, None)
 
     @torch.inference_mode()
     def rehearse(self) -> None:

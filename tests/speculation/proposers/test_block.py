@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,10 +11,11 @@ from torch import Tensor
 from specstream.errors import ConfigError
 from specstream.methods import BlockProposerConfig
 from specstream.model.forward import Extras, ForwardInput
-from specstream.model.heads.block import BlockHead
+from specstream.model.heads.block import BlockHead, Context
 from specstream.model.runner import ModelRunner
 from specstream.speculation.optional import States
 from specstream.speculation.proposers.block import BlockProposer, build
+from specstream.speculation.proposers.candidate import Task
 from specstream.speculation.proposers.parts import Parts
 from specstream.types import SamplingParams
 from tests.blocks import SIZE, block_head, block_proposer
@@ -68,8 +71,33 @@ def test_a_gap_in_the_states_begins_anew_and_release_forgets() -> None:
     assert proposer.offer(text, 9).tokens == SIZE - 1
     proposer.release(text.slot)
     proposer.release(text.slot)
-    assert not proposer._contexts
+    assert not proposer._slots
     assert proposer.offer(text, 9).tokens == 0
+
+
+@torch.inference_mode()
+def test_rows_are_made_when_a_block_is_drafted_or_many_states_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proposer, made = block_proposer(MODEL), list[int]()
+    real = proposer._head.read
+
+    def read_rows(contexts: Sequence[Context], states: Sequence[Tensor]) -> None:
+        made.extend(one.shape[0] for one in states)
+        real(contexts, states)
+
+    monkeypatch.setattr(proposer._head, "read", read_rows)
+    text = Text([3, 9, 4, 8] * 20)
+    read(proposer, text, 0, 40)
+    assert not made  # others may draft
+    read(proposer, text, 40, 70)
+    assert made == [70]
+    read(proposer, text, 70)
+    assert proposer.offer(text, 9).behind == 7
+    (drafted,) = proposer.draft([Task(text, 2, proposer.offer(text, 2))])
+    assert made == [70, 9]
+    assert drafted.read == 7
+    assert proposer.offer(text, 9).behind == 0
 
 
 class Lying(BlockHead):
@@ -132,9 +160,9 @@ def test_turns_of_a_conversation_and_a_cancelled_one() -> None:
     _, three = ask(core, longer, SamplingParams(max_tokens=12), session="s")
     run_until_idle(core)
     assert three.token_ids == plain_greedy(longer, 12, None)
-    assert len(proposer._contexts) == 1
+    assert len(proposer._slots) == 1
     core.slots.forget("s")
-    assert not proposer._contexts
+    assert not proposer._slots
 
 
 def test_it_is_built_of_a_head_that_was_loaded() -> None:
