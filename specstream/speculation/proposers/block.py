@@ -94,7 +94,7 @@ class BlockProposer(TaskProposer):
         return found if found is not None and found.end == len(request.token_ids) - 1 else None
 
     def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
-        """Keep what is appended to the slots; a context that doesn't reach the states begins anew there."""
+        """Keep what is appended; a context that does not reach the states begins anew there."""
         long = list[_Slot]()
         for request, one in zip(requests, states, strict=True):
             found = self._continued(request.slot, one.start)
