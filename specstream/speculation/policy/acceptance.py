@@ -147,8 +147,13 @@ class RequestAcceptance:
         self._common, self._lean, self._tried = common, Lean(), False
         # A candidate without draft passes is compared every round, so its broken spells have more
         # trials.
-        mends = 0.004 if common.candidate.passes == "none" else 0.02
+        mends = 0.004 if self.looked_up else 0.02
         self.doubt = Doubt(common.doubt.value, mends)
+
+    @property
+    def looked_up(self) -> bool:
+        """Whether the candidate makes no draft passes."""
+        return self._common.candidate.passes == "none"
 
     def _classes(self, offer: Offer, count: int) -> Sequence[int]:
         last = len(_DRAFT_PRIORS) - 1

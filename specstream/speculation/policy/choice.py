@@ -33,6 +33,7 @@ class Place:
         most: The longest useful proposal.
         tracks: Its record with each candidate.
         rounds_left: Rounds that share the cost of reading its text for a draft.
+        thorough: Whether candidates are looked at that were passed over for long.
         candidate: The chosen one.
         tokens: Length of the proposal (of a tree: its depth).
         nodes: Tokens of the proposal.
@@ -44,6 +45,7 @@ class Place:
     most: int
     tracks: dict[str, Track]
     rounds_left: float
+    thorough: bool = True
     candidate: str = "off"
     tokens: int = 0
     nodes: int = 0
@@ -53,7 +55,8 @@ class Place:
     def room(self, name: str) -> int:
         """The longest proposal of a candidate."""
         offer = self.outlook.offers.get(name)
-        if offer is None or self.tracks[name].mute:
+        track = self.tracks[name]
+        if offer is None or track.mute or (track.settled and not self.thorough):
             return 0
         return min(self.most, offer.tokens)
 
@@ -109,7 +112,15 @@ class Step:
         self._around = worth * max(costs.other(True) - costs.other(False), 0.0)
 
     def choose(self) -> None:
-        """Choose for each place."""
+        """Choose for each place; where nobody pays, among all candidates."""
+        self._choose()
+        without = [p for p in self._places if p.candidate == "off" and not p.thorough]
+        for place in without:
+            place.thorough = True
+        if without:
+            self._choose()
+
+    def _choose(self) -> None:
         for candidate in self._candidates:
             name = candidate.name
             group = [p for p in self._places if p.room(name) > 0]
@@ -131,6 +142,8 @@ class Step:
         number of draft passes, where several requests share them. A request that waits while others
         draft is delayed by more than it would have cost to draft for it, too: its time counts twice.
         """
+        if len(group) == 1:
+            return self._alone(candidate, group[0])
         worth, rows, each = self._worth, len(self._places), candidate.passes == "each"
         name = candidate.name
         tokens = [
@@ -183,6 +196,37 @@ class Step:
                 lengths[index] += 1
                 gains[index] += chance - row * reached - nodes * price
         return Choice(best, lengths, gains)
+
+    def _alone(self, candidate: Candidate, place: Place) -> Choice:
+        """`best` for one request: its tokens come in order, and it pays for each pass."""
+        worth, each = self._worth, candidate.passes == "each"
+        start = step = row = 0.0
+        if candidate.passes != "none":
+            draft = self._costs.draft(candidate.name)
+            start, step, row = (
+                worth * draft.start,
+                worth * (draft.step - draft.row),
+                worth * draft.row,
+            )
+        levels = list(place.expected(candidate.name))
+        wider = self._costs.widening(self._width((place,)), int(sum(n for _, n in levels)) + 2)
+        waiting = 2.0 - 1.0 / len(self._places)
+        gain, width, passes = -self._fixed(candidate, place), 0.0, start
+        best, tokens, own = float("-inf"), 0, 0.0
+        for depth, ((chance, reached), nodes) in enumerate(levels, 1):
+            if depth > 1 and chance <= _LEAST:
+                break
+            if each or depth == 1:
+                passes += step * reached
+            gain += chance - row * reached
+            width += reached * nodes
+            whole = int(width)
+            wide = gain - worth * (
+                wider[whole] + (width - whole) * (wider[whole + 1] - wider[whole])
+            )
+            if wide - waiting * passes > best:
+                best, tokens, own = wide - waiting * passes, depth, wide
+        return Choice(best, [tokens], [own])
 
     def _fixed(self, candidate: Candidate, place: Place) -> float:
         """What a proposal costs whatever its length, besides what several share; in tokens."""

@@ -11,6 +11,7 @@ from specstream.speculation.policy.records import Candidate, Explanation, Outcom
 __all__ = ["Summary", "explain"]
 
 _SELDOM = 0.25  # share of rounds with a proposal, below which the answer is "not speculating"
+_MANY, _RARE = 64, 0.03  # rounds that tell who proposes seldom; the share of them
 _SLOW = 0.3  # plain rounds: a draft pass that costs more is blamed first
 
 
@@ -56,6 +57,12 @@ class Summary:
     def rows(self) -> int:
         """Requests a round."""
         return round(self._rows)
+
+    def rare(self) -> set[str]:
+        """Candidates that hardly ever propose; none before there is much to tell it from."""
+        if self.rounds < _MANY:
+            return set()
+        return {name for name in self.first if self.share[name] < _RARE}
 
     def kind(self) -> str:
         """The candidate that proposed most; "off" where proposals were rare."""

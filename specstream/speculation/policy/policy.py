@@ -5,7 +5,7 @@ Nothing here changes *what* is generated, only how fast: every proposal is verif
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from specstream.speculation.policy.acceptance import Acceptance, Average, RequestAcceptance
 from specstream.speculation.policy.choice import Place, Step
@@ -23,12 +23,19 @@ from specstream.speculation.policy.records import (
 
 __all__ = ["Policy"]
 
+_THOROUGH = 4  # steps, of which one looks at candidates that were passed over for long
+
 
 class _Request:
     """One request: its candidates' records, its rate, and the latest choice."""
 
-    def __init__(self, common: Sequence[Acceptance], tokens: float, cost: float) -> None:
-        self.tracks = {a.candidate.name: Track(RequestAcceptance(a)) for a in common}
+    def __init__(
+        self, common: Sequence[Acceptance], rare: Container[str], tokens: float, cost: float
+    ) -> None:
+        self.tracks = {
+            (name := a.candidate.name): Track(RequestAcceptance(a), rare=name in rare)
+            for a in common
+        }
         self.tokens = Average(tokens, 4.0, 16.0)
         self.cost = Average(cost, 4.0, 16.0)
         self.summary = Summary(self.tracks, 64)
@@ -63,7 +70,7 @@ class Policy:
             greedy: [Acceptance(c, greedy) for c in candidates] for greedy in (True, False)
         }
         self._requests: dict[int, _Request] = {}
-        self._tries = Tries()
+        self._tries, self._step = Tries(), 0
         self.tokens, self.cost = Average(1.5, 2.0, 60.0), Average(1.1, 2.0, 60.0)  # per round
         self._reply = Average(48.0, 1.0, 30.0)  # tokens of a whole reply
         self._summary = Summary(self._candidates, 256)
@@ -72,6 +79,7 @@ class Policy:
         """One plan per request for the step that is about to be made."""
         if not outlooks:
             return []
+        self._step += 1
         requests = [self._request(outlook) for outlook in outlooks]
         places = [self._place(r, o) for r, o in zip(requests, outlooks, strict=True)]
         plain_ms = self.costs.plain(len(places))
@@ -87,8 +95,8 @@ class Policy:
     def _request(self, outlook: Outlook) -> _Request:
         request = self._requests.get(outlook.id)
         if request is None:
-            common = self._common[outlook.greedy]
-            request = _Request(common, self.tokens.value, self.cost.value)
+            common, rare = self._common[outlook.greedy], self._summary.rare()
+            request = _Request(common, rare, self.tokens.value, self.cost.value)
             self._requests[outlook.id] = request
         return request
 
@@ -99,10 +107,12 @@ class Policy:
             # The target's own token comes on top; what lies beyond the phrase is worth nothing yet.
             most = min(most, outlook.phrase_left - 1)
             ahead = min(ahead, outlook.phrase_left)
-        place = Place(outlook, most, request.tracks, max(1.0, ahead / request.tokens.value))
+        rounds, thorough = max(1.0, ahead / request.tokens.value), self._step % _THOROUGH == 0
+        place = Place(outlook, most, request.tracks, rounds, thorough)
         request.place = place
         for track in request.tracks.values():
             track.idle += most > 0
+            track.passed_over += most > 0
         return place
 
     def observe(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> None:

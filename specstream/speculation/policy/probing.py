@@ -13,6 +13,7 @@ _DEAREST = 8.0  # plain rounds: a try that costs more is never made
 _LONGEST = 16  # rounds between two tries
 _SILENCE = 3  # rounds without a proposal until a draft is mute
 _CATCHING_UP = 64  # unread tokens that excuse a round without a proposal
+_SETTLED = 6  # rounds in which it was not chosen
 
 
 class Tries:
@@ -41,20 +42,34 @@ class Tries:
 class Track:
     """One candidate's record with one request: its acceptance, and when it is tried again.
 
+    Args:
+        acceptance: How likely its tokens are accepted.
+        rare: Whether it is seldom chosen for other requests.
+
     Attributes:
         idle: Rounds since it proposed.
+        passed_over: Rounds since it was chosen, tries left out.
         interval: Rounds from a failed try to the next one; doubles with each.
         mute: Whether it no longer proposes (its context is full, its weights are damaged).
     """
 
-    __slots__ = ("_silent", "acceptance", "idle", "interval", "mute")
+    __slots__ = ("_silent", "acceptance", "idle", "interval", "mute", "passed_over")
 
-    def __init__(self, acceptance: RequestAcceptance) -> None:
+    def __init__(self, acceptance: RequestAcceptance, *, rare: bool = False) -> None:
         self.acceptance = acceptance
         self.idle = self._silent = 0
+        self.passed_over = _SETTLED + 1 if rare else 0
         # The less likely it is that the candidate works at all, the later the first try.
         self.interval = 1 + round(acceptance.doubt.value * (_LONGEST - 1))
         self.mute = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is left out of most choices, as looking at each candidate takes time.
+
+        What is known of one hardly changes while others propose. A lookup's offers do, in each round.
+        """
+        return self.passed_over > _SETTLED and not self.acceptance.looked_up
 
     def due(self, joining: bool = False) -> bool:
         """Whether to try the candidate again; ``joining``: where others do anyway."""
@@ -80,7 +95,7 @@ class Track:
         self.acceptance.observe(offer, outcome.accepted, depth, outcome.confidences, free=free)
         news = probing and outcome.accepted > 0 and believed < 0.5
         if not probing:
-            self.interval = 2
+            self.interval, self.passed_over = 2, 0
         else:
             self.interval = 1 if news else min(2 * self.interval, _LONGEST)
         return news

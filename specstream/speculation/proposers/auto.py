@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import torch
+
 from specstream.model.tree import Tree
 from specstream.speculation.optional import StateReader, States, StepTimes
 from specstream.speculation.policy.costs import Costs
@@ -91,7 +93,7 @@ class AutoProposer:
         )
         layers = self.capabilities.hidden_states
         self._readers = [
-            (made, None if wanted == layers else [layers.index(layer) for layer in wanted])
+            (made, None if wanted == layers else torch.tensor([layers.index(d) for d in wanted]))
             for made in candidates
             if (wanted := made.capabilities.hidden_states) and isinstance(made, StateReader)
         ]
@@ -162,7 +164,8 @@ class AutoProposer:
         for made, wanted in self._readers:
             some = states
             if wanted is not None:
-                some = [States(one.start, one.states[:, wanted]) for one in states]
+                wanted = wanted.to(states[0].states.device, non_blocking=True)
+                some = [States(s.start, s.states.index_select(1, wanted)) for s in states]
             made.read(requests, some)
 
     def clock(self, times: StepTimes) -> None:
