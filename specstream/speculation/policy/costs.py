@@ -11,7 +11,7 @@ __all__ = ["Costs", "DraftCosts", "MovingAverage"]
 
 _CLIP, _GAIN = 0.2, 0.05  # largest relative error of an observation; smallest gain
 _MEASURED, _GUESSED = 8, 1  # observations that an initial value counts as
-_KNOTS = (1, 2, 3, 5, 9, 17, 33, 65, 129)  # widths between which the target pass is interpolated
+_KNOTS = (1, 2, 3, 6, 9, 17, 33, 65, 129)  # widths between which the target pass is interpolated
 _OTHER_MS, _OTHER_RATIO = (
     0.4,
     1.25,

@@ -10,7 +10,7 @@ from specstream.speculation.policy.costs import DraftCosts, MovingAverage
 
 
 def seeded(row_ms: float = 0.0) -> Costs:
-    costs = Costs({1: 2.8, 5: 2.9, 9: 3.1}, other_ms=0.4, row_ms=row_ms)
+    costs = Costs({1: 2.8, 6: 2.9, 9: 3.1}, other_ms=0.4, row_ms=row_ms)
     costs.drafts["draft"] = DraftCosts(0.3, read_ms=0.01)
     return costs
 
@@ -153,8 +153,8 @@ def test_a_machine_that_gets_slower_takes_plain_rounds_along() -> None:
     costs = seeded()
     learn(costs, lambda tokens, _: 2.8 + 0.04 * (tokens - 1), 200, 0.0)
     for _ in range(100):
-        costs.observe(step(5, 1.5 * 2.96), 4)
-    assert costs.verify(5) == pytest.approx(1.5 * 2.96, rel=0.05)
+        costs.observe(step(6, 1.5 * 3.0), 5)
+    assert costs.verify(6) == pytest.approx(1.5 * 3.0, rel=0.05)
     assert costs.verify(1) == pytest.approx(1.5 * 2.8, rel=0.1)
 
 
