@@ -275,12 +275,13 @@ class Decoder:
         # What ends early may go on later: rounded states would change the last bits.
         dtype = self.weights.dtype if stop is None else torch.float32
         x = x.float().contiguous()
+        ready = native.prepared(x, cos, sin, batch)
         if taps is not None:
             for depth in sorted(depth for depth in taps.depths if first <= depth <= end):
-                native.run(x, cos, sin, batch, first, depth)
+                native.run_on(ready, first, depth)
                 taps.take(depth, x.to(dtype, copy=True))
                 first = depth
-        native.run(x, cos, sin, batch, first, end)
+        native.run_on(ready, first, end)
         return x.to(dtype) if stop is not None else self._norm(batch.kept(x)).to(dtype)
 
     @property

@@ -116,7 +116,7 @@ def test_an_interrupted_pass_leaves_valid_caches(monkeypatch: pytest.MonkeyPatch
         raise torch.OutOfMemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(NativeLayers, "run", out_of_memory)
+        patched.setattr(NativeLayers, "run_on", out_of_memory)
         with pytest.raises(torch.OutOfMemoryError):
             runner.forward([item])
     assert cache.length == 5

@@ -83,7 +83,7 @@ class NativeChain:
         cos, sin = (table.float() for table in self._rotary.upto(end))
         x = F.embedding(tokens, self._embedding).float()
         here = slice(before, before + count)
-        one, _kept = self._layers.prepared(x, cos[here], sin[here], Batch([cache], [count], [1]))
+        ready = self._layers.prepared(x, cos[here], sin[here], Batch([cache], [count], [1]))
         chosen, confidences = torch.empty(steps, dtype=torch.int64), torch.empty(steps)
         chain = structs.Chain(
             self._head.struct,
@@ -101,7 +101,7 @@ class NativeChain:
             ctypes.byref(self._layers.sizes),
             self._layers.structs,
             self._layers.depth,
-            ctypes.byref(one),
+            ctypes.byref(ready.given),
             ctypes.byref(chain),
             torch.get_num_threads(),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -18,13 +18,20 @@ from specstream.model.native.matrix import COLUMNS, NativeMatrix
 from specstream.model.tree import Tree
 from specstream.model.weights import DecoderWeights, LayerWeights
 
-__all__ = ["NativeLayers"]
+__all__ = ["NativeLayers", "Prepared"]
 
 _ACTIVATIONS = {"silu": 0, "gelu_pytorch_tanh": 1}
 _KINDS = {torch.float32: structs.FLOAT32, torch.bfloat16: structs.BFLOAT16}
 
 
 MatrixOf = Callable[[Tensor, Tensor | None], NativeMatrix]
+
+
+class Prepared(NamedTuple):
+    """A pass as native code takes it, and what must stay alive meanwhile."""
+
+    given: structs.Pass
+    kept: object
 
 
 class NativeLayers:
@@ -113,13 +120,17 @@ class NativeLayers:
             end: The layer after the last; None: all.
             entry: ``[n, wide]``, read by the first layer instead of its norm of x.
         """
-        depth = (self.depth if end is None else end) - first
-        if not depth:
+        end = self.depth if end is None else end
+        self.run_on(self.prepared(x, cos, sin, batch, first, entry), first, end)
+
+    def run_on(self, ready: Prepared, first: int, end: int) -> None:
+        """`run` in parts: layers ``first`` to ``end`` over what was prepared for all of them."""
+        if first == end:
             return
-        one, _kept = self.prepared(x, cos, sin, batch, first, entry)
+        ready.given.first = first
         start = ctypes.cast(ctypes.byref(self.structs[first]), ctypes.POINTER(structs.Layer))
-        threads = torch.get_num_threads()
-        self._library.run_layers(ctypes.byref(self.sizes), start, depth, ctypes.byref(one), threads)
+        given, threads = ctypes.byref(ready.given), torch.get_num_threads()
+        self._library.run_layers(ctypes.byref(self.sizes), start, end - first, given, threads)
 
     def prepared(
         self,
@@ -129,8 +140,8 @@ class NativeLayers:
         batch: Batch,
         first: int = 0,
         entry: Tensor | None = None,
-    ) -> tuple[structs.Pass, object]:
-        """A pass as native code takes it, and what must stay alive meanwhile; arguments as of `run`."""
+    ) -> Prepared:
+        """A pass as native code takes it; arguments as of `run`."""
         count = x.shape[0]
         wide = None if entry is None else entry.float().contiguous()
         angles = cos.float().contiguous(), sin.float().contiguous()
@@ -152,7 +163,7 @@ class NativeLayers:
             len(each),
             first,
         )
-        return one, (wide, angles, scratch, masks, sequences)
+        return Prepared(one, (wide, angles, scratch, masks, sequences))
 
 
 def _sequence(
