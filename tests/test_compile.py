@@ -11,7 +11,7 @@ from specstream import Engine, SamplingParams
 from specstream.config import parse_config
 from specstream.engine.build import build_engine
 from specstream.errors import ConfigError
-from specstream.model.native.layers import NativeLayers
+from specstream.model.native.layers import NativeLayers, Prepared
 from specstream.model.runner import ModelRunner
 from tests.tiny import save_pair
 
@@ -42,13 +42,13 @@ async def test_greedy_replies_are_those_of_torchs_passes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair = [str(path) for path in save_pair(tmp_path, eos=False)]
-    calls, run = list[int](), NativeLayers.run
+    calls, run = list[int](), NativeLayers.run_on
 
-    def counted(self: NativeLayers, *args: object, **more: object) -> None:
+    def counted(self: NativeLayers, ready: Prepared, first: int, end: int) -> None:
         calls.append(1)
-        run(self, *args, **more)  # type: ignore[arg-type]
+        run(self, ready, first, end)
 
-    monkeypatch.setattr(NativeLayers, "run", counted)
+    monkeypatch.setattr(NativeLayers, "run_on", counted)
     draft = {"kind": "draft", "num_tokens": 4}
     torchs = await replies(Engine.load(*pair, dtype="float32", proposer=draft, compile=False))
     assert not calls

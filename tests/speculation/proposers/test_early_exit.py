@@ -14,10 +14,9 @@ from specstream.bench.exactness.harness import sample
 from specstream.engine.step import EngineCore
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.methods import AutoProposerConfig, EarlyExitProposerConfig
-from specstream.model.attention.base import Batch
 from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.early_exit import EarlyExit, ExitWeights
-from specstream.model.native.layers import NativeLayers
+from specstream.model.native.layers import NativeLayers, Prepared
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest
 from specstream.speculation.proposers import build_proposer
@@ -73,16 +72,14 @@ def test_the_drafted_tokens_enter_verification_behind_the_layers_that_drafted_th
     proposer = watched(4)
     core = make_core(MODEL, TOKENIZER, proposer, eos_ids=())
     read: list[int] = []
-    run = NativeLayers.run
+    run = NativeLayers.run_on
 
-    def count(
-        self: NativeLayers, x: Tensor, cos: Tensor, sin: Tensor, batch: Batch, first: int, end: int
-    ) -> None:
+    def count(self: NativeLayers, ready: Prepared, first: int, end: int) -> None:
         if first == 0 < end:
-            read.append(x.shape[0])
-        run(self, x, cos, sin, batch, first, end)
+            read.append(ready.given.n)
+        run(self, ready, first, end)
 
-    monkeypatch.setattr(NativeLayers, "run", count)
+    monkeypatch.setattr(NativeLayers, "run_on", count)
     _, inbox = ask(core, PROMPTS[0], SamplingParams(max_tokens=41))
     run_until_idle(core)
     assert inbox.token_ids == plain_greedy(PROMPTS[0], 41, None)
