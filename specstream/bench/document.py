@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from specstream.bench.costs import Ceiling, Costs, ceiling_of, costs_of
-from specstream.bench.prompts import GRAMMAR_DOMAIN, MEAN_DOMAINS
+from specstream.bench.prompts import GRAMMAR_DOMAIN
 from specstream.bench.records import Record
 from specstream.bench.results import Results
 from specstream.bench.run import Outcome
@@ -102,18 +102,11 @@ def _notes(results: Results, outcome: Outcome, provenance: Mapping[str, Any]) ->
 
 
 def domains_note(results: Results) -> str:
-    """Which domains the means are over, and why not others."""
+    """Which domains the means are over, and why not the grammar's."""
     over = results.mean_domains
     text = f"geometric means are over {', '.join(over)}"
-    missing = [d for d in MEAN_DOMAINS if d not in results.domains]
-    if missing:
-        text += f" (no prompts of {', '.join(missing)})"
-    apart = [d for d in results.domains if d not in over]
-    if GRAMMAR_DOMAIN in apart:
+    if GRAMMAR_DOMAIN in results.domains and GRAMMAR_DOMAIN not in over:
         text += f"; {GRAMMAR_DOMAIN} stands apart: {_GRAMMAR}"
-    others = [d for d in apart if d != GRAMMAR_DOMAIN]
-    if others:
-        text += f"; {', '.join(others)} {'is' if len(others) == 1 else 'are'} shown only"
     return text
 
 

@@ -16,7 +16,6 @@ from specstream.types import Message
 
 __all__ = [
     "GRAMMAR_DOMAIN",
-    "MEAN_DOMAINS",
     "Prompt",
     "PromptSet",
     "choose",
@@ -24,8 +23,7 @@ __all__ = [
     "read_prompts",
 ]
 
-MEAN_DOMAINS = ("chat", "tools", "math", "code")
-"""The domains that the geometric means are over."""
+_KNOWN = ("chat", "tools", "math", "code")
 GRAMMAR_DOMAIN = "scene"
 """Shown apart: such scenes were written by a grammar, so they are predictable by construction."""
 _OTHER_NAMES = {"scenes": GRAMMAR_DOMAIN}
@@ -37,7 +35,7 @@ _NO_DOMAIN = "prompts"
 
 def known_first(domains: Iterable[str]) -> list[str]:
     """Each domain once: the known ones first, in their usual order."""
-    known = (*MEAN_DOMAINS, GRAMMAR_DOMAIN)
+    known = (*_KNOWN, GRAMMAR_DOMAIN)
     found = dict.fromkeys(domains)
     return [d for d in known if d in found] + [d for d in found if d not in known]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from specstream.bench.arms.base import label
 from specstream.bench.figures import Figures, geometric_mean, percentile, rounded
-from specstream.bench.prompts import GRAMMAR_DOMAIN, MEAN_DOMAINS, known_first
+from specstream.bench.prompts import GRAMMAR_DOMAIN, known_first
 from specstream.bench.records import Record
 
 __all__ = ["PAIRS", "Results", "middle_half"]
@@ -57,12 +57,8 @@ class Results:
 
     @property
     def mean_domains(self) -> list[str]:
-        """The domains that means are over: the usual four as far as they were measured.
-
-        Without any of those: every domain but the one written by a grammar; else that one.
-        """
-        usual = [d for d in self.domains if d in MEAN_DOMAINS]
-        return usual or [d for d in self.domains if d != GRAMMAR_DOMAIN] or self.domains
+        """The domains that means are over: every one but that written by a grammar; else that one."""
+        return [d for d in self.domains if d != GRAMMAR_DOMAIN] or self.domains
 
     @cached_property
     def arms(self) -> list[tuple[str, str]]:

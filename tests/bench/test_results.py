@@ -79,15 +79,13 @@ def test_arms_that_were_not_run_leave_their_keys_empty() -> None:
     assert summary["speculation_vs_best_peer"] is None
 
 
-def test_other_domains_are_used_where_the_usual_ones_are_missing() -> None:
+def test_means_are_over_all_domains_but_the_grammars() -> None:
     own = {"own": 4.0, "auto": 2.0}
     assert made({"poems": own, "scene": own}).mean_domains == ["poems"]
     assert made({"scene": own}).mean_domains == ["scene"]
     mixed = made({"poems": own, "chat": own})
-    assert mixed.mean_domains == ["chat"]
-    note = domains_note(mixed)
-    assert "no prompts of tools, math, code" in note
-    assert "poems is shown only" in note
+    assert mixed.mean_domains == ["chat", "poems"]
+    assert domains_note(mixed) == "geometric means are over chat, poems"
     assert "grammar" in domains_note(usual())
 
 
