@@ -1,4 +1,4 @@
-"""Sequential verification: the rules of `specstream.speculation.rules` for one chain on a CPU.
+"""Sequential verification: the rules for one chain, or one deterministic tree, on a CPU.
 
 A GPU needs the whole acceptance distribution in tensors, as reading a number would wait for it. On a CPU
 the number of accepted tokens is decided in plain numbers and only the rows that matter are computed (60
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specstream.model.sampling import draw_one
 
-__all__ = ["Rule", "verify_sequentially"]
+__all__ = ["Rule", "verify_sequentially", "verify_tree_sequentially"]
 
 Rule = Literal["ratio", "block"]
 
@@ -54,7 +54,7 @@ def verify_sequentially(
             return None
         if draft is None:
             n = _in_a_row(chances, noise[0])
-            rest = target[n] if n == count else _without(target[n], tokens[n])
+            rest = target[n] if n == count else _without(target[n], [tokens[n]])
         else:
             n, rest = _FIND[rule](chances, target, draft, noise[0])
     token = draw_one(rest, noise[1])
@@ -62,6 +62,64 @@ def verify_sequentially(
         # The residual is empty where p and q agree up to rounding; so unlikely is the rejection.
         token = draw_one(target[n], noise[1])
     return None if token is None else (n, token)
+
+
+def verify_tree_sequentially(
+    tokens: Sequence[int],
+    links: Sequence[int],
+    target: Callable[[int], Tensor],
+    noise: Sequence[float],
+) -> tuple[int, int] | None:
+    """The row at which a deterministic tree's accepted path ends, and the token that follows it.
+
+    `specstream.speculation.tree_rules.tree_rule` without a draft. Each row's probabilities are computed
+    once, and only where the row has children or the path ends.
+
+    Args:
+        tokens: K of them, K >= 1.
+        links: Each node's parent, -1 for the root.
+        target: From a row, 0 to K, to its probabilities ``[V]``; row 0 decides after the committed
+            tokens, row j + 1 after node j.
+        noise: Two uniforms in [0, 1): where the path ends, and what follows.
+
+    Returns:
+        (row, next token); None if a number that was needed is not finite.
+    """
+    rows = dict[int, Tensor]()
+    children: list[dict[int, int]] = [{} for _ in range(len(tokens) + 1)]
+    for node, (token, parent) in enumerate(zip(tokens, links, strict=True)):
+        children[parent + 1].setdefault(token, node)  # a child that is there twice counts once
+    reach, ends = [1.0] + [0.0] * len(tokens), list[float]()
+    for at, below in enumerate(children):
+        left = 1.0
+        if below and reach[at] > 0.0:
+            row = rows[at] = target(at)
+            values = row.numpy()
+            for token, node in below.items():
+                chance = values.item(token)
+                reach[node + 1] = reach[at] * chance
+                left -= chance
+        ends.append(reach[at] * max(left, 0.0))
+    total = sum(ends)
+    if not 0.0 < total < math.inf:
+        return None
+    end = _drawn(ends, noise[0] * total)
+    row = rows[end] if end in rows else target(end)
+    following = draw_one(_without(row, list(children[end])), noise[1])
+    if following is None:  # rounding: so unlikely is the path's end here
+        following = draw_one(row, noise[1])
+    return None if following is None else (end, following)
+
+
+def _drawn(weights: Sequence[float], threshold: float) -> int:
+    """The first index at which the sum of the weights passes the threshold, or the last with weight."""
+    last = 0
+    for index, weight in enumerate(weights):
+        threshold -= weight
+        last = index if weight > 0.0 else last
+        if threshold < 0.0:
+            return index
+    return last
 
 
 def _in_a_row(chances: Sequence[float], uniform: float) -> int:
@@ -103,10 +161,10 @@ def _block(
     return n, rest
 
 
-def _without(own: Tensor, token: int) -> Tensor:
-    """p, all but one token."""
+def _without(own: Tensor, tokens: list[int]) -> Tensor:
+    """p, all but some tokens."""
     left = own.clone()
-    left[token] = 0.0
+    left[tokens] = 0.0
     return left
 
 

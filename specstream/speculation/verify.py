@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ from specstream.model.transfer import to_device
 from specstream.speculation.checking import distributions
 from specstream.speculation.proposal import Proposal, Verdict
 from specstream.speculation.rules import Acceptance, block_rule, deterministic_rule, ratio_rule
-from specstream.speculation.sequential import Rule, verify_sequentially
+from specstream.speculation.sequential import Rule, verify_sequentially, verify_tree_sequentially
 from specstream.speculation.tree_rules import tree_rule
 from specstream.types import SamplingParams
 
@@ -76,7 +77,7 @@ def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict
     """Verify a batch of chains and trees; a verdict doesn't depend on the other cases.
 
     One transfer from the device for the whole batch. On a CPU, where reading is free, sampled chains
-    are verified one by one (`specstream.speculation.sequential`).
+    and deterministic trees are verified one by one (`specstream.speculation.sequential`).
 
     Args:
         cases: Any mixture of kinds and lengths.
@@ -108,18 +109,32 @@ def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict
 
 
 def _sequentially(case: Case, rule: Rule, noise: Tensor) -> Verdict | None:
-    """The verdict on a chain that may be looked at; None for others, and where numbers are missing."""
+    """The verdict on what may be looked at: a chain or a deterministic tree on a CPU; None on others.
+
+    None, too, where numbers are missing.
+    """
     proposal = case.proposal
-    if proposal.parents is not None or not free_to_look(case.logits):
+    if not free_to_look(case.logits):
         return None
     tokens = proposal.tokens.tolist()
-    target = probabilities(case.logits, case.params)
-    found = verify_sequentially(tokens, target, proposal.probs, rule, noise.tolist())
+    if proposal.parents is not None:
+        if proposal.probs is not None or not bool(_marks(proposal).all()):
+            return None
+        rows = partial(_row, case)
+        found = verify_tree_sequentially(tokens, proposal.links, rows, noise.tolist())
+    else:
+        target = probabilities(case.logits, case.params)
+        found = verify_sequentially(tokens, target, proposal.probs, rule, noise.tolist())
     if found is None:
         return None
-    n, following = found
+    path = proposal.paths[found[0]]
     likely = tuple(case.logits.argmax(-1).tolist()) if case.predictions else ()
-    return Verdict(n, following, tuple(range(n)), (*tokens[:n], following), predictions=likely)
+    emitted = (*(tokens[node] for node in path), found[1])
+    return Verdict(len(path), found[1], path, emitted, predictions=likely)
+
+
+def _row(case: Case, row: int) -> Tensor:
+    return probabilities(case.logits[row], case.params)
 
 
 def _choices(case: Case) -> _Outcome:
