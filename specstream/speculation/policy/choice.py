@@ -159,10 +159,8 @@ class Step:
             start, step = worth * draft.start, worth * draft.step - row
         fixed = [self._fixed(candidate, place) for place in group]
         longest = max(token[1] for token in tokens)
-        limits: Sequence[int] = (longest,)
-        if len(group) > 1:
-            tokens.sort(key=_chance, reverse=True)
-            limits = range(1, longest + 1) if each else limits
+        tokens.sort(key=_chance, reverse=True)
+        limits = range(1, longest + 1) if each else (longest,)
         most = int(sum(token[4] for token in tokens))
         wider = self._costs.widening(self._width(group), most + 2)
         best, found = float("-inf"), (0, 0)
