@@ -131,6 +131,7 @@ class NativeLayers:
         start = ctypes.cast(ctypes.byref(self.structs[first]), ctypes.POINTER(structs.Layer))
         given, threads = ctypes.byref(ready.given), torch.get_num_threads()
         self._library.run_layers(ctypes.byref(self.sizes), start, end - first, given, threads)
+        ready.given.entry = None  # of the first layer only
 
     def prepared(
         self,
@@ -163,7 +164,7 @@ class NativeLayers:
             len(each),
             first,
         )
-        return Prepared(one, (wide, angles, scratch, masks, sequences))
+        return Prepared(one, (x, wide, angles, scratch, masks, sequences))
 
 
 def _sequence(

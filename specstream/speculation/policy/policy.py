@@ -23,7 +23,7 @@ from specstream.speculation.policy.records import (
 
 __all__ = ["Policy"]
 
-_THOROUGH = 4  # steps, of which one looks at candidates that were passed over for long
+_THOROUGH = 4  # steps of a request, of which one looks at candidates that were passed over for long
 
 
 class _Request:
@@ -39,7 +39,7 @@ class _Request:
         self.tokens = Average(tokens, 4.0, 16.0)
         self.cost = Average(cost, 4.0, 16.0)
         self.summary = Summary(self.tracks, 64)
-        self.committed = 0
+        self.steps = self.committed = 0
         self.place: Place | None = None
 
 
@@ -70,7 +70,7 @@ class Policy:
             greedy: [Acceptance(c, greedy) for c in candidates] for greedy in (True, False)
         }
         self._requests: dict[int, _Request] = {}
-        self._tries, self._step = Tries(), 0
+        self._tries = Tries()
         self.tokens, self.cost = Average(1.5, 2.0, 60.0), Average(1.1, 2.0, 60.0)  # per round
         self._reply = Average(48.0, 1.0, 30.0)  # tokens of a whole reply
         self._summary = Summary(self._candidates, 256)
@@ -79,7 +79,6 @@ class Policy:
         """One plan per request for the step that is about to be made."""
         if not outlooks:
             return []
-        self._step += 1
         requests = [self._request(outlook) for outlook in outlooks]
         places = [self._place(r, o) for r, o in zip(requests, outlooks, strict=True)]
         plain_ms = self.costs.plain(len(places))
@@ -107,7 +106,8 @@ class Policy:
             # The target's own token comes on top; what lies beyond the phrase is worth nothing yet.
             most = min(most, outlook.phrase_left - 1)
             ahead = min(ahead, outlook.phrase_left)
-        rounds, thorough = max(1.0, ahead / request.tokens.value), self._step % _THOROUGH == 0
+        request.steps += 1
+        rounds, thorough = max(1.0, ahead / request.tokens.value), request.steps % _THOROUGH == 0
         place = Place(outlook, most, request.tracks, rounds, thorough)
         request.place = place
         for track in request.tracks.values():

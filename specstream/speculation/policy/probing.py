@@ -84,6 +84,8 @@ class Track:
             probing: Whether it was a try.
             longest: The longest proposal of a round without limits of its own.
         """
+        if not probing:
+            self.passed_over = 0
         if outcome.drafted < 1:
             self._silent += offer.behind < _CATCHING_UP
             self.mute = self._silent >= _SILENCE
@@ -95,7 +97,7 @@ class Track:
         self.acceptance.observe(offer, outcome.accepted, depth, outcome.confidences, free=free)
         news = probing and outcome.accepted > 0 and believed < 0.5
         if not probing:
-            self.interval, self.passed_over = 2, 0
+            self.interval = 2
         else:
             self.interval = 1 if news else min(2 * self.interval, _LONGEST)
         return news

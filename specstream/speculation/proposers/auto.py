@@ -161,6 +161,8 @@ class AutoProposer:
 
     def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
         """Pass each candidate that drafts from hidden states those of the layers that it wants."""
+        if not states:  # memory ran out: nobody is left in the pass
+            return
         for made, wanted in self._readers:
             some = states
             if wanted is not None:

@@ -68,7 +68,7 @@ class BlockProposer(TaskProposer):
         found = self._known(request)
         if found is None:
             return Offer(0)
-        return Offer(min(budget, self.most), behind=max(0, found.unread - 2))
+        return Offer(min(budget, self.most), behind=self._behind(found))
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
         """One pass for all tasks."""
@@ -78,7 +78,7 @@ class BlockProposer(TaskProposer):
         if known:
             keeps = [min(task.count, self.most) for task, _ in known]
             anchors = [task.request.token_ids[-1] for task, _ in known]
-            caught_up = [max(0, one.unread - 2) for _, one in known]
+            caught_up = [self._behind(one) for _, one in known]
             self._enter([one for _, one in known])
             logits = self._head.block([one.context for _, one in known], anchors, keeps)
             parts = logits.split_with_sizes(keeps)
@@ -87,6 +87,10 @@ class BlockProposer(TaskProposer):
                 found[task.request.id] = made._replace(read=read)
         empty = Drafted(Proposal.empty(self._head.device))
         return [found.get(task.request.id, empty) for task in tasks]
+
+    def _behind(self, slot: _Slot) -> int:
+        """Tokens without rows beyond those that a round of its own may have left."""
+        return max(0, slot.unread - self.most - 1)
 
     def _known(self, request: SpecRequest) -> _Slot | None:
         """The slot, if all tokens of the request but the last were read."""
@@ -98,7 +102,7 @@ class BlockProposer(TaskProposer):
         long = list[_Slot]()
         for request, one in zip(requests, states, strict=True):
             found = self._continued(request.slot, one.start)
-            found.states.append(one.states)
+            found.states.append(one.states.clone())  # a view would keep the whole pass's
             found.unread += one.states.shape[0]
             if found.unread >= _TOGETHER:
                 long.append(found)
@@ -107,11 +111,11 @@ class BlockProposer(TaskProposer):
     def _enter(self, slots: Sequence[_Slot]) -> None:
         """Make rows of the states that wait."""
         waiting = [one for one in slots if one.unread]
-        if waiting:
-            states = [torch.cat(one.states) for one in waiting]
-            self._head.read([one.context for one in waiting], states)
-        for one in waiting:
+        states = [torch.cat(one.states) for one in waiting]
+        for one in waiting:  # first: a slot whose rows can't be made begins anew
             one.states, one.unread = [], 0
+        if waiting:
+            self._head.read([one.context for one in waiting], states)
 
     def _continued(self, slot: int, start: int) -> _Slot:
         found = self._slots.get(slot)

@@ -61,7 +61,7 @@ class _Sequence:
         if start < self.end:
             before = self.take(self.unread)[: rows - self.cache.length]
             self.parts, self.unread = [before], before.shape[0]
-        self.parts.append(states)
+        self.parts.append(states.clone())  # a view would keep the whole pass's
         self.unread += states.shape[0]
         if self.unread > 2 * window:  # not in every round of a reply that others draft
             self.trim(window)
@@ -120,7 +120,13 @@ class EagleProposer(TaskProposer):
         if self._tree:
             sizes = (min(self._size(n), round(n * self._breadth)) for n in range(1, levels + 1))
             nodes = [max(n, size) for n, size in enumerate(sizes, 1)]
-        return Offer(levels, behind=max(0, min(found.unread, self._config.window) - 2), nodes=nodes)
+        return Offer(
+            levels, behind=self._behind(min(found.unread, self._config.window)), nodes=nodes
+        )
+
+    def _behind(self, unread: int) -> int:
+        """Tokens without rows beyond those that a round of its own may have left."""
+        return max(0, unread - self.most - 1)
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
         """Grow what was planned, in lockstep."""
@@ -197,7 +203,7 @@ class EagleProposer(TaskProposer):
             first, count = found.start + found.cache.length, found.unread
             if count < 1:
                 continue
-            growth.read = max(0, count - 2)
+            growth.read = self._behind(count)
             whole = count <= max(left, _LEAST)
             if not whole:
                 count = growth.read = left

@@ -316,3 +316,19 @@ def test_forgetting_keeps_nothing_of_a_request() -> None:
 def test_bad_values_are_refused() -> None:
     with pytest.raises(ValueError, match="max_tokens"):
         policy(Machine(), max_tokens=0)
+
+
+def test_a_request_looks_at_every_candidate_in_every_fourth_of_its_own_steps() -> None:
+    """However often others have steps without it."""
+    known, seen = Costs({1: 3.0, 9: 4.0}, row_ms=0.0), list[bool]()
+    known.drafts["draft"] = DraftCosts(0.05)  # it pays: nobody is asked because of that
+    made = Policy(candidates("draft"), known, max_tokens=8)
+    offers = {"draft": Offer(8)}
+    for step in range(32):
+        running = [Outlook(number, True, 50, offers) for number in (1, 2) if step % number == 0]
+        made.plan(running)
+        place = made._requests[2].place
+        assert place is not None
+        if len(running) == 2:
+            seen.append(place.thorough)
+    assert seen == [False, False, False, True] * 4

@@ -200,3 +200,5 @@ def test_each_candidate_reads_the_states_of_its_own_layers() -> None:
     made.read([], [States(0, states)])
     assert torch.equal(first.seen[0], states[:, [0, 2]])
     assert torch.equal(second.seen[0], states[:, [1]])
+    made.read([], [])  # memory ran out, and nobody was left in the pass
+    assert len(first.seen) == len(second.seen) == 1

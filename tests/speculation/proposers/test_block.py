@@ -93,11 +93,29 @@ def test_rows_are_made_when_a_block_is_drafted_or_many_states_wait(
     read(proposer, text, 40, 70)
     assert made == [70]
     read(proposer, text, 70)
-    assert proposer.offer(text, 9).behind == 7
+    assert proposer.offer(text, 9).behind == 9 - SIZE  # a round of its own leaves SIZE, at most
     (drafted,) = proposer.draft([Task(text, 2, proposer.offer(text, 2))])
     assert made == [70, 9]
-    assert drafted.read == 7
+    assert drafted.read == 9 - SIZE
     assert proposer.offer(text, 9).behind == 0
+
+
+@torch.inference_mode()
+def test_states_that_wait_keep_no_pass_alive_and_a_broken_head_loses_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proposer, text = block_proposer(MODEL), Text([3, 9, 4, 8, 2])
+    whole = states_of([1] * 200, proposer.capabilities.hidden_states)
+    proposer.read([text], [States(0, whole[10:14])])
+    (kept,) = proposer._slots[text.slot].states
+    assert kept.untyped_storage().nbytes() == kept.nbytes
+    with monkeypatch.context() as patch:
+        patch.setattr(proposer._head, "read", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            proposer.draft([Task(text, 2, proposer.offer(text, 2))])
+    assert proposer.offer(text, 9).tokens == 0
+    read(proposer, text)
+    assert proposer.offer(text, 9).tokens == SIZE - 1
 
 
 class Lying(BlockHead):
