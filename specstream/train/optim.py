@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specstream.errors import ConfigError
+from specstream.train.muon import Muon
 
 __all__ = ["Optimizers", "acceptance_weight", "rate"]
 
@@ -32,20 +32,12 @@ class Optimizers:
 
     Args:
         module: Its trainable parameters.
-        kind: ``"muon"``, ``"adamw"``, or ``"auto"``: Muon where torch has it.
+        kind: ``"muon"`` or ``"auto"``: both; ``"adamw"``: AdamW alone.
         lr: Peak learning rate; None: the optimiser's default.
-
-    Raises:
-        ConfigError: Muon is wanted and this torch has none.
     """
 
     def __init__(self, module: nn.Module, kind: str, lr: float | None) -> None:
-        muon: Any = getattr(torch.optim, "Muon", None)
-        if kind == "muon" and muon is None:
-            raise ConfigError(
-                f"torch {torch.__version__} has no Muon (2.9 and later have it); --optimizer adamw"
-            )
-        self.kind = "adamw" if kind == "adamw" or muon is None else "muon"
+        self.kind = "adamw" if kind == "adamw" else "muon"
         self._lr = _DEFAULT_LR[self.kind] if lr is None else lr
         named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
         self._parameters = [p for _, p in named]
@@ -54,12 +46,7 @@ class Optimizers:
         rest = [p for p in self._parameters if id(p) not in chosen]
         self._each: list[torch.optim.Optimizer] = []
         if matrices:
-            self._each.append(
-                muon(
-                    matrices, lr=self._lr, momentum=0.95, weight_decay=0.02,
-                    adjust_lr_fn="match_rms_adamw",
-                )
-            )  # fmt: skip
+            self._each.append(Muon(matrices, lr=self._lr))
         if rest:
             self._each.append(
                 torch.optim.AdamW(rest, lr=self._lr, betas=(0.9, 0.95), weight_decay=0.0)

@@ -37,8 +37,7 @@ class TrainOptions:
         batch_tokens: Tokens of a training step, about; None: by the size of the vocabulary.
         learn_prompts: Losses on the prompts' tokens too, not on replies alone.
         size: Layers x width of ``draft``, such as ``"2x192"``; empty: about a tenth of the target.
-        optimizer: ``"muon"`` (matrices; AdamW for the rest), ``"adamw"``, or ``"auto"``: Muon where
-            torch has it.
+        optimizer: ``"auto"`` or ``"muon"`` (matrices; AdamW for the rest), or ``"adamw"``.
         lr: Peak learning rate; None: the optimiser's default.
         settings: Settings of the method, by name, as texts.
         seed: Of the weights, of the replies' sampling and of the order of the data.
