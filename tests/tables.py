@@ -61,7 +61,7 @@ class TableRunner:
     def forward(self, inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
         return ForwardOutput([self._one(item) for item in inputs])
 
-    def chain(self, token_ids: Tensor, cache: Any, most: int) -> None:
+    def chain(self, token_ids: Tensor, cache: Any, most: int, stop: Any = None) -> None:
         """Nothing is captured."""
 
     def _one(self, item: ForwardInput) -> Tensor:

@@ -35,6 +35,7 @@ from specstream.model.products import Product, can_pack, product
 from specstream.model.quantised import Multiply, Quantised, quantised_products
 from specstream.model.rider import Rider
 from specstream.model.rotations import rotations
+from specstream.model.stop import NEVER, Stop
 from specstream.model.tree import Tree
 from specstream.model.weights import DecoderWeights, RotaryTable
 
@@ -251,12 +252,12 @@ class Decoder:
         return self._norm(x) if stop is None else x
 
     def chain(
-        self, tokens: Tensor, cache: RowCache, steps: int, choices: int
+        self, tokens: Tensor, cache: RowCache, steps: int, choices: int, stop: Stop = NEVER
     ) -> tuple[Tensor, Tensor] | None:
         """Greedy steps as one call, see `NativeChain`; None, with nothing done, without native code."""
         if self._chain is None or cache.fixed_capacity is not None:
             return None
-        return self._chain(tokens, cache, steps, choices)
+        return self._chain(tokens, cache, steps, choices, stop)
 
     def _native_run(
         self,
@@ -276,12 +277,10 @@ class Decoder:
         dtype = self.weights.dtype if stop is None else torch.float32
         x = x.float().contiguous()
         ready = native.prepared(x, cos, sin, batch)
-        if taps is not None:
-            for depth in sorted(depth for depth in taps.depths if first <= depth <= end):
-                native.run_on(ready, first, depth)
-                taps.take(depth, x.to(dtype, copy=True))
-                first = depth
-        native.run_on(ready, first, end)
+        if taps is None:
+            native.run_on(ready, first, end)
+        else:
+            native.run_tapped(ready, x, first, end, taps, dtype)
         return x.to(dtype) if stop is not None else self._norm(batch.kept(x)).to(dtype)
 
     @property

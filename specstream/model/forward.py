@@ -110,6 +110,13 @@ class Taps:
         if midway is not None and midway.depth == depth:
             midway.call(states.split_with_sizes(self._counts))
 
+    def pauses(self, first: int, end: int) -> list[int]:
+        """Where a pass of layers ``first`` to ``end`` stops: at a call midway, and at ``end``."""
+        midway = self._extras.midway
+        if midway is None or not first <= midway.depth < end:
+            return [end]
+        return [midway.depth, end]
+
     @property
     def states(self) -> list[Tensor]:
         """See `ForwardOutput.states`."""

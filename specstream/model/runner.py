@@ -25,10 +25,11 @@ from specstream.model.native.library import library
 from specstream.model.own_forward import own_forward
 from specstream.model.positions import declared_positions, steady_positions
 from specstream.model.quantised import check_scheme
+from specstream.model.stop import NEVER, Stop
 
 __all__ = ["ModelRunner"]
 
-_CHAINED = 4  # steps as one: who looks at confidences may stop after any of them
+_CHAINED = 4  # steps as one where only the caller knows the end, which may be any of them
 _FIRST_CAPACITY = 256  # rows that a growing cache allocates first
 
 
@@ -122,18 +123,21 @@ class ModelRunner:
                 check=check,
             )
 
-    def chain(self, token_ids: Tensor, cache: KVCache, most: int) -> tuple[Tensor, Tensor] | None:
+    def chain(
+        self, token_ids: Tensor, cache: KVCache, most: int, stop: Stop | None = None
+    ) -> tuple[Tensor, Tensor] | None:
         """Append ``token_ids [n]`` and go on greedily: see `CompiledPasses.chain`.
 
         ``most`` steps are wanted; some more or fewer may be made. None, with nothing done, where steps
-        can't be made as one.
+        can't be made as one. With ``stop``, as far as it is kept, no step is made in vain; without,
+        some that the caller then doesn't want.
         """
         if self.compiled is not None:
             return self.compiled.chain(token_ids, cast(RowCache, cache))
         if self._decoder is None or self.fixed_width is not None:
             return None
-        steps = min(most, _CHAINED)
-        return self._decoder.chain(token_ids, cast(RowCache, cache), steps, self.vocab_size)
+        steps, stop = (min(most, _CHAINED), NEVER) if stop is None else (most, stop)
+        return self._decoder.chain(token_ids, cast(RowCache, cache), steps, self.vocab_size, stop)
 
     @property
     def invariant(self) -> bool:

@@ -141,7 +141,7 @@ class TableRunner(ModelRunner):
             counts.append(item.keep)
         return ForwardOutput(list(torch.split(self.table[befores, lasts], counts)))
 
-    def chain(self, token_ids: Tensor, cache: KVCache, most: int) -> None:
+    def chain(self, token_ids: Tensor, cache: KVCache, most: int, stop: Any = None) -> None:
         """None: its steps are made one by one."""
 
     def logits_after(self, ids: Sequence[int]) -> Row:

@@ -1,6 +1,8 @@
 // Several greedy steps of one sequence: each reads the token that the last one chose.
 #pragma once
 
+#include <algorithm>
+
 #include "layers.h"
 
 struct Chain {
@@ -12,6 +14,11 @@ struct Chain {
   float* logits;            // [head.rows]
   int64_t* tokens;          // [steps]
   float* confidences;       // [steps]: the tokens' probabilities
+  const int64_t* ends;      // [end_count]: tokens behind which it ends
+  const double *edges, *chances, *prices;  // [edge_count], one more, [steps] or null: see stop.py
+  int64_t end_count, edge_count;
+  double survival, ceiling;
+  int64_t made;             // steps, once it is known where it ends; 0 until then
 };
 
 struct Choice {
@@ -31,15 +38,26 @@ inline Choice likeliest(const float* logits, int64_t count) {
   return {best, 1.f / sum(sums)};
 }
 
+// Whether it ends behind a step; every step is asked once, in order.
+inline bool ends(Chain& chain, int64_t step, const Choice& choice) {
+  if (step + 1 == chain.steps) return true;
+  if (std::count(chain.ends, chain.ends + chain.end_count, choice.token)) return true;
+  if (!chain.prices) return false;
+  const double* edge = chain.edges + chain.edge_count;
+  const double chance = chain.chances[std::upper_bound(chain.edges, edge, choice.confidence) - chain.edges];
+  chain.survival *= chance;
+  return chain.survival * std::min(chance, chain.ceiling) <= chain.prices[step];
+}
+
 // One thread's part; p.x has room for the rows of the first pass.
 template <class T>
-void run_steps(const Sizes& sizes, const Layer* layers, int64_t depth, Pass p, const Chain& chain,
+void run_steps(const Sizes& sizes, const Layer* layers, int64_t depth, Pass p, Chain& chain,
                Team& team) {
   Sequence sequence = p.sequences[0];
   p.sequences = &sequence;
   std::vector<float> last(sizes.hidden);
   std::vector<bfloat> room;
-  for (int64_t step = 0; step < chain.steps; step++) {
+  for (int64_t step = 0; !chain.made; step++) {
     Worker<T>(sizes, p, team).run(layers, depth);
     normed(p.x + (p.n - 1) * sizes.hidden, chain.norm, sizes.hidden, sizes.eps, last.data());
     const void* entry = entry_of(chain.head, last.data(), 1, room);
@@ -52,6 +70,7 @@ void run_steps(const Sizes& sizes, const Layer* layers, int64_t depth, Pass p, c
       chain.confidences[step] = choice.confidence;
       const T* row = (const T*)chain.embedding + choice.token * sizes.hidden;
       for (int64_t k = 0; k < sizes.hidden; k += LANES) store(wide(row + k), p.x + k);
+      if (ends(chain, step, choice)) chain.made = step + 1;
     });
     sequence.before = sequence.visible = sequence.before + sequence.count;
     sequence.count = p.n = 1;

@@ -14,6 +14,7 @@ from specstream.model.native import structs
 from specstream.model.native.layers import NativeLayers
 from specstream.model.native.library import Library
 from specstream.model.native.matrix import NativeMatrix
+from specstream.model.stop import Stop
 from specstream.model.weights import DecoderWeights, RotaryTable
 
 __all__ = ["NativeChain"]
@@ -65,18 +66,21 @@ class NativeChain:
         return cls(library, layers, head, weights, rotary)
 
     def __call__(
-        self, tokens: Tensor, cache: RowCache, steps: int, choices: int
+        self, tokens: Tensor, cache: RowCache, steps: int, choices: int, stop: Stop
     ) -> tuple[Tensor, Tensor]:
-        """Append ``tokens [n]`` and go on: ``tokens [steps]`` and their probabilities, ``[steps]``.
+        """Append ``tokens [n]`` and go on: ``tokens [made]`` and their probabilities, ``[made]``.
 
         The cache grows by n rows and those of all choices but the last.
 
         Args:
             tokens: int64.
             cache: Contiguous, of no fixed capacity.
-            steps: Tokens to write, at least 1.
+            steps: Tokens to write at most, at least 1; with `Stop.prices` one more than these.
             choices: Only the vocabulary's first so many can be chosen.
+            stop: Where to end earlier.
         """
+        if stop.prices:
+            steps = min(steps, len(stop.prices) + 1)
         before, count = cache.length, tokens.shape[0]
         end = before + count + steps - 1
         cache.reserve(end)
@@ -84,6 +88,10 @@ class NativeChain:
         x = F.embedding(tokens, self._embedding).float()
         here = slice(before, before + count)
         ready = self._layers.prepared(x, cos[here], sin[here], Batch([cache], [count], [1]))
+        ends = (ctypes.c_int64 * len(stop.ends))(*stop.ends)
+        edges, chances, prices = (
+            (ctypes.c_double * len(one))(*one) for one in (stop.edges, stop.chances, stop.prices)
+        )
         chosen, confidences = torch.empty(steps, dtype=torch.int64), torch.empty(steps)
         chain = structs.Chain(
             self._head.struct,
@@ -96,6 +104,14 @@ class NativeChain:
             self._logits.data_ptr(),
             chosen.data_ptr(),
             confidences.data_ptr(),
+            ctypes.addressof(ends),
+            ctypes.addressof(edges),
+            ctypes.addressof(chances),
+            ctypes.addressof(prices) if stop.prices else None,
+            len(ends),
+            len(edges),
+            stop.survival,
+            stop.ceiling,
         )
         self._library.run_chain(
             ctypes.byref(self._layers.sizes),
@@ -105,5 +121,6 @@ class NativeChain:
             ctypes.byref(chain),
             torch.get_num_threads(),
         )
-        cache.append_to(end)
-        return chosen, confidences
+        made = int(chain.made)
+        cache.append_to(before + count + made - 1)
+        return chosen[:made], confidences[:made]

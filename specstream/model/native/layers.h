@@ -25,6 +25,7 @@ struct Pass {
   const Sequence* sequences;
   float* scratch;
   int64_t n, count, first;  // rows, sequences, number of the first layer in the caches
+  float* const* taps;       // by layer: where x is copied before it, or null; or null: nowhere
 };
 
 inline void normed(const float* x, const float* weight, int64_t size, float eps, float* to) {
@@ -69,6 +70,7 @@ template <class T> class Worker {
 
   void run(const Layer* layers, int64_t depth) {
     for (int64_t i = 0; i < depth; i++) {
+      if (p_.taps && p_.taps[p_.first + i]) copy(p_.taps[p_.first + i]);
       const float* entry = i == 0 ? p_.entry : nullptr;
       attention(layers[i], p_.first + i, entry ? entry : norm(layers[i].norm));
       add(layers[i].out, mixed_);
@@ -81,6 +83,12 @@ template <class T> class Worker {
   struct Row { const Sequence* sequence; int64_t token; };
   static constexpr int64_t PIECE = 256;  // rows of a matrix whose results a thread keeps to itself
   static constexpr int64_t TOGETHER = 4;  // rows of a sequence whose keys and values are read once
+
+  void copy(float* to) {
+    team_.each(p_.n, 1, [&](int64_t start, int64_t end) {
+      std::copy(p_.x + start * s_.hidden, p_.x + end * s_.hidden, to + start * s_.hidden);
+    });
+  }
 
   // Every thread for itself: shorter than waiting for another.
   const float* norm(const float* weight) {

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from specstream.model.attention.base import Batch
+from specstream.model.forward import Taps
 from specstream.model.kv.contiguous import ContiguousCache
 from specstream.model.native import structs
 from specstream.model.native.library import Library
@@ -132,6 +133,25 @@ class NativeLayers:
         given, threads = ctypes.byref(ready.given), torch.get_num_threads()
         self._library.run_layers(ctypes.byref(self.sizes), start, end - first, given, threads)
         ready.given.entry = None  # of the first layer only
+
+    def run_tapped(
+        self, ready: Prepared, x: Tensor, first: int, end: int, taps: Taps, dtype: torch.dtype
+    ) -> None:
+        """`run_on`, with ``taps`` given the states ``[n, hidden]`` at their depths, in ``dtype``."""
+        wanted = [depth for depth in sorted(taps.depths) if first <= depth <= end]
+        for until in taps.pauses(first, end):
+            inside = [depth for depth in wanted if depth < until]
+            copies, places = x.new_empty(len(inside), *x.shape), (ctypes.c_void_p * self.depth)()
+            each = list(copies)
+            for depth, one in zip(inside, each, strict=True):
+                places[depth] = one.data_ptr()
+            ready.given.taps = ctypes.addressof(places) if each else None
+            self.run_on(ready, first, until)
+            for depth, one in zip(inside, each, strict=True):
+                taps.take(depth, one.to(dtype))
+            if until in wanted:
+                taps.take(until, x.to(dtype, copy=True))
+            first, wanted = until, [depth for depth in wanted if depth > until]
 
     def prepared(
         self,

@@ -28,7 +28,7 @@ void run_product(const Matrix* w, const float* x, int64_t n, float* out, int32_t
 
 // A pass over one sequence, then greedy steps behind it; scratch as for run_layers.
 void run_chain(const Sizes* sizes, const Layer* layers, int64_t depth, const Pass* pass,
-               const Chain* chain, int32_t threads) {
+               Chain* chain, int32_t threads) {
   together(threads, [&](Team& team) {
     if (sizes->kind == BFLOAT16)
       run_steps<bfloat>(*sizes, layers, depth, *pass, *chain, team);

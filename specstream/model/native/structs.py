@@ -91,6 +91,7 @@ class Pass(ctypes.Structure):
         ("n", _count),
         ("count", _count),
         ("first", _count),
+        ("taps", _address),
     )
 
 
@@ -108,4 +109,13 @@ class Chain(ctypes.Structure):
         ("logits", _address),
         ("tokens", _address),
         ("confidences", _address),
+        ("ends", _address),
+        ("edges", _address),
+        ("chances", _address),
+        ("prices", _address),
+        ("end_count", _count),
+        ("edge_count", _count),
+        ("survival", ctypes.c_double),
+        ("ceiling", ctypes.c_double),
+        ("made", _count),
     )

@@ -199,6 +199,12 @@ class RequestAcceptance:
         survival *= chance
         return survival, survival * min(chance, common.chances[1].value)
 
+    def of_confidence(self) -> tuple[Sequence[float], list[float], float]:
+        """What `after` goes by: edges of the buckets, a chance for each, and that of second tokens."""
+        common = self._common
+        chances = [one.value for one in common.of_confidence]
+        return _EDGES, chances, common.chances[1].value
+
     def observe(
         self,
         offer: Offer,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from specstream.model.stop import Stop
 from specstream.speculation.policy.acceptance import RequestAcceptance
 
-__all__ = ["Chain", "Lockstep"]
+__all__ = ["Chain", "Lockstep", "stop_of"]
 
 
 class Lockstep:
@@ -35,6 +36,12 @@ class Lockstep:
         if self.depth >= depth:
             return self._row_cost + ms
         return self._row_cost + ms + self.pass_cost / self.active
+
+    def prices(self, count: int) -> list[float]:
+        """`price` of the only chain's next ``count`` tokens."""
+        wider, done = self._wider, self.tokens
+        more = [wider[k + 1] - wider[k] for k in range(done, done + count)]
+        return [self._row_cost + ms + self.pass_cost for ms in more]
 
 
 class Chain:
@@ -68,3 +75,17 @@ class Chain:
         lockstep.depth = self._depth
         lockstep.tokens += 1
         return True
+
+    def stop(self) -> Stop | None:
+        """What it will answer, as a rule; None where that depends on other chains."""
+        lockstep = self._lockstep
+        if lockstep.active != 1:
+            return None
+        edges, chances, ceiling = self._acceptance.of_confidence()
+        prices = lockstep.prices(self._room - self._depth)
+        return Stop((), edges, chances, self._survival, ceiling, prices)
+
+
+def stop_of(go_on: Callable[[float], bool]) -> Stop | None:
+    """What it will answer, as a rule; None: that has to be asked token by token."""
+    return go_on.stop() if isinstance(go_on, Chain) else None

@@ -21,7 +21,7 @@ from specstream.speculation.proposers.parts import Parts
 __all__ = ["BlockProposer", "build"]
 
 _REHEARSED = 128  # rows of the context in a rehearsal
-_TOGETHER = 64  # tokens whose states wait, at most, until a block is drafted behind them
+_TOGETHER = 1024  # tokens whose states wait, at most, until a block is drafted behind them
 
 
 @dataclass(slots=True)

@@ -11,8 +11,10 @@ from torch import Tensor
 from specstream.methods import DraftProposerConfig
 from specstream.model.forward import ForwardInput, ForwardOutput
 from specstream.model.kv import KVCache
+from specstream.model.stop import Stop
 from specstream.model.transfer import to_device
 from specstream.speculation.policy.records import Candidate, Offer
+from specstream.speculation.policy.stopping import stop_of
 from specstream.speculation.proposal import Capabilities, SpecRequest, Verdict
 from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
 from specstream.speculation.proposers.drafting import Drafting, DraftSequence
@@ -45,7 +47,7 @@ class DraftRunner(Protocol):
         ...
 
     def chain(
-        self, token_ids: Tensor, cache: KVCache, most: int, /
+        self, token_ids: Tensor, cache: KVCache, most: int, stop: Stop | None, /
     ) -> tuple[Tensor, Tensor] | None:
         """See `ModelRunner.chain`."""
         ...
@@ -113,7 +115,7 @@ class DraftModelProposer(TaskProposer):
         return passes
 
     def _write_at_once(self, chain: Drafting) -> int:
-        """Some greedy steps as one, where that is captured: their number, or 0 for none.
+        """Some greedy steps as one, where they can be: their number, or 0 for none.
 
         They are looked at one by one all the same. What is left over stands in the cache only, behind
         the rows that count.
@@ -122,7 +124,10 @@ class DraftModelProposer(TaskProposer):
         if room < 2 or not (params.greedy and params.plain_logits):
             return 0
         assert chain.unread is not None and chain.state is not None
-        found = self._runner.chain(chain.unread, chain.state.cache, room)
+        stop = Stop() if chain.go_on is None else stop_of(chain.go_on)
+        if stop is not None:
+            stop = stop._replace(ends=tuple(self._eos_ids))
+        found = self._runner.chain(chain.unread, chain.state.cache, room, stop)
         if found is None:
             return 0
         choices, confidences = found

@@ -15,6 +15,7 @@ from torch import Tensor
 from specstream.model.forward import ForwardInput, ForwardOutput
 from specstream.model.kv import KVCache
 from specstream.model.runner import ModelRunner
+from specstream.model.stop import Stop
 from specstream.model.vocabulary import Translation
 
 __all__ = ["IntersectionRunner"]
@@ -49,7 +50,9 @@ class IntersectionRunner:
         own = [replace(item, token_ids=self._own[item.token_ids]) for item in inputs]
         return ForwardOutput([self._common(one) for one in self._runner.forward(own).logits])
 
-    def chain(self, token_ids: Tensor, cache: KVCache, most: int) -> tuple[Tensor, Tensor] | None:
+    def chain(
+        self, token_ids: Tensor, cache: KVCache, most: int, stop: Stop | None = None
+    ) -> tuple[Tensor, Tensor] | None:
         """None: a captured chain chooses among all of the draft's tokens."""
         return None
 

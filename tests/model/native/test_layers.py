@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from specstream.model.kv.base import RowCache
 from specstream.model.native.layers import NativeLayers
 from specstream.model.native.library import library
 from specstream.model.runner import ModelRunner
+from specstream.model.stop import Stop
 from specstream.model.tree import Tree
 from specstream.model.weights import DecoderWeights
 from tests.model.families import FAMILY, VOCAB, build, text
@@ -150,6 +152,53 @@ def test_a_chain_writes_what_single_steps_write(dtype: torch.dtype) -> None:
             read = token.view(1)
         after = [made.forward([ForwardInput(read, cache)]).logits[0] for cache in (one, many)]
         assert torch.equal(*after)
+
+
+@torch.inference_mode()
+def test_a_chain_ends_where_its_rule_says() -> None:
+    made, ids = runner("qwen3", torch.float32), text(9)
+
+    def written(stop: Stop, most: int = 8) -> list[int]:
+        cache = made.new_cache()
+        made.forward([ForwardInput(ids[:8], cache)])
+        found = made.decoder.chain(ids[8:], cast(RowCache, cache), most, VOCAB, stop)
+        assert found is not None and found[0].shape == found[1].shape
+        assert cache.length == 8 + len(found[0])
+        tokens: list[int] = found[0].tolist()
+        return tokens
+
+    whole = written(Stop())
+    assert len(whole) == 8
+    for at in range(1, 8):
+        first = whole.index(whole[at])
+        assert written(Stop(ends=(VOCAB + 1, whole[at]))) == whole[: first + 1]
+        free = Stop(prices=[0.0] * 7)
+        assert written(free) == whole and written(free, 3) == whole[:3]
+        assert written(free._replace(prices=[0.0] * at)) == whole[: at + 1]  # as far as it reaches
+        dear = [0.0] * (at - 1) + [1.0] + [0.0] * 9
+        assert written(free._replace(prices=dear)) == whole[:at]  # at most 1: not above
+        halved = Stop(chances=[0.5], prices=[0.5 ** (at + 2)] * 8)
+        assert written(halved) == whole[: at + 1]
+        assert written(halved._replace(ceiling=0.25)) == whole[:at]
+
+
+@torch.inference_mode()
+def test_a_chain_looks_its_probabilities_up() -> None:
+    made, ids = runner("qwen3", torch.float32), text(9)
+
+    def chain(stop: Stop) -> tuple[torch.Tensor, torch.Tensor]:
+        cache = made.new_cache()
+        found = made.decoder.chain(ids, cast(RowCache, cache), 8, VOCAB, stop)
+        assert found is not None
+        return found
+
+    confidences = chain(Stop())[1].tolist()
+    lowest = min(confidences)
+    at = confidences.index(lowest)
+    # On an edge means behind it: only what lies below the edge has no chance.
+    for edge, count in ((lowest, 8), (math.nextafter(lowest, 2.0), at + 1)):
+        rule = Stop(edges=[edge], chances=[0.0, 1.0], prices=[0.0] * 7)
+        assert len(chain(rule)[0]) == count
 
 
 @torch.inference_mode()

@@ -6,7 +6,7 @@ from itertools import accumulate
 
 from specstream.speculation.policy import Candidate, Offer
 from specstream.speculation.policy.acceptance import Acceptance, RequestAcceptance
-from specstream.speculation.policy.stopping import Chain, Lockstep
+from specstream.speculation.policy.stopping import Chain, Lockstep, stop_of
 
 OFFER = Offer(10)
 
@@ -126,3 +126,36 @@ def test_chains_at_their_longest_are_asked_once_more() -> None:
     for more in (True, True, False):
         assert [go_on(SURE) for go_on in chains] == [more] * 2
     assert shared.tokens == 4
+
+
+def test_a_lone_chain_tells_its_answers_beforehand() -> None:
+    """As a rule that native code goes by: checked over random chains, also from their middle."""
+    rng, acceptance, ended = random.Random(3), trained(), set[int]()
+    for _ in range(600):
+        room, costs = rng.randint(2, 9), [rng.uniform(0.0, 0.3) for _ in range(12)]
+        go_on = Chain(acceptance, lockstep(rng.uniform(0.0, 0.5), *costs), room)
+        says = [rng.choice((SURE, UNSURE, 0.999, rng.random())) for _ in range(room)]
+        asked = rng.randint(0, min(2, room))
+        if not all(go_on(q) for q in says[:asked]):
+            continue
+        rule = stop_of(go_on)
+        assert rule is not None
+        survival, step = rule.survival, 0
+        for step, q in enumerate(says[asked:]):
+            goes_on = go_on(q)
+            chance = rule.chances[sum(edge <= q for edge in rule.edges)]
+            survival *= chance
+            if step == len(rule.prices):
+                assert not goes_on  # there is room for no more
+                break
+            assert goes_on == (survival * min(chance, rule.ceiling) > rule.prices[step])
+            if not goes_on:
+                break
+        ended.add(step)
+    assert len(ended) > 5
+
+
+def test_what_other_chains_decide_is_no_rule() -> None:
+    acceptance = trained()
+    assert stop_of(Chain(acceptance, lockstep(0.1, 0.1, chains=2), 5)) is None
+    assert stop_of(lambda confidence: True) is None

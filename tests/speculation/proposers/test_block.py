@@ -14,6 +14,7 @@ from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.block import BlockHead, Context
 from specstream.model.runner import ModelRunner
 from specstream.speculation.optional import States
+from specstream.speculation.proposers import block
 from specstream.speculation.proposers.block import BlockProposer, build
 from specstream.speculation.proposers.candidate import Task
 from specstream.speculation.proposers.parts import Parts
@@ -87,6 +88,7 @@ def test_rows_are_made_when_a_block_is_drafted_or_many_states_wait(
         real(contexts, states)
 
     monkeypatch.setattr(proposer._head, "read", read_rows)
+    monkeypatch.setattr(block, "_TOGETHER", 64)
     text = Text([3, 9, 4, 8] * 20)
     read(proposer, text, 0, 40)
     assert not made  # others may draft
