@@ -232,13 +232,17 @@ def test_the_draft_reads_each_token_once() -> None:
     made = foreign("merged", "bytes", "retokenised")
     read: list[int] = []
     runner: Any = made._writers["retokenised"]._runner
-    forward = runner.forward
+    forward, chain = runner.forward, runner.chain
 
     def count(inputs: Any) -> Any:
         read.extend(item.token_ids.shape[0] for item in inputs)
         return forward(inputs)
 
-    runner.forward = count
+    def count_chain(token_ids: Any, *more: Any) -> Any:
+        read.append(token_ids.shape[0])
+        return chain(token_ids, *more)
+
+    runner.forward, runner.chain = count, count_chain
     core = make_core(target_of("merged"), tokenizer_of("merged"), made, eos_ids=())
     ask(core, "the cat and the dog", SamplingParams(max_tokens=40))
     run_until_idle(core)
