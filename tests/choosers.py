@@ -49,6 +49,7 @@ class Dice:
         self.rng = random.Random(seed)
         self.kinds = kinds
         self.most = most
+        self.rare: set[str] = set()
         self.stops: Callable[[], Callable[[float], bool] | None] = self._stop
         self.outlooks: list[Outlook] = []
         self.plans: list[Plan] = []

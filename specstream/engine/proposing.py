@@ -20,6 +20,7 @@ from specstream.speculation.optional import (
     AdaptiveProposer,
     MidwayProposer,
     Passenger,
+    SelectiveReader,
     StateReader,
     States,
     StepTimes,
@@ -52,6 +53,7 @@ class Proposing:
             proposer.capabilities.hidden_states if isinstance(proposer, StateReader) else ()
         )
         self._reader = proposer if isinstance(proposer, StateReader) and self.depths else None
+        self._selective = proposer if isinstance(proposer, SelectiveReader) else None
         self._midway = proposer if isinstance(proposer, MidwayProposer) else None
         self._passenger = proposer if isinstance(proposer, Passenger) else None
         self._device, self._vocab_size = target.device, target.vocab_size
@@ -103,9 +105,19 @@ class Proposing:
             with self._sparing():
                 proposals = [part.proposal for part in rounds if part.proposal is not None]
                 rider = self._passenger.ride([part.sequence for part in rounds], proposals)
-        if midway is None and rider is None and not self.depths:
+        depths = self.depths if self._wanted(parts) else ()
+        if midway is None and rider is None and not depths:
             return PLAIN
-        return Extras(self.depths, midway=midway, rider=rider)
+        return Extras(depths, midway=midway, rider=rider)
+
+    def _wanted(self, parts: list[Part]) -> bool:
+        """Whether somebody wants these parts' states."""
+        if self._selective is None or not self.depths:
+            return True
+        wanted = True
+        with self._sparing():
+            wanted = any(self._selective.wants_states(part.sequence) for part in parts)
+        return wanted
 
     def _tell_midway(self, parts: list[Part], states: Iterable[Tensor]) -> None:
         """Hand the states of what is verified to the proposer, while the pass goes on."""
@@ -126,7 +138,7 @@ class Proposing:
             self._complain(ProposalError("token ids or probs are out of range"))
         with self._sparing():
             self.proposer.observe(done.sequences, verdicts)
-        if self._reader is not None:
+        if self._reader is not None and done.states:
             with self._sparing():
                 self._reader.read([part.sequence for part in done.parts], _kept(done, verdicts))
 

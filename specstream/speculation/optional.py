@@ -1,6 +1,7 @@
 """What a proposer may be besides a `Proposer`: told apart by the methods that it has.
 
-`StateReader` drafts from the target's hidden states, `MidwayProposer` beside the target's pass,
+`StateReader` drafts from the target's hidden states (a `SelectiveReader` not of all requests),
+`MidwayProposer` beside the target's pass,
 `Passenger` within it; `AdaptiveProposer` is told what steps cost.
 """
 
@@ -22,6 +23,7 @@ __all__ = [
     "CachedRequest",
     "MidwayProposer",
     "Passenger",
+    "SelectiveReader",
     "StateReader",
     "States",
     "StepTimes",
@@ -62,6 +64,18 @@ class StateReader(Proposer, Protocol):
         Called once a pass after `observe`, for all that took part: for a prompt, the tokens that were
         prefilled; for a round, the last committed token and the accepted ones, in the order of the text.
         The token that followed them has no state yet.
+        """
+        ...
+
+
+@runtime_checkable
+class SelectiveReader(StateReader, Protocol):
+    """A reader that does without the states of some requests."""
+
+    def wants_states(self, request: SpecRequest) -> bool:
+        """Asked before each pass that the request takes part in; the same answer for all of them.
+
+        A pass without a request whose states are wanted gives none, and `read` isn't called.
         """
         ...
 

@@ -11,7 +11,7 @@ from transformers import BloomConfig, BloomForCausalLM
 from specstream.config import EngineConfig
 from specstream.engine.step import EngineCore
 from specstream.errors import ModelUnsupported
-from specstream.model.forward import Extras, ForwardInput
+from specstream.model.forward import Extras, ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
 from specstream.speculation.optional import States
 from specstream.speculation.proposal import Capabilities, Proposal, Proposer, SpecRequest
@@ -121,6 +121,43 @@ def test_a_proposer_reads_the_states_of_prompt_and_accepted_tokens() -> None:
         (wanted,) = runner.forward([item], Extras((0, 1, 2))).states
         found = proposer.seen[request.id][: len(ids)]
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+class Choosing(Reading):
+    """Wants the states of requests with an even id."""
+
+    def wants_states(self, request: SpecRequest) -> bool:
+        return request.id % 2 == 0
+
+    def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
+        assert any(self.wants_states(request) for request in requests)
+        super().read(requests, states)
+
+
+def test_passes_give_no_states_that_nobody_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, forward = list[Sequence[int]](), ModelRunner.forward
+
+    def noted(self: ModelRunner, inputs: Sequence[ForwardInput], extras: Extras) -> ForwardOutput:
+        asked.append(extras.depths)
+        return forward(self, inputs, extras)
+
+    proposer = Choosing()
+    core = engine(proposer)
+    monkeypatch.setattr(ModelRunner, "forward", noted)
+    seen = set[int]()
+    for _ in range(4):
+        request, inbox = ask(core, TEXT, SamplingParams(max_tokens=20))
+        run_until_idle(core)
+        assert inbox.token_ids == REPLY[:20]
+        wanted = request.id % 2 == 0
+        assert set(asked) == {(0, 1, 2) if wanted else ()}
+        seen |= {request.id} if wanted else set()
+        asked.clear()
+    assert set(proposer.seen) == seen and len(seen) == 2
+    both = [ask(core, TEXT, SamplingParams(max_tokens=9)) for _ in range(2)]
+    run_until_idle(core)
+    assert all(inbox.token_ids == REPLY[:9] for _, inbox in both)
+    assert set(asked) == {(0, 1, 2)}
 
 
 def test_states_that_a_target_can_not_give_are_refused_when_the_engine_is_built() -> None:

@@ -75,6 +75,11 @@ class Policy:
         self._reply = Average(48.0, 1.0, 30.0)  # tokens of a whole reply
         self._summary = Summary(self._candidates, 256)
 
+    @property
+    def rare(self) -> set[str]:
+        """Candidates that hardly proposed of late; none before there is much to tell it from."""
+        return self._summary.rare()
+
     def plan(self, outlooks: Sequence[Outlook]) -> list[Plan]:
         """One plan per request for the step that is about to be made."""
         if not outlooks:
@@ -94,8 +99,8 @@ class Policy:
     def _request(self, outlook: Outlook) -> _Request:
         request = self._requests.get(outlook.id)
         if request is None:
-            common, rare = self._common[outlook.greedy], self._summary.rare()
-            request = _Request(common, rare, self.tokens.value, self.cost.value)
+            common = self._common[outlook.greedy]
+            request = _Request(common, self.rare, self.tokens.value, self.cost.value)
             self._requests[outlook.id] = request
         return request
 

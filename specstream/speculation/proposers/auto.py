@@ -26,6 +26,8 @@ from specstream.speculation.proposers.candidate import CandidateProposer, Drafte
 
 __all__ = ["AutoProposer"]
 
+_STATES_EVERY = 4  # requests, of which one has its states read while no reader of states pays
+
 
 class _Round(NamedTuple):
     """What was planned and proposed for one request."""
@@ -97,6 +99,10 @@ class AutoProposer:
             for made in candidates
             if (wanted := made.capabilities.hidden_states) and isinstance(made, StateReader)
         ]
+        self._reading = {made.candidate.name for made, _ in self._readers}
+        self._others = {n: made for n, made in self._candidates.items() if n not in self._reading}
+        self._stateless: dict[int, bool] = {}  # by request: whether nobody reads its states
+        self._begun = 0  # requests
         self._now = now
         self._planning = self._learning = 0.0  # s, of this step, and of the one before
         self._rounds: dict[int, _Round] = {}
@@ -145,7 +151,8 @@ class AutoProposer:
         return [rounds[request.id].drafted.proposal for request in requests]
 
     def _outlook(self, request: SpecRequest, budget: int) -> Outlook:
-        offers = {name: made.offer(request, budget) for name, made in self._candidates.items()}
+        made = self._candidates if self.wants_states(request) else self._others
+        offers = {name: one.offer(request, budget) for name, one in made.items()}
         return Outlook(request.id, request.params.greedy, budget, offers, request.phrase_left)
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
@@ -159,15 +166,30 @@ class AutoProposer:
         for name in self._used:
             self._candidates[name].observe(requests, verdicts)
 
+    def wants_states(self, request: SpecRequest) -> bool:
+        """Of one request in four, while no candidate that reads states has proposed much of late.
+
+        Taking states and keeping them costs each round of a small target some percent.
+        """
+        stateless = self._stateless.get(request.id)
+        if stateless is None:
+            self._begun += 1
+            spared = bool(self._reading) and self._begun % _STATES_EVERY != 0
+            stateless = spared and self._reading <= self._policy.rare
+            self._stateless[request.id] = stateless
+        return not stateless
+
     def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
         """Pass each candidate that drafts from hidden states those of the layers that it wants."""
-        if not states:  # memory ran out: nobody is left in the pass
+        told = [(r, s) for r, s in zip(requests, states, strict=True) if self.wants_states(r)]
+        if not told:  # memory ran out: nobody is left in the pass
             return
+        requests, states = zip(*told, strict=True)
         for made, wanted in self._readers:
             some = states
             if wanted is not None:
                 wanted = wanted.to(states[0].states.device, non_blocking=True)
-                some = [States(s.start, s.states.index_select(1, wanted)) for s in states]
+                some = tuple(States(s.start, s.states.index_select(1, wanted)) for s in states)
             made.read(requests, some)
 
     def clock(self, times: StepTimes) -> None:
@@ -207,6 +229,7 @@ class AutoProposer:
 
     def finish(self, request_id: int) -> None:
         """Forget the request, once its last round is learned from."""
+        self._stateless.pop(request_id, None)
         self._rounds.pop(request_id, None)
         if any(outcome.id == request_id for outcome in self._outcomes):
             self._over.append(request_id)

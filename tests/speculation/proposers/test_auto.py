@@ -31,6 +31,7 @@ from tests.choosers import (
     proposer_with,
     small_config,
 )
+from tests.drafts import Text
 from tests.tiny import ask, make_core, noisy_copy, run_until_idle, tiny_model
 
 
@@ -179,7 +180,7 @@ class Reading:
         return []
 
     def offer(self, request: object, budget: int) -> Offer:
-        return Offer(0)
+        return Offer(budget)
 
     def draft(self, tasks: object) -> list[Drafted]:
         return []
@@ -197,8 +198,46 @@ def test_each_candidate_reads_the_states_of_its_own_layers() -> None:
     made: Any = AutoProposer(cast(Any, Dice()), [cast(Any, first), cast(Any, second)])
     assert made.capabilities == Capabilities(hidden_states=(1, 2, 3), trees=True)
     states = torch.arange(6.0).view(2, 3, 1)  # two tokens, three layers
-    made.read([], [States(0, states)])
+    made.read([Text([1, 2])], [States(0, states)])
     assert torch.equal(first.seen[0], states[:, [0, 2]])
     assert torch.equal(second.seen[0], states[:, [1]])
     made.read([], [])  # memory ran out, and nobody was left in the pass
     assert len(first.seen) == len(second.seen) == 1
+
+
+def test_of_readers_that_hardly_propose_one_request_in_four_is_read() -> None:
+    heads, dice = Reading(2), Dice(kinds=("off",))
+    made = AutoProposer(cast(Any, dice), [cast(Any, heads)])
+
+    def reads(number: int) -> bool:
+        text, seen = Text([1, 2], slot=number), len(heads.seen)
+        text.id = number
+        wanted = made.wants_states(text)
+        made.read([text], [States(0, torch.zeros(2, 1, 1))])
+        assert (len(heads.seen) > seen) == wanted == made.wants_states(text)
+        made.propose([text], [3])
+        assert ("heads" in dice.outlooks[0].offers) == wanted
+        return wanted
+
+    assert all(reads(number) for number in range(8))
+    dice.rare = {"heads"}
+    assert sum(reads(number) for number in range(8, 24)) == 4
+    dice.rare = {"heads", "others"}
+    unread = next(number for number in range(24, 28) if not reads(number))
+    dice.rare = set()
+    assert all(reads(number) for number in range(28, 36))
+    assert not reads(unread)  # as it began: the states of its first tokens are gone
+    made.finish(unread)
+    assert reads(unread)
+
+
+def test_in_a_pass_of_several_only_what_is_wanted_is_read() -> None:
+    heads, dice = Reading(2), Dice(kinds=("off",))
+    dice.rare = {"heads"}
+    made = AutoProposer(cast(Any, dice), [cast(Any, heads)])
+    texts = [Text([1, 2], slot=number) for number in range(4)]
+    for number, text in enumerate(texts):
+        text.id = number
+    states = [States(0, torch.full((2, 1, 1), float(number))) for number in range(4)]
+    made.read(texts, states)
+    assert [float(one[0]) for one in heads.seen] == [3.0]
