@@ -289,7 +289,7 @@ class Step:
                 offer = place.outlook.offers[name]
                 reading = offer.behind * draft.read.value
                 cost = (ms + reading) / plain_ms + place.gain / len(self._places)
-                if place.tracks[name].due(joining=True) and tries.pay(cost, sure=draft.measured):
+                if place.tracks[name].due(joining=True) and tries.pay(cost, sure=draft.known):
                     place.take(name, 1, 0.0)
                     place.probing = True
                     plans[self._places.index(place)] = Plan(name, 1)

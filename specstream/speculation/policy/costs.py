@@ -61,8 +61,14 @@ class DraftCosts:
             read_ms or step_ms / 16, _GUESSED if read_ms is None else _MEASURED
         )
         self.measured = False  # in a round, not only by the calibration
+        self._rounds = 0
         self._count = _MEASURED
         self._passes = 3.0  # mean per round
+
+    @property
+    def known(self) -> bool:
+        """Whether rounds told what a pass costs; two in which it also read a text are enough."""
+        return self.measured or self._rounds >= 2
 
     def passes(self, count: int, rows: int = 1) -> float:
         """``count`` passes over ``rows`` requests in lockstep, and the start."""
@@ -75,6 +81,7 @@ class DraftCosts:
     def observe(self, times: RoundTimes, rows: int) -> None:
         """Learn from a round in which the candidate drafted for ``rows`` requests."""
         count = times.draft_forwards
+        self._rounds += 1
         expected = self.passes(count, rows)
         if not self.measured and times.draft_read < 16:
             self.measured = True

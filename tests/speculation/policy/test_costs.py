@@ -183,3 +183,13 @@ def test_the_first_word_of_a_draft_is_heard_at_once() -> None:
     costs.observe(step(5, 2.9, passes=4, draft_ms=0.4), 4, "draft", 1)
     assert costs.draft("draft").measured
     assert costs.draft("draft").passes(4) == pytest.approx(0.4)
+
+
+def test_a_draft_that_reads_a_text_before_each_try_is_known_after_two() -> None:
+    """Else each request's first try of a head would be free."""
+    costs = seeded()
+    for known in (False, True):
+        assert not costs.draft("draft").known
+        costs.observe(step(2, 2.9, passes=1, draft_ms=4.0, read=100), 1, "draft", 1)
+        assert costs.draft("draft").known == known
+    assert not costs.draft("draft").measured
