@@ -51,12 +51,12 @@ __all__ = [
 
 
 _PACKAGES = {
-    "awq": "gptqmodel",
-    "bitsandbytes": "bitsandbytes",
-    "compressed-tensors": "compressed-tensors",
-    "gptq": "gptqmodel",
-    "hqq": "hqq",
-    "torchao": "torchao",
+    "awq": ("gptqmodel",),
+    "bitsandbytes": ("bitsandbytes", "accelerate"),
+    "compressed-tensors": ("compressed-tensors",),
+    "gptq": ("gptqmodel", "optimum"),
+    "hqq": ("hqq",),
+    "torchao": ("torchao",),
 }
 """What transformers needs for weights of a ``quant_method``."""
 
@@ -207,17 +207,17 @@ def _check_kind(name: str, config: PreTrainedConfig) -> None:
 
 
 def _check_package(name: str, config: PreTrainedConfig) -> None:
-    """Refuse quantised weights whose package isn't there, by its name.
+    """Refuse quantised weights whose packages aren't there, by their names.
 
     With it transformers unpacks or multiplies them; such a model runs through its own forward.
     """
     scheme = getattr(config, "quantization_config", None)
     method = scheme.get("quant_method") if isinstance(scheme, dict) else None
-    package = _PACKAGES.get(str(method))
-    if package and importlib.util.find_spec(package.replace("-", "_")) is None:
+    packages = _PACKAGES.get(str(method), ())
+    if any(importlib.util.find_spec(one.replace("-", "_")) is None for one in packages):
         raise ModelUnsupported(
-            f"{name}: its weights are quantised ({method}), and reading them takes the package "
-            f"{package}: pip install {package}"
+            f"{name}: its weights are quantised ({method}), and reading them takes "
+            f"{' and '.join(packages)}: pip install {' '.join(packages)}"
         )
 
 

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -250,20 +251,39 @@ def test_a_gpu_is_used_without_cudnns_attention(monkeypatch: pytest.MonkeyPatch)
     assert told == [False]
 
 
-@pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", "compressed-tensors", "torchao"])
-def test_quantised_weights_without_their_package_are_refused_by_its_name(
-    folder: Path, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("method", "missing", "wanted"),
+    [
+        ("gptq", "gptqmodel", "gptqmodel optimum"),
+        ("gptq", "optimum", "gptqmodel optimum"),
+        ("awq", "gptqmodel", "gptqmodel"),
+        ("bitsandbytes", "accelerate", "bitsandbytes accelerate"),
+        ("compressed-tensors", "compressed_tensors", "compressed-tensors"),
+        ("torchao", "torchao", "torchao"),
+    ],
+)
+def test_quantised_weights_without_their_packages_are_refused_by_name(
+    folder: Path,
+    tmp_path: Path,
+    method: str,
+    missing: str,
+    wanted: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Also where one of two is there."""
     find = importlib.util.find_spec
-    missing = {"gptqmodel", "bitsandbytes", "compressed_tensors", "torchao"}
-    monkeypatch.setattr(
-        "importlib.util.find_spec",
-        lambda name, *args: None if name in missing else find(name, *args),
-    )
+    there = {"gptqmodel", "bitsandbytes", "compressed_tensors", "torchao", "accelerate", "optimum"}
+
+    def found(name: str, *args: Any) -> Any:
+        if name == missing:
+            return None
+        return object() if name in there else find(name, *args)
+
+    monkeypatch.setattr("importlib.util.find_spec", found)
     other = tmp_path / "quantised"
     shutil.copytree(folder, other)
     values = json.loads((other / "config.json").read_text())
     values["quantization_config"] = {"quant_method": method, "bits": 4}
     (other / "config.json").write_text(json.dumps(values))
-    with pytest.raises(ModelUnsupported, match="pip install"):
+    with pytest.raises(ModelUnsupported, match=f"pip install {wanted}$"):
         build(other)
