@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import cache
 from typing import cast
 
 import torch
@@ -13,17 +16,32 @@ from specstream.model.kv.transformers import TransformersCache
 from specstream.model.transfer import to_device
 from specstream.model.tree import Tree, positions_of
 
-__all__ = ["own_forward"]
+__all__ = ["cache_argument", "own_forward"]
+
+
+def cache_argument(model: PreTrainedModel) -> str:
+    """What a model's forward calls the cache that it takes.
+
+    ``past_key_values``, and from transformers 5.24 on ``cache``; code that came with a checkpoint may
+    know the older name only.
+    """
+    return _declared(type(model).forward)
+
+
+@cache
+def _declared(forward: Callable[..., object]) -> str:
+    taken = inspect.signature(forward).parameters
+    return "cache" if "cache" in taken and "past_key_values" not in taken else "past_key_values"
 
 
 def own_forward(model: PreTrainedModel, item: ForwardInput) -> Tensor:
     """Append an input's tokens to its cache; logits ``[keep, V]``, as wide as the model's."""
-    cache, more = cast(TransformersCache, item.cache), dict[str, Tensor]()
+    rows, more = cast(TransformersCache, item.cache), dict[str, object]()
     if item.tree is not None:
-        more = _tree_inputs(model, cache.length, item.token_ids.shape[0], item.tree)
+        more |= _tree_inputs(model, rows.length, item.token_ids.shape[0], item.tree)
+    more[cache_argument(model)] = rows.transformers
     logits: Tensor = model(
         input_ids=item.token_ids.unsqueeze(0),
-        past_key_values=cache.transformers,
         use_cache=True,
         logits_to_keep=item.keep,
         **more,

@@ -55,7 +55,8 @@ def test_a_broken_proposer_costs_speed_and_nothing_else(
     core.step()
     with monkeypatch.context() as patch:
         assert isinstance(core.proposer, DraftModelProposer)
-        patch.setattr(core.proposer._runner, "forward", explode)
+        for passes in ("forward", "chain"):
+            patch.setattr(core.proposer._runner, passes, explode)
         core.step()
     assert "proposer broke" in caplog.text
     run_until_idle(core)

@@ -14,6 +14,7 @@ from transformers import (
 
 from specstream.errors import ModelUnsupported
 from specstream.model.kv.transformers import TransformersCache, check_supported
+from specstream.model.own_forward import cache_argument
 from tests.tiny import tiny_model
 
 
@@ -36,7 +37,8 @@ def sliding_model() -> PreTrainedModel:
 
 @torch.inference_mode()
 def run(model: PreTrainedModel, ids: torch.Tensor, cache: object) -> torch.Tensor:
-    logits: torch.Tensor = model(input_ids=ids, past_key_values=cache, use_cache=True).logits
+    given = {cache_argument(model): cache}
+    logits: torch.Tensor = model(input_ids=ids, use_cache=True, **given).logits
     return logits
 
 
