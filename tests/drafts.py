@@ -46,7 +46,7 @@ class Text:
 
     positions: list[int] = field(default_factory=list)
 
-    def draw(self, probs: Tensor, position: int) -> Tensor:
+    def draw(self, probs: Tensor, position: int, ids: Tensor | None = None) -> Tensor:
         self.positions.append(position)
         return draw(probs, self.generator)
 

@@ -85,10 +85,10 @@ class Sequence:
         """About how many tokens the first speakable phrase still lacks (see `FirstPhrase`)."""
         return self.phrase.left if self.phrase is not None else None
 
-    def draw(self, probs: Tensor, position: int) -> Tensor:
-        """The draft's draw ``[1]`` from ``probs [1, V]`` (see `SpecRequest.draw`)."""
+    def draw(self, probs: Tensor, position: int, ids: Tensor | None = None) -> Tensor:
+        """The draft's draw ``[1]`` from ``probs [1, n]`` (see `SpecRequest.draw`)."""
         if self.noise.keyed:
-            return gumbel_max(probs, self.noise.seed, position)
+            return gumbel_max(probs, self.noise.seed, position, ids)
         return draw(probs, self.noise.draft)
 
     def process(self, logits: Tensor, drafted: abc.Sequence[int] | Tensor) -> Tensor:

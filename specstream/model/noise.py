@@ -7,6 +7,8 @@ draft and target, it is the drafter-invariant coupling of Daliri, Musco and Sure
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -15,14 +17,23 @@ __all__ = ["gumbel", "gumbel_max"]
 _GOLDEN = -7046029254386353131  # 2**64 / golden ratio, as a signed integer
 _MIX = (-4658895280553007687, -7723592293110705685)  # SplitMix64 (Steele, Lea and Flood 2014)
 
+_KEPT = 16
+"""Rows of noise that are kept: a draft and all nodes of one depth of a tree need those of one position.
 
-def gumbel(seed: int, positions: Tensor, vocab_size: int) -> Tensor:
-    """Standard Gumbel noise, ``[N, vocab_size]`` float64, for ``positions [N]`` int64.
+At 49,152 tokens a row takes 0.4 MB, and 1.5 ms to make; a pass of SmolLM2 takes 15.
+"""
+
+
+def gumbel(seed: int, positions: Tensor, tokens: int | Tensor) -> Tensor:
+    """Standard Gumbel noise ``[N, n]`` float64 for ``positions [N]`` and ``tokens [n]``, both int64.
+
+    In place of tokens may stand the size of the vocabulary, for all of them.
 
     A counter-based generator in integer arithmetic: the same bits on every device, in any order,
     for any subset of positions. Each value has 52 random bits.
     """
-    tokens = torch.arange(vocab_size, device=positions.device)
+    if isinstance(tokens, int):
+        tokens = torch.arange(tokens, device=positions.device)
     # The seed is mixed first, so that neighbouring seeds and positions share no structure.
     start = torch.full((), seed, dtype=torch.int64, device=positions.device)
     key = _mix(_mix(start + _GOLDEN) + positions * _GOLDEN)
@@ -31,10 +42,29 @@ def gumbel(seed: int, positions: Tensor, vocab_size: int) -> Tensor:
     return uniform.log_().neg_().log_().neg_()
 
 
-def gumbel_max(probs: Tensor, seed: int, first: int) -> Tensor:
-    """Tokens ``[N]`` drawn from ``probs [N, V]`` for positions ``first``, ``first + 1`` and so on."""
-    positions = torch.arange(first, first + probs.shape[0], device=probs.device)
-    return (probs.double().log() + gumbel(seed, positions, probs.shape[-1])).argmax(-1)
+def gumbel_max(probs: Tensor, seed: int, first: int, ids: Tensor | None = None) -> Tensor:
+    """Tokens ``[N]`` drawn from ``probs [N, V]`` for positions ``first``, ``first + 1`` and so on.
+
+    With ``ids [n]`` int64, ``probs`` is ``[1, n]``, of these tokens only, and the index among them is
+    returned.
+    """
+    count, width = probs.shape
+    if count != 1:
+        positions = torch.arange(first, first + count, device=probs.device)
+        return (probs.double().log() + gumbel(seed, positions, width)).argmax(-1)
+    if ids is None:
+        return (probs.double().log() + _row(seed, first, width, probs.device)).argmax(-1)
+    noise = gumbel(seed, torch.full((1,), first, dtype=torch.int64, device=ids.device), ids)
+    return (probs.double().log() + noise).argmax(-1)
+
+
+@lru_cache(_KEPT)
+def _row(seed: int, position: int, vocab_size: int, device: torch.device) -> Tensor:
+    """``[1, vocab_size]``: one position's noise."""
+    with torch.inference_mode(False):
+        return gumbel(
+            seed, torch.full((1,), position, dtype=torch.int64, device=device), vocab_size
+        )
 
 
 def _mix(value: Tensor) -> Tensor:

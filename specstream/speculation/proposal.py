@@ -181,8 +181,14 @@ class SpecRequest(Protocol):
         """
         ...
 
-    def draw(self, probs: Tensor, position: int) -> Tensor:
-        """Draw ``[1]`` from ``probs [1, V]`` for an absolute position, with the draft's own noise.
+    def draw(self, probs: Tensor, position: int, ids: Tensor | None = None) -> Tensor:
+        """Draw an index ``[1]`` into ``probs`` for an absolute position, with the draft's own noise.
+
+        Args:
+            probs: ``[1, n]``.
+            position: Tokens before the one that is drawn.
+            ids: ``[n]`` int64: the tokens that ``probs`` is of. Default: all, so that n is V and the
+                index is the token.
 
         It is independent of the verifier's, as sharing noise would bias the text; with a seed both are
         keyed by the position, and that is what makes draft and target agree.

@@ -1,4 +1,4 @@
-"""Sequential verification: the rules for one chain, or one deterministic tree, on a CPU.
+"""Sequential verification: the rules for one chain, or one tree, on a CPU.
 
 A GPU needs the whole acceptance distribution in tensors, as reading a number would wait for it. On a CPU
 the number of accepted tokens is decided in plain numbers and only the rows that matter are computed (60
@@ -68,58 +68,89 @@ def verify_tree_sequentially(
     tokens: Sequence[int],
     links: Sequence[int],
     target: Callable[[int], Tensor],
+    draft: Tensor | None,
     noise: Sequence[float],
 ) -> tuple[int, int] | None:
-    """The row at which a deterministic tree's accepted path ends, and the token that follows it.
+    """The row at which a tree's accepted path ends, and the token that follows it.
 
-    `specstream.speculation.tree_rules.tree_rule` without a draft. Each row's probabilities are computed
-    once, and only where the row has children or the path ends.
+    `specstream.speculation.tree_rules.tree_rule`, row by row until the path's end is found; a row's
+    probabilities are computed where it has children or the path ends.
 
     Args:
         tokens: K of them, K >= 1.
         links: Each node's parent, -1 for the root.
         target: From a row, 0 to K, to its probabilities ``[V]``; row 0 decides after the committed
             tokens, row j + 1 after node j.
+        draft: ``[K, V]``, float32 or float64: what each token was drawn from, given the siblings before
+            it; None: deterministic.
         noise: Two uniforms in [0, 1): where the path ends, and what follows.
 
     Returns:
         (row, next token); None if a number that was needed is not finite.
     """
-    rows = dict[int, Tensor]()
-    children: list[dict[int, int]] = [{} for _ in range(len(tokens) + 1)]
-    for node, (token, parent) in enumerate(zip(tokens, links, strict=True)):
-        children[parent + 1].setdefault(token, node)  # a child that is there twice counts once
-    reach, ends = [1.0] + [0.0] * len(tokens), list[float]()
+    children: list[list[int]] = [[] for _ in range(len(tokens) + 1)]
+    for node, parent in enumerate(links):
+        children[parent + 1].append(node)
+    reach, uniform = [1.0] + [0.0] * len(tokens), noise[0]
+    end, found = -1, None
     for at, below in enumerate(children):
-        left = 1.0
-        if below and reach[at] > 0.0:
-            row = rows[at] = target(at)
-            values = row.numpy()
-            for token, node in below.items():
-                chance = values.item(token)
+        if reach[at] == 0.0:
+            continue
+        judged, none = None, 1.0
+        if below:
+            rows = None if draft is None else [draft[node] for node in below]
+            judged = _Siblings(target(at), [tokens[node] for node in below], rows)
+            none = judged.none
+            for node, chance in zip(below, judged.taken, strict=True):
                 reach[node + 1] = reach[at] * chance
-                left -= chance
-        ends.append(reach[at] * max(left, 0.0))
-    total = sum(ends)
-    if not 0.0 < total < math.inf:
-        return None
-    end = _drawn(ends, noise[0] * total)
-    row = rows[end] if end in rows else target(end)
-    following = draw_one(_without(row, list(children[end])), noise[1])
+        if not math.isfinite(none):
+            return None
+        if none > 0.0:  # with rounding, the last such row is the end at the latest
+            end, found = at, judged
+        uniform -= reach[at] * none
+        if uniform < 0.0:
+            break
+    own = target(end) if found is None else found.target
+    following = draw_one(own if found is None else found.rest(), noise[1])
     if following is None:  # rounding: so unlikely is the path's end here
-        following = draw_one(row, noise[1])
+        following = draw_one(own, noise[1])
     return None if following is None else (end, following)
 
 
-def _drawn(weights: Sequence[float], threshold: float) -> int:
-    """The first index at which the sum of the weights passes the threshold, or the last with weight."""
-    last = 0
-    for index, weight in enumerate(weights):
-        threshold -= weight
-        last = index if weight > 0.0 else last
-        if threshold < 0.0:
-            return index
-    return last
+class _Siblings:
+    """The children of one node: see `specstream.speculation.tree_rules.sibling_rule`."""
+
+    def __init__(
+        self, target: Tensor, tokens: Sequence[int], draft: Sequence[Tensor] | None
+    ) -> None:
+        self.target, self._tokens, self._draft = target, tokens, draft
+        self.taken, self.none, self._left = list[float](), 1.0, target
+        if draft is None:
+            values = target.numpy()
+            for index, token in enumerate(tokens):  # a child that is there twice counts once
+                self.taken.append(0.0 if token in tokens[:index] else values.item(token))
+            self.none -= sum(self.taken)
+            self.none = 0.0 if self.none < 0.0 else self.none  # NaN stays
+            return
+        for index, (token, drawn) in enumerate(zip(tokens, draft, strict=True)):
+            if index:
+                self._left = _normalised(_residual(self._left, draft[index - 1], 1.0), self._left)
+            p, q = self._left[token].item(), drawn[token].item()
+            chance = 0.0 if q <= 0.0 else 1.0 if p >= q else p / q  # NaN stays
+            self.taken.append(self.none * chance)
+            self.none *= 1.0 - chance
+
+    def rest(self) -> Tensor:
+        """What the following token is drawn from if none is accepted, unnormalised."""
+        if self._draft is None:
+            return _without(self.target, list(self._tokens))
+        return _residual(self._left, self._draft[-1], 1.0)
+
+
+def _normalised(row: Tensor, otherwise: Tensor) -> Tensor:
+    """With sum 1; ``otherwise`` where nothing is left, which is where p and q agree up to rounding."""
+    mass = row.sum().item()
+    return row.div_(mass) if mass > 0.0 else otherwise
 
 
 def _in_a_row(chances: Sequence[float], uniform: float) -> int:

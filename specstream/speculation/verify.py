@@ -77,7 +77,7 @@ def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict
     """Verify a batch of chains and trees; a verdict doesn't depend on the other cases.
 
     One transfer from the device for the whole batch. On a CPU, where reading is free, sampled chains
-    and deterministic trees are verified one by one (`specstream.speculation.sequential`).
+    and trees are verified one by one (`specstream.speculation.sequential`).
 
     Args:
         cases: Any mixture of kinds and lengths.
@@ -109,7 +109,7 @@ def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict
 
 
 def _sequentially(case: Case, rule: Rule, noise: Tensor) -> Verdict | None:
-    """The verdict on what may be looked at: a chain or a deterministic tree on a CPU; None on others.
+    """The verdict on what may be looked at: a chain or a tree on a CPU; None on others.
 
     None, too, where numbers are missing.
     """
@@ -118,10 +118,10 @@ def _sequentially(case: Case, rule: Rule, noise: Tensor) -> Verdict | None:
         return None
     tokens = proposal.tokens.tolist()
     if proposal.parents is not None:
-        if proposal.probs is not None or not bool(_marks(proposal).all()):
+        if not bool(_marks(proposal).all()):
             return None
-        rows = partial(_row, case)
-        found = verify_tree_sequentially(tokens, proposal.links, rows, noise.tolist())
+        links, rows = proposal.links, partial(_row, case)
+        found = verify_tree_sequentially(tokens, links, rows, proposal.probs, noise.tolist())
     else:
         target = probabilities(case.logits, case.params)
         found = verify_sequentially(tokens, target, proposal.probs, rule, noise.tolist())

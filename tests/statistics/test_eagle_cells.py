@@ -2,13 +2,13 @@
 
 As in `test_tree_cells`: a G-test of N = 400 runs a cell against the exact distribution, which finds a
 total variation of 0.2 with probability 0.99; a cell fails at p < 1e-3 / (number of cells). The head has
-weights at random and can draft four of five tokens. The planted bug shows what the cells see: a
-proposer that tells a distribution that it didn't draw from.
+weights at random and can draft four of five tokens. The planted bugs show what the cells see: chains
+and trees that tell a distribution that they didn't draw from, a tree that leaves drawn tokens out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from unittest import mock
 
 import pytest
@@ -19,6 +19,7 @@ from specstream.methods import EagleProposerConfig
 from specstream.speculation.proposal import Proposal, SpecRequest
 from specstream.speculation.proposers.drafting import Drafting
 from specstream.speculation.proposers.eagle import EagleProposer
+from specstream.speculation.proposers.eagle_drawn import DrawnTree
 from tests.exactness.cells import VOCAB, Cell, run_cell
 from tests.heads import eagle_head, random_eagle
 
@@ -33,6 +34,7 @@ CELLS = [
         (CHAIN, "block", "T 1.5", "automaton", "varying", "4"),
         (TREE, "block", "T 1", "none", "fixed", "4"),
         (TREE, "ratio", "top-k", "penalties", "fixed", "1"),
+        (TREE, "block", "T 1.5", "automaton", "varying", "4"),
     )
 ]  # fmt: skip
 
@@ -60,6 +62,40 @@ def test_a_cell_has_the_exact_distribution(settings: dict[str, int], cell: Cell)
     proposer = eagle(cell, **settings)
     result = run_cell(cell, N, proposer=proposer)
     assert result.p_value > ALPHA / len(CELLS), result
+
+
+def with_siblings(tree: DrawnTree) -> Proposal:
+    """Tells for each child the row that the first one was drawn from."""
+    first = dict[int, int]()
+    for node, parent in enumerate(tree.parents):
+        first.setdefault(parent, node)
+    tree.drawn_from = [tree.drawn_from[first[parent]] for parent in tree.parents]
+    return _PROPOSAL(tree)
+
+
+def without_unlikely(tree: DrawnTree) -> Proposal:
+    """Leaves out leaves that turned out to be unlikely."""
+    made = _PROPOSAL(tree)
+    if made.probs is None or not made.length:
+        return made
+    chances = made.probs.gather(1, made.tokens.unsqueeze(1)).squeeze(1).tolist()
+    kept = [n for n in range(made.length) if n in tree.parents or chances[n] > 0.4]
+    if not kept:
+        return Proposal.empty()
+    place = {node: index for index, node in enumerate(kept)} | {-1: -1}
+    parents = tuple(place[tree.parents[node]] for node in kept)
+    return Proposal(made.tokens[kept], made.probs[kept], parents, source=made.source)
+
+
+_PROPOSAL = DrawnTree.proposal
+
+
+@pytest.mark.parametrize("wrong", [with_siblings, without_unlikely])
+def test_a_dishonest_tree_is_found(wrong: Callable[[DrawnTree], Proposal]) -> None:
+    cell = Cell("eagle", "block", "T 1", batch="32", target="tiny")
+    with mock.patch.object(DrawnTree, "proposal", wrong):
+        found = run_cell(cell, 3_000, proposer=eagle(cell, **TREE))
+    assert found.p_value < 1e-6
 
 
 def test_a_wrong_q_is_found() -> None:

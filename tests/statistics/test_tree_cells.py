@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -21,7 +22,7 @@ from torch import Tensor
 from specstream.config import LookaheadProposerConfig
 from specstream.engine import verifier
 from specstream.model.kv import KVCache
-from specstream.speculation import tree_rules
+from specstream.speculation import sequential, tree_rules, verify
 from specstream.speculation.proposal import SpecRequest, Verdict
 from specstream.speculation.proposers.lookahead import LookaheadProposer
 from specstream.speculation.verify import Case, verify_batch
@@ -105,10 +106,26 @@ def _one(children: Tensor, target: Tensor, q: Tensor, i: int) -> tuple[Tensor, T
     return found.taken, found.none, found.following
 
 
-def test_a_wrong_sibling_rule_is_found() -> None:
-    with mock.patch.object(tree_rules, "sibling_rule", without_residuals):
+@pytest.mark.parametrize(
+    ("module", "name", "wrong"),
+    [
+        (tree_rules, "sibling_rule", without_residuals),
+        (sequential, "_residual", lambda own, drafted, weight: own),
+    ],
+    ids=["in tensors", "row by row"],
+)
+def test_a_wrong_sibling_rule_is_found(module: Any, name: str, wrong: Any) -> None:
+    with mock.patch.object(module, name, wrong), ExitStack() as patches:
+        if module is tree_rules:
+            patches.enter_context(mock.patch.object(verify, "_sequentially", return_value=None))
         found = run_cell(Cell(batch="32"), 4_000, proposer=RandomTree(draft()))
     assert found.p_value < 1e-6
+
+
+def test_trees_in_tensors_have_the_exact_distribution() -> None:
+    with mock.patch.object(verify, "_sequentially", return_value=None):
+        found = run_cell(Cell(batch="4"), N, proposer=RandomTree(draft()))
+    assert found.p_value > ALPHA, found
 
 
 def test_a_path_whose_rows_are_not_moved_is_found() -> None:

@@ -97,7 +97,7 @@ class Probe:
         """Nothing is processed."""
         return logits
 
-    def draw(self, probs: Tensor, position: int) -> Tensor:
+    def draw(self, probs: Tensor, position: int, ids: Tensor | None = None) -> Tensor:
         """Any token will do."""
         return probs.argmax(-1)
 

@@ -18,6 +18,7 @@ from specstream.speculation.optional import States
 from specstream.speculation.policy.records import Candidate, Offer
 from specstream.speculation.proposal import Capabilities, SpecRequest
 from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
+from specstream.speculation.proposers.eagle_drawn import DrawnTree
 from specstream.speculation.proposers.eagle_growth import Chain, Frontier, Seen, TreeGrowth, widest
 from specstream.speculation.proposers.parts import Parts
 
@@ -177,16 +178,18 @@ class EagleProposer(TaskProposer):
         tokens = torch.cat([front.tokens for front in fronts])
         features = torch.cat([front.features for front in fronts])
         logits, returned = self._head(tokens, features, caches, counts, keeps, trees)
-        best = logits.float().log_softmax(-1).topk(min(widest(active), logits.shape[1]))
-        ids = best.indices if self._head.ids is None else self._head.ids[best.indices]
-        told = None
-        if self._looks or any(one.go_on is not None for one in active):
-            told = best.values.tolist(), ids.tolist()
+        ids = told = None
+        if most := min(widest(active), logits.shape[1]):
+            best = logits.float().log_softmax(-1).topk(most)
+            ids = best.indices if self._head.ids is None else self._head.ids[best.indices]
+            if self._looks or any(one.go_on is not None for one in active):
+                told = best.values.tolist(), ids.tolist()
         row = 0
         for growth, keep in zip(active, keeps, strict=True):
             part = slice(row, row + keep)
             mine = None if told is None else (told[0][part], told[1][part])
-            growth.take(Seen(logits[part], returned[part], ids[part], mine))
+            choices = None if ids is None else ids[part]
+            growth.take(Seen(logits[part], returned[part], choices, mine))
             row += keep
 
     def _begin(self, growths: Sequence[Chain | TreeGrowth]) -> list[RowCache]:
@@ -223,8 +226,8 @@ class EagleProposer(TaskProposer):
         base = task.request, task.count, self._head, self._vocab_size, self._eos_ids, task.go_on
         if not self._tree:
             return Chain(*base)
-        size = self._size(task.count)
-        return TreeGrowth(*base, top_k=self._config.top_k, size=size, least=task.least)
+        size, kind = self._size(task.count), TreeGrowth if task.request.params.greedy else DrawnTree
+        return kind(*base, top_k=self._config.top_k, size=size, least=task.least)
 
     def _size(self, depth: int) -> int:
         """Nodes of a tree of ``depth`` levels."""

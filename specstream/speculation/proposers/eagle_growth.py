@@ -36,13 +36,13 @@ class Seen(NamedTuple):
     Attributes:
         logits: ``[b, draft vocabulary]``.
         features: ``[b, hidden]``.
-        choices: ``[b, k]`` ids of the likeliest tokens, likeliest first.
+        choices: ``[b, k]`` ids of the likeliest tokens, likeliest first; None: nobody needs them.
         told: Their log probabilities and their ids on the host; None: nobody looks.
     """
 
     logits: Tensor
     features: Tensor
-    choices: Tensor
+    choices: Tensor | None
     told: tuple[list[list[float]], list[list[int]]] | None
 
 
@@ -69,6 +69,11 @@ class Growth:
     go_on: Callable[[float], bool] | None = None
     frontier: Frontier | None = None
     read: int = 0
+
+    @property
+    def choices(self) -> int:
+        """How many of a row's likeliest tokens it looks at."""
+        return 1
 
     def widened(self, rows: Tensor, rest: float) -> Tensor:
         """``[b, draft vocabulary]`` to ``[b, V]``, ``rest`` where nothing can be drafted."""
@@ -100,6 +105,7 @@ class Chain(Growth):
             drawn = confidence = None
             if seen.told is not None:
                 drawn, confidence = seen.told[1][0][0], math.exp(seen.told[0][0][0])
+            assert seen.choices is not None
             token = seen.choices[0, :1]
             goes_on = self.written.take(token, drawn, confidence, self.eos_ids)
         else:
@@ -128,34 +134,30 @@ class TreeGrowth(Growth):
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
-    _level: int = 0
-    _beam: list[int] = field(default_factory=lambda: [-1])  # the nodes that the last pass read
+    level: int = 0  # of the children that come next
+    beam: list[int] = field(default_factory=lambda: [-1])  # the nodes that the last pass read
     _rows: list[int] = field(default_factory=list)  # of all read nodes, their parents' rows
     _row_of: dict[int, int] = field(default_factory=lambda: {-1: -1})
     _mass: float = 1.0  # of the level before
 
+    @property
+    def choices(self) -> int:
+        """See `Growth`."""
+        return self.top_k
+
     def take(self, seen: Seen) -> None:
         """Add the children of the nodes that were read; choose which of them are read next."""
         self.frontier, first = None, len(self.tokens)
-        source = list[int]()
-        for row, (node, children) in enumerate(zip(self._beam, self._children(seen), strict=True)):
-            score = self.scores[node] if node >= 0 else 0.0
-            for chance, token in children:
-                worse = self.tokens and math.exp(score + chance) < self.least
-                if chance > -math.inf and not worse:  # not for NaN, either
-                    self.tokens.append(token)
-                    self.parents.append(node)
-                    self.scores.append(score + chance)
-                    source.append(row)
-        self._level += 1
+        source = self.add(seen)
+        self.level += 1
         mass = math.fsum(map(math.exp, self.scores[first:]))
         more = mass > 0.0 and self._goes_on(min(1.0, mass / self._mass))
         self._mass = mass
         able = [n for n in range(first, len(self.tokens)) if self.tokens[n] not in self.eos_ids]
         beam = sorted(able, key=lambda node: -self.scores[node])[: self.top_k]
-        if self._level >= self.count or not beam or not more:
+        if self.level >= self.count or not beam or not more:
             return
-        self._beam = beam
+        self.beam = beam
         for node in beam:
             self._row_of[node] = len(self._rows)
             self._rows.append(self._row_of[self.parents[node]])
@@ -163,6 +165,32 @@ class TreeGrowth(Growth):
         rows = torch.tensor([source[node - first] for node in beam], device=device)
         ids = torch.tensor([self.tokens[node] for node in beam], device=device)
         self.frontier = Frontier(ids, seen.features.index_select(0, rows), Tree(tuple(self._rows)))
+
+    def add(self, seen: Seen) -> list[int]:
+        """Add children; of each, the row of what was seen that its parent is."""
+        source = list[int]()
+        for row, (node, children) in enumerate(zip(self.beam, self._children(seen), strict=True)):
+            score = self.scores[node] if node >= 0 else 0.0
+            for chance, token in children:
+                worse = self.tokens and math.exp(score + chance) < self.least
+                if chance > -math.inf and not worse:  # not for NaN, either
+                    self.append(token, node, score + chance)
+                    source.append(row)
+        return source
+
+    def append(self, token: int, parent: int, score: float) -> None:
+        """Add a node."""
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.scores.append(score)
+
+    def path(self, node: int) -> list[int]:
+        """The tokens from the first level down to a node; of -1: none."""
+        path = list[int]()
+        while node >= 0:
+            path.append(self.tokens[node])
+            node = self.parents[node]
+        return path[::-1]
 
     def _goes_on(self, mass: float) -> bool:
         """Whether to draft more after a level of that mass, given the one before."""
@@ -178,12 +206,8 @@ class TreeGrowth(Growth):
             for chances, ids in zip(*seen.told, strict=True):
                 yield list(zip(chances, ids, strict=True))[: self.top_k]
             return
-        for node, row in zip(self._beam, self.widened(seen.logits, -math.inf), strict=True):
-            path = list[int]()
-            while node >= 0:
-                path.append(self.tokens[node])
-                node = self.parents[node]
-            processed = self.request.process(row, path[::-1]).float().log_softmax(-1)
+        for node, row in zip(self.beam, self.widened(seen.logits, -math.inf), strict=True):
+            processed = self.request.process(row, self.path(node)).float().log_softmax(-1)
             best = processed.topk(min(self.top_k, self.vocab_size))
             yield list(zip(best.values.tolist(), best.indices.tolist(), strict=True))
 
@@ -201,4 +225,4 @@ class TreeGrowth(Growth):
 
 def widest(growths: Sequence[Growth]) -> int:
     """How many choices a pass must give for each row."""
-    return max(one.top_k if isinstance(one, TreeGrowth) else 1 for one in growths)
+    return max(one.choices for one in growths)

@@ -137,7 +137,7 @@ class Rendered(RequestView):
         """None in the draft's tokens."""
         return []
 
-    def draw(self, probs: Tensor, position: int) -> Tensor:
+    def draw(self, probs: Tensor, position: int, ids: Tensor | None = None) -> Tensor:
         """With the request's noise of the same place, counted in the target's tokens."""
         ahead = position - len(self.token_ids)
-        return self.request.draw(probs, len(self.request.token_ids) + ahead)
+        return self.request.draw(probs, len(self.request.token_ids) + ahead, ids)

@@ -57,6 +57,6 @@ class RequestView:
         """As above."""
         return self.request.process(logits, drafted)
 
-    def draw(self, probs: Tensor, position: int) -> Tensor:
+    def draw(self, probs: Tensor, position: int, ids: Tensor | None = None) -> Tensor:
         """As above."""
-        return self.request.draw(probs, position)
+        return self.request.draw(probs, position, ids)

@@ -22,6 +22,7 @@ from specstream.speculation.policy.records import Offer
 from specstream.speculation.proposal import Proposal
 from specstream.speculation.proposers.candidate import Task
 from specstream.speculation.proposers.eagle import EagleProposer
+from specstream.speculation.proposers.eagle_drawn import _Place
 from tests.drafts import GREEDY, SAMPLED, Text
 from tests.heads import eagle_head, random_eagle
 from tests.tiny import tiny_model
@@ -160,6 +161,71 @@ def test_a_tree_holds_the_likeliest_paths() -> None:
     best = sorted(grown, key=lambda path: -chances[path])[:7]
     assert sorted(paths) == sorted(best)
     assert found.probs is None and found.parents is not None
+
+
+def test_a_sampled_tree_tells_what_each_token_was_drawn_from() -> None:
+    """First children from the head's own row, later ones from what their elder siblings left of it."""
+    shape, params = {"top_k": 3, "depth": 3, "nodes": 64}, replace(SAMPLED, top_p=1.0)
+    request = text(9, params=params, generator=torch.Generator().manual_seed(1))
+    found = fresh(request, **shape)
+    assert found.probs is not None and found.parents is not None and found.tree is not None
+    depths = found.tree.depths
+    assert [depths.count(level) for level in range(3)] == [3, 3, 3]
+    assert request.positions == [9 + depth for depth in depths]
+    outside = torch.ones(V, dtype=torch.bool)
+    outside[PRUNED] = False
+    assert not bool(found.probs[:, outside].any())
+    assert bool((found.probs.gather(1, found.tokens.unsqueeze(1)) > 0).all())
+    tokens, elder = found.tokens.tolist(), dict[int, list[int]]()
+    chances = levels_after(request, [tokens[:0], *(_tokens_to(found, node) for node in range(9))])
+    for node, parent in enumerate(found.parents):
+        row = (chances[parent + 1] / params.temperature).softmax(-1)
+        row[elder.setdefault(parent, [])] = 0.0
+        torch.testing.assert_close(found.probs[node], row / row.sum(), rtol=0, atol=1e-5)
+        elder[parent].append(tokens[node])
+
+
+def _tokens_to(tree: Proposal, node: int) -> list[int]:
+    return [int(tree.tokens[one]) for one in tree.paths[node + 1]]
+
+
+def levels_after(request: Text, paths: Sequence[list[int]]) -> list[Tensor]:
+    """The head's logits ``[V]`` after each path."""
+    features, made = HEAD.fuse(states_of(request.token_ids[:-1])), list[Tensor]()
+    for path in paths:
+        cache, count = HEAD.new_cache(), len(request.token_ids) - 1
+        tokens = torch.tensor(request.token_ids[1:])
+        logits, feature = HEAD(tokens, features, [cache], [count], [1])
+        for token in path:
+            logits, feature = HEAD(torch.tensor([token]), feature, [cache], [1], [1])
+        made.append(torch.full((V,), -math.inf).index_copy(0, PRUNED, logits[0]))
+    return made
+
+
+def test_a_sampled_tree_draws_no_child_that_does_not_pay_but_the_very_first() -> None:
+    sizes = []
+    for least in (0.0, 0.1, 0.3, 1.0):
+        request = text(9, params=SAMPLED, generator=torch.Generator().manual_seed(1))
+        proposer = eagle(top_k=3, depth=3, nodes=64)
+        tell(proposer, request, 0)
+        task = Task(request, 3, proposer.offer(request, 3), None, least)
+        (done,) = proposer.draft([task])
+        sizes.append(done.proposal.length)
+    assert sizes[0] == 9 and sizes[-1] == 1 and sorted(sizes, reverse=True) == sizes
+
+
+def test_an_open_place_hopes_for_what_is_left() -> None:
+    probs = torch.tensor([0.5, 0.3, 0.2, 0.0])
+    place = _Place(0, -1, 0.8, probs, float(probs.square().sum()))
+    assert place.hope == pytest.approx(0.8 * (0.2 + 0.75 * 0.38))
+    accepted, later = place.after(1)
+    assert accepted == pytest.approx(0.8 * (0.2 + 0.75 * 0.3)) and later is not None
+    left = torch.tensor([0.5, 0.0, 0.2, 0.0]) / 0.7
+    assert later.reached == pytest.approx(0.8 - accepted)
+    assert later.hope == pytest.approx(later.reached * (0.05 + 0.5 * float(left.square().sum())))
+    torch.testing.assert_close(later.normalised(), left)
+    certain = torch.tensor([1.0, 0.0, 0.0, 0.0])
+    assert _Place(0, -1, 1.0, certain, 1.0).after(0)[1] is None
 
 
 def _kept(chances: dict[tuple[int, ...], float], parent: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -30,7 +30,9 @@ class Text:
     def process(self, logits: torch.Tensor, drafted: object) -> torch.Tensor:
         return logits
 
-    def draw(self, probs: torch.Tensor, position: int) -> torch.Tensor:
+    def draw(
+        self, probs: torch.Tensor, position: int, ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
         return probs.argmax(-1)
 
 
