@@ -19,7 +19,7 @@ from specstream.model.graphs import DRAFT, TARGET
 from specstream.model.heads import mtp
 from specstream.model.heads.base import Head
 from specstream.model.heads.place import head_folder
-from specstream.model.heads.recognise import load_head
+from specstream.model.heads.recognise import load_head, read_head_config, told_acceptance
 from specstream.model.invariance import find_fixed_width, rows_alike
 from specstream.model.load import load_model, load_tokenizer
 from specstream.model.positions import declared_positions, steady_positions
@@ -56,7 +56,7 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     draft, translation = None, None
     if config.wants_draft and (name := _draft_name(config, target, tokenizer)):
         draft, translation = _load_draft(name, config, target, tokenizer)
-    heads = _load_heads(config, target) if config.wants_heads else {}
+    heads, told = _load_heads(config, target) if config.wants_heads else ({}, {})
     heads |= _own_modules(config, target)
     runners = [target] if draft is None else [target, draft]
     for runner in runners:
@@ -65,7 +65,10 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
         warm_up(runner)
     # A token that the model has no row for is never drawn.
     eos_ids = frozenset(i for i in end_ids(target.model, tokenizer) if i < target.vocab_size)
-    parts = Parts(target, eos_ids, tokenizer, draft, translation, heads, config.prefill_chunk)
+    if draft is not None:
+        told["draft"] = told_acceptance(vars(draft.model.config))
+    chunk = config.prefill_chunk
+    parts = Parts(target, eos_ids, tokenizer, draft, translation, heads, chunk, told)
     proposer = build_proposer(config.proposer, parts)
     core = EngineCore(config, target, tokenizer, proposer, eos_ids)
     core.draft_weights = parts.draft_weights
@@ -181,9 +184,11 @@ def _scheme(named: Literal["none"] | Scheme) -> Scheme | None:
     return None if named == "none" else named
 
 
-def _load_heads(config: EngineConfig, target: ModelRunner) -> dict[str, Head]:
-    """The heads among the configured drafts, by method."""
-    heads: dict[str, Head] = {}
+def _load_heads(
+    config: EngineConfig, target: ModelRunner
+) -> tuple[dict[str, Head], dict[str, tuple[float, ...]]]:
+    """The heads among the configured drafts, by method, and what their folders say of acceptance."""
+    heads, told = dict[str, Head](), dict[str, tuple[float, ...]]()
     for name in config.drafts or _shipped(config, target):
         folder = head_folder(name)
         if folder is None:
@@ -192,12 +197,13 @@ def _load_heads(config: EngineConfig, target: ModelRunner) -> dict[str, Head]:
         if head.kind in heads:
             raise ConfigError(f"--draft names two heads of one method ({head.kind}); choose one")
         heads[head.kind] = head
+        told[head.kind] = told_acceptance(read_head_config(folder))
     if "streaming" in heads and config.mode == "reproducible":
         raise ConfigError(
             "mode='reproducible': streams that travel along change the last bits of a pass; choose "
             "another draft"
         )
-    return heads
+    return heads, told
 
 
 def _own_modules(config: EngineConfig, target: ModelRunner) -> dict[str, Head]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from specstream.model.load import load_model, load_tokenizer
 from specstream.model.runner import ModelRunner
 from specstream.train.batches import Batches, finishing
 from specstream.train.data import Prompts, digest, hold_out, read_data
-from specstream.train.files import read_tensors, write_tensors
+from specstream.train.files import read_json, read_tensors, write_json, write_tensors
 from specstream.train.kinds import trainee_of
 from specstream.train.loop import Budget, Loop, measure
 from specstream.train.optim import Optimizers
@@ -127,12 +128,19 @@ class _Training:
         facts = facts_of(options, self._target.model, self._trainee.module, result)
         speed = finish(
             options,
-            lambda folder: self._trainee.save(folder, facts),
+            lambda folder: self._save(folder, facts, found.positions),
             lambda folder: predict(
                 options.target, folder, options.kind, found.positions, self._engine
             ),
         )
         return replace(result, speed=speed)
+
+    def _save(self, folder: Path, facts: Mapping[str, str], positions: Sequence[float]) -> None:
+        """The draft, its card, and in ``config.json`` how often it is accepted."""
+        self._trainee.save(folder, facts)
+        path = folder / "config.json"
+        found = [min(max(round(one, 3), 0.001), 0.999) for one in positions]
+        write_json(path, (read_json(path) or {}) | {"acceptance": found})
 
     def _choose_tokens(self, replies: Replies, skip: int) -> None:
         """Tell the trainee how frequent tokens are; a training that goes on keeps its choice."""

@@ -21,6 +21,7 @@ from specstream.errors import (
     OutputError,
     TrainingStopped,
 )
+from specstream.model.heads.recognise import read_head_config, told_acceptance
 from specstream.train import files
 from specstream.train.run import train
 from specstream.train.table import as_json, table_of
@@ -65,6 +66,8 @@ def test_it_learns_and_makes_a_folder(root: Path) -> None:
     assert str(root / "target") in card and f"{trained.held.positions[0]:.3f}" in card
     assert f"{trained.held.positions[0]:.3f}" in "\n".join(table_of(trained))
     assert as_json(trained)["acceptance"][0] == trained.held.positions[0]
+    told = told_acceptance(read_head_config(root / "learns"))
+    assert told == pytest.approx(trained.held.positions, abs=1e-3)
 
 
 def test_after_a_kill_it_goes_on_to_the_same_weights(root: Path, whole: Path) -> None:

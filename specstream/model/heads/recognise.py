@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from specstream.model.heads.base import Head
     from specstream.model.runner import ModelRunner
 
-__all__ = ["HEADS", "kind_of", "load_head", "read_head_config"]
+__all__ = ["HEADS", "kind_of", "load_head", "read_head_config", "told_acceptance"]
 
 HEADS: Mapping[str, tuple[Callable[[Mapping[str, Any]], bool], str]] = {
     "eagle": (is_eagle, "specstream.model.heads.eagle:load"),
@@ -54,6 +54,17 @@ def read_head_config(folder: str | Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ModelBroken(f"{path} is no JSON object")
     return found
+
+
+def told_acceptance(config: Mapping[str, Any]) -> tuple[float, ...]:
+    """What a ``config.json`` says of the draft's acceptance by position, each given those before.
+
+    `specstream.train` writes it, as ``"acceptance": [.57, .44]``; () where there is nothing of the kind.
+    """
+    found = config.get("acceptance")
+    if not isinstance(found, list) or not all(type(one) is float for one in found):
+        return ()
+    return tuple(found) if all(0.0 < one < 1.0 for one in found) else ()
 
 
 def load_head(folder: str | Path, target: ModelRunner) -> Head:

@@ -22,15 +22,16 @@ _EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
 _MIDDLES = (0.06, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.93, 0.97, 0.99, 0.998)
 
 _DRAFT_PRIORS = (0.6, 0.65, 0.7)  # by position, of a draft that gives no evidence
+_TOLD = 6.0  # trials that a trainer's figure counts as
 
 
 class Chance:
-    """A probability from hits and misses. ``prior`` counts as three trials; old trials fade."""
+    """A probability from hits and misses. ``prior`` counts as some trials; old trials fade."""
 
     __slots__ = ("_hits", "_trials", "log_odds", "value")
 
-    def __init__(self, prior: float) -> None:
-        self._hits, self._trials = prior * 3.0, 3.0
+    def __init__(self, prior: float, trials: float = 3.0) -> None:
+        self._hits, self._trials = prior * trials, trials
         self._update()
 
     def learn(self, hit: bool) -> None:
@@ -131,6 +132,9 @@ class Acceptance:
     def __init__(self, candidate: Candidate, greedy: bool) -> None:
         self.candidate = candidate
         self.chances = [Chance(p) for p in candidate.priors or _DRAFT_PRIORS]
+        if candidate.acceptance:
+            # Of the first position only: a low figure of the second one would forbid to ever draft two.
+            self.chances[0] = Chance(candidate.acceptance[0], _TOLD)
         # The target accepts a sampled token of low probability more often than the draft expects it.
         low, high = (0.15, 0.99) if greedy else (0.3, 0.98)
         self.of_confidence = [Chance(low + (high - low) * q) for q in _MIDDLES]
@@ -155,8 +159,13 @@ class RequestAcceptance:
         """Whether the candidate makes no draft passes."""
         return self._common.candidate.passes == "none"
 
+    @property
+    def told(self) -> bool:
+        """Whether the candidate's trainer measured its acceptance."""
+        return bool(self._common.candidate.acceptance)
+
     def _classes(self, offer: Offer, count: int) -> Sequence[int]:
-        last = len(_DRAFT_PRIORS) - 1
+        last = len(self._common.chances) - 1
         return offer.evidence or [min(index, last) for index in range(count)]
 
     def survival(self, offer: Offer, count: int) -> list[float]:

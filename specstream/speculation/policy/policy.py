@@ -65,6 +65,7 @@ class Policy:
         # Lookups first: a draft has to be better than they.
         candidates = sorted(candidates, key=lambda c: c.passes != "none")
         self._candidates = {c.name: c for c in candidates}
+        self._told = {c.name for c in candidates if c.acceptance}
         self._max_tokens = max_tokens
         self._common = {
             greedy: [Acceptance(c, greedy) for c in candidates] for greedy in (True, False)
@@ -78,7 +79,7 @@ class Policy:
     @property
     def rare(self) -> set[str]:
         """Candidates that hardly proposed of late; none before there is much to tell it from."""
-        return self._summary.rare()
+        return self._summary.rare(self._told)
 
     def plan(self, outlooks: Sequence[Outlook]) -> list[Plan]:
         """One plan per request for the step that is about to be made."""

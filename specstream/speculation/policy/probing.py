@@ -14,6 +14,7 @@ _LONGEST = 16  # rounds between two tries
 _SILENCE = 3  # rounds without a proposal until a draft is mute
 _CATCHING_UP = 64  # unread tokens that excuse a round without a proposal
 _SETTLED = 6  # rounds in which it was not chosen
+_KNOWN = 0.5  # stands for the doubt in a candidate whose trainer measured its acceptance
 
 
 class Tries:
@@ -59,8 +60,10 @@ class Track:
         self.acceptance = acceptance
         self.idle = self._silent = 0
         self.passed_over = _SETTLED + 1 if rare else 0
-        # The less likely it is that the candidate works at all, the later the first try.
-        self.interval = 1 + round(acceptance.doubt.value * (_LONGEST - 1))
+        # The less likely it is that the candidate works at all, the later the first try; what was told
+        # of it needn't be found out at once.
+        doubt = max(acceptance.doubt.value, _KNOWN if acceptance.told else 0.0)
+        self.interval = 1 + round(doubt * (_LONGEST - 1))
         self.mute = False
 
     @property

@@ -28,6 +28,7 @@ class Candidate:
             at no cost.
         priors: Initial acceptance probability of each evidence class (see `Offer.evidence`). Empty: a
             draft model's.
+        acceptance: What its trainer measured, by position, each given those before; (): not known.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Candidate:
     passes: Literal["none", "one", "each"] = "each"
     stops: bool = False
     priors: tuple[float, ...] = ()
+    acceptance: tuple[float, ...] = ()
 
 
 class Offer(NamedTuple):

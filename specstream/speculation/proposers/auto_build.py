@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import cast
 
 from specstream.methods import (
@@ -34,7 +35,9 @@ def build(config: AutoProposerConfig, parts: Parts) -> AutoProposer:
     made = [cast(CandidateProposer, build_proposer(one, parts)) for one in _configs(config, parts)]
     passes = {one.candidate.name: one.rehearse for one in made if isinstance(one, Rehearsed)}
     costs = calibrate(parts.target, parts.draft, passes)
-    policy = Policy([one.candidate for one in made], costs, max_tokens=config.max_tokens)
+    told = [(one.candidate, parts.acceptance.get(one.candidate.name, ())) for one in made]
+    candidates = [replace(candidate, acceptance=found) for candidate, found in told]
+    policy = Policy(candidates, costs, max_tokens=config.max_tokens)
     return AutoProposer(policy, made)
 
 

@@ -35,6 +35,7 @@ class Parts:
         translation: Between the draft's vocabulary and the target's; None: they are one.
         heads: Drafting heads by method.
         prefill_chunk: Tokens that one pass reads at most.
+        acceptance: By method, what its folder says of its acceptance by position.
     """
 
     target: ModelRunner
@@ -44,6 +45,7 @@ class Parts:
     translation: Translation | None = None
     heads: Mapping[str, Head] = field(default_factory=dict)
     prefill_chunk: int = 512
+    acceptance: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def head(self, kind: str) -> Head:
         """The head of a method.

@@ -1,0 +1,75 @@
+"""What a draft's trainer measured: a prior that spares tries, and that the truth soon outweighs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from specstream.model.heads.recognise import told_acceptance
+from specstream.speculation.policy import Candidate, Policy
+from specstream.speculation.policy.acceptance import Acceptance, RequestAcceptance
+from specstream.speculation.policy.explain import Summary
+from specstream.speculation.policy.probing import Track
+from specstream.speculation.policy.records import Outcome, Plan
+from tests.speculation.policy.simulator import Machine, serve
+from tests.speculation.policy.test_controller import candidates, costs, flat, texts
+
+DRAFT = Candidate("draft", "the draft model", stops=True)
+
+
+def told(*acceptance: float) -> Candidate:
+    return replace(DRAFT, acceptance=acceptance)
+
+
+def test_acceptance_begins_at_what_was_told() -> None:
+    common = Acceptance(told(0.3, 0.1), greedy=True)
+    assert [chance.value for chance in common.chances] == pytest.approx([0.3, 0.65, 0.7])
+    common.chances[0].learn(True)
+    assert common.chances[0].value == pytest.approx((0.3 * 6 + 1) / 7)
+
+
+def test_what_is_known_is_tried_later() -> None:
+    known, guessed = [
+        Track(RequestAcceptance(Acceptance(one, greedy=True))) for one in (told(0.5), DRAFT)
+    ]
+    assert known.interval > 8 > guessed.interval
+
+
+def test_eight_rounds_tell_that_it_does_not_pay() -> None:
+    summary = Summary(["draft", "heads"], 256)
+    for rounds in range(1, 70):
+        summary.learn(Outcome(1, Plan("draft", 2), 2, 1), 1.0, 1, False)
+        assert summary.rare({"heads"}) == ({"heads"} if rounds >= 8 else set())
+        assert summary.rare() == ({"heads"} if rounds >= 64 else set())
+
+
+@pytest.mark.parametrize("truth", [0.2, 0.9])
+@pytest.mark.parametrize("said", [0.1, 0.5, 0.95])
+def test_what_was_told_wrongly_is_soon_outweighed(said: float, truth: float) -> None:
+    made, took = texts(6, 120, truth, prompt=20), dict[bool, float]()
+    for tells in (False, True):
+        machine = Machine(target=flat)
+        (draft,) = candidates("draft")
+        chosen = replace(draft, acceptance=(said,)) if tells else draft
+        took[tells] = serve(Policy([chosen], costs(machine), max_tokens=12), made, machine).ms
+    assert took[True] < 1.06 * took[False]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ([0.5, 0.25], (0.5, 0.25)),
+        ([], ()),
+        ([0.5, 1.0], ()),
+        ([0.5, float("nan")], ()),
+        ([0.5, "0.2"], ()),
+        ([1, 0.2], ()),
+        (0.5, ()),
+        (None, ()),
+    ],
+)
+def test_only_probabilities_are_believed(given: Any, found: tuple[float, ...]) -> None:
+    assert told_acceptance({"acceptance": given}) == found
+    assert told_acceptance({}) == ()
