@@ -8,6 +8,7 @@ and too late in bad ones.)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -21,7 +22,7 @@ from specstream.speculation.policy.stopping import Chain, Lockstep
 
 __all__ = ["Choice", "Place", "Step"]
 
-_LEAST = 0.01  # chance of a token that is looked at
+_LEAST = 0.03  # chance of a token that is looked at: less hardly pays for its part of any pass
 
 
 @dataclass(slots=True, eq=False)
@@ -136,104 +137,63 @@ class Step:
                 group = [p for p, tokens, gain in chosen if tokens and gain > p.gain]
 
     def best(self, candidate: Candidate, group: Sequence[Place]) -> Choice:
-        """What a candidate had best propose for a group.
+        """What a candidate had best propose for a group: the number of passes that gains most.
 
-        Tokens are taken in the order of their chance to be accepted, as many as gain most; for each
-        number of draft passes, where several requests share them. A request that waits while others
-        draft is delayed by more than it would have cost to draft for it, too: its time counts twice.
+        Each request takes as many of their tokens as gain most for itself. A request that waits while
+        others draft is delayed by more than it would have cost to draft for it, too: its time counts
+        twice.
         """
-        if len(group) == 1:
-            return self._alone(candidate, group[0])
-        worth, rows, each = self._worth, len(self._places), candidate.passes == "each"
-        name = candidate.name
-        tokens = [
-            (chance, depth, index, reached, reached * nodes)
-            for index, place in enumerate(group)
-            for depth, ((chance, reached), nodes) in enumerate(place.expected(name), 1)
-            if depth == 1 or chance > _LEAST
-        ]
-        start = step = row = 0.0
-        if candidate.passes != "none":
-            draft = self._costs.draft(name)
-            row = worth * draft.row
-            start, step = worth * draft.start, worth * draft.step - row
-        fixed = [self._fixed(candidate, place) for place in group]
-        longest = max(token[1] for token in tokens)
-        tokens.sort(key=_chance, reverse=True)
-        limits = range(1, longest + 1) if each else (longest,)
-        most = int(sum(token[4] for token in tokens))
-        wider = self._costs.widening(self._width(group), most + 2)
-        best, found = float("-inf"), (0, 0)
-        for limit in limits:
-            if 1 < limit < longest:
-                last = [token for token in tokens if token[1] == limit]
-                if sum(token[0] for token in last) <= step * max(token[3] for token in last):
-                    break  # no further pass can pay
-            gain, width, members, shared = 0.0, 0.0, 0, start
-            missed = [1.0] * (limit + 1)  # chance that a pass is not made
-            for count, (chance, depth, index, reached, nodes) in enumerate(tokens, 1):
-                if depth > limit:
-                    continue
-                if depth == 1:
-                    members += 1
-                    gain -= fixed[index]
-                if each or depth == 1:
-                    shared += step * missed[depth] * reached
-                    missed[depth] *= 1.0 - reached
-                gain += chance - row * reached
-                width += nodes
-                low = wider[int(width)]
-                ms = low + (width - int(width)) * (wider[int(width) + 1] - low)
-                net = gain - worth * ms - shared * (2.0 - members / rows)
-                if net > best:
-                    best, found, price = net, (limit, count), worth * ms / width
-        limit, count = found
-        lengths, gains = [0] * len(group), [-cost for cost in fixed]
-        for chance, depth, index, reached, nodes in tokens[:count]:
-            if depth <= limit:
-                lengths[index] += 1
-                gains[index] += chance - row * reached - nodes * price
-        return Choice(best, lengths, gains)
-
-    def _alone(self, candidate: Candidate, place: Place) -> Choice:
-        """`best` for one request: its tokens come in order, and it pays for each pass."""
-        worth, each = self._worth, candidate.passes == "each"
         start = step = row = 0.0
         if candidate.passes != "none":
             draft = self._costs.draft(candidate.name)
-            start, step, row = (
-                worth * draft.start,
-                worth * (draft.step - draft.row),
-                worth * draft.row,
-            )
-        levels = list(place.expected(candidate.name))
-        wider = self._costs.widening(self._width((place,)), int(sum(n for _, n in levels)) + 2)
-        waiting = 2.0 - 1.0 / len(self._places)
-        gain, width, passes = -self._fixed(candidate, place), 0.0, start
-        best, tokens, own = float("-inf"), 0, 0.0
+            waiting = self._worth * (2.0 - len(group) / len(self._places))
+            start, step = waiting * draft.start, waiting * (draft.step - draft.row)
+            row = self._worth * draft.row
+        curves = [self._curve(candidate, place, group, row) for place in group]
+        tops, lengths = [-math.inf] * len(group), [0] * len(group)  # up to the depth in question
+        passes, found = start, Choice(-math.inf, lengths, tops)
+        for depth in range(1, 1 + max(map(len, curves))):
+            reached = 0.0
+            for index, curve in enumerate(curves):
+                if depth <= len(curve):
+                    gain, chance = curve[depth - 1]
+                    reached = max(reached, chance)
+                    if gain > tops[index]:
+                        tops[index], lengths[index] = gain, depth
+            if candidate.passes == "each" or depth == 1:
+                passes += step * reached
+            if (gain := sum(tops) - passes) > found.gain:
+                found = Choice(gain, lengths.copy(), tops.copy())
+        return found
+
+    def _curve(
+        self, candidate: Candidate, place: Place, group: Sequence[Place], row: float
+    ) -> list[tuple[float, float]]:
+        """By depth: what a request gains, and the chance that its draft gets there.
+
+        Without the passes that the group shares. Each is taken to propose as many tokens as the others,
+        for what one more costs the target depends on all of them.
+        """
+        worth, count, levels = self._worth, len(group), list(place.expected(candidate.name))
+        most = count * int(sum(nodes for _, nodes in levels)) + 2
+        wider = self._costs.widening(self._width(group), most)
+        gain, width, curve = -self._fixed(candidate, place), 0.0, list[tuple[float, float]]()
         for depth, ((chance, reached), nodes) in enumerate(levels, 1):
             if depth > 1 and chance <= _LEAST:
                 break
-            if each or depth == 1:
-                passes += step * reached
             gain += chance - row * reached
-            width += reached * nodes
+            width += count * reached * nodes
             whole = int(width)
-            wide = gain - worth * (
-                wider[whole] + (width - whole) * (wider[whole + 1] - wider[whole])
-            )
-            if wide - waiting * passes > best:
-                best, tokens, own = wide - waiting * passes, depth, wide
-        return Choice(best, [tokens], [own])
+            ms = wider[whole] + (width - whole) * (wider[whole + 1] - wider[whole])
+            curve.append((gain - worth * ms / count, reached))
+        return curve
 
     def _fixed(self, candidate: Candidate, place: Place) -> float:
         """What a proposal costs whatever its length, besides what several share; in tokens."""
         if candidate.passes == "none":
             return self._around
-        behind, draft = (
-            place.outlook.offers[candidate.name].behind,
-            self._costs.draft(candidate.name),
-        )
+        behind = place.outlook.offers[candidate.name].behind
+        draft = self._costs.draft(candidate.name)
         # Until the text is read, plain decoding is the alternative: time is worth what that makes of it.
         return self._around + behind * draft.read.value * self._plain / place.rounds_left
 
@@ -294,7 +254,3 @@ class Step:
                     place.probing = True
                     plans[self._places.index(place)] = Plan(name, 1)
                     ms = draft.row + self._costs.widening(self._width(()), 2)[1]
-
-
-def _chance(token: tuple[float, int, int, float, float]) -> float:
-    return token[0]
