@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specstream.model.sampling import draw_one
 
-__all__ = ["Rule", "verify_sequentially", "verify_tree_sequentially"]
+__all__ = ["Rule", "follow_choices", "verify_sequentially", "verify_tree_sequentially"]
 
 Rule = Literal["ratio", "block"]
 
@@ -62,6 +62,28 @@ def verify_sequentially(
         # The residual is empty where p and q agree up to rounding; so unlikely is the rejection.
         token = draw_one(target[n], noise[1])
     return None if token is None else (n, token)
+
+
+def follow_choices(
+    tokens: Sequence[int], links: Sequence[int], choice: Callable[[int, int], int | None]
+) -> tuple[int, int] | None:
+    """Go along the target's own choices as far as they were proposed.
+
+    Args:
+        tokens: K of them, K >= 0.
+        links: Each node's parent, -1 for the root.
+        choice: From a row, 0 to K, and the number of proposed tokens before it, to the target's token.
+
+    Returns:
+        (last row, its choice); None where ``choice`` was None.
+    """
+    row, depth = 0, 0
+    token = choice(row, depth)
+    for node, (proposed, parent) in enumerate(zip(tokens, links, strict=True)):
+        if parent == row - 1 and proposed == token:
+            row, depth = node + 1, depth + 1
+            token = choice(row, depth)
+    return None if token is None else (row, token)
 
 
 def verify_tree_sequentially(

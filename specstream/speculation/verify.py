@@ -15,6 +15,7 @@ proposers that are honest about `Proposal.probs`. Three kinds of requests:
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,12 +29,18 @@ from specstream.model.transfer import to_device
 from specstream.speculation.checking import distributions
 from specstream.speculation.proposal import Proposal, Verdict
 from specstream.speculation.rules import Acceptance, block_rule, deterministic_rule, ratio_rule
-from specstream.speculation.sequential import Rule, verify_sequentially, verify_tree_sequentially
+from specstream.speculation.sequential import (
+    Rule,
+    follow_choices,
+    verify_sequentially,
+    verify_tree_sequentially,
+)
 from specstream.speculation.tree_rules import tree_rule
 from specstream.types import SamplingParams
 
 __all__ = ["Case", "Rule", "verify_batch"]
 
+_EXACT = (torch.float32, torch.float64)  # what numpy knows as it is
 _RULES: dict[Rule, Callable[..., Acceptance]] = {"ratio": ratio_rule, "block": block_rule}
 
 
@@ -76,8 +83,8 @@ every row; which rows are finite; and flags that are all true for a well-formed 
 def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict]:
     """Verify a batch of chains and trees; a verdict doesn't depend on the other cases.
 
-    One transfer from the device for the whole batch. On a CPU, where reading is free, sampled chains
-    and trees are verified one by one (`specstream.speculation.sequential`).
+    One transfer from the device for the whole batch. On a CPU, where reading is free, cases
+    are verified one by one (`specstream.speculation.sequential`).
 
     Args:
         cases: Any mixture of kinds and lengths.
@@ -91,15 +98,14 @@ def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict
     sampled = dict[int, Tensor]()
     for index, case in enumerate(cases):
         _check(case)
-        if not case.sampled:
-            outcomes[index] = _choices(case)
-            continue
-        noise = uniforms(2, case.generator)
+        noise = uniforms(2, case.generator) if case.sampled else None
         verdict = _sequentially(case, rule, noise)
-        if verdict is None:
-            sampled[index] = noise
-        else:
+        if verdict is not None:
             verdicts[index] = verdict
+        elif noise is None:
+            outcomes[index] = _choices(case)
+        else:
+            sampled[index] = noise
     for index, (drawn, finite, fits) in _sampled(cases, sampled, rule).items():
         if cases[index].predictions:
             drawn = torch.cat([drawn, cases[index].logits.argmax(-1)])
@@ -108,18 +114,20 @@ def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict
     return [verdicts[index] for index in range(len(cases))]
 
 
-def _sequentially(case: Case, rule: Rule, noise: Tensor) -> Verdict | None:
+def _sequentially(case: Case, rule: Rule, noise: Tensor | None) -> Verdict | None:
     """The verdict on what may be looked at: a chain or a tree on a CPU; None on others.
 
-    None, too, where numbers are missing.
+    None, too, where numbers are missing, and where choices at rows off the path are wanted.
     """
     proposal = case.proposal
-    if not free_to_look(case.logits):
+    if not free_to_look(case.logits) or proposal.sound is not None:
         return None
     tokens = proposal.tokens.tolist()
-    if proposal.parents is not None:
-        if not bool(_marks(proposal).all()):
+    if noise is None:
+        if case.predictions:
             return None
+        found = follow_choices(tokens, proposal.links, partial(_choice, case))
+    elif proposal.parents is not None:
         links, rows = proposal.links, partial(_row, case)
         found = verify_tree_sequentially(tokens, links, rows, proposal.probs, noise.tolist())
     else:
@@ -135,6 +143,20 @@ def _sequentially(case: Case, rule: Rule, noise: Tensor) -> Verdict | None:
 
 def _row(case: Case, row: int) -> Tensor:
     return probabilities(case.logits[row], case.params)
+
+
+def _choice(case: Case, row: int, depth: int) -> int | None:
+    """The target's token at a row, ``depth`` tokens into the proposal; None: the row isn't finite."""
+    logits = case.logits[row]
+    # In numpy: a tenth of the time of torch's argmax, and the first of equal values, too.
+    values = (logits if logits.dtype in _EXACT else logits.float()).numpy()
+    best = int(values.argmax())
+    if not math.isfinite(values[best]):
+        return None
+    if case.key is None or case.params.greedy:
+        return best
+    seed, first = case.key
+    return int(gumbel_max(_row(case, row).unsqueeze(0), seed, first + depth))
 
 
 def _choices(case: Case) -> _Outcome:
