@@ -54,17 +54,14 @@ def gumbel_max(probs: Tensor, seed: int, first: int, ids: Tensor | None = None) 
         return (probs.double().log() + gumbel(seed, positions, width)).argmax(-1)
     if ids is None:
         return (probs.double().log() + _row(seed, first, width, probs.device)).argmax(-1)
-    noise = gumbel(seed, torch.full((1,), first, dtype=torch.int64, device=ids.device), ids)
-    return (probs.double().log() + noise).argmax(-1)
+    return (probs.double().log() + _row(seed, first, ids, ids.device)).argmax(-1)
 
 
 @lru_cache(_KEPT)
-def _row(seed: int, position: int, vocab_size: int, device: torch.device) -> Tensor:
-    """``[1, vocab_size]``: one position's noise."""
+def _row(seed: int, position: int, tokens: int | Tensor, device: torch.device) -> Tensor:
+    """``[1, n]``: one position's noise, for tokens as in `gumbel`; of the same tensor it is kept."""
     with torch.inference_mode(False):
-        return gumbel(
-            seed, torch.full((1,), position, dtype=torch.int64, device=device), vocab_size
-        )
+        return gumbel(seed, torch.full((1,), position, dtype=torch.int64, device=device), tokens)
 
 
 def _mix(value: Tensor) -> Tensor:

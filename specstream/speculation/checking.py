@@ -72,7 +72,10 @@ def checked(
         raise ProposalError(
             "entered must be what a pass without logits made of a chain's first tokens"
         )
-    return replace(proposal, probs=probs, parents=None if tree is None else tree.parents)
+    # A drawn tree that happens to be a chain is judged as a tree: whether its nodes have siblings may
+    # depend on their tokens, and the rule must not.
+    chain = tree is None and (probs is None or not trees)
+    return replace(proposal, probs=probs, parents=None if chain else proposal.parents)
 
 
 def _shape(proposal: Proposal, trees: bool) -> Tree | None:

@@ -8,8 +8,10 @@ verifies them, and calls `Proposer.observe`. An example is
 - **Honesty.** Return either the distribution that each token was *really drawn from*
   (`Proposal.probs`), or none. Without, the verifier takes the draft for deterministic, and nothing it
   proposes can change the distribution of the text. With wrong probabilities the text is wrong.
-- **Decide before drawing.** Whether and how far to draft may depend on tokens already drawn, if those
-  stay in the proposal. Dropping a token because of its value or its probability biases the text.
+- **Decide before drawing.** Whether and how far to draft, and whether a node of a tree gets another
+  child, may depend on tokens already drawn, if those stay in the proposal. Dropping a token because of
+  its value or its probability biases the text. So does a proposal that is now a tree and now a chain
+  (`Proposal.parents` None), depending on what was drawn: chains have a rule of their own.
 - **Noise.** Draw with `SpecRequest.draw` only.
 - **Errors cost speed only.** An exception or a malformed proposal is logged; the round goes on.
 - **No waiting.** On a GPU, reading a tensor (``tolist``, ``item``) makes the host wait for the device.
@@ -54,7 +56,8 @@ class Proposal:
             tree it is given the siblings before token j: the same row for each if they were drawn with
             replacement; without, the row with those before it left out, normalised. None: deterministic.
         parents: The index of each token's parent (-1: the committed text); a parent comes before its
-            children. None: a chain. Siblings are tried in their order.
+            children. Siblings are tried in their order. None: a chain, which has a rule of its own where
+            tokens were drawn.
         source: The kind of proposer that made it, for reports.
         sound: Set by the engine. ``[K]`` bool, False for ids that named no token and were replaced.
         entered: What the target's own first layers made of the unread committed tokens and the first

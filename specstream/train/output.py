@@ -85,7 +85,7 @@ def finish(options: TrainOptions, save: Callable[[Path], None], look: Callable[[
         if options.out.exists():
             shutil.rmtree(options.out)
         beside.rename(options.out)
-    except (OSError, SafetensorError) as error:
+    except (OSError, OutputError, SafetensorError) as error:
         shutil.rmtree(beside, ignore_errors=True)
         raise OutputError(
             f"{options.out} can't be written: {error}; the training is kept in "

@@ -59,11 +59,11 @@ class Summary:
         return round(self._rows)
 
     def rare(self, told: Container[str] = ()) -> set[str]:
-        """Candidates that hardly ever propose, once there is enough to tell it from.
+        """Candidates that hardly ever propose, once there were enough rounds to tell it from.
 
-        Of those whose acceptance was ``told``, a few rounds are.
+        Of those whose acceptance was ``told``, a few are enough. Several requests have a round a step.
         """
-        many = {name: _FEW if name in told else _MANY for name in self.first}
+        many = {name: _FEW * self.rows if name in told else _MANY for name in self.first}
         return {n for n in self.first if self.rounds >= many[n] and self.share[n] < _RARE}
 
     def kind(self) -> str:

@@ -78,7 +78,7 @@ class Policy:
 
     @property
     def rare(self) -> set[str]:
-        """Candidates that hardly proposed of late; none before there is much to tell it from."""
+        """Candidates that hardly proposed of late; none before there is enough to tell it from."""
         return self._summary.rare(self._told)
 
     def plan(self, outlooks: Sequence[Outlook]) -> list[Plan]:

@@ -90,7 +90,8 @@ class EagleProposer(TaskProposer):
 
     Rows of drafted tokens are taken back after each round; those of accepted tokens are made anew from
     the target's own features. The rows of a prompt are read when a request drafts for the first time,
-    at most a chunk a round. Trees and chains that are looked at wait for the device at each level.
+    at most a chunk a round. Trees and chains that are looked at wait for the device at each level, drawn
+    trees at each node.
     """
 
     def __init__(

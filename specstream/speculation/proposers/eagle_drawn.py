@@ -33,8 +33,8 @@ class _Place:
         row: Of what was seen.
         node: The parent.
         reached: Probability that verification gets to the next child.
-        probs: ``[n]``, what the child will be drawn from, over the draft's vocabulary or the target's;
-            normalised, but for those that were drawn before.
+        probs: ``[n]``, what the child will be drawn from, over the draft's vocabulary or the target's: 0
+            where a child was drawn, and then not normalised until `normalised` is called.
         square: Sum of the squares of ``probs``.
         law: Of its acceptance; see `_FIRST`.
     """
@@ -62,15 +62,14 @@ class _Place:
             self.probs, self._whole = self.probs / self.probs.sum(), True
         return self.probs
 
-    def after(self, index: int) -> tuple[float, _Place | None]:
-        """Once the child is drawn: the probability that it is accepted, and the next child's place."""
-        chance = float(self.probs[index])
-        accepted, left = self._law[0] + self._law[1] * chance, 1.0 - chance
+    def after(self, index: int, q: float) -> tuple[float, _Place | None]:
+        """Once a child of probability q is drawn: the chance that it is accepted, and the next place."""
+        accepted, left = self._law[0] + self._law[1] * q, 1.0 - q
         following = None
         if left > _NOTHING:
             rest = self.probs.clone()
             rest[index] = 0.0
-            square = max(self.square - chance * chance, 0.0) / (left * left)
+            square = max(self.square - q * q, 0.0) / (left * left)
             reached = self.reached * (1.0 - accepted)
             following = _Place(self.row, self.node, reached, rest, min(square, 1.0), _LATER)
         return self.reached * accepted, following
@@ -85,15 +84,22 @@ class DrawnTree(TreeGrowth):
 
     A level has ``top_k`` nodes at most, drawn where the next child is likeliest to be accepted, as far
     as that is likelier than ``least``. Whether another child is drawn is decided by what was drawn
-    before, and whatever was drawn stays: the text would be biased by a choice among drawn tokens.
+    before, and whatever was drawn stays: the text would be biased by a choice among drawn tokens. All
+    shapes are judged by one rule, also a tree that happens to be a chain (`checked` sees to it).
     """
 
     drawn_from: list[Tensor] = field(default_factory=list)  # [n] of each node
 
     @property
     def choices(self) -> int:
-        """None: it draws."""
+        """0: it draws instead."""
         return 0
+
+    def take(self, seen: Seen) -> None:
+        """As `TreeGrowth.take`; nothing more is read once there is no room for a node."""
+        TreeGrowth.take(self, seen)
+        if len(self.tokens) >= self.size:
+            self.frontier = None
 
     def add(self, seen: Seen) -> list[int]:
         """See `TreeGrowth.add`."""
@@ -104,10 +110,12 @@ class DrawnTree(TreeGrowth):
             if self.tokens and place.hope < self.least:
                 break
             probs = place.normalised()
-            index = int(self.request.draw(probs.unsqueeze(0), position, self._ids))
-            chance, following = place.after(index)
-            token = index if self._ids is None else int(self._ids[index])
-            self.append(token, place.node, math.log(chance))
+            drawn = self.request.draw(probs.unsqueeze(0), position, self._ids)
+            token = drawn if self._ids is None else self._ids[drawn]
+            told = [one.double() for one in (drawn, token, probs[drawn])]
+            index, name, q = torch.cat(told).tolist()  # a device is waited for once a node
+            chance, following = place.after(int(index), q)
+            self.append(int(name), place.node, math.log(chance))
             self.drawn_from.append(probs)
             source.append(place.row)
             places.remove(place)

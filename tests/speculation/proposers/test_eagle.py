@@ -218,14 +218,14 @@ def test_an_open_place_hopes_for_what_is_left() -> None:
     probs = torch.tensor([0.5, 0.3, 0.2, 0.0])
     place = _Place(0, -1, 0.8, probs, float(probs.square().sum()))
     assert place.hope == pytest.approx(0.8 * (0.2 + 0.75 * 0.38))
-    accepted, later = place.after(1)
+    accepted, later = place.after(1, 0.3)
     assert accepted == pytest.approx(0.8 * (0.2 + 0.75 * 0.3)) and later is not None
     left = torch.tensor([0.5, 0.0, 0.2, 0.0]) / 0.7
     assert later.reached == pytest.approx(0.8 - accepted)
     assert later.hope == pytest.approx(later.reached * (0.05 + 0.5 * float(left.square().sum())))
     torch.testing.assert_close(later.normalised(), left)
     certain = torch.tensor([1.0, 0.0, 0.0, 0.0])
-    assert _Place(0, -1, 1.0, certain, 1.0).after(0)[1] is None
+    assert _Place(0, -1, 1.0, certain, 1.0).after(0, 1.0)[1] is None
 
 
 def _kept(chances: dict[tuple[int, ...], float], parent: tuple[int, ...]) -> list[tuple[int, ...]]:
