@@ -131,15 +131,17 @@ class Acceptance:
 
     def __init__(self, candidate: Candidate, greedy: bool) -> None:
         self.candidate = candidate
-        self.chances = [Chance(p) for p in candidate.priors or _DRAFT_PRIORS]
-        if candidate.acceptance:
-            # Of the first position only: a low figure of the second one would forbid to ever draft two.
-            self.chances[0] = Chance(candidate.acceptance[0], _TOLD)
+        told, priors = candidate.acceptance, candidate.priors or _DRAFT_PRIORS
+        # Low figures of later positions aren't believed: they would forbid to ever draft two tokens.
+        later = [max(pair) for pair in zip(priors[1:], told[1:], strict=False)]
+        self.chances = [Chance(p) for p in (priors[0], *later, *priors[1 + len(later) :])]
+        if told:
+            self.chances[0] = Chance(told[0], _TOLD)
         # The target accepts a sampled token of low probability more often than the draft expects it.
         low, high = (0.15, 0.99) if greedy else (0.3, 0.98)
         self.of_confidence = [Chance(low + (high - low) * q) for q in _MIDDLES]
         self.more, self.longer = Average(1.4, 3.0, 100.0), Average(2.0, 3.0, 100.0)
-        self.doubt = Average(0.1, 2.0, 5.0)
+        self.doubt = Average(0.03 if told else 0.1, 2.0, 5.0)
 
 
 class RequestAcceptance:

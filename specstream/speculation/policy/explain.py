@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from specstream.speculation.policy.costs import Costs
@@ -11,7 +11,7 @@ from specstream.speculation.policy.records import Candidate, Explanation, Outcom
 __all__ = ["Summary", "explain"]
 
 _SELDOM = 0.25  # share of rounds with a proposal, below which the answer is "not speculating"
-_FEW, _MANY, _RARE = 8, 64, 0.03  # rounds that tell who proposes seldom; the share of them
+_MANY, _RARE = 64, 0.03  # rounds that tell who proposes seldom; the share of them
 _SLOW = 0.3  # plain rounds: a draft pass that costs more is blamed first
 
 
@@ -58,13 +58,11 @@ class Summary:
         """Requests a round."""
         return round(self._rows)
 
-    def rare(self, told: Container[str] = ()) -> set[str]:
-        """Candidates that hardly ever propose, once there were enough rounds to tell it from.
-
-        Of those whose acceptance was ``told``, a few are enough. Several requests have a round a step.
-        """
-        many = {name: _FEW * self.rows if name in told else _MANY for name in self.first}
-        return {n for n in self.first if self.rounds >= many[n] and self.share[n] < _RARE}
+    def rare(self) -> set[str] | None:
+        """Candidates that hardly ever propose; None before there were enough rounds to tell it from."""
+        if self.rounds < _MANY:
+            return None
+        return {name for name in self.first if self.share[name] < _RARE}
 
     def kind(self) -> str:
         """The candidate that proposed most; "off" where proposals were rare."""

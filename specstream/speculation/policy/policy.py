@@ -23,6 +23,9 @@ from specstream.speculation.policy.records import (
 
 __all__ = ["Policy"]
 
+_FAR = (
+    0.9  # of the best rate: what is told to be slower is looked at as seldom as what proved to be
+)
 _THOROUGH = 4  # steps of a request, of which one looks at candidates that were passed over for long
 
 
@@ -65,7 +68,6 @@ class Policy:
         # Lookups first: a draft has to be better than they.
         candidates = sorted(candidates, key=lambda c: c.passes != "none")
         self._candidates = {c.name: c for c in candidates}
-        self._told = {c.name for c in candidates if c.acceptance}
         self._max_tokens = max_tokens
         self._common = {
             greedy: [Acceptance(c, greedy) for c in candidates] for greedy in (True, False)
@@ -75,11 +77,31 @@ class Policy:
         self.tokens, self.cost = Average(1.5, 2.0, 60.0), Average(1.1, 2.0, 60.0)  # per round
         self._reply = Average(48.0, 1.0, 30.0)  # tokens of a whole reply
         self._summary = Summary(self._candidates, 256)
+        self._slow = self._slower()
 
     @property
     def rare(self) -> set[str]:
-        """Candidates that hardly proposed of late; none before there is enough to tell it from."""
-        return self._summary.rare(self._told)
+        """Candidates that hardly proposed of late; before that is known, those told to be far slower."""
+        found = self._summary.rare()
+        return self._slow if found is None else found
+
+    def _slower(self) -> set[str]:
+        """Candidates that are far slower than another, by what their trainers measured."""
+        told = [candidate for candidate in self._candidates.values() if candidate.acceptance]
+        rates = {candidate.name: self._told_rate(candidate) for candidate in told}
+        return {name for name, rate in rates.items() if rate < _FAR * max(rates.values())}
+
+    def _told_rate(self, candidate: Candidate) -> float:
+        """Tokens per ms with the best number of tokens, each accepted as the first one was."""
+        draft, each = self.costs.draft(candidate.name), candidate.passes == "each"
+        wider = self.costs.widening(1, self._max_tokens)
+        best, tokens, reached = 0.0, 1.0, 1.0
+        for count in range(1, self._max_tokens + 1):
+            reached *= candidate.acceptance[0]
+            tokens += reached
+            ms = self.costs.plain() + draft.passes(count if each else 1) + wider[count]
+            best = max(best, tokens / ms)
+        return best
 
     def plan(self, outlooks: Sequence[Outlook]) -> list[Plan]:
         """One plan per request for the step that is about to be made."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from specstream.model.heads.recognise import told_acceptance
 from specstream.speculation.policy import Candidate, Policy
 from specstream.speculation.policy.acceptance import Acceptance, RequestAcceptance
+from specstream.speculation.policy.costs import DraftCosts
 from specstream.speculation.policy.explain import Summary
 from specstream.speculation.policy.probing import Track
 from specstream.speculation.policy.records import Outcome, Plan
@@ -24,8 +25,10 @@ def told(*acceptance: float) -> Candidate:
 
 
 def test_acceptance_begins_at_what_was_told() -> None:
-    common = Acceptance(told(0.3, 0.1), greedy=True)
-    assert [chance.value for chance in common.chances] == pytest.approx([0.3, 0.65, 0.7])
+    for given, first in (((0.3, 0.1), [0.3, 0.65, 0.7]), ((0.8, 0.9, 0.6, 0.5), [0.8, 0.9, 0.7])):
+        common = Acceptance(told(*given), greedy=True)
+        assert [chance.value for chance in common.chances] == pytest.approx(first)
+    common = Acceptance(told(0.3), greedy=True)
     common.chances[0].learn(True)
     assert common.chances[0].value == pytest.approx((0.3 * 6 + 1) / 7)
 
@@ -37,12 +40,21 @@ def test_what_is_known_is_tried_later() -> None:
     assert known.interval > 8 > guessed.interval
 
 
-def test_eight_rounds_tell_that_it_does_not_pay() -> None:
+def test_what_is_told_to_be_far_slower_counts_as_rare_until_rounds_tell() -> None:
+    def chooser(*acceptance: float, passes: Literal["one", "each"] = "each") -> Policy:
+        made = costs(Machine(target=flat))
+        made.drafts["heads"] = DraftCosts(0.3)
+        heads = Candidate("heads", "the heads", passes, acceptance=acceptance)
+        return Policy([told(0.8), heads], made, max_tokens=8)
+
+    assert chooser(0.3).rare == {"heads"}
+    assert chooser(0.3, passes="one").rare == {"heads"}
+    assert chooser(0.8).rare == chooser().rare == set()
+    assert chooser(0.97, passes="one").rare == {"draft"}
     summary = Summary(["draft", "heads"], 256)
     for rounds in range(1, 70):
         summary.learn(Outcome(1, Plan("draft", 2), 2, 1), 1.0, 1, False)
-        assert summary.rare({"heads"}) == ({"heads"} if rounds >= 8 else set())
-        assert summary.rare() == ({"heads"} if rounds >= 64 else set())
+        assert summary.rare() == ({"heads"} if rounds >= 64 else None)
 
 
 @pytest.mark.parametrize("truth", [0.2, 0.9])
