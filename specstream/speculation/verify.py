@@ -270,22 +270,15 @@ def _verdict(
     if case.sampled:
         row, following, *likely = chosen
     else:
-        row, following = _follow(tokens, case.proposal.links, chosen)
+        found = follow_choices(tokens, case.proposal.links, lambda row, depth: chosen[row])
+        assert found is not None  # every row has a choice
+        row, following = found
         likely = chosen if case.predictions else []
     path = case.proposal.paths[row]
     emitted = (*(tokens[node] for node in path), following)
     broken = tuple(row for row, is_finite in enumerate(finite) if not is_finite)
     malformed = not all(fits)
     return Verdict(len(path), following, path, emitted, broken, malformed, tuple(likely))
-
-
-def _follow(tokens: Sequence[int], links: Sequence[int], choices: Sequence[int]) -> tuple[int, int]:
-    """Go along the target's own choices as far as they were proposed: the last row, and its choice."""
-    row = 0
-    for node, (token, parent) in enumerate(zip(tokens, links, strict=True)):
-        if parent == row - 1 and token == choices[row]:
-            row = node + 1
-    return row, choices[row]
 
 
 def _check(case: Case) -> None:
