@@ -23,9 +23,7 @@ from specstream.speculation.policy.records import (
 
 __all__ = ["Policy"]
 
-_FAR = (
-    0.9  # of the best rate: what is told to be slower is looked at as seldom as what proved to be
-)
+_FAR = 0.9  # of the best rate: who is told to be slower is looked at seldom
 _THOROUGH = 4  # steps of a request, of which one looks at candidates that were passed over for long
 
 
