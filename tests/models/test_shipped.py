@@ -11,7 +11,7 @@ import torch
 
 from specstream.config import parse_config
 from specstream.engine import build
-from specstream.model.heads.recognise import kind_of, read_head_config
+from specstream.model.heads.recognise import kind_of, read_head_config, told_acceptance
 from specstream.model.runner import ModelRunner
 from specstream.models.kept import bundled_heads, head_names, located, parameters_of, shipped_heads
 
@@ -24,6 +24,14 @@ def test_each_is_there_with_its_card_and_recognised() -> None:
         assert kind_of(read_head_config(folder)) == kinds.get(str(folder), "eagle")
         assert (parameters_of(folder) or 0) > 100_000
         assert "held" in (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_acceptance_that_each_tells_is_its_cards() -> None:
+    for folder in map(Path, (located(name) for name in head_names())):
+        card = (folder / "README.md").read_text(encoding="utf-8")
+        told = told_acceptance(read_head_config(folder))
+        written = [", ".join(f"{one:.{d}f}"[1:] for one in told) for d in (2, 3)]
+        assert told and any(figures in card for figures in written), folder
 
 
 def test_no_other_target_has_one() -> None:

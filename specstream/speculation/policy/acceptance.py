@@ -11,11 +11,12 @@ from collections.abc import Sequence
 
 from specstream.speculation.policy.records import Candidate, Offer
 
-__all__ = ["Acceptance", "Average", "Chance", "Doubt", "Lean", "RequestAcceptance"]
+__all__ = ["Acceptance", "Average", "Chance", "RequestAcceptance"]
 
 _FURTHEST = 4.5  # log-odds (a chance of 0.989) beyond which estimates are not told apart
-_SPREAD, _FIRMEST = 0.7, 6.0  # of a request's lean: prior deviation, and largest precision
+_SPREAD, _FIRMEST = 0.7, 6.0  # of a request's shift: prior deviation, and largest precision
 _HIT_IF_BROKEN, _BREAKS = 0.02, 0.002  # chance of a hit while broken; of breaking, per trial
+_MENDS, _MENDS_COMPARED = 0.02, 0.004  # of working again; where every round is a trial, of lookups
 
 # Edges of the confidence buckets: the draft's probability of its token.
 _EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
@@ -25,37 +26,13 @@ _DRAFT_PRIORS = (0.6, 0.65, 0.7)  # by position, of a draft that gives no eviden
 _TOLD = 6.0  # trials that a trainer's figure counts as
 
 
-class Chance:
-    """A probability from hits and misses. ``prior`` counts as some trials; old trials fade."""
-
-    __slots__ = ("_hits", "_trials", "log_odds", "value")
-
-    def __init__(self, prior: float, trials: float = 3.0) -> None:
-        self._hits, self._trials = prior * trials, trials
-        self._update()
-
-    def learn(self, hit: bool) -> None:
-        """Count a trial."""
-        fade = min(1.0, 400.0 / (self._trials + 1.0))
-        self._hits = (self._hits + hit) * fade
-        self._trials = (self._trials + 1.0) * fade
-        self._update()
-
-    def _update(self) -> None:
-        self.value = p = self._hits / self._trials
-        p = min(max(p, 1e-4), 1.0 - 1e-4)
-        self.log_odds = math.log(p / (1.0 - p))
-
-
 class Average:
     """A mean that starts at ``prior``, worth ``weight`` values, and fades after ``memory`` of them."""
 
     __slots__ = ("_memory", "_weight", "value")
 
     def __init__(self, prior: float, weight: float, memory: float) -> None:
-        self.value = prior
-        self._weight = weight
-        self._memory = memory
+        self.value, self._weight, self._memory = prior, weight, memory
 
     def learn(self, value: float) -> None:
         """Count one value."""
@@ -63,57 +40,24 @@ class Average:
         self.value += (value - self.value) / self._weight
 
 
-class Lean:
-    """How far one request deviates from all, in log-odds.
+class Chance(Average):
+    """The mean of hits and misses, also as log-odds."""
 
-    One Newton step on the log-likelihood per trial (a scalar extended Kalman filter) from a normal
-    prior. The precision is bounded, so that changes of the text are followed.
-    """
+    __slots__ = ("log_odds",)
 
-    __slots__ = ("_precision", "value")
+    def __init__(self, prior: float, weight: float = 3.0) -> None:
+        super().__init__(prior, weight, 400.0)
+        self.log_odds = _log_odds(prior)
 
-    def __init__(self) -> None:
-        self.value = 0.0
-        self._precision = 1.0 / (_SPREAD * _SPREAD)
-
-    def chance(self, base: float) -> float:
-        """The request's probability of what has log-odds ``base`` over all requests."""
-        x = min(max(base + self.value, -_FURTHEST), _FURTHEST)
-        return 1.0 / (1.0 + math.exp(-x))
-
-    def learn(self, base: float, hit: bool) -> None:
-        """Count a trial of log-odds ``base``."""
-        # Not limited as in `chance`: a hit that was certain anyway is no surprise.
-        p = 1.0 / (1.0 + math.exp(-base - self.value))
-        precision = self._precision + p * (1.0 - p)
-        moved = self.value + (hit - p) / precision
-        self._precision = min(precision, _FIRMEST)
-        self.value = min(max(moved, -_FURTHEST), _FURTHEST)
+    def learn(self, value: float) -> None:
+        """Count a trial: 1 for a hit, else 0."""
+        super().learn(value)
+        self.log_odds = _log_odds(self.value)
 
 
-class Doubt:
-    """Probability that a candidate is useless at present: a two-state hidden Markov model.
-
-    A few misses where hits were likely make it certain, one hit dispels it. What was learned of the
-    working state survives a broken spell.
-
-    Args:
-        value: The initial probability.
-        mends: Chance that a broken spell ends, per trial.
-    """
-
-    __slots__ = ("_mends", "value")
-
-    def __init__(self, value: float, mends: float) -> None:
-        self.value = value
-        self._mends = mends
-
-    def learn(self, working: float, hit: bool) -> None:
-        """Count a trial whose chance is ``working`` in the working state."""
-        doubt = self.value + _BREAKS * (1.0 - self.value) - self._mends * self.value
-        broken = doubt * (_HIT_IF_BROKEN if hit else 1.0 - _HIT_IF_BROKEN)
-        works = (1.0 - doubt) * (working if hit else 1.0 - working)
-        self.value = broken / (broken + works)
+def _log_odds(p: float) -> float:
+    p = min(max(p, 1e-4), 1.0 - 1e-4)
+    return math.log(p / (1.0 - p))
 
 
 class Acceptance:
@@ -126,7 +70,7 @@ class Acceptance:
         of_confidence: Acceptance by bucket of the token's own confidence.
         more: Tokens accepted beyond the first, if the first was and the draft was free to go on.
         longer: Tokens drafted beyond the first, if the draft was free to go on.
-        doubt: `Doubt` at the end of a request.
+        doubt: `RequestAcceptance.doubt` at the end of a request.
     """
 
     def __init__(self, candidate: Candidate, greedy: bool) -> None:
@@ -145,76 +89,51 @@ class Acceptance:
 
 
 class RequestAcceptance:
-    """One request's acceptance: all requests', shifted by what is known of this one."""
+    """One request's acceptance: all requests', shifted by what is known of this one.
 
-    __slots__ = ("_common", "_lean", "_tried", "doubt")
+    The shift, in log-odds, takes a Newton step on the log-likelihood per trial (a scalar extended
+    Kalman filter). Its precision is bounded, so that changes of the text are followed.
+
+    Attributes:
+        common: All requests' acceptance.
+        doubt: Probability that the candidate is useless at present, by a two-state hidden Markov
+            model: a few misses where hits were likely make it certain, one hit dispels it. What was
+            learned of the working state survives a broken spell.
+    """
+
+    __slots__ = ("_mends", "_precision", "_shift", "_tried", "common", "doubt")
 
     def __init__(self, common: Acceptance) -> None:
-        self._common, self._lean, self._tried = common, Lean(), False
-        # A candidate without draft passes is compared every round, so its broken spells have more
-        # trials.
-        mends = 0.004 if self.looked_up else 0.02
-        self.doubt = Doubt(common.doubt.value, mends)
-
-    @property
-    def looked_up(self) -> bool:
-        """Whether the candidate makes no draft passes."""
-        return self._common.candidate.passes == "none"
-
-    @property
-    def told(self) -> bool:
-        """Whether the candidate's trainer measured its acceptance."""
-        return bool(self._common.candidate.acceptance)
-
-    def _classes(self, offer: Offer, count: int) -> Sequence[int]:
-        last = len(self._common.chances) - 1
-        return offer.evidence or [min(index, last) for index in range(count)]
+        self.common, self.doubt, self._tried = common, common.doubt.value, False
+        self._shift, self._precision = 0.0, 1.0 / (_SPREAD * _SPREAD)
+        self._mends = _MENDS_COMPARED if common.candidate.passes == "none" else _MENDS
 
     def survival(self, offer: Offer, count: int) -> list[float]:
         """Probability that token 1, 2, … ``count`` is accepted with all before it."""
-        made, reached, last, chance = list[float](), self.start(), -1, 0.0
-        classes = self._classes(offer, count)
+        chances, evidence = self.common.chances, offer.evidence
+        made, reached, last, chance = list[float](), 1.0 - self.doubt, -1, 0.0
         for index in range(count):
-            if classes[index] != last:
-                last = classes[index]
-                chance = self._lean.chance(self._common.chances[last].log_odds)
+            kind = evidence[index] if evidence else min(index, len(chances) - 1)
+            if kind != last:
+                last, x = kind, chances[kind].log_odds + self._shift
+                chance = 1.0 / (1.0 + math.exp(-min(max(x, -_FURTHEST), _FURTHEST)))
             reached *= chance
             made.append(reached)
         return made
 
-    def expected(self, offer: Offer, count: int) -> list[tuple[float, float]]:
-        """Of token 1, 2, … ``count``: chance to be accepted with all before it; to be drafted at all.
-
-        A draft that stops by its confidence seldom gets to the later ones.
-        """
-        common = self._common
-        if not common.candidate.stops:
-            return [(chance, 1.0) for chance in self.survival(offer, count)]
-        (chance,) = self.survival(offer, 1)
-        more = common.more.value / (1.0 + common.more.value)
-        longer = common.longer.value / (1.0 + common.longer.value)
-        return [(chance * more**k, longer**k) for k in range(count)]
-
-    def start(self) -> float:
-        """Probability that the candidate works: of a chain before its first token."""
-        return 1.0 - self.doubt.value
-
-    def after(self, survival: float, confidence: float) -> tuple[float, float]:
-        """A chain's survival after a token of that confidence; the same with the next token.
-
-        Of the next token nothing is known yet: it is taken to be no likelier than this one, nor than
-        second tokens are.
-        """
-        common = self._common
-        chance = common.of_confidence[bisect_right(_EDGES, confidence)].value
-        survival *= chance
-        return survival, survival * min(chance, common.chances[1].value)
+    def free(self, offer: Offer, most: int) -> tuple[float, float]:
+        """Expected tokens of a draft that its confidence ends: accepted, and drafted."""
+        (first,) = self.survival(offer, 1)
+        more, longer = self.common.more.value, self.common.longer.value
+        # Of geometric lengths that end at ``most`` in any case.
+        share, length = more / (1.0 + more), longer / (1.0 + longer)
+        drafted = min((1.0 + longer) * (1.0 - length**most), float(most))
+        return first * (1.0 + more) * (1.0 - share**most), drafted
 
     def of_confidence(self) -> tuple[Sequence[float], list[float], float]:
-        """What `after` goes by: edges of the buckets, a chance for each, and that of second tokens."""
-        common = self._common
-        chances = [one.value for one in common.of_confidence]
-        return _EDGES, chances, common.chances[1].value
+        """Of a token by its confidence: edges of the buckets, a chance for each; of second tokens."""
+        chances = [one.value for one in self.common.of_confidence]
+        return _EDGES, chances, self.common.chances[1].value
 
     def observe(
         self,
@@ -234,24 +153,36 @@ class RequestAcceptance:
             confidences: The draft's probability of each; empty: unknown.
             free: Whether only the draft's confidence ended it.
         """
-        common, self._tried = self._common, True
-        classes = self._classes(offer, count)
+        common, self._tried = self.common, True
         for index in range(min(accepted + 1, count)):
-            hit, chance = index < accepted, common.chances[classes[index]]
-            working = self.doubt.value < 0.5  # else the trial says nothing about the working state
-            self.doubt.learn(chance.value, hit)
-            if not working:
-                continue
-            self._lean.learn(chance.log_odds, hit)
-            chance.learn(hit)
-            if confidences:
+            kind = offer.evidence[index] if offer.evidence else min(index, len(common.chances) - 1)
+            hit = index < accepted
+            if self._learn(common.chances[kind], hit) and confidences:
                 common.of_confidence[bisect_right(_EDGES, confidences[index])].learn(hit)
         if free:
             common.longer.learn(count - 1.0)
             if accepted:
                 common.more.learn(accepted - 1.0)
 
+    def _learn(self, chance: Chance, hit: bool) -> bool:
+        """Count a trial; whether it says anything about the working state."""
+        works, shift = self.doubt < 0.5, self._shift
+        doubt = self.doubt + _BREAKS * (1.0 - self.doubt) - self._mends * self.doubt
+        broken = doubt * (_HIT_IF_BROKEN if hit else 1.0 - _HIT_IF_BROKEN)
+        self.doubt = broken / (
+            broken + (1.0 - doubt) * (chance.value if hit else 1.0 - chance.value)
+        )
+        if works:
+            # Not limited as in `survival`: a hit that was certain anyway is no surprise.
+            p = 1.0 / (1.0 + math.exp(-chance.log_odds - shift))
+            precision = self._precision + p * (1.0 - p)
+            shift += (hit - p) / precision
+            self._shift = min(max(shift, -_FURTHEST), _FURTHEST)
+            self._precision = min(precision, _FIRMEST)
+            chance.learn(hit)
+        return works
+
     def close(self) -> None:
         """The request is over."""
         if self._tried:
-            self._common.doubt.learn(self.doubt.value)
+            self.common.doubt.learn(self.doubt)

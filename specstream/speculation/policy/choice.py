@@ -9,15 +9,13 @@ and too late in bad ones.)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import repeat
-from operator import sub
 from typing import NamedTuple
 
 from specstream.speculation.policy.costs import Costs
 from specstream.speculation.policy.probing import Track, Tries
-from specstream.speculation.policy.records import Candidate, Outlook, Plan
+from specstream.speculation.policy.records import Candidate, Offer, Outlook, Plan
 from specstream.speculation.policy.stopping import Chain, Lockstep
 
 __all__ = ["Choice", "Place", "Step"]
@@ -34,7 +32,7 @@ class Place:
         most: The longest useful proposal.
         tracks: Its record with each candidate.
         rounds_left: Rounds that share the cost of reading its text for a draft.
-        thorough: Whether candidates are looked at that were passed over for long.
+        passed_over: Candidates that are looked at only where no other pays, as looking takes time.
         candidate: The chosen one.
         tokens: Length of the proposal (of a tree: its depth).
         nodes: Tokens of the proposal.
@@ -46,7 +44,7 @@ class Place:
     most: int
     tracks: dict[str, Track]
     rounds_left: float
-    thorough: bool = True
+    passed_over: Collection[str] = ()
     candidate: str = "off"
     tokens: int = 0
     nodes: int = 0
@@ -57,27 +55,19 @@ class Place:
         """The longest proposal of a candidate."""
         offer = self.outlook.offers.get(name)
         track = self.tracks[name]
-        if offer is None or track.mute or (track.settled and not self.thorough):
+        if offer is None or track.mute or name in self.passed_over:
             return 0
         return min(self.most, offer.tokens)
 
-    def expected(self, name: str) -> Iterable[tuple[tuple[float, float], int]]:
-        """Of each token (level): as `RequestAcceptance.expected`; its tokens in the target pass."""
-        offer = self.outlook.offers[name]
-        found = self.tracks[name].acceptance.expected(offer, self.room(name))
-        nodes = map(sub, offer.nodes, (0, *offer.nodes)) if offer.nodes else repeat(1)
-        return zip(found, nodes, strict=False)
-
-    def most_nodes(self, name: str) -> int:
-        """Tokens in the target pass of one drafted token (level), at most."""
-        nodes = self.outlook.offers[name].nodes
-        return max(map(sub, nodes, (0, *nodes)), default=1) or 1
-
     def take(self, name: str, tokens: int, gain: float) -> None:
         """Choose a proposal."""
-        nodes = self.outlook.offers[name].nodes
         self.candidate, self.tokens, self.gain = name, tokens, gain
-        self.nodes = nodes[tokens - 1] if nodes else tokens
+        self.nodes = _nodes(self.outlook.offers[name], tokens)
+
+
+def _nodes(offer: Offer, tokens: int) -> int:
+    """Tokens in the target pass of a proposal so long (of a tree: so deep)."""
+    return offer.nodes[tokens - 1] if offer.nodes else tokens
 
 
 class Choice(NamedTuple):
@@ -109,32 +99,30 @@ class Step:
     ) -> None:
         self._places, self._candidates = places, candidates
         self._costs, self._worth = costs, worth
-        self._plain = len(places) / costs.plain(len(places))
-        self._around = worth * max(costs.other(True) - costs.other(False), 0.0)
+        self._around = worth * (costs.other(True) - costs.other(False))
 
     def choose(self) -> None:
         """Choose for each place; where nobody pays, among all candidates."""
         self._choose()
-        without = [p for p in self._places if p.candidate == "off" and not p.thorough]
+        without = [p for p in self._places if p.candidate == "off" and p.passed_over]
         for place in without:
-            place.thorough = True
+            place.passed_over = ()
         if without:
             self._choose()
 
     def _choose(self) -> None:
         for candidate in self._candidates:
-            name = candidate.name
-            group = [p for p in self._places if p.room(name) > 0]
+            group = [p for p in self._places if p.room(candidate.name) > 0]
             while group:
                 choice = self.best(candidate, group)
                 chosen = list(zip(group, choice.tokens, choice.gains, strict=True))
-                if all(tokens and gain > p.gain for p, tokens, gain in chosen):
+                better = [p for p, tokens, gain in chosen if tokens and gain > p.gain]
+                if len(better) == len(group):
                     if choice.gain > sum(p.gain for p in group):
                         for place, tokens, gain in chosen:
-                            place.take(name, tokens, gain)
+                            place.take(candidate.name, tokens, gain)
                     break
-                # Passes are shared by fewer than was assumed.
-                group = [p for p, tokens, gain in chosen if tokens and gain > p.gain]
+                group = better  # passes are shared by fewer than was assumed
 
     def best(self, candidate: Candidate, group: Sequence[Place]) -> Choice:
         """What a candidate had best propose for a group: the number of passes that gains most.
@@ -151,51 +139,57 @@ class Step:
             row = self._worth * draft.row
         curves = [self._curve(candidate, place, group, row) for place in group]
         tops, lengths = [-math.inf] * len(group), [0] * len(group)  # up to the depth in question
-        passes, found = start, Choice(-math.inf, lengths, tops)
-        for depth in range(1, 1 + max(map(len, curves))):
-            reached = 0.0
+        found = Choice(-math.inf, lengths, tops)
+        for depth in range(max(map(len, curves))):
+            passes = 0.0
             for index, curve in enumerate(curves):
-                if depth <= len(curve):
-                    gain, chance = curve[depth - 1]
-                    reached = max(reached, chance)
+                if depth < len(curve):
+                    gain, drafted = curve[depth]
+                    passes = max(passes, drafted)
                     if gain > tops[index]:
-                        tops[index], lengths[index] = gain, depth
-            if candidate.passes == "each" or depth == 1:
-                passes += step * reached
-            if (gain := sum(tops) - passes) > found.gain:
+                        tops[index], lengths[index] = gain, math.ceil(drafted)
+            shared = start + step * (passes if candidate.passes == "each" else 1.0)
+            if (gain := sum(tops) - shared) > found.gain:
                 found = Choice(gain, lengths.copy(), tops.copy())
         return found
 
     def _curve(
         self, candidate: Candidate, place: Place, group: Sequence[Place], row: float
     ) -> list[tuple[float, float]]:
-        """By depth: what a request gains, and the chance that its draft gets there.
+        """What a request gains by lengths, ascending, and the lengths: those that it may choose from.
 
         Without the passes that the group shares. Each is taken to propose as many tokens as the others,
         for what one more costs the target depends on all of them.
         """
-        worth, count, levels = self._worth, len(group), list(place.expected(candidate.name))
-        most = count * int(sum(nodes for _, nodes in levels)) + 2
-        wider = self._costs.widening(self._width(group), most)
-        gain, width, curve = -self._fixed(candidate, place), 0.0, list[tuple[float, float]]()
-        for depth, ((chance, reached), nodes) in enumerate(levels, 1):
-            if depth > 1 and chance <= _LEAST:
-                break
-            gain += chance - row * reached
-            width += count * reached * nodes
-            whole = int(width)
-            ms = wider[whole] + (width - whole) * (wider[whole + 1] - wider[whole])
-            curve.append((gain - worth * ms / count, reached))
-        return curve
+        name, count, width = candidate.name, len(group), self._width(group)
+        offer, room = place.outlook.offers[name], place.room(name)
+        acceptance = place.tracks[name].acceptance
+        if candidate.stops:  # its confidence decides how long it gets
+            lengths = [acceptance.free(offer, most) for most in (1, 2, 4, room) if most <= room]
+        else:
+            lengths, accepted = [], 0.0
+            for drafted, chance in enumerate(acceptance.survival(offer, room), 1):
+                if drafted > 1 and chance <= _LEAST:
+                    break
+                accepted += chance
+                lengths.append((accepted, float(drafted)))
+        nodes = [offer.nodes[math.ceil(d) - 1] if offer.nodes else d for _, d in lengths]
+        wider = self._costs.widening(width, [count * n for n in nodes])
+        each, fixed = self._worth / count, self._fixed(candidate, place)
+        return [
+            (accepted - row * drafted - each * ms - fixed, drafted)
+            for (accepted, drafted), ms in zip(lengths, wider, strict=True)
+        ]
 
     def _fixed(self, candidate: Candidate, place: Place) -> float:
         """What a proposal costs whatever its length, besides what several share; in tokens."""
-        if candidate.passes == "none":
-            return self._around
         behind = place.outlook.offers[candidate.name].behind
-        draft = self._costs.draft(candidate.name)
+        if not behind or candidate.passes == "none":
+            return self._around
         # Until the text is read, plain decoding is the alternative: time is worth what that makes of it.
-        return self._around + behind * draft.read.value * self._plain / place.rounds_left
+        rows = len(self._places)
+        reading = behind * self._costs.draft(candidate.name).read.value / place.rounds_left
+        return self._around + reading * rows / self._costs.plain(rows)
 
     def _width(self, group: Sequence[Place]) -> int:
         """Tokens of the target pass, but for proposals of the group."""
@@ -205,35 +199,39 @@ class Step:
         """What was chosen. A draft that can be stopped goes on as long as `Chain` says."""
         found = [Plan(p.candidate, p.tokens, None, self._least(p)) for p in self._places]
         for candidate in self._candidates:
-            name = candidate.name
-            group = [p for p in self._places if p.candidate == name]
-            if not candidate.stops or not group:
-                continue
-            draft, worth = self._costs.draft(name), self._worth
-            width = self._width(group) + len(group)  # a token of each is proposed in any case
-            nodes = max(p.most_nodes(name) for p in group)  # of a level
-            most = sum(p.room(name) - 1 for p in group)
-            costs = self._costs.widening(width, nodes * (most + 1))
-            wider = [worth * ms for ms in costs[::nodes]]
-            # One pass that drafts everything is paid: no further token needs another.
-            again = worth if candidate.passes == "each" else 0.0
-            lockstep = Lockstep(again * draft.step, again * draft.row, wider, len(group))
-            for index, place in enumerate(self._places):
-                if place.candidate == name and place.room(name) > 1:
-                    room = place.room(name)
-                    go_on = Chain(place.tracks[name].acceptance, lockstep, room)
-                    found[index] = Plan(name, room, go_on, found[index].least)
+            group = [p for p in self._places if p.candidate == candidate.name]
+            if candidate.stops and group:
+                lockstep = self._lockstep(candidate, group)
+                for index, place in enumerate(self._places):
+                    room = place.room(candidate.name)
+                    if place.candidate == candidate.name and room > 1:
+                        acceptance = place.tracks[candidate.name].acceptance
+                        go_on = Chain(acceptance, lockstep, room)
+                        found[index] = Plan(candidate.name, room, go_on, found[index].least)
         return found
+
+    def _lockstep(self, candidate: Candidate, group: Sequence[Place]) -> Lockstep:
+        draft, offers = self._costs.draft(candidate.name), [p.outlook.offers for p in group]
+        # Nodes of a level, at most: a level that may be stopped at is priced with all of them.
+        nodes = max((o[candidate.name].nodes or (1,))[0] for o in offers)
+        most = sum(p.room(candidate.name) - 1 for p in group)
+        width = self._width(group) + len(group)  # a token of each is proposed in any case
+        costs = self._costs.widening(width, range(0, nodes * (most + 2), nodes))
+        wider = [self._worth * ms for ms in costs]
+        # One pass that drafts everything is paid: no further token needs another.
+        again = self._worth if candidate.passes == "each" else 0.0
+        return Lockstep(again * draft.step, again * draft.row, wider, len(group))
 
     def _least(self, place: Place) -> float:
         """What a node of a tree costs in the target pass, in tokens; of a chain 0."""
         if place.nodes == place.tokens:
             return 0.0
-        width = self._width((place,))
-        return self._worth * self._costs.widening(width, place.nodes)[-1] / place.nodes
+        (wider,) = self._costs.widening(self._width((place,)), (place.nodes,))
+        return self._worth * wider / place.nodes
 
-    def probe(self, plans: list[Plan], tries: Tries, plain_ms: float) -> None:
+    def probe(self, plans: list[Plan], tries: Tries) -> None:
         """Give candidates that were not chosen a token now and then, all requests together."""
+        rows, plain_ms = len(self._places), self._costs.plain(len(self._places))
         for candidate in self._candidates:
             name = candidate.name
             idle = [p for p in self._places if p.candidate != name and p.room(name)]
@@ -241,16 +239,14 @@ class Step:
             if candidate.passes == "none" or not any(p.tracks[name].due() for p in idle):
                 continue
             draft = self._costs.draft(name)
-            around = len(self._places) * self._around / self._worth
             made = any(p.candidate == name for p in self._places)  # the passes are paid already
-            ms = draft.row if made else draft.start + draft.step + around
-            ms += self._costs.widening(self._width(()), 2)[1]
+            ms = draft.row if made else draft.start + draft.step + rows * self._around / self._worth
             for place in sorted(idle, key=lambda p: -p.tracks[name].idle):
-                offer = place.outlook.offers[name]
-                reading = offer.behind * draft.read.value
-                cost = (ms + reading) / plain_ms + place.gain / len(self._places)
+                reading = place.outlook.offers[name].behind * draft.read.value
+                (wider,) = self._costs.widening(self._width(()), (1,))
+                cost = (ms + wider + reading) / plain_ms + place.gain / rows
                 if place.tracks[name].due(joining=True) and tries.pay(cost, sure=draft.known):
                     place.take(name, 1, 0.0)
                     place.probing = True
                     plans[self._places.index(place)] = Plan(name, 1)
-                    ms = draft.row + self._costs.widening(self._width(()), 2)[1]
+                    ms = draft.row

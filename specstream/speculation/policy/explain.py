@@ -2,151 +2,122 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from typing import NamedTuple
 
 from specstream.speculation.policy.costs import Costs
-from specstream.speculation.policy.records import Candidate, Explanation, Outcome
+from specstream.speculation.policy.records import Candidate, Explanation
 
-__all__ = ["Summary", "explain"]
+__all__ = ["Recent", "Round", "explain"]
 
 _SELDOM = 0.25  # share of rounds with a proposal, below which the answer is "not speculating"
 _MANY, _RARE = 64, 0.03  # rounds that tell who proposes seldom; the share of them
 _SLOW = 0.3  # plain rounds: a draft pass that costs more is blamed first
 
 
-class Summary:
-    """Exponential averages over the latest ``memory`` rounds: who proposed, what it brought and cost.
+class Round(NamedTuple):
+    """What one request's round brought and cost.
 
     Attributes:
-        share: Rounds by candidate that proposed, "off" included.
-        first: How often a candidate's first token was accepted.
-        tokens: Per round.
-        cost: Of a round, in plain rounds.
-        proposed: Tokens per round.
+        name: Who proposed; "off": nobody.
+        drafted: Tokens proposed.
+        accepted: Of these.
+        cost: In plain rounds.
+        rows: Requests in the target pass.
+        probing: Whether it was a try.
     """
 
-    def __init__(self, names: Iterable[str], memory: int) -> None:
-        self._newest = 1.0 / memory
-        self._proposals = dict.fromkeys(names, 0)
-        self.rounds, self._rows, self.probing = 0, 1.0, False
-        self.first = dict.fromkeys(self._proposals, 0.0)
-        self.share = {**self.first, "off": 0.0}
-        self.tokens = self.cost = 1.0
-        self.proposed = 0.0
+    name: str
+    drafted: int
+    accepted: int
+    cost: float
+    rows: int
+    probing: bool
 
-    def learn(self, outcome: Outcome, cost: float, rows: int, probing: bool) -> None:
-        """Count a round that cost so many plain rounds."""
-        self.rounds += 1
-        self.probing = probing
-        part = max(1.0 / self.rounds, self._newest)
-        self._rows += part * (rows - self._rows)
-        name = outcome.plan.proposer if outcome.drafted else "off"
-        for known in self.share:
-            self.share[known] -= part * self.share[known]
-        self.share[name] += part
-        self.tokens += part * (outcome.accepted + 1.0 - self.tokens)
-        self.cost += part * (cost - self.cost)
-        self.proposed += part * (outcome.drafted - self.proposed)
-        if outcome.drafted:
-            self._proposals[name] += 1
-            part = max(1.0 / self._proposals[name], self._newest)
-            self.first[name] += part * ((outcome.accepted > 0) - self.first[name])
 
-    @property
-    def rows(self) -> int:
-        """Requests a round."""
-        return round(self._rows)
+class Recent:
+    """The latest ``memory`` rounds."""
 
-    def rare(self) -> set[str] | None:
+    def __init__(self, memory: int) -> None:
+        self.rounds = deque[Round](maxlen=memory)
+
+    def shares(self, names: Iterable[str]) -> dict[str, float]:
+        """Part of the rounds in which each of these proposed."""
+        found = Counter(one.name for one in self.rounds)
+        return {name: found[name] / max(len(self.rounds), 1) for name in names}
+
+    def rare(self, names: Iterable[str]) -> set[str] | None:
         """Candidates that hardly ever propose; None before there were enough rounds to tell it from."""
-        if self.rounds < _MANY:
+        if len(self.rounds) < _MANY:
             return None
-        return {name for name in self.first if self.share[name] < _RARE}
-
-    def kind(self) -> str:
-        """The candidate that proposed most; "off" where proposals were rare."""
-        if not self.first or 1.0 - self.share["off"] < _SELDOM:
-            return "off"
-        return max(self.first, key=lambda name: self.share[name])
+        return {name for name, share in self.shares(names).items() if share < _RARE}
 
 
-def explain(summary: Summary, costs: Costs, candidates: Mapping[str, Candidate]) -> Explanation:
-    """A summary in figures and words."""
-    rows, count, kind = summary.rows, summary.proposed, summary.kind()
-    plain = costs.plain(rows)
+def explain(recent: Recent, costs: Costs, candidates: Mapping[str, Candidate]) -> Explanation:
+    """The latest rounds in figures and words."""
+    made = recent.rounds or [Round("off", 0, 0, 1.0, 1, False)]
+    drafted = sum(one.drafted for one in made) / len(made)
+    tau = sum(one.accepted + 1.0 for one in made) / len(made)
+    cost = sum(one.cost for one in made) / len(made)
+    rows = round(sum(one.rows for one in made) / len(made))
+    share = recent.shares(candidates)
+    speculating = sum(share.values()) >= _SELDOM
+    kind = max(share, key=share.__getitem__) if speculating else "off"
     drafters = [name for name, candidate in candidates.items() if candidate.passes != "none"]
-    drafter = kind if kind in drafters else max(drafters, key=summary.share.__getitem__, default="")
+    drafter = kind if kind in drafters else max(drafters, key=share.__getitem__, default="")
     judged = kind if kind != "off" else drafter or next(iter(candidates), "")
-    found = Explanation(
-        words="",
-        kind=kind,
-        num_tokens=count,
-        acceptance=summary.first.get(judged, 0.0),
-        tau=summary.tokens,
-        draft_cost=costs.draft(drafter).step_of(rows) / plain if drafter else 0.0,
-        verify_cost=costs.verify(rows * (1.0 + count), rows) / plain,
-        overhead=rows * costs.other(count > 0.0) / plain,
-        predicted_speedup=summary.tokens / summary.cost,
-        ceiling=(1.0 + count) / summary.cost,
-    )
-    if summary.rounds == 0:
+    firsts = [one.accepted > 0 for one in made if one.name == judged]
+    first = sum(firsts) / max(len(firsts), 1)
+    plain = costs.plain(rows)
+    step = costs.draft(drafter).passes(1, rows) / plain if drafter else 0.0
+    if not recent.rounds:
         words = "no round yet that could speculate"
     elif kind != "off":
-        words = _speculating(found, summary, candidates)
-    else:
-        words = f"not speculating: {_reason(found, summary, costs, candidates, drafter)}"
-        words += "; probing" if summary.probing else ""
-    return replace(found, words=words)
-
-
-def _speculating(found: Explanation, summary: Summary, candidates: Mapping[str, Candidate]) -> str:
-    active = sorted(candidates, key=lambda name: -summary.share[name])
-    who = " and ".join(
-        f"{candidates[name].title} ({summary.share[name]:.0%} of rounds)"
-        for name in active
-        if summary.share[name] > 0.1
-    )
-    return (
-        f"speculating with {who}, about {found.num_tokens:.1f} tokens a round: "
-        f"{found.acceptance:.0%} of first tokens stand, {found.tau:.1f} tokens for the time of "
-        f"{summary.cost:.2f} plain rounds; predicted {found.predicted_speedup:.2f}x"
-    )
-
-
-def _reason(
-    found: Explanation,
-    summary: Summary,
-    costs: Costs,
-    candidates: Mapping[str, Candidate],
-    drafter: str,
-) -> str:
-    if not candidates:
-        return "nobody may propose"
-    if not drafter:
+        active = sorted((n for n in share if share[n] > 0.1), key=lambda name: -share[name])
+        who = " and ".join(f"{candidates[n].title} ({share[n]:.0%} of rounds)" for n in active)
+        words = (
+            f"speculating with {who}, about {drafted:.1f} tokens a round: {first:.0%} of first tokens "
+            f"stand, {tau:.1f} tokens for the time of {cost:.2f} plain rounds; predicted "
+            f"{tau / cost:.2f}x"
+        )
+    elif not drafter:
         titles = " and ".join(candidate.title for candidate in candidates.values())
-        return f"{titles} finds too little"
-    rows, step, plain = summary.rows, found.draft_cost, costs.plain(summary.rows)
-    title = candidates[drafter].title.removesuffix(" model")
+        words = f"not speculating: {titles} finds too little" if titles else "nobody may propose"
+    else:
+        title = candidates[drafter].title.removesuffix(" model")
+        words = f"not speculating: {_reason(costs, rows, title, step, first)}"
+    return Explanation(
+        words=f"{words}; probing" if kind == "off" and made[-1].probing else words,
+        kind=kind,
+        num_tokens=drafted,
+        acceptance=first,
+        tau=tau,
+        draft_cost=step,
+        verify_cost=costs.verify(rows * (1.0 + drafted), rows) / plain,
+        overhead=rows * costs.other(drafted > 0.0) / plain,
+        predicted_speedup=tau / cost,
+        ceiling=(1.0 + drafted) / cost,
+    )
+
+
+def _reason(costs: Costs, rows: int, title: str, step: float, first: float) -> str:
+    """Why a draft with passes of ``step`` plain rounds and that acceptance does not pay."""
+    plain = costs.plain(rows)
     # One drafted token per request adds this share of a step, which the acceptance has to save.
-    widening = costs.widening(rows, rows)[rows] / plain
-    around = rows * max(costs.other(True) - costs.other(False), 0.0) / plain
-    needed = step + costs.draft(drafter).start / plain + widening + around
+    widening = costs.widening(rows, (rows,))[0] / plain
+    needed = step + widening + rows * (costs.other(True) - costs.other(False)) / plain
     if rows > 1 and widening > max(step, _SLOW):
         return (
             f"the batch is saturated (one token more for each of {rows} requests makes a step "
             f"{widening:.0%} longer)"
         )
-    if needed >= 1.0:
-        return f"{title} is too slow (a draft pass costs {step:.0%} of a plain round)"
-    if step > _SLOW:
+    if step > _SLOW or needed >= 1.0:
         return (
-            f"{title} is too slow (a draft pass costs {step:.0%} of a plain round; acceptance "
-            f"would have to be over {needed:.0%})"
+            f"{title} is too slow (a draft pass costs {step:.0%} of a plain round; acceptance would "
+            f"have to be over {needed:.0%})"
         )
-    if found.acceptance < needed:
-        return (
-            f"acceptance is too low ({found.acceptance:.0%} of the draft's first tokens; "
-            f"{needed:.0%} are needed)"
-        )
-    return f"proposals seldom pay ({1.0 - summary.share['off']:.0%} of rounds have one)"
+    if first < needed:
+        needs = f"{needed:.0%} are needed"
+        return f"acceptance is too low ({first:.0%} of the draft's first tokens; {needs})"
+    return "proposals seldom pay"

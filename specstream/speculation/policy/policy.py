@@ -5,12 +5,12 @@ Nothing here changes *what* is generated, only how fast: every proposal is verif
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 
 from specstream.speculation.policy.acceptance import Acceptance, Average, RequestAcceptance
 from specstream.speculation.policy.choice import Place, Step
 from specstream.speculation.policy.costs import Costs
-from specstream.speculation.policy.explain import Summary, explain
+from specstream.speculation.policy.explain import Recent, Round, explain
 from specstream.speculation.policy.probing import Track, Tries
 from specstream.speculation.policy.records import (
     Candidate,
@@ -24,22 +24,19 @@ from specstream.speculation.policy.records import (
 __all__ = ["Policy"]
 
 _FAR = 0.9  # of the best rate: who is told to be slower is looked at seldom
-_THOROUGH = 4  # steps of a request, of which one looks at candidates that were passed over for long
+_THOROUGH = 4  # steps of a request, of which one looks at all candidates
 
 
 class _Request:
     """One request: its candidates' records, its rate, and the latest choice."""
 
     def __init__(
-        self, common: Sequence[Acceptance], rare: Container[str], tokens: float, cost: float
+        self, common: Sequence[Acceptance], rare: Collection[str], tokens: float, cost: float
     ) -> None:
-        self.tracks = {
-            (name := a.candidate.name): Track(RequestAcceptance(a), rare=name in rare)
-            for a in common
-        }
-        self.tokens = Average(tokens, 4.0, 16.0)
-        self.cost = Average(cost, 4.0, 16.0)
-        self.summary = Summary(self.tracks, 64)
+        self.tracks = {a.candidate.name: Track(RequestAcceptance(a)) for a in common}
+        self.passed_over = rare
+        self.tokens, self.cost = Average(tokens, 4.0, 16.0), Average(cost, 4.0, 16.0)
+        self.recent = Recent(64)
         self.steps = self.committed = 0
         self.place: Place | None = None
 
@@ -53,34 +50,30 @@ class Policy:
         candidates: Who may propose; none: plain decoding.
         costs: The cost model, seeded by a calibration.
         max_tokens: The longest proposal.
-
-    Attributes:
-        tokens: Per round, over all requests.
-        cost: Of a round, in plain rounds.
     """
 
     def __init__(self, candidates: Sequence[Candidate], costs: Costs, *, max_tokens: int) -> None:
         if max_tokens < 1:
             raise ValueError("max_tokens must be at least 1")
-        self.costs = costs
+        self.costs, self._max_tokens = costs, max_tokens
         # Lookups first: a draft has to be better than they.
         candidates = sorted(candidates, key=lambda c: c.passes != "none")
         self._candidates = {c.name: c for c in candidates}
-        self._max_tokens = max_tokens
+        self._drafters = {c.name for c in candidates if c.passes != "none"}
         self._common = {
             greedy: [Acceptance(c, greedy) for c in candidates] for greedy in (True, False)
         }
         self._requests: dict[int, _Request] = {}
         self._tries = Tries()
-        self.tokens, self.cost = Average(1.5, 2.0, 60.0), Average(1.1, 2.0, 60.0)  # per round
+        self._tokens, self._cost = Average(1.5, 2.0, 60.0), Average(1.1, 2.0, 60.0)  # per round
         self._reply = Average(48.0, 1.0, 30.0)  # tokens of a whole reply
-        self._summary = Summary(self._candidates, 256)
+        self._recent = Recent(256)
         self._slow = self._slower()
 
     @property
     def rare(self) -> set[str]:
         """Candidates that hardly proposed of late; before that is known, those told to be far slower."""
-        found = self._summary.rare()
+        found = self._recent.rare(self._candidates)
         return self._slow if found is None else found
 
     def _slower(self) -> set[str]:
@@ -92,12 +85,12 @@ class Policy:
     def _told_rate(self, candidate: Candidate) -> float:
         """Tokens per ms with the best number of tokens, each accepted as the first one was."""
         draft, each = self.costs.draft(candidate.name), candidate.passes == "each"
-        wider = self.costs.widening(1, self._max_tokens)
         best, tokens, reached = 0.0, 1.0, 1.0
-        for count in range(1, self._max_tokens + 1):
+        wider = self.costs.widening(1, range(1, self._max_tokens + 1))
+        for count, more_ms in enumerate(wider, 1):
             reached *= candidate.acceptance[0]
             tokens += reached
-            ms = self.costs.plain() + draft.passes(count if each else 1) + wider[count]
+            ms = self.costs.plain() + draft.passes(count if each else 1) + more_ms
             best = max(best, tokens / ms)
         return best
 
@@ -107,21 +100,23 @@ class Policy:
             return []
         requests = [self._request(outlook) for outlook in outlooks]
         places = [self._place(r, o) for r, o in zip(requests, outlooks, strict=True)]
-        plain_ms = self.costs.plain(len(places))
         # Plain decoding is always available: its rate is the floor.
         rate = sum(request.tokens.value / request.cost.value for request in requests)
-        worth = max(rate, float(len(places))) / plain_ms
+        worth = max(rate, float(len(places))) / self.costs.plain(len(places))
         step = Step(places, list(self._candidates.values()), self.costs, worth)
         step.choose()
+        for request, place in zip(requests, places, strict=True):
+            if not place.passed_over:
+                request.passed_over = self._drafters - {place.candidate}
         plans = step.plans()
-        step.probe(plans, self._tries, plain_ms)
+        step.probe(plans, self._tries)
         return plans
 
     def _request(self, outlook: Outlook) -> _Request:
         request = self._requests.get(outlook.id)
         if request is None:
             common = self._common[outlook.greedy]
-            request = _Request(common, self.rare, self.tokens.value, self.cost.value)
+            request = _Request(common, self.rare, self._tokens.value, self._cost.value)
             self._requests[outlook.id] = request
         return request
 
@@ -133,12 +128,11 @@ class Policy:
             most = min(most, outlook.phrase_left - 1)
             ahead = min(ahead, outlook.phrase_left)
         request.steps += 1
-        rounds, thorough = max(1.0, ahead / request.tokens.value), request.steps % _THOROUGH == 0
-        place = Place(outlook, most, request.tracks, rounds, thorough)
-        request.place = place
+        rounds = max(1.0, ahead / request.tokens.value)
+        over = () if request.steps % _THOROUGH == 0 else request.passed_over
+        request.place = place = Place(outlook, most, request.tracks, rounds, over)
         for track in request.tracks.values():
             track.idle += most > 0
-            track.passed_over += most > 0
         return place
 
     def observe(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> None:
@@ -164,14 +158,12 @@ class Policy:
         elif drafters:
             ms += times.draft_ms
         # A prompt is read once for a whole reply: no part of what later rounds cost.
-        cost, choosing = ms / plain_ms, min(times.plan_ms / plain_ms, 1.0)
-        cost += choosing
+        cost = ms / plain_ms + min(times.plan_ms / plain_ms, 1.0)
         news = [self._observe_one(one, cost, cost + reading, rows) for one in outcomes]
         self._tries.enter(news=any(news))
 
     def _drafts(self, outcome: Outcome) -> bool:
-        candidate = self._candidates.get(outcome.plan.proposer)
-        return candidate is not None and candidate.passes != "none"
+        return outcome.plan.proposer in self._drafters
 
     def _observe_one(self, outcome: Outcome, cost: float, spent: float, rows: int) -> bool:
         """Learn from one request's round; whether it was a try that went well."""
@@ -192,11 +184,14 @@ class Policy:
         # Where lookup finds nothing, a token saved is worth what it costs there, not what it costs in
         # a passage that is being repeated. In a batch, time is everybody's.
         if rows > 1 or name not in self._candidates or self._drafts(outcome):
-            for learner in (request, self):
-                learner.tokens.learn(tokens)
-                learner.cost.learn(cost)
-        for summary in (request.summary, self._summary):
-            summary.learn(outcome, spent, rows, place.probing)
+            for average in (request.tokens, self._tokens):
+                average.learn(tokens)
+            for average in (request.cost, self._cost):
+                average.learn(cost)
+        proposer, drafted = name if outcome.drafted else "off", outcome.drafted
+        made = Round(proposer, drafted, outcome.accepted, spent, rows, place.probing)
+        request.recent.rounds.append(made)
+        self._recent.rounds.append(made)
         return news
 
     def forget(self, request_id: int) -> None:
@@ -210,5 +205,5 @@ class Policy:
     def explain(self, request_id: int | None = None) -> Explanation:
         """Why it plans what it plans: for one request, or for all of late."""
         request = self._requests.get(request_id) if request_id is not None else None
-        summary = request.summary if request is not None else self._summary
-        return explain(summary, self.costs, self._candidates)
+        recent = request.recent if request is not None else self._recent
+        return explain(recent, self.costs, self._candidates)

@@ -13,7 +13,6 @@ _DEAREST = 8.0  # plain rounds: a try that costs more is never made
 _LONGEST = 16  # rounds between two tries
 _SILENCE = 3  # rounds without a proposal until a draft is mute
 _CATCHING_UP = 64  # unread tokens that excuse a round without a proposal
-_SETTLED = 6  # rounds in which it was not chosen
 _KNOWN = 0.5  # stands for the doubt in a candidate whose trainer measured its acceptance
 
 
@@ -45,34 +44,23 @@ class Track:
 
     Args:
         acceptance: How likely its tokens are accepted.
-        rare: Whether it is seldom chosen for other requests.
 
     Attributes:
         idle: Rounds since it proposed.
-        passed_over: Rounds since it was chosen, tries left out.
         interval: Rounds from a failed try to the next one; doubles with each.
         mute: Whether it no longer proposes (its context is full, its weights are damaged).
     """
 
-    __slots__ = ("_silent", "acceptance", "idle", "interval", "mute", "passed_over")
+    __slots__ = ("_silent", "acceptance", "idle", "interval", "mute")
 
-    def __init__(self, acceptance: RequestAcceptance, *, rare: bool = False) -> None:
-        self.acceptance = acceptance
+    def __init__(self, acceptance: RequestAcceptance) -> None:
+        self.acceptance, self.mute = acceptance, False
         self.idle = self._silent = 0
-        self.passed_over = _SETTLED + 1 if rare else 0
         # The less likely it is that the candidate works at all, the later the first try; what was told
         # of it needn't be found out at once.
-        doubt = max(acceptance.doubt.value, _KNOWN if acceptance.told else 0.0)
+        told = acceptance.common.candidate.acceptance
+        doubt = max(acceptance.doubt, _KNOWN if told else 0.0)
         self.interval = 1 + round(doubt * (_LONGEST - 1))
-        self.mute = False
-
-    @property
-    def settled(self) -> bool:
-        """Whether it is left out of most choices, as looking at each candidate takes time.
-
-        What is known of one hardly changes while others propose. A lookup's offers do, in each round.
-        """
-        return self.passed_over > _SETTLED and not self.acceptance.looked_up
 
     def due(self, joining: bool = False) -> bool:
         """Whether to try the candidate again; ``joining``: where others do anyway."""
@@ -87,16 +75,14 @@ class Track:
             probing: Whether it was a try.
             longest: The longest proposal of a round without limits of its own.
         """
-        if not probing:
-            self.passed_over = 0
         if outcome.drafted < 1:
             self._silent += offer.behind < _CATCHING_UP
             self.mute = self._silent >= _SILENCE
             return False
         self._silent = self.idle = 0
-        depth = outcome.drafted if outcome.depth is None else outcome.depth
-        (believed,) = self.acceptance.survival(offer, 1)
+        (believed,) = self.acceptance.survival(offer, 1) if probing else (1.0,)
         free = outcome.plan.go_on is not None and outcome.plan.num_tokens == longest
+        depth = outcome.drafted if outcome.depth is None else outcome.depth
         self.acceptance.observe(offer, outcome.accepted, depth, outcome.confidences, free=free)
         news = probing and outcome.accepted > 0 and believed < 0.5
         if not probing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from specstream.model.stop import Stop
@@ -30,18 +31,11 @@ class Lockstep:
         self.depth = 1  # passes that will be made
         self.tokens = 0  # beyond the first of each chain
 
-    def price(self, depth: int) -> float:
-        """The cost of a chain's next token, if its draft pass is number ``depth``."""
-        ms = self._wider[self.tokens + 1] - self._wider[self.tokens]
-        if self.depth >= depth:
-            return self._row_cost + ms
-        return self._row_cost + ms + self.pass_cost / self.active
-
-    def prices(self, count: int) -> list[float]:
-        """`price` of the only chain's next ``count`` tokens."""
-        wider, done = self._wider, self.tokens
-        more = [wider[k + 1] - wider[k] for k in range(done, done + count)]
-        return [self._row_cost + ms + self.pass_cost for ms in more]
+    def price(self, depth: int, ahead: int = 0) -> float:
+        """The cost of a chain's next token but ``ahead``, if its draft pass is number ``depth``."""
+        at = self.tokens + ahead
+        ms = self._row_cost + self._wider[at + 1] - self._wider[at]
+        return ms if self.depth >= depth else ms + self.pass_cost / self.active
 
 
 class Chain:
@@ -57,18 +51,21 @@ class Chain:
         room: Tokens that the chain may have. It is asked after the last one, too.
     """
 
-    __slots__ = ("_acceptance", "_depth", "_lockstep", "_room", "_survival")
+    __slots__ = ("_ceiling", "_chances", "_depth", "_edges", "_lockstep", "_room", "_survival")
 
     def __init__(self, acceptance: RequestAcceptance, lockstep: Lockstep, room: int) -> None:
-        self._acceptance, self._lockstep, self._room = acceptance, lockstep, room
-        self._survival = acceptance.start()
-        self._depth = 1
+        self._edges, self._chances, self._ceiling = acceptance.of_confidence()
+        self._lockstep, self._room = lockstep, room
+        self._survival, self._depth = 1.0 - acceptance.doubt, 1
 
     def __call__(self, confidence: float) -> bool:
         """Whether to draft another token after one of that confidence."""
-        lockstep = self._lockstep
+        lockstep, chance = self._lockstep, self._chances[bisect_right(self._edges, confidence)]
         self._depth += 1
-        self._survival, hope = self._acceptance.after(self._survival, confidence)
+        self._survival *= chance
+        # Of the next token nothing is known yet: it is taken to be no likelier than this one, nor than
+        # second tokens are.
+        hope = self._survival * min(chance, self._ceiling)
         if self._depth > self._room or hope <= lockstep.price(self._depth):
             lockstep.active -= 1
             return False
@@ -78,12 +75,11 @@ class Chain:
 
     def stop(self) -> Stop | None:
         """What it will answer, as a rule; None where that depends on other chains."""
-        lockstep = self._lockstep
+        lockstep, room = self._lockstep, self._room - self._depth
         if lockstep.active != 1:
             return None
-        edges, chances, ceiling = self._acceptance.of_confidence()
-        prices = lockstep.prices(self._room - self._depth)
-        return Stop((), edges, chances, self._survival, ceiling, prices)
+        prices = [lockstep.price(lockstep.depth + 1, ahead) for ahead in range(room)]
+        return Stop((), self._edges, self._chances, self._survival, self._ceiling, prices)
 
 
 def stop_of(go_on: Callable[[float], bool]) -> Stop | None:

@@ -319,16 +319,17 @@ def test_bad_values_are_refused() -> None:
 
 
 def test_a_request_looks_at_every_candidate_in_every_fourth_of_its_own_steps() -> None:
-    """However often others have steps without it."""
-    known, seen = Costs({1: 3.0, 9: 4.0}, row_ms=0.0), list[bool]()
-    known.drafts["draft"] = DraftCosts(0.05)  # it pays: nobody is asked because of that
-    made = Policy(candidates("draft"), known, max_tokens=8)
-    offers = {"draft": Offer(8)}
+    """However often others have steps without it. In between, at the latest drafter only."""
+    known, seen = Costs({1: 3.0, 9: 4.0}, row_ms=0.0), list[set[str]]()
+    known.drafts = {"draft": DraftCosts(0.05), "heads": DraftCosts(0.5)}
+    heads = Candidate("heads", "the heads", acceptance=(0.6,))  # told, so tried late
+    made = Policy([*candidates("draft"), heads], known, max_tokens=8)
+    offers = {"draft": Offer(8), "heads": Offer(8)}
     for step in range(8):
         running = [Outlook(number, True, 50, offers) for number in (1, 2) if step % number == 0]
-        made.plan(running)
+        plans = made.plan(running)
         place = made._requests[2].place
-        assert place is not None
+        assert place is not None and plans[-1].proposer == "draft"
         if len(running) == 2:
-            seen.append(place.thorough)
-    assert seen == [False, False, False, True]
+            seen.append(set(place.passed_over))
+    assert seen == [set(), {"heads"}, {"heads"}, set()]

@@ -36,7 +36,7 @@ def test_the_seed_is_taken_as_it_is() -> None:
     assert costs.draft("draft").passes(4) == pytest.approx(1.2)
     assert 100 * costs.draft("draft").read.value == pytest.approx(1.0)
     assert costs.plain() == pytest.approx(3.2)
-    assert costs.widening(6, 3) == pytest.approx([0.0, 0.2 / 3, 0.4 / 3, 0.2])
+    assert costs.widening(6, range(4)) == pytest.approx([0.0, 0.2 / 3, 0.4 / 3, 0.2])
 
 
 def test_without_a_row_cost_requests_count_as_run_one_by_one() -> None:
@@ -52,7 +52,7 @@ def test_a_seed_that_says_too_little_is_refused(bad: dict[int, float]) -> None:
 
 def test_a_narrower_pass_that_measured_slower_does_not_make_tokens_free_money() -> None:
     costs = Costs({1: 3.0, 2: 2.6, 5: 3.2})
-    assert all(extra >= 0.0 for extra in costs.widening(1, 12))
+    assert all(extra >= 0.0 for extra in costs.widening(1, range(13)))
 
 
 def learn(costs: Costs, truth: Callable[[int, int], float], rounds: int, stalls: float) -> None:

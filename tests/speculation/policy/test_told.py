@@ -11,9 +11,8 @@ from specstream.model.heads.recognise import told_acceptance
 from specstream.speculation.policy import Candidate, Policy
 from specstream.speculation.policy.acceptance import Acceptance, RequestAcceptance
 from specstream.speculation.policy.costs import DraftCosts
-from specstream.speculation.policy.explain import Summary
+from specstream.speculation.policy.explain import Recent, Round
 from specstream.speculation.policy.probing import Track
-from specstream.speculation.policy.records import Outcome, Plan
 from tests.speculation.policy.simulator import Machine, serve
 from tests.speculation.policy.test_controller import candidates, costs, flat, texts
 
@@ -51,10 +50,10 @@ def test_what_is_told_to_be_far_slower_counts_as_rare_until_rounds_tell() -> Non
     assert chooser(0.3, passes="one").rare == {"heads"}
     assert chooser(0.8).rare == chooser().rare == set()
     assert chooser(0.97, passes="one").rare == {"draft"}
-    summary = Summary(["draft", "heads"], 256)
+    recent = Recent(256)
     for rounds in range(1, 70):
-        summary.learn(Outcome(1, Plan("draft", 2), 2, 1), 1.0, 1, False)
-        assert summary.rare() == ({"heads"} if rounds >= 64 else None)
+        recent.rounds.append(Round("draft", 2, 1, 1.0, 1, False))
+        assert recent.rare(["draft", "heads"]) == ({"heads"} if rounds >= 64 else None)
 
 
 @pytest.mark.parametrize("truth", [0.2, 0.9])
