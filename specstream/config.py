@@ -41,6 +41,7 @@ __all__ = [
     "OffProposerConfig",
     "ProposerConfig",
     "SuffixProposerConfig",
+    "bundled",
     "meant",
     "parse_config",
     "read_config",
@@ -50,6 +51,8 @@ _BUNDLED = Path(__file__).parent / "data" / "models"
 DEFAULT_TARGET = str(_BUNDLED / "target")
 DEFAULT_DRAFT = str(_BUNDLED / "draft")
 
+
+_NAMES = {"bundled-target": DEFAULT_TARGET, "bundled-draft": DEFAULT_DRAFT}
 
 # Whether the device exists is known only once torch is loaded.
 _DEVICE = re.compile(r"auto|(cpu|cuda|mps|xpu|hpu|mtia|npu|xla)(:\d+)?")
@@ -62,8 +65,12 @@ Scheme = Literal["int8", "int4"]
 class EngineConfig(Strict):
     """Which models an engine loads and how it runs them.
 
-    ``target`` and ``draft``: a model folder, a GGUF file, a Hub id, or the name of a model that
-    ``specstream pull`` has brought, such as ``"smollm2"``.
+    ``target`` and ``draft``: a model folder, a GGUF file, a Hub id, or the name of a model that is in
+    the package (``"bundled-target"``, ``"bundled-draft"``) or that ``specstream pull`` has brought, such
+    as ``"smollm2"``. ``proposer``: a method's name, or its class with settings.
+
+    Bad values raise pydantic's ``ValidationError`` here; `Engine.load` and `parse_config` raise
+    `ConfigError`.
 
     ``dtype="auto"`` is float32 on a CPU (there, the width of a pass doesn't change the greedy
     choice) and bfloat16 on a GPU that has it. ``draft_dtype="auto"`` is the target's.
@@ -160,6 +167,21 @@ class EngineConfig(Strict):
         default=None, description="the draft learns from replies while nobody waits"
     )
 
+    @field_validator("target")
+    @classmethod
+    def _target_folder(cls, target: str) -> str:
+        return bundled(target)
+
+    @field_validator("draft")
+    @classmethod
+    def _draft_folders(cls, draft: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+        return tuple(map(bundled, draft)) if isinstance(draft, tuple) else draft and bundled(draft)
+
+    @field_validator("proposer", mode="before")
+    @classmethod
+    def _method_by_name(cls, proposer: object) -> object:
+        return {"kind": proposer} if isinstance(proposer, str) else proposer
+
     @field_validator("chat_template_kwargs", mode="before")
     @classmethod
     def _template_kwargs(cls, value: object) -> dict[str, Any]:
@@ -206,6 +228,11 @@ class EngineConfig(Strict):
         return self
 
 
+def bundled(name: str) -> str:
+    """The folder of ``bundled-target`` or ``bundled-draft``; any other name is returned unchanged."""
+    return _NAMES.get(name, name)
+
+
 def parse_config(values: dict[str, Any]) -> EngineConfig:
     """Validate plain data.
 
@@ -222,11 +249,14 @@ def parse_config(values: dict[str, Any]) -> EngineConfig:
 
 
 def _said(error: ErrorDetails) -> str:
+    methods = {kind.model_fields["kind"].default: kind for kind in PROPOSERS}
+    if error["type"] == "union_tag_invalid":
+        named = error["ctx"]["tag"]
+        return f"{named} is no method ({', '.join(sorted(methods))}){meant(named, methods)}"
     if error["type"] != "extra_forbidden":
         return error["msg"].removeprefix("Value error, ")
     *place, key = error["loc"]
-    tables: dict[Any, type[Strict]] = {"learning": LearningConfig}
-    tables |= {kind.model_fields["kind"].default: kind for kind in PROPOSERS}
+    tables: dict[Any, type[Strict]] = {"learning": LearningConfig, **methods}
     table = tables[place[-1]] if place else EngineConfig
     return "there is no such key" + meant(str(key), table.model_fields)
 
@@ -237,8 +267,8 @@ def meant(key: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def read_config(path: str | Path) -> dict[str, Any]:
-    """Read a TOML file of `EngineConfig` keys into plain data, not validated yet.
+def read_config(path: str | Path, what: str = "config") -> dict[str, Any]:
+    """Read a TOML file into plain data, not validated yet; ``what`` it is, for errors.
 
     Raises:
         ConfigError: the file can't be read or isn't TOML.
@@ -247,6 +277,6 @@ def read_config(path: str | Path) -> dict[str, Any]:
         with open(path, "rb") as file:
             return tomllib.load(file)
     except OSError as error:
-        raise ConfigError(f"can't read the config file {path}: {error.strerror}") from None
+        raise ConfigError(f"can't read the {what} file {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None

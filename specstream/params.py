@@ -139,7 +139,7 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value) and not re.search("[\ud800-\udfff]", value)
 
 
-_TEXTS = _tuple_of(_is_text, "non-empty strings of valid Unicode")
+_TEXTS = _tuple_of(_is_text, "non-empty texts of valid Unicode")
 _FUNCTIONS = _tuple_of(callable, "functions")
 
 

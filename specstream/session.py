@@ -208,8 +208,8 @@ class Engine:
             wrong: Refused: sampling parameters belong into ``params``.
 
         Raises:
-            PromptError: the prompt is empty, a template variable has a bad name or value, or a tool
-                can't be described.
+            PromptError: the prompt is empty, ``reference`` or ``session`` is no text, a template
+                variable has a bad name or value, or a tool can't be described.
             SamplingError: a sampling parameter was passed by itself, not in ``params``.
             EngineClosed: the engine is not running, was entered in the parent of this forked process,
                 or its event loop is closed.
@@ -219,12 +219,13 @@ class Engine:
         know, tools for a model that takes none, a full waiting line, and `ConsumerStalled` if nobody
         read the reply for ``max_parked_s`` while others waited.
         """
-        from specstream.engine.prompt import check_messages
+        from specstream.engine.prompt import check_messages, check_texts
         from specstream.engine.request import Request
 
         worker, bridge = self._running()
         params = checked_params(params, wrong)
         checked = check_messages(messages)
+        check_texts(reference=reference, session=session)
         generation = Generation(worker, bridge, self.config.max_unread_chunks)
         request = Request(
             checked,

@@ -45,7 +45,7 @@ async def replies(proposer: str) -> tuple[list[tuple[int, ...]], float]:
     head = bundled_heads().get(proposer)
     async with Engine.load(draft=head, proposer=proposer, dtype="float32") as engine:
         for messages in PROMPTS:
-            async with engine.generate(messages, SamplingParams(max_tokens=80)) as generation:
+            async with engine.generate(messages, SamplingParams(max_tokens=48)) as generation:
                 async for _ in generation:
                     pass
                 report = generation.report

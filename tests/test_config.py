@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from specstream.config import parse_config
+from specstream.config import (
+    DEFAULT_DRAFT,
+    DEFAULT_TARGET,
+    EagleProposerConfig,
+    EngineConfig,
+    SuffixProposerConfig,
+    parse_config,
+)
 from specstream.errors import ConfigError
 
 
@@ -19,6 +26,11 @@ from specstream.errors import ConfigError
         ),
         ({"num_tokens": 3}, "num_tokens: there is no such key"),
         (
+            {"proposer": "eagel"},
+            "proposer: eagel is no method (auto, block, draft, eagle, early-exit, lookahead, medusa, "
+            "mirror, mtp, off, streaming, suffix); did you mean eagle?",
+        ),
+        (
             {"proposer": {"kind": "suffix", "max_tokens": 3}},
             "proposer.suffix.max_tokens: there is no such key; did you mean num_tokens?",
         ),
@@ -28,6 +40,19 @@ def test_what_is_wrong_is_said_with_what_to_do(values: dict[str, Any], said: str
     with pytest.raises(ConfigError) as caught:
         parse_config(values)
     assert str(caught.value) == said
+
+
+def test_a_method_by_its_name_has_its_defaults() -> None:
+    assert EngineConfig(proposer="suffix").proposer == SuffixProposerConfig()  # type: ignore[arg-type]
+    assert parse_config({"proposer": "eagle"}).proposer == EagleProposerConfig()
+
+
+def test_the_bundled_pair_has_names() -> None:
+    made = parse_config({"target": "bundled-target", "draft": ("bundled-draft", "bundled-eagle")})
+    assert made.target == DEFAULT_TARGET
+    assert made.drafts == (DEFAULT_DRAFT, "bundled-eagle")
+    assert parse_config({"draft": "bundled-draft"}).drafts == (DEFAULT_DRAFT,)
+    assert parse_config({}).drafts == ()
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:

@@ -101,9 +101,20 @@ def _default_voice() -> Any:
 
 
 def playout_of(given: Playout | AudioSink | AudioWriter | str | Path | None) -> Playout:
-    """The play-out itself, or one to a sink, a function or a WAV file."""
+    """The play-out itself, or one to a sink, a function or a WAV file.
+
+    Raises:
+        ConfigError: the file can't be made there, or its name is not a WAV file's.
+    """
     if isinstance(given, Playout):
         return given
     if isinstance(given, str | Path):
-        return Playout(WaveSink(given), paced=False)
+        path = Path(given)
+        if path.suffix.lower() != ".wav":
+            raise ConfigError(
+                f"play={str(path)!r}: speech is written as a WAV file; end it in .wav"
+            )
+        if not path.parent.is_dir():
+            raise ConfigError(f"play={str(path)!r}: there is no folder {path.parent}")
+        return Playout(WaveSink(path), paced=False)
     return Playout(given)

@@ -66,7 +66,7 @@ async def run(args: argparse.Namespace) -> None:
 
 
 def _bundled_models() -> Iterator[Entry]:
-    for name, path in (("bundled target", DEFAULT_TARGET), ("bundled draft", DEFAULT_DRAFT)):
+    for name, path in (("bundled-target", DEFAULT_TARGET), ("bundled-draft", DEFAULT_DRAFT)):
         here = (Path(path) / "model.safetensors").is_file()
         yield _entry(name, Path(path), here, _BUNDLED_LICENCE, "part of specstream")
 

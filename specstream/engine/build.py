@@ -129,6 +129,11 @@ def _draft_name(
     name = find_draft(config, tokenizer)
     if name is None:
         why = f"no draft was named, and the bundled one has another tokenizer than {config.target}"
+        if isinstance(config.proposer, DraftProposerConfig) and config.drafts:
+            raise ConfigError(
+                "only drafting heads were named, and this method needs a draft model: name that, too "
+                "(the bundled one is bundled-draft)"
+            )
         if isinstance(config.proposer, DraftProposerConfig):
             raise VocabularyMismatch(f"{why}; name one of the same family, or --proposer suffix")
         if not config.drafts and not _shipped(config, target):

@@ -17,7 +17,7 @@ from specstream.errors import PromptError
 from specstream.tools import Tools
 from specstream.types import Message
 
-__all__ = ["Prompt", "PromptEncoder", "check_messages", "template_variables"]
+__all__ = ["Prompt", "PromptEncoder", "check_messages", "check_texts", "template_variables"]
 
 _log = logging.getLogger("specstream.engine")
 _ROLES = ("system", "user", "assistant", "tool")
@@ -53,6 +53,17 @@ def check_messages(messages: Sequence[Message] | str) -> list[Message]:
     if not any(message["content"].strip() for message in checked if message["role"] != "system"):
         raise PromptError("the prompt is empty: say something")
     return checked
+
+
+def check_texts(**texts: object) -> None:
+    """Refuse arguments that are neither a text nor None.
+
+    Raises:
+        PromptError: names the first of them.
+    """
+    for name, value in texts.items():
+        if value is not None and not isinstance(value, str):
+            raise PromptError(f"{name} must be a text, not {value!r:.80}")
 
 
 class Prompt(NamedTuple):

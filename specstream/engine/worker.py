@@ -84,10 +84,13 @@ class EngineWorker:
 
     def _enter(self, core: EngineCore, request: Request) -> None:
         """A long prompt is encoded on another thread while its request is in line."""
-        request.encoding = core.admission.is_long(request)
-        core.submit(request)
-        if request.encoding and not request.over:
-            self._encoder.submit(self._encode, core, request)
+        try:
+            request.encoding = core.admission.is_long(request)
+            core.submit(request)
+            if request.encoding and not request.over:
+                self._encoder.submit(self._encode, core, request)
+        except Exception as error:  # of this request alone: others go on
+            core.encoded(request, error)
 
     def _encode(self, core: EngineCore, request: Request) -> None:
         found: BaseException | None = None

@@ -157,6 +157,8 @@ class ModelDefaults:
         device: torch.device,
     ) -> SamplingParams:
         """A request's parameters with the defaults. Its own repetition penalty replaces theirs."""
+        if not self.asked:
+            return params
         asked = dict(self.asked)
         if not end_ids:
             asked = {name: value for name, value in asked.items() if name not in _NEEDS_END}

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from specstream.cache import cache_folder
+from specstream.config import bundled
 from specstream.errors import ModelBroken, ModelNotFound
 from specstream.models.catalogue import BUNDLED_HEADS, KNOWN, KnownModel
 
@@ -71,6 +72,7 @@ def located(name: str) -> str:
     """
     if name in head_names():
         return str(_SHIPPED / name)
+    name = bundled(name)
     model = KNOWN.get(name)
     if model is None:
         return name

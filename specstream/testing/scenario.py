@@ -126,7 +126,7 @@ def read_scenario(path: str | Path) -> Scenario:
     Raises:
         ConfigError: the file can't be read, isn't TOML, or holds something else.
     """
-    values = read_config(path)
+    values = read_config(path, "scenario")
     try:
         return Scenario.model_validate(values)
     except ValidationError as error:

@@ -18,6 +18,7 @@ __all__ = ["LEAST_PROMPTS", "Prompts", "digest", "hold_out", "read_data"]
 
 LEAST_PROMPTS = 8
 """Fewer prompts than this are refused: nothing would be left to measure with."""
+_EMPTY = "{} is empty: it must hold prompts (JSON lines) or text"
 _MOST_BYTES = 1 << 30
 _TEXT_TOKENS = 48  # of a piece of plain text that the target goes on from
 
@@ -73,7 +74,7 @@ def read_data(
     text = _text_of(path)
     first = next((line for line in text.split("\n") if line.strip()), "")
     if not first:
-        raise ConfigError(f"{path} is empty: it must hold prompts (JSON lines) or text")
+        raise ConfigError(_EMPTY.format(path))
     if first.lstrip().startswith("{"):
         found = _lines(path, text, tokenizer, longest)
     else:
@@ -86,16 +87,19 @@ def read_data(
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file.
+    """SHA-256 of a file that is not empty.
 
     Raises:
-        ConfigError: it can't be read.
+        ConfigError: it can't be read, or is empty.
     """
     try:
         with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+            if file.tell() == 0:
+                raise ConfigError(_EMPTY.format(path))
     except OSError as error:
         raise ConfigError(f"can't read {path}: {error.strerror or error}") from None
+    return found
 
 
 def hold_out(prompts: Prompts, most: int) -> tuple[Prompts, Prompts]:

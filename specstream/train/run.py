@@ -75,6 +75,11 @@ def train(
 class _Training:
     def __init__(self, options: TrainOptions, tell: Tell, stop: Callable[[], bool]) -> None:
         self._options, self._tell, self._stop = options, tell, stop
+        named = {
+            "data": options.data,
+            "eval": options.eval,
+        }  # bad files are told before models load
+        self._digests = {name: digest(path) for name, path in named.items() if path is not None}
         torch.set_num_threads(options.threads or max(1, (os.cpu_count() or 2) - 1))
         tell("loading", 0.0, options.target)
         self._engine = EngineConfig.model_validate(
@@ -95,10 +100,8 @@ class _Training:
 
     def run(self) -> Trained:
         options = self._options
-        named = {"data": options.data, "eval": options.eval}
-        digests = {name: digest(path) for name, path in named.items() if path is not None}
         prompts, held_prompts = self._prompts()  # bad files leave no folder behind
-        open_work(options, options.identity() | {"digests": digests})
+        open_work(options, options.identity() | {"digests": self._digests})
         replies, names, held, skip = self._data(prompts, held_prompts)
         self._choose_tokens(replies, skip)
         batches = self._batches(replies, names, prompts=options.learn_prompts, skip=skip)

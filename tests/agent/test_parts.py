@@ -29,6 +29,12 @@ async def test_parts_that_do_not_fit_are_named(
             pass
 
 
+@pytest.mark.parametrize(("play", "match"), [("none/a.wav", "no folder"), ("a.mp3", r"\.wav")])
+def test_a_file_that_cannot_be_made_is_refused_at_once(play: str, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        Agent(engine=ScriptedEngine(["x"]), play=play)
+
+
 async def test_parts_by_name_work_together(tmp_path: Any) -> None:
     engine = ScriptedEngine(["A fox runs. It sleeps."])
     names: dict[str, Any] = {"voice": "reference", "avatar": "viseme", "prompts": "template"}

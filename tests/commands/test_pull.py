@@ -87,9 +87,9 @@ def test_the_list_has_what_is_here_and_what_can_be_pulled(
 ) -> None:
     assert main(["models", "--json"]) == 0
     listed = {e["name"]: e for e in json.loads(capsys.readouterr().out)["models"]}
-    assert listed["bundled target"]["here"] and listed["bundled draft"]["here"]
-    assert 14.1e6 < listed["bundled target"]["parameters"] < 14.2e6
-    assert listed["bundled draft"]["licence"] == "CC-BY-SA-4.0"
+    assert listed["bundled-target"]["here"] and listed["bundled-draft"]["here"]
+    assert 14.1e6 < listed["bundled-target"]["parameters"] < 14.2e6
+    assert listed["bundled-draft"]["licence"] == "CC-BY-SA-4.0"
     assert not listed["tiny"]["here"] and "`specstream pull tiny`" in listed["tiny"]["origin"]
     assert listed["smollm2"]["licence"] == "Apache-2.0" and listed["smollm2"]["bytes"] is None
     world.hub_error = None

@@ -14,7 +14,13 @@ from transformers import PreTrainedTokenizerFast
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig, parse_config
 from specstream.engine import build
 from specstream.engine.worker import EngineWorker
-from specstream.errors import EngineClosed, ModelUnsupported, SpecstreamError, VocabularyMismatch
+from specstream.errors import (
+    ConfigError,
+    EngineClosed,
+    ModelUnsupported,
+    SpecstreamError,
+    VocabularyMismatch,
+)
 from specstream.model.load import load_tokenizer
 from specstream.model.runner import ModelRunner
 from specstream.model.vocabulary import find_draft
@@ -108,6 +114,12 @@ def test_a_bundled_draft_that_is_asked_for_and_does_not_fit_is_an_error(
 ) -> None:
     config = {"target": str(pair[0]), "threads": 1, "proposer": {"kind": "draft"}}
     with pytest.raises(VocabularyMismatch, match="--proposer suffix"):
+        build.build_engine(parse_config(config))
+
+
+def test_heads_alone_are_no_draft_model_and_the_bundled_one_is_named() -> None:
+    config = {"draft": "bundled-eagle", "threads": 1, "proposer": "draft"}
+    with pytest.raises(ConfigError, match="bundled-draft"):
         build.build_engine(parse_config(config))
 
 

@@ -62,5 +62,5 @@ def test_a_wrong_q_is_found() -> None:
         return take(self, token, drawn, confidence, ends, other / other.sum(-1, keepdim=True))
 
     with mock.patch.object(Drafting, "take", lying):
-        found = run_cell(cell, 3_000, proposer=mtp(cell))
+        found = run_cell(cell, 2_000, proposer=mtp(cell))
     assert found.p_value < 1e-6

@@ -242,4 +242,4 @@ def test_the_command_prints_and_writes_the_report(
     assert json.loads(lines[-1])["stages_ms"]["first_audio"]["turns"] == 1
     assert json.loads(first["latency.json"])["each"][0]["user"] == "Hi"
     assert cli.main(["latency", "--scenario", str(tmp_path / "none.toml")]) == 2
-    assert "can't read" in capsys.readouterr().err
+    assert "can't read the scenario file" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,17 @@ def test_data_that_cannot_be_read_leaves_nothing_behind(root: Path, tmp_path: Pa
     with pytest.raises(ConfigError, match="line 2"):
         train(options(root, "mended", data=data))
     assert not list(root.glob("mended*"))
+
+
+def test_an_empty_file_is_told_before_the_target_loads(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "none.jsonl").write_text("")
+    heard: list[str] = []
+    with pytest.raises(ConfigError, match="is empty"):
+        train(
+            replace(options(root, "empty"), data=tmp_path / "none.jsonl"),
+            lambda what, done, says: heard.append(what),
+        )
+    assert not heard
 
 
 def test_going_on_from_a_draft(root: Path, whole: Path, tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_that_test_rejects_probabilities_that_are_not_those_drawn_from() -> None
     exact = toy.exact_joint(
         target.logits_after, params, toy.Letters().encode("bcdbc"), 3, frozenset({0})
     )
-    seen = sample(core, "bcdbc", params, 1_500, length=3, first_seed=11)
+    seen = sample(core, "bcdbc", params, 500, length=3, first_seed=11)
     assert g_test(seen, exact).p_value < 1e-6
 
 

@@ -1,0 +1,51 @@
+"""The engine's thread: what is wrong with one request ends that request alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specstream import Engine, SamplingParams
+from specstream.engine.admission import Admission
+from specstream.errors import EngineFailed, PromptError
+from tests.tiny import save_pair
+
+SHORT = SamplingParams(max_tokens=4)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return save_pair(tmp_path_factory.mktemp("pair"), seed=5, scale=4.0, noise=0.1, eos=False)
+
+
+async def reply(engine: Engine, **options: Any) -> str:
+    async with engine.generate("hello", SHORT, **options) as generation:
+        return "".join([chunk.text async for chunk in generation])
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"reference": 3}, {"reference": ["a"]}, {"reference": b"x"}, {"session": 7}]
+)
+async def test_what_is_no_text_is_refused_by_name(
+    wrong: dict[str, Any], pair: tuple[Path, Path]
+) -> None:
+    async with Engine.load(*pair, proposer="off", dtype="float32") as engine:
+        with pytest.raises(PromptError, match=next(iter(wrong))):
+            await reply(engine, **wrong)
+        assert await reply(engine, reference="hello", session="a")
+
+
+async def test_a_request_that_breaks_at_the_door_ends_and_the_next_is_served(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Admission, request: object) -> bool:
+        raise TypeError("planted")
+
+    async with Engine.load(*pair, proposer="off", dtype="float32") as engine:
+        with monkeypatch.context() as patched:
+            patched.setattr(Admission, "is_long", broken)
+            with pytest.raises(EngineFailed, match="planted"):
+                await reply(engine)
+        assert await reply(engine)
