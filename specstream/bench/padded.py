@@ -9,9 +9,10 @@ zeros. Logits are those of the original model, up to the order of summation.
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,8 +28,9 @@ from specstream.bench.options import Padding, parse_padding
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.model.load import load_model, load_tokenizer
+from specstream.models.kept import located
 
-__all__ = ["Shape", "choose_shape", "pad", "padded_target", "save_padded"]
+__all__ = ["Shape", "choose_shape", "heads_for", "pad", "padded_target", "save_padded"]
 
 _USUAL_RATIO = 4.0  # of an MLP's width to the residual stream's
 _STEP = 64  # widths are multiples of this
@@ -145,6 +147,24 @@ def save_padded(target: str, padding: Padding, folder: Path) -> tuple[Shape, int
     made.save_pretrained(folder)
     load_tokenizer(target).save_pretrained(folder)
     return shape, sum(parameter.numel() for parameter in made.parameters())
+
+
+def heads_for(target: Path, heads: Mapping[str, str]) -> dict[str, str]:
+    """Heads by method, for the padded target in a folder, which gets copies of those that need one.
+
+    Padding changes nothing before the layers that it adds. A block head reads states there, and is
+    refused only because its config tells how many layers its own target has.
+    """
+    made = dict(heads)
+    if "block" in made:
+        layers = json.loads((target / "config.json").read_text())["num_hidden_layers"]
+        source, folder = Path(located(made["block"])), target / "block-head"
+        folder.mkdir()
+        told = json.loads((source / "config.json").read_text()) | {"num_target_layers": layers}
+        (folder / "config.json").write_text(json.dumps(told))
+        (folder / "model.safetensors").symlink_to((source / "model.safetensors").resolve())
+        made["block"] = str(folder)
+    return made
 
 
 @asynccontextmanager

@@ -66,13 +66,15 @@ async def _measure(
     from specstream.bench.arms.open import Wanted, open_arms
     from specstream.bench.concurrency import measure_crowd
     from specstream.bench.machine import load_average, provenance_of
+    from specstream.bench.padded import heads_for
     from specstream.bench.run import Budget, Faults, Outcome, cells, run_cells, warm_up
     from specstream.commands.progress import Progress
 
     budget, ask = Budget(plan.budget, time.perf_counter), plan.ask
     outcome, crowd = Outcome(), None
     origin: dict[str, Any] = {"load_average_before": load_average()}
-    wanted = Wanted(plan.arms, args.quick, args.llama_cpp, notes, plan.heads)
+    heads = heads_for(Path(config.target), plan.heads) if padded else plan.heads
+    wanted = Wanted(plan.arms, args.quick, args.llama_cpp, notes, heads)
     faults, progress = Faults(), Progress(sys.stderr)
     note(f"loading the models ({config.dtype}; CPU threads: {config.threads})")
     try:

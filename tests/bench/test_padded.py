@@ -1,16 +1,28 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from specstream.bench import padded as padded_module
 from specstream.bench.options import Padding, parse_padding
-from specstream.bench.padded import Shape, choose_shape, pad, padded_target, save_padded
+from specstream.bench.padded import (
+    Shape,
+    choose_shape,
+    heads_for,
+    pad,
+    padded_target,
+    save_padded,
+)
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError, ModelUnsupported
+from specstream.model.heads.block_format import BlockShape
+from specstream.model.heads.recognise import read_head_config
+from specstream.models.kept import bundled_heads, located
 from tests.tiny import byte_tokenizer, tiny_model
 
 TINY = tiny_model(64)  # 2 layers, width 32, MLP 64, 4 heads in 2 groups
@@ -86,6 +98,18 @@ def test_another_family_is_refused(tmp_path: Path) -> None:
     byte_tokenizer().save_pretrained(folder)
     with pytest.raises(ModelUnsupported, match="plain Llama"):
         save_padded(str(folder), Padding(1_000_000, 3), tmp_path / "large")
+
+
+def test_a_block_head_is_told_of_the_layers_that_padding_adds(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"num_hidden_layers": 12}')
+    heads = heads_for(tmp_path, bundled_heads())
+    made = BlockShape.of(read_head_config(heads["block"]))
+    own = BlockShape.of(read_head_config(located("bundled-block")))
+    assert made == replace(own, target_layers=12) and own.target_layers == 8
+    same = load_file(Path(heads["block"]) / "model.safetensors")
+    assert same.keys() == load_file(Path(located("bundled-block")) / "model.safetensors").keys()
+    assert heads | {"block": "bundled-block"} == bundled_heads()
+    assert heads_for(tmp_path, {"eagle": "mine"}) == {"eagle": "mine"}
 
 
 async def test_a_padded_target_is_there_as_long_as_it_is_used(
