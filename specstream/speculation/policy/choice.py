@@ -212,7 +212,7 @@ class Step:
 
     def _lockstep(self, candidate: Candidate, group: Sequence[Place]) -> Lockstep:
         draft, offers = self._costs.draft(candidate.name), [p.outlook.offers for p in group]
-        # Nodes of a level, at most: a level that may be stopped at is priced with all of them.
+        # A level that may be stopped at is priced with as many nodes as the first has.
         nodes = max((o[candidate.name].nodes or (1,))[0] for o in offers)
         most = sum(p.room(candidate.name) - 1 for p in group)
         width = self._width(group) + len(group)  # a token of each is proposed in any case

@@ -106,7 +106,7 @@ class Policy:
         step = Step(places, list(self._candidates.values()), self.costs, worth)
         step.choose()
         for request, place in zip(requests, places, strict=True):
-            if not place.passed_over:
+            if place.candidate in self._drafters:  # a lookup says nothing of who drafts next
                 request.passed_over = self._drafters - {place.candidate}
         plans = step.plans()
         step.probe(plans, self._tries)

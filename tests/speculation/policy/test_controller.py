@@ -333,3 +333,16 @@ def test_a_request_looks_at_every_candidate_in_every_fourth_of_its_own_steps() -
         if len(running) == 2:
             seen.append(set(place.passed_over))
     assert seen == [set(), {"heads"}, {"heads"}, set()]
+
+
+def test_the_round_after_a_lookup_looks_at_the_draft_again() -> None:
+    known = Costs({1: 3.0, 9: 4.0}, row_ms=0.0)
+    known.drafts["draft"] = DraftCosts(0.05)
+    made = Policy(candidates("draft", "suffix"), known, max_tokens=8)
+    lookup = lookup_offer(range(8), 40, 2)
+    plans = [
+        made.plan([Outlook(1, True, 50, {"draft": Offer(draft), "suffix": offer})])[0]
+        for draft, offer in ((8, Offer(0)), (0, lookup), (8, Offer(0)))
+    ]
+    assert [plan.proposer for plan in plans] == ["draft", "suffix", "draft"]
+    assert made._requests[1].passed_over == set()
