@@ -75,10 +75,8 @@ def train(
 class _Training:
     def __init__(self, options: TrainOptions, tell: Tell, stop: Callable[[], bool]) -> None:
         self._options, self._tell, self._stop = options, tell, stop
-        named = {
-            "data": options.data,
-            "eval": options.eval,
-        }  # bad files are told before models load
+        # Bad files are told before models load.
+        named = {"data": options.data, "eval": options.eval}
         self._digests = {name: digest(path) for name, path in named.items() if path is not None}
         torch.set_num_threads(options.threads or max(1, (os.cpu_count() or 2) - 1))
         tell("loading", 0.0, options.target)

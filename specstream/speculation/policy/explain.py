@@ -83,7 +83,8 @@ def explain(recent: Recent, costs: Costs, candidates: Mapping[str, Candidate]) -
         )
     elif not drafter:
         titles = " and ".join(candidate.title for candidate in candidates.values())
-        words = f"not speculating: {titles} finds too little" if titles else "nobody may propose"
+        why = f"{titles} finds too little" if titles else "nobody may propose"
+        words = f"not speculating: {why}"
     else:
         title = candidates[drafter].title.removesuffix(" model")
         words = f"not speculating: {_reason(costs, rows, title, step, first)}"
@@ -113,10 +114,8 @@ def _reason(costs: Costs, rows: int, title: str, step: float, first: float) -> s
             f"{widening:.0%} longer)"
         )
     if step > _SLOW or needed >= 1.0:
-        return (
-            f"{title} is too slow (a draft pass costs {step:.0%} of a plain round; acceptance would "
-            f"have to be over {needed:.0%})"
-        )
+        more = f"; acceptance would have to be over {needed:.0%}" if needed < 1.0 else ""
+        return f"{title} is too slow (a draft pass costs {step:.0%} of a plain round{more})"
     if first < needed:
         needs = f"{needed:.0%} are needed"
         return f"acceptance is too low ({first:.0%} of the draft's first tokens; {needs})"

@@ -31,10 +31,10 @@ class _Request:
     """One request: its candidates' records, its rate, and the latest choice."""
 
     def __init__(
-        self, common: Sequence[Acceptance], rare: Collection[str], tokens: float, cost: float
+        self, common: Sequence[Acceptance], over: Collection[str], tokens: float, cost: float
     ) -> None:
         self.tracks = {a.candidate.name: Track(RequestAcceptance(a)) for a in common}
-        self.passed_over = rare
+        self.passed_over = over
         self.tokens, self.cost = Average(tokens, 4.0, 16.0), Average(cost, 4.0, 16.0)
         self.recent = Recent(64)
         self.steps = self.committed = 0
@@ -116,7 +116,9 @@ class Policy:
         request = self._requests.get(outlook.id)
         if request is None:
             common = self._common[outlook.greedy]
-            request = _Request(common, self.rare, self._tokens.value, self._cost.value)
+            # Only who drafts is passed over: what a lookup offers changes in each round.
+            over = self.rare & self._drafters
+            request = _Request(common, over, self._tokens.value, self._cost.value)
             self._requests[outlook.id] = request
         return request
 

@@ -346,3 +346,12 @@ def test_the_round_after_a_lookup_looks_at_the_draft_again() -> None:
     ]
     assert [plan.proposer for plan in plans] == ["draft", "suffix", "draft"]
     assert made._requests[1].passed_over == set()
+
+
+def test_a_lookup_that_seldom_pays_is_looked_at_from_the_first_step() -> None:
+    machine = Machine(target=flat)
+    made = policy(machine)
+    serve(made, texts(12, 60, 0.9), machine)
+    assert "suffix" in made.rare
+    made.plan([Outlook(99, True, 50, {"draft": Offer(8), "suffix": Offer(0)})])
+    assert "suffix" not in made._requests[99].passed_over
