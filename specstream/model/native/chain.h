@@ -61,7 +61,7 @@ void run_steps(const Sizes& sizes, const Layer* layers, int64_t depth, Pass p, C
     Worker<T>(sizes, p, team).run(layers, depth);
     normed(p.x + (p.n - 1) * sizes.hidden, chain.norm, sizes.hidden, sizes.eps, last.data());
     const void* entry = entry_of(chain.head, last.data(), 1, room);
-    team.each(chain.head.rows, STEP, [&](int64_t start, int64_t end) {
+    team.each(chain.head.rows, SHARE, [&](int64_t start, int64_t end) {
       multiply(chain.head, start, end, entry, 1, chain.logits + start, chain.head.rows);
     });
     team.each(1, 1, [&](int64_t, int64_t) {

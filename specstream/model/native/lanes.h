@@ -31,9 +31,14 @@ typedef uint8_t octets __attribute__((vector_size(LANES)));
 
 struct bfloat { uint16_t bits; };
 
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+#define TILES
+#endif
+
 // Zen 4 (which GCC 12 calls Zen 3) and later multiply pairs of bfloat16 twice as fast as floats; Intel's
-// CPUs no faster.
-#if defined(__AVX512BF16__) && (defined(__znver3__) || defined(__znver4__) || defined(__znver5__))
+// CPUs no faster, but for those with a matrix unit, which takes pairs.
+#if defined(TILES) || \
+    (defined(__AVX512BF16__) && (defined(__znver3__) || defined(__znver4__) || defined(__znver5__)))
 #define PAIRS
 typedef __m512bh pairs;
 #endif

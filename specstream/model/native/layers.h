@@ -104,7 +104,7 @@ template <class T> class Worker {
   void attention(const Layer& layer, int64_t index, const float* entry) {
     const int64_t heads = s_.heads + 2 * s_.kv_heads;
     const void* x = entry_of(layer.qkv, entry, p_.n, narrow_);
-    team_.each(layer.qkv.rows, STEP, [&](int64_t start, int64_t end) {
+    team_.each(layer.qkv.rows, SHARE, [&](int64_t start, int64_t end) {
       multiply(layer.qkv, start, end, x, p_.n, joint_ + start, layer.qkv.rows);
     });
     team_.each(p_.n * heads, 1, [&](int64_t start, int64_t end) {
@@ -146,7 +146,7 @@ template <class T> class Worker {
   // x += w * from
   void add(const Matrix& w, const float* from) {
     const void* x = entry_of(w, from, p_.n, narrow_);
-    team_.each(w.rows, STEP, [&](int64_t start, int64_t end) {
+    team_.each(w.rows, SHARE, [&](int64_t start, int64_t end) {
       for (int64_t a = start; a < end; a += PIECE) {
         const int64_t many = end - a < PIECE ? end - a : PIECE;
         multiply(w, a, a + many, x, p_.n, piece_.data(), many);

@@ -25,7 +25,16 @@ __all__ = ["Library", "library", "native_library"]
 _log = logging.getLogger("specstream.model")
 
 _SOURCES = (
-    *("lanes.h", "team.h", "products.h", "attention.h", "layers.h", "chain.h"),
+    *(
+        "lanes.h",
+        "team.h",
+        "matrix.h",
+        "tiles.h",
+        "products.h",
+        "attention.h",
+        "layers.h",
+        "chain.h",
+    ),
     "passes.cpp",
 )
 _FLAGS = (

@@ -20,7 +20,7 @@ void run_product(const Matrix* w, const float* x, int64_t n, float* out, int32_t
   together(threads, [&](Team& team) {
     std::vector<bfloat> room;
     const void* entry = entry_of(*w, x, n, room);
-    team.each(w->rows, STEP, [&](int64_t start, int64_t end) {
+    team.each(w->rows, SHARE, [&](int64_t start, int64_t end) {
       multiply(*w, start, end, entry, n, out + start, w->rows);
     });
   });

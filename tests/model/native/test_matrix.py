@@ -17,7 +17,7 @@ def code() -> Library:
     return made
 
 
-@pytest.mark.parametrize("rows", [1, 4, 7, 65])
+@pytest.mark.parametrize("rows", [1, 4, 7, 65, 84])
 @pytest.mark.parametrize(
     ("dtype", "scheme", "near"),
     [

@@ -1,0 +1,156 @@
+// Products on a CPU's matrix unit (AMX, Intel from 2023 on): 16 rows of a matrix times up to 16 rows of x,
+// 32 columns at once, so a pass of a dozen tokens takes hardly longer than one of one.
+//
+// Both factors are bfloat16. Sums are float32, and those of a row don't depend on the rows beside.
+#pragma once
+
+#include "matrix.h"
+
+#if defined(TILES)
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+// Whether the operating system lets this process use the unit, which has to be asked once.
+inline bool tiles_allowed() {
+  constexpr long REQUEST = 0x1023, DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  static const bool allowed = syscall(SYS_arch_prctl, REQUEST, DATA) == 0;
+  return allowed;
+}
+
+constexpr int64_t SIDE = 16;  // rows of a tile
+
+// The unit has eight tiles. Tile 2 * r + m holds the sums of the r-th SIDE rows of a matrix and the m-th of x,
+// tile 4 + r values of the matrix, 6 + m those of x; r and m are 0 or 1. Tiles are named in the code, so GCC's
+// own functions take no template's argument for them.
+template <int T> inline void clear() { asm volatile("tilezero %%tmm%c0" ::"i"(T)); }
+template <int T> inline void fill(const void* from, int64_t stride) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(T) : "memory");
+}
+template <int T> inline void keep(void* to, int64_t stride) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(T) : "memory");
+}
+template <int SUMS, int MATRIX, int X> inline void add_products() {
+  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(MATRIX), "i"(X));
+}
+
+// For `count` rows of a matrix in a tile and n rows of x.
+template <int M> inline void shape_tiles(int64_t count, int64_t n) {
+  struct {
+    uint8_t palette = 1, start = 0, unused[14] = {};
+    uint16_t bytes[16] = {};  // of a row
+    uint8_t rows[16] = {};
+  } shape;
+  for (int i = 0; i < 8; i++) {
+    const bool matrix = i == 4 || i == 5;
+    if (!matrix && i % 2 >= M) continue;
+    shape.bytes[i] = matrix ? 2 * GROUP : 4 * std::min(i % 2 ? n - SIDE : n, SIDE);
+    shape.rows[i] = i < 6 ? count : GROUP / 2;
+  }
+  asm volatile("ldtilecfg %0" ::"m"(shape));
+}
+
+// Where a tile of a matrix can be loaded from: where it lies, or `room`, if it has to be converted.
+template <class W>
+inline const bfloat* tile_at(const Rows<W>& rows, int64_t count, int64_t row, int64_t column,
+                             bfloat* room) {
+  if constexpr (std::is_same_v<W, bfloat>) {
+    return rows.values + row * rows.columns + column;
+  } else {
+    for (int64_t r = 0; r < count; r++) store(rows.part(row + r, column, 0), room + r * GROUP);
+    return room;
+  }
+}
+
+constexpr int8_t NUMBERS[SIDE] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+// `count` rows of a matrix, for each of R, times n rows of x, which are at most M * SIDE. The matrix is not
+// prefetched: with 32 rows read side by side, that only took time.
+template <class W, int M, int... R>
+inline void tiled(std::integer_sequence<int, R...>, const Matrix& w, int64_t row, int64_t count,
+                  const bfloat* x, int64_t n, float* out, int64_t stride) {
+  const Rows<W> rows(w, row);
+  const int64_t columns = w.columns, first = std::min(n, SIDE), second = n - first;
+  const int64_t step = 2 * (std::is_same_v<W, bfloat> ? columns : GROUP);  // bytes between rows
+  alignas(64) bfloat room[sizeof...(R)][SIDE * GROUP];
+  (clear<2 * R>(), ...);
+  if constexpr (M > 1) (clear<2 * R + 1>(), ...);
+  auto load = [&](auto number, int64_t k) {
+    constexpr int r = decltype(number)::value, at = 4 + r;
+    fill<at>(tile_at(rows, count, r * SIDE, k, room[r]), step);
+    add_products<2 * r, at, 6>();
+    if constexpr (M > 1) add_products<2 * r + 1, at, 7>();
+  };
+  for (int64_t k = 0; k < columns; k += GROUP) {
+    fill<6>(x + k * first, 4 * first);
+    if constexpr (M > 1) fill<7>(x + SIDE * columns + k * second, 4 * second);
+    (load(std::integral_constant<int, R>{}, k), ...);
+  }
+  // A tile of sums has a row of the matrix in each of its rows; `out` has it in each column.
+  const ints column = ints_of(::load<bytes>(NUMBERS)) * (int32_t)SIDE;
+  alignas(64) float sums[SIDE][SIDE];
+  auto finish = [&](int64_t r, int64_t m, int64_t among) {
+    const floats bias = w.bias ? some(w.bias + row + r, count) : floats{};
+    floats scale = all(1.f);
+    if constexpr (std::is_same_v<W, bytes>) scale = some(rows.scales + r, count);
+    for (int64_t i = 0; i < among; i++) {
+      const floats found = (floats)_mm512_i32gather_ps((__m512i)column, &sums[0][i], 4);
+      store_some(fused(found, scale, bias), out + (m + i) * stride + r, count);
+    }
+  };
+  ((keep<2 * R>(sums, sizeof sums[0]), finish(R * SIDE, 0, first)), ...);
+  if constexpr (M > 1)
+    ((keep<2 * R + 1>(sums, sizeof sums[0]), finish(R * SIDE, SIDE, second)), ...);
+}
+
+template <class W, int M>
+inline void tiled_rows(const Matrix& w, int64_t row, int64_t end, const bfloat* x, int64_t n, float* out,
+                       int64_t stride) {
+  shape_tiles<M>(SIDE, n);
+  for (; row + 2 * SIDE <= end; row += 2 * SIDE, out += 2 * SIDE)
+    tiled<W, M>(std::integer_sequence<int, 0, 1>{}, w, row, SIDE, x, n, out, stride);
+  for (; row < end; row += SIDE, out += SIDE) {
+    const int64_t count = std::min(end - row, SIDE);
+    if (count < SIDE) shape_tiles<M>(count, n);
+    tiled<W, M>(std::integer_sequence<int, 0>{}, w, row, count, x, n, out, stride);
+  }
+  asm volatile("tilerelease");
+}
+
+// As `blocks`; x is what `paired` gives.
+template <class W>
+void tiles(const Matrix& w, int64_t row, int64_t end, const bfloat* x, int64_t n, float* out,
+           int64_t stride) {
+  for (int64_t m = 0; m < n; m += 2 * SIDE) {
+    const int64_t left = std::min(n - m, 2 * SIDE);
+    if (left > SIDE)
+      tiled_rows<W, 2>(w, row, end, x + m * w.columns, left, out + m * stride, stride);
+    else
+      tiled_rows<W, 1>(w, row, end, x + m * w.columns, left, out + m * stride, stride);
+  }
+}
+
+// As `multiply`.
+inline void tiles_of(const Matrix& w, int64_t row, int64_t end, const bfloat* x, int64_t n, float* out,
+                     int64_t stride) {
+  switch (w.kind) {
+    case BFLOAT16: return tiles<bfloat>(w, row, end, x, n, out, stride);
+    case INT8: return tiles<bytes>(w, row, end, x, n, out, stride);
+    default: return tiles<octets>(w, row, end, x, n, out, stride);
+  }
+}
+
+// x [n, columns] by SIDE rows: [columns / 2, rows, 2].
+inline void paired(const float* x, int64_t n, int64_t columns, bfloat* to) {
+  std::vector<bfloat> row(columns);
+  for (int64_t m = 0; m < n; m++) {
+    const int64_t among = std::min(n - m / SIDE * SIDE, SIDE);
+    bfloat* at = to + m / SIDE * SIDE * columns + m % SIDE * 2;
+    for (int64_t k = 0; k < columns; k += LANES) narrow(wide(x + m * columns + k), &row[k]);
+    for (int64_t k = 0; k < columns; k += 2) std::memcpy(at + k * among, &row[k], 2 * sizeof(bfloat));
+  }
+}
+#endif
