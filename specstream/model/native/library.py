@@ -25,17 +25,8 @@ __all__ = ["Library", "library", "native_library"]
 _log = logging.getLogger("specstream.model")
 
 _SOURCES = (
-    *(
-        "lanes.h",
-        "team.h",
-        "matrix.h",
-        "tiles.h",
-        "products.h",
-        "attention.h",
-        "layers.h",
-        "chain.h",
-    ),
-    "passes.cpp",
+    *("lanes.h", "team.h", "matrix.h", "tiles.h", "tiles8.h"),
+    *("products.h", "attention.h", "layers.h", "chain.h", "passes.cpp"),
 )
 _FLAGS = (
     *("-std=c++17", "-O3", "-march=native"),

@@ -34,7 +34,8 @@ class NativeMatrix:
     value; both float32. A matrix that is not quantised is the weight itself, not a copy.
 
     x is multiplied in float32, or, by any matrix that isn't float32, in bfloat16 where the CPU
-    multiplies pairs of them (AMD's from Zen 4 on, Intel's with a matrix unit, AMX).
+    multiplies pairs of them (AMD's from Zen 4 on, Intel's with a matrix unit, AMX). By an eight-bit matrix
+    that unit multiplies x as integers of 16 bits, scaled by its row's largest value.
 
     Args:
         library: Native code.
@@ -90,7 +91,10 @@ class NativeMatrix:
 def _eight_bits(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Integers -127 to 127, and ``[rows]`` scales."""
     scales = (weight.abs().amax(1) / 127).clamp_min(_LEAST)
-    return (weight / scales.unsqueeze(1)).round_().to(torch.int8), scales
+    # Native code reads columns by 64: behind the last row it may read some more.
+    values = torch.zeros(weight.numel() + 2 * COLUMNS, dtype=torch.int8)[: weight.numel()]
+    values.copy_((weight / scales.unsqueeze(1)).round_().view(-1))
+    return values.view(weight.shape), scales
 
 
 def _four_bits(weight: Tensor) -> tuple[Tensor, Tensor]:

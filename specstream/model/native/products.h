@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "matrix.h"
-#include "tiles.h"
+#include "tiles8.h"
 
 // R rows of a matrix times M rows of x; out[m * stride + r].
 template <class W, int R, int M>
@@ -96,7 +96,11 @@ void blocks(const Matrix& w, int64_t row, int64_t end, const void* entry, int64_
 inline void multiply(const Matrix& w, int64_t row, int64_t end, const void* x, int64_t n, float* out,
                      int64_t stride) {
 #if defined(TILES)
-  if (w.kind != FLOAT32 && tiles_allowed()) return tiles_of(w, row, end, (const bfloat*)x, n, out, stride);
+  if (w.kind != FLOAT32 && tiles_allowed()) {
+    if (w.kind == INT8) return byte_tiles(w, row, end, x, n, out, stride);
+    if (w.kind == INT4) return tiles<octets>(w, row, end, (const bfloat*)x, n, out, stride);
+    return tiles<bfloat>(w, row, end, (const bfloat*)x, n, out, stride);
+  }
 #endif
   switch (w.kind) {
     case FLOAT32: blocks<float>(w, row, end, x, n, out, stride); break;
@@ -110,10 +114,11 @@ inline void multiply(const Matrix& w, int64_t row, int64_t end, const void* x, i
 inline const void* entry_of(const Matrix& w, const float* x, int64_t n, std::vector<bfloat>& room) {
 #if defined(PAIRS)
   if (w.kind != FLOAT32) {
-    room.resize(n * w.columns);
 #if defined(TILES)
-    if (tiles_allowed()) return paired(x, n, w.columns, room.data()), room.data();
+    if (tiles_allowed())
+      return w.kind == INT8 ? halved(x, n, w.columns, room) : paired(x, n, w.columns, room);
 #endif
+    room.resize(n * w.columns);
     for (int64_t k = 0; k < n * w.columns; k += LANES) narrow(wide(x + k), &room[k]);
     return room.data();
   }

@@ -37,8 +37,8 @@ template <int SUMS, int MATRIX, int X> inline void add_products() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(MATRIX), "i"(X));
 }
 
-// For `count` rows of a matrix in a tile and n rows of x.
-template <int M> inline void shape_tiles(int64_t count, int64_t n) {
+// For `count` rows of a matrix in a tile, and so many columns of sums, where m is 0 and where it is 1.
+inline void shape_tiles(int64_t count, int64_t first, int64_t second) {
   struct {
     uint8_t palette = 1, start = 0, unused[14] = {};
     uint16_t bytes[16] = {};  // of a row
@@ -46,9 +46,9 @@ template <int M> inline void shape_tiles(int64_t count, int64_t n) {
   } shape;
   for (int i = 0; i < 8; i++) {
     const bool matrix = i == 4 || i == 5;
-    if (!matrix && i % 2 >= M) continue;
-    shape.bytes[i] = matrix ? 2 * GROUP : 4 * std::min(i % 2 ? n - SIDE : n, SIDE);
-    shape.rows[i] = i < 6 ? count : GROUP / 2;
+    const int64_t columns = matrix ? SIDE : i % 2 ? second : first;
+    shape.bytes[i] = 4 * columns;
+    shape.rows[i] = columns == 0 ? 0 : i < 6 ? count : SIDE;
   }
   asm volatile("ldtilecfg %0" ::"m"(shape));
 }
@@ -65,7 +65,12 @@ inline const bfloat* tile_at(const Rows<W>& rows, int64_t count, int64_t row, in
   }
 }
 
-constexpr int8_t NUMBERS[SIDE] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+// Where a column of a tile lies, from its first value on. (A tile of sums has a row of the matrix in each row,
+// `out` in each column.)
+inline ints tile_column() {
+  constexpr int8_t NUMBERS[SIDE] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return ints_of(load<bytes>(NUMBERS)) * (int32_t)SIDE;
+}
 
 // `count` rows of a matrix, for each of R, times n rows of x, which are at most M * SIDE. The matrix is not
 // prefetched: with 32 rows read side by side, that only took time.
@@ -89,16 +94,13 @@ inline void tiled(std::integer_sequence<int, R...>, const Matrix& w, int64_t row
     if constexpr (M > 1) fill<7>(x + SIDE * columns + k * second, 4 * second);
     (load(std::integral_constant<int, R>{}, k), ...);
   }
-  // A tile of sums has a row of the matrix in each of its rows; `out` has it in each column.
-  const ints column = ints_of(::load<bytes>(NUMBERS)) * (int32_t)SIDE;
+  const ints column = tile_column();
   alignas(64) float sums[SIDE][SIDE];
   auto finish = [&](int64_t r, int64_t m, int64_t among) {
     const floats bias = w.bias ? some(w.bias + row + r, count) : floats{};
-    floats scale = all(1.f);
-    if constexpr (std::is_same_v<W, bytes>) scale = some(rows.scales + r, count);
     for (int64_t i = 0; i < among; i++) {
       const floats found = (floats)_mm512_i32gather_ps((__m512i)column, &sums[0][i], 4);
-      store_some(fused(found, scale, bias), out + (m + i) * stride + r, count);
+      store_some(found + bias, out + (m + i) * stride + r, count);
     }
   };
   ((keep<2 * R>(sums, sizeof sums[0]), finish(R * SIDE, 0, first)), ...);
@@ -109,12 +111,13 @@ inline void tiled(std::integer_sequence<int, R...>, const Matrix& w, int64_t row
 template <class W, int M>
 inline void tiled_rows(const Matrix& w, int64_t row, int64_t end, const bfloat* x, int64_t n, float* out,
                        int64_t stride) {
-  shape_tiles<M>(SIDE, n);
+  const int64_t first = std::min(n, SIDE);
+  shape_tiles(SIDE, first, n - first);
   for (; row + 2 * SIDE <= end; row += 2 * SIDE, out += 2 * SIDE)
     tiled<W, M>(std::integer_sequence<int, 0, 1>{}, w, row, SIDE, x, n, out, stride);
   for (; row < end; row += SIDE, out += SIDE) {
     const int64_t count = std::min(end - row, SIDE);
-    if (count < SIDE) shape_tiles<M>(count, n);
+    if (count < SIDE) shape_tiles(count, first, n - first);
     tiled<W, M>(std::integer_sequence<int, 0>{}, w, row, count, x, n, out, stride);
   }
   asm volatile("tilerelease");
@@ -133,24 +136,16 @@ void tiles(const Matrix& w, int64_t row, int64_t end, const bfloat* x, int64_t n
   }
 }
 
-// As `multiply`.
-inline void tiles_of(const Matrix& w, int64_t row, int64_t end, const bfloat* x, int64_t n, float* out,
-                     int64_t stride) {
-  switch (w.kind) {
-    case BFLOAT16: return tiles<bfloat>(w, row, end, x, n, out, stride);
-    case INT8: return tiles<bytes>(w, row, end, x, n, out, stride);
-    default: return tiles<octets>(w, row, end, x, n, out, stride);
-  }
-}
-
 // x [n, columns] by SIDE rows: [columns / 2, rows, 2].
-inline void paired(const float* x, int64_t n, int64_t columns, bfloat* to) {
+inline const void* paired(const float* x, int64_t n, int64_t columns, std::vector<bfloat>& room) {
   std::vector<bfloat> row(columns);
+  room.resize(n * columns);
   for (int64_t m = 0; m < n; m++) {
     const int64_t among = std::min(n - m / SIDE * SIDE, SIDE);
-    bfloat* at = to + m / SIDE * SIDE * columns + m % SIDE * 2;
+    bfloat* at = room.data() + m / SIDE * SIDE * columns + m % SIDE * 2;
     for (int64_t k = 0; k < columns; k += LANES) narrow(wide(x + m * columns + k), &row[k]);
     for (int64_t k = 0; k < columns; k += 2) std::memcpy(at + k * among, &row[k], 2 * sizeof(bfloat));
   }
+  return room.data();
 }
 #endif

@@ -57,3 +57,12 @@ def test_what_it_takes() -> None:
     assert native_takes(torch.zeros(5, 32)) and native_takes(torch.zeros(5, 32).bfloat16())
     assert not native_takes(torch.zeros(5, 40)) and not native_takes(torch.zeros(5, 32).half())
     assert not native_takes(torch.zeros(5, 32, device="meta"))
+
+
+def test_a_value_that_is_not_finite_is_seen_in_its_row_alone(code: Library) -> None:
+    product = NativeMatrix(code, torch.ones(20, 32), None, "int8")
+    x = torch.ones(3, 32)
+    x[1, 5] = torch.nan
+    found = product(x)
+    assert found[1].isnan().all() and found[[0, 2]].isfinite().all()
+    assert torch.equal(product(torch.zeros(1, 32)), torch.zeros(1, 20))

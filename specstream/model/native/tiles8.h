@@ -1,0 +1,112 @@
+// Products of eight-bit matrices on the matrix unit: x is read as integers of 16 bits, in two halves of eight,
+// so sums are exact, and a matrix goes from memory into the unit as it is.
+#pragma once
+
+#include "tiles.h"
+
+#if defined(TILES)
+
+constexpr int64_t BYTES = 4 * SIDE;  // columns of a tile of a matrix
+
+template <int SUMS, int MATRIX, int X> inline void add_byte_products() {
+  asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(MATRIX), "i"(X));
+}
+
+inline int64_t whole_tiles(int64_t columns) { return (columns + BYTES - 1) / BYTES * BYTES; }
+
+inline int64_t room_of_scales(int64_t n) { return (n + SIDE - 1) / SIDE * SIDE; }
+
+// x [n, columns] as such integers: a scale for each row, then by SIDE rows the upper halves and the lower ones,
+// each [columns / 4, rows, 4]. A row with a value that isn't finite has a scale that isn't.
+inline const void* halved(const float* x, int64_t n, int64_t columns, std::vector<bfloat>& room) {
+  constexpr float MOST = 127 * 256;
+  const int64_t whole = whole_tiles(columns), before = room_of_scales(n);
+  room.assign(2 * before + n * whole, bfloat{});
+  float* scales = (float*)room.data();
+  int8_t* to = (int8_t*)(scales + before);
+  for (int64_t m = 0; m < n; m++, x += columns) {
+    const int64_t first = m / SIDE * SIDE, among = std::min(n - first, SIDE);
+    int8_t* upper = to + first * 2 * whole + m % SIDE * 4;
+    floats largest = {}, rest = {};
+    for (int64_t k = 0; k < columns; k += LANES) {
+      const floats v = wide(x + k);
+      largest = (floats)_mm512_max_ps((__m512)largest, _mm512_abs_ps((__m512)v));
+      rest += v - v;
+    }
+    const float most = _mm512_reduce_max_ps((__m512)largest);
+    scales[m] = most / MOST + sum(rest);
+    const floats times = all(most > 0.f ? MOST / most : 0.f);
+    for (int64_t k = 0; k < columns; k += LANES) {
+      const ints v = (ints)_mm512_cvtps_epi32((__m512)(wide(x + k) * times)), high = (v + 128) >> 8;
+      int8_t halves[2][LANES];
+      store(_mm512_cvtepi32_epi8((__m512i)high), halves[0]);
+      store(_mm512_cvtepi32_epi8((__m512i)(v - (high << 8))), halves[1]);
+      for (int64_t i = 0; i < LANES; i += 4)
+        for (int64_t half = 0; half < 2; half++)
+          std::memcpy(upper + (half * whole + k + i) * among, halves[half] + i, 4);
+    }
+  }
+  return room.data();
+}
+
+// `count` rows of a matrix, for each of R, times n rows of x, which are at most SIDE.
+template <int... R>
+inline void tiled_bytes(std::integer_sequence<int, R...>, const Matrix& w, int64_t row, int64_t count,
+                        const int8_t* x, const float* scales, int64_t n, float* out, int64_t stride) {
+  const int8_t* values = (const int8_t*)w.values + row * w.columns;
+  const int8_t* lower = x + n * whole_tiles(w.columns);
+  (clear<2 * R>(), ...);
+  (clear<2 * R + 1>(), ...);
+  auto load = [&](auto number, int64_t k) {
+    constexpr int r = decltype(number)::value;
+    fill<4 + r>(values + r * SIDE * w.columns + k, w.columns);
+    add_byte_products<2 * r, 4 + r, 6>();
+    add_byte_products<2 * r + 1, 4 + r, 7>();
+  };
+  for (int64_t k = 0; k < w.columns; k += BYTES) {
+    fill<6>(x + k * n, 4 * n);
+    fill<7>(lower + k * n, 4 * n);
+    (load(std::integral_constant<int, R>{}, k), ...);
+  }
+  const __m512i column = (__m512i)tile_column();
+  alignas(64) int32_t sums[2][SIDE][SIDE];
+  auto finish = [&](int64_t r) {
+    const floats bias = w.bias ? some(w.bias + row + r, count) : floats{};
+    const floats scale = some(w.scales + row + r, count);
+    for (int64_t i = 0; i < n; i++) {
+      const floats high = floats_of((ints)_mm512_i32gather_epi32(column, &sums[0][0][i], 4));
+      const floats low = floats_of((ints)_mm512_i32gather_epi32(column, &sums[1][0][i], 4));
+      const floats found = fused(high, all(256.f), low) * scales[i];
+      store_some(fused(found, scale, bias), out + i * stride + r, count);
+    }
+  };
+  ((keep<2 * R>(sums[0], BYTES), keep<2 * R + 1>(sums[1], BYTES), finish(R * SIDE)), ...);
+}
+
+// As `tiles`; x is what `halved` gives. Behind the values of the matrix there are as many bytes as a tile is wide.
+inline void byte_tiles(const Matrix& w, int64_t row, int64_t end, const void* entry, int64_t n, float* out,
+                       int64_t stride) {
+  const float* scales = (const float*)entry;
+  const int8_t* x = (const int8_t*)(scales + room_of_scales(n));
+  const int64_t whole = whole_tiles(w.columns);
+  for (int64_t m = 0; m < n; m += SIDE) {
+    const int64_t many = std::min(n - m, SIDE);
+    float* to = out + m * stride;
+    shape_tiles(SIDE, many, many);
+    for (int64_t r = row; r < end;) {
+      const int64_t left = end - r, count = std::min(left, SIDE);
+      if (left >= 2 * SIDE) {
+        tiled_bytes(std::integer_sequence<int, 0, 1>{}, w, r, SIDE, x + 2 * m * whole, scales + m, many,
+                    to + r - row, stride);
+        r += 2 * SIDE;
+      } else {
+        if (count < SIDE) shape_tiles(count, many, many);
+        tiled_bytes(std::integer_sequence<int, 0>{}, w, r, count, x + 2 * m * whole, scales + m, many,
+                    to + r - row, stride);
+        r += count;
+      }
+    }
+    asm volatile("tilerelease");
+  }
+}
+#endif
