@@ -34,8 +34,8 @@ class NativeMatrix:
     value; both float32. A matrix that is not quantised is the weight itself, not a copy.
 
     x is multiplied in float32, or, by any matrix that isn't float32, in bfloat16 where the CPU
-    multiplies pairs of them (AMD's from Zen 4 on, Intel's with a matrix unit, AMX). By an eight-bit matrix
-    that unit multiplies x as integers of 16 bits, scaled by its row's largest value.
+    multiplies pairs of them (AMD's from Zen 4 on, Intel's with a matrix unit, AMX). By an eight-bit
+    matrix that unit multiplies x as integers of 16 bits, scaled by its row's largest value.
 
     Args:
         library: Native code.
