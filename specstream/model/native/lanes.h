@@ -31,7 +31,7 @@ typedef uint8_t octets __attribute__((vector_size(LANES)));
 
 struct bfloat { uint16_t bits; };
 
-#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+#if defined(__AMX_BF16__) && defined(__AMX_INT8__) && defined(__AVX512BF16__) && defined(__linux__)
 #define TILES
 #endif
 

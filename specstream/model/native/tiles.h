@@ -24,8 +24,8 @@ inline bool tiles_allowed() {
 constexpr int64_t SIDE = 16;  // rows of a tile
 
 // The unit has eight tiles. Tile 2 * r + m holds the sums of the r-th SIDE rows of a matrix and the m-th of x,
-// tile 4 + r values of the matrix, 6 + m those of x; r and m are 0 or 1. Tiles are named in the code, so GCC's
-// own functions take no template's argument for them.
+// tile 4 + r values of the matrix, 6 + m those of x; r and m are 0 or 1. In assembly:
+// GCC's intrinsics take literals for tiles, no template's argument.
 template <int T> inline void clear() { asm volatile("tilezero %%tmm%c0" ::"i"(T)); }
 template <int T> inline void fill(const void* from, int64_t stride) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(T) : "memory");
