@@ -66,12 +66,16 @@ def trained_eagle(model: PreTrainedModel, steps: int = 20) -> EagleTrainee:
     return _TRAINED[id(model)]
 
 
-def eagle_head(trainee: EagleTrainee, runner: ModelRunner) -> EagleHead:
-    """The trainee's head in service, without files."""
+def eagle_head(
+    trainee: EagleTrainee, runner: ModelRunner, output: Tensor | None = None
+) -> EagleHead:
+    """The trainee's head in service, without files; ``output``: an output head of its own."""
     tensors = {name: one.detach() for name, one in trainee.module.state_dict().items()}
     shape = trainee.module.shape
     if shape.draft_vocab_size < shape.vocab_size:
         tensors["d2t"] = trainee.vocabulary - torch.arange(shape.draft_vocab_size)
+    if output is not None:
+        tensors["lm_head.weight"] = output
     return EagleHead(shape, Tensors(Path(), tensors), runner)
 
 

@@ -29,7 +29,7 @@ from specstream.model.layers import Layer, layer_of, select
 from specstream.model.native.chain import NativeChain
 from specstream.model.native.layers import NativeLayers
 from specstream.model.native.library import Library
-from specstream.model.native.matrix import NativeMatrix
+from specstream.model.native.matrix import NativeMatrix, native_takes
 from specstream.model.norms import rms_norm
 from specstream.model.products import Product, can_pack, product
 from specstream.model.quantised import Multiply, Quantised, quantised_products
@@ -135,9 +135,21 @@ class Decoder:
         return Decoder(self.weights, self.rotary, self.attention, native=self.native)
 
     def products(self, weight: Tensor, bias: Tensor | None = None) -> Product:
-        """The product of a weight that somebody else keeps, a head for instance; not quantised."""
+        """The product of a head's weight.
+
+        In native code one of bfloat16 is read as integers of eight bits: what a head drafts is verified,
+        and half the memory is half the time.
+        """
+        if self.native is not None and native_takes(weight):
+            return self.native_matrix(weight, bias)
         packed = can_pack(weight.dtype, weight.device)
         return product(weight, bias, packed=packed, native=self.native)
+
+    def native_matrix(self, weight: Tensor, bias: Tensor | None = None) -> NativeMatrix:
+        """`products`, where there is native code that takes the weight."""
+        assert self.native is not None
+        eight = weight.dtype is torch.bfloat16
+        return NativeMatrix(self.native, weight, bias, "int8" if eight else None)
 
     def new_cache(self, fixed_capacity: int | None = None) -> RowCache:
         """An empty cache for one sequence."""

@@ -45,7 +45,7 @@ def served(head: EagleHead, text: torch.Tensor, origin: int, steps: int) -> list
     found, tokens = list[torch.Tensor](), text[1 : origin + 2]
     for step in range(steps):
         count = tokens.shape[0]
-        logits, features = head(tokens, features, [cache], [count], [1])
+        logits, features = head(tokens, features, [cache], [count], [1])[:2]
         found.append(logits[0])
         tokens = text[origin + 2 + step : origin + 3 + step]
     return found

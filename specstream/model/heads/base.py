@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from specstream.errors import ModelUnsupported
 from specstream.model.kv.base import RowCache
 from specstream.model.tree import Tree
 
-__all__ = ["FeatureHead", "Head", "check_made_for", "spread"]
+__all__ = ["FeatureHead", "Head", "Level", "check_made_for", "spread"]
 
 
 class Head(Protocol):
@@ -27,6 +27,30 @@ class Head(Protocol):
     kind: str
     parameters: int
     nbytes: int
+
+
+class Level(NamedTuple):
+    """What a pass of a `FeatureHead` gives for its kept rows.
+
+    Attributes:
+        logits: ``[kept, draft vocabulary]``.
+        features: ``[kept, width]``: what stands for features at the next level.
+        chances: ``[kept, most]``: log probabilities of the likeliest tokens, likeliest first.
+        choices: ``[kept, most]``: these tokens, ids of the target.
+    """
+
+    logits: Tensor
+    features: Tensor
+    chances: Tensor
+    choices: Tensor
+
+    @classmethod
+    def of(cls, logits: Tensor, features: Tensor, ids: Tensor | None, most: int) -> Level:
+        """With the likeliest ``most`` tokens, or as many as there are."""
+        best = logits.float().log_softmax(-1).topk(min(most, logits.shape[1]))
+        return cls(
+            logits, features, best.values, best.indices if ids is None else ids[best.indices]
+        )
 
 
 class FeatureHead(Head, Protocol):
@@ -66,8 +90,9 @@ class FeatureHead(Head, Protocol):
         counts: Sequence[int],
         keeps: Sequence[int],
         trees: Sequence[Tree | None] | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Append rows to each sequence; logits and what stands for features of the kept ones.
+        most: int = 1,
+    ) -> Level:
+        """Append rows to each sequence; what the kept ones give.
 
         Args:
             tokens: ``[N]`` int64 ids of the target, the sequences' rows concatenated.
@@ -77,9 +102,7 @@ class FeatureHead(Head, Protocol):
             keeps: Of how many last rows of each sequence results are returned.
             trees: Per sequence the tree that its last rows form, those of earlier passes included, or
                 None for a chain.
-
-        Returns:
-            ``[kept, draft vocabulary]``, see ``ids``, and ``[kept, width]``.
+            most: How many of the likeliest tokens are wanted.
         """
         ...
 

@@ -15,12 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specstream.errors import ModelBroken, ModelUnsupported
-from specstream.model.heads.base import check_made_for
+from specstream.model.heads.base import Level, check_made_for
 from specstream.model.heads.eagle_format import EagleShape, read_shape
 from specstream.model.heads.layer import FeatureLayer, head_weights, layer_weights, rotary_of
 from specstream.model.heads.recognise import read_head_config
 from specstream.model.heads.tensors import Placed, Tensors
 from specstream.model.kv.base import RowCache
+from specstream.model.native.level import LevelWeights, NativeLevel
 from specstream.model.norms import Norm, rms_norm
 from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree
@@ -62,14 +63,24 @@ class EagleHead:
         def of_layer(name: str, *sizes: int) -> Tensor:
             return take([f"midlayer.{name}", f"layers.0.{name}"], *sizes)
 
-        self._embedding_norm = norms(of_layer("input_layernorm.weight", s.hidden))
-        self._norm = norms(take("norm.weight", s.hidden))
+        embedding_norm = of_layer("input_layernorm.weight", s.hidden)
+        norm = take("norm.weight", s.hidden)
+        self._embedding_norm, self._norm = norms(embedding_norm), norms(norm)
         self.ids = _vocabulary(shape, tensors, self.device)
         self._embedding = _embedding(shape, take, like.embedding)
         self._output = products(_head(shape, take, like.head, self.ids))
         layer = layer_weights(of_layer, s, self._has, norm="hidden_norm.weight", wide=2)
         weights = head_weights(s, like, [layer])
         self._layer = FeatureLayer(weights, norms, target.decoder, rotary_of(s, like.embedding))
+        around = LevelWeights(
+            self._embedding,
+            embedding_norm,
+            layer.norm,
+            norm,
+            s.norm_before_residual,
+            s.norm_output,
+        )
+        self._level = NativeLevel.of(self._layer.native, self._output, around)
         self.parameters, self.nbytes = take.parameters, take.nbytes
 
     def _has(self, name: str) -> bool:
@@ -109,14 +120,22 @@ class EagleHead:
         counts: Sequence[int],
         keeps: Sequence[int],
         trees: Sequence[Tree | None] | None = None,
-    ) -> tuple[Tensor, Tensor]:
+        most: int = 1,
+    ) -> Level:
         """See `FeatureHead`."""
+        if self._level is not None:
+            batch, cos, sin = self._layer.begin(caches, counts, keeps, trees, self.device)
+            most = min(most, self.shape.draft_vocab_size)
+            level = Level(*self._level(tokens, features, cos, sin, batch, most))
+            self._layer.end(batch)
+            return level if self.ids is None else level._replace(choices=self.ids[level.choices])
         normed = self._layer.norm(features)
         read = self._embedding_norm(F.embedding(tokens, self._embedding))
         x = normed.clone() if self.shape.norm_before_residual else features.clone()
         x = self._layer(x, caches, counts, keeps, trees, torch.cat([read, normed], -1))
         final = self._norm(x)
-        return self._output(final), final if self.shape.norm_output else x
+        returned = final if self.shape.norm_output else x
+        return Level.of(self._output(final), returned, self.ids, most)
 
 
 def _vocabulary(shape: EagleShape, tensors: Tensors, device: torch.device) -> Tensor | None:

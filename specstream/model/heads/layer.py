@@ -118,9 +118,10 @@ class FeatureLayer:
         decoder: Decoder,
         rotary: RotaryTable,
     ) -> None:
-        self._layer = layer_of(weights, weights.layers[0], norms, decoder.products)
-        self._native = NativeLayers.of(decoder.native, weights)
-        self.norm, self._rotary = self._layer.norm, rotary
+        (layer,) = weights.layers
+        self.native = NativeLayers.of(decoder.native, weights, decoder.native_matrix)
+        self._layer = None if self.native else layer_of(weights, layer, norms, decoder.products)
+        self.norm, self._rotary = norms(layer.norm), rotary
         self._attention = ContiguousAttention(weights)
 
     def new_cache(self) -> RowCache:
@@ -140,18 +141,34 @@ class FeatureLayer:
 
         See `FeatureHead` for the other arguments, `Layer` for ``entry``.
         """
-        if trees is not None and not any(trees):
-            trees = None
-        batch = Batch(caches, counts, keeps, trees)
-        cos, sin = rotations(self._rotary, batch, x.device)
-        if self._native is not None and self._native.take(batch):
+        batch, cos, sin = self.begin(caches, counts, keeps, trees, x.device)
+        if self.native is not None:
             wide = x.float().contiguous()
-            self._native.run(wide, cos, sin, batch, entry=entry)
+            self.native.run(wide, cos, sin, batch, entry=entry)
             x = batch.kept(wide).to(x.dtype)
         else:
+            assert self._layer is not None
             plan = self._attention.plan(batch)
             kept = plan.narrow() if sum(keeps) < x.shape[0] else None
             x = self._layer(x, cos, sin, plan, 0, kept, entry)
-        for cache, count in zip(caches, counts, strict=True):
-            cache.append_to(cache.length + count)
+        self.end(batch)
         return x
+
+    def begin(
+        self,
+        caches: Sequence[RowCache],
+        counts: Sequence[int],
+        keeps: Sequence[int],
+        trees: Sequence[Tree | None] | None,
+        device: torch.device,
+    ) -> tuple[Batch, Tensor, Tensor]:
+        """The rows of a pass, and cosines and sines of their positions."""
+        if trees is not None and not any(trees):
+            trees = None
+        batch = Batch(caches, counts, keeps, trees)
+        return batch, *rotations(self._rotary, batch, device)
+
+    def end(self, batch: Batch) -> None:
+        """The caches hold the pass's rows from now on."""
+        for cache, count in zip(batch.caches, batch.counts, strict=True):
+            cache.append_to(cache.length + count)

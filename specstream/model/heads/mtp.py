@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.model.heads.base import Level
 from specstream.model.heads.layer import FeatureLayer, layer_weights
 from specstream.model.heads.mtp_format import MtpTensors, read_modules
 from specstream.model.heads.tensors import Placed, Tensors
@@ -92,12 +93,13 @@ class MtpHead:
         counts: Sequence[int],
         keeps: Sequence[int],
         trees: Sequence[Tree | None] | None = None,
-    ) -> tuple[Tensor, Tensor]:
+        most: int = 1,
+    ) -> Level:
         """See `FeatureHead`."""
         read = self._enorm(F.embedding(tokens, self._embedding))
         x = self._project(torch.cat([read, self._hnorm(features)], -1))
         final = self._norm(self._layer(x, caches, counts, keeps, trees))
-        return self._output(final), final
+        return Level.of(self._output(final), final, self.ids, most)
 
 
 def _refuse(tensors: Tensors, gated: int, hidden: int) -> None:

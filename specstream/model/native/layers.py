@@ -59,6 +59,7 @@ class NativeLayers:
             _ACTIVATIONS[w.activation_name],
             _KINDS[w.dtype],
         )
+        self.dtype = w.dtype
         self._scratch_row = 2 * (w.heads + w.kv_heads) * w.head_dim + w.intermediate
 
     @classmethod
@@ -152,6 +153,12 @@ class NativeLayers:
             if until in wanted:
                 taps.take(until, x.to(dtype, copy=True))
             first, wanted = until, [depth for depth in wanted if depth > until]
+
+    def run_level(self, ready: Prepared, level: structs.Level) -> None:
+        """The first layer between what ``level`` says, over rows that were prepared with an entry."""
+        sizes, given = ctypes.byref(self.sizes), ctypes.byref(ready.given)
+        threads = torch.get_num_threads()
+        self._library.run_level(sizes, self.structs, given, ctypes.byref(level), threads)
 
     def prepared(
         self,

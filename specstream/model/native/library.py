@@ -17,7 +17,7 @@ import torch
 
 from specstream.errors import ConfigError
 from specstream.model.native.store import CodeStore
-from specstream.model.native.structs import Chain, Layer, Matrix, Pass, Sizes
+from specstream.model.native.structs import Chain, Layer, Level, Matrix, Pass, Sizes
 from specstream.model.places import first_line
 
 __all__ = ["Library", "library", "native_library"]
@@ -26,7 +26,7 @@ _log = logging.getLogger("specstream.model")
 
 _SOURCES = (
     *("lanes.h", "team.h", "matrix.h", "tiles.h", "tiles8.h"),
-    *("products.h", "attention.h", "layers.h", "chain.h", "passes.cpp"),
+    *("products.h", "attention.h", "layers.h", "chain.h", "level.h", "passes.cpp"),
 )
 _FLAGS = (
     *("-std=c++17", "-O3", "-march=native"),
@@ -53,6 +53,12 @@ class Library:
         self.run_chain = code.run_chain
         self.run_chain.argtypes = [*self.run_layers.argtypes[:-1], pointer(Chain), count]
         self.run_chain.restype = None
+        self.run_level = code.run_level
+        self.run_level.argtypes = [
+            *(pointer(Sizes), pointer(Layer), pointer(Pass)),
+            *(pointer(Level), count),
+        ]
+        self.run_level.restype = None
         self.run_product = code.run_product
         address = ctypes.c_void_p
         self.run_product.argtypes = [pointer(Matrix), address, size, address, count]

@@ -1,6 +1,7 @@
 // What Python calls; see structs.py for the structures there.
 
 #include "chain.h"
+#include "level.h"
 
 extern "C" {
 
@@ -34,6 +35,17 @@ void run_chain(const Sizes* sizes, const Layer* layers, int64_t depth, const Pas
       run_steps<bfloat>(*sizes, layers, depth, *pass, *chain, team);
     else
       run_steps<float>(*sizes, layers, depth, *pass, *chain, team);
+  });
+}
+
+// One level of a draft by a head of one layer; scratch as for run_layers.
+void run_level(const Sizes* sizes, const Layer* layer, const Pass* pass, const Level* level,
+               int32_t threads) {
+  together(threads, [&](Team& team) {
+    if (sizes->kind == BFLOAT16)
+      run_rows<bfloat>(*sizes, layer, *pass, *level, team);
+    else
+      run_rows<float>(*sizes, layer, *pass, *level, team);
   });
 }
 }

@@ -43,21 +43,30 @@ inline void tile(const Matrix& w, int64_t row, const Entry<W>* x, float* out, in
       out[m * stride + r] = std::fma(found[m * R + r], rows.scale(r), w.bias ? w.bias[row + r] : 0.f);
 }
 
-constexpr int64_t MOST = 6;  // rows of x whose sums are kept in registers
-constexpr int64_t STEP = 8;  // rows of a matrix that are multiplied behind one another
+constexpr int64_t MOST = LANES == 16 ? 12 : 6;  // rows of x whose sums are kept in registers
+constexpr int64_t NARROW = 1024, WIDE_MOST = 6;
+constexpr int64_t STEP = 12;  // rows of a matrix that are multiplied behind one another
 #if defined(TILES)
 constexpr int64_t SHARE = 2 * SIDE;  // rows of a matrix that a thread takes at least
 #else
 constexpr int64_t SHARE = STEP;
 #endif
-constexpr int64_t FEW = 8 * MOST;  // rows of x that stay in the caches beside a part of the matrix
+constexpr int64_t FEW = 48;  // rows of x that stay in the caches beside a part of the matrix
 
 template <class W, int M>
 inline void strip(const Matrix& w, int64_t row, int64_t end, const Entry<W>* x, float* out,
                   int64_t stride) {
-  constexpr int TILE = 4 * (M + Rows<W>::TAKEN) < REGISTERS ? 4 : 2;
+  constexpr int FIT = (REGISTERS - 1) / (M + Rows<W>::TAKEN), TILE = FIT < 4 ? FIT : 4;
   for (; row + TILE <= end; row += TILE, out += TILE) tile<W, TILE, M>(w, row, x, out, stride);
   for (; row < end; row++, out++) tile<W, 1, M>(w, row, x, out, stride);
+}
+
+template <class W, int M>
+inline void any_strip(int64_t m, const Matrix& w, int64_t row, int64_t end, const Entry<W>* x,
+                      float* out, int64_t stride) {
+  if constexpr (M > 1)
+    if (m < M) return any_strip<W, M - 1>(m, w, row, end, x, out, stride);
+  strip<W, M>(w, row, end, x, out, stride);
 }
 
 // STEP rows of the matrix stay in the nearest cache for all n rows of x, which are few.
@@ -66,18 +75,12 @@ void strips(const Matrix& w, int64_t row, int64_t end, const Entry<W>* x, int64_
             int64_t stride) {
   for (; row < end; row += STEP, out += STEP) {
     const int64_t stop = row + STEP < end ? row + STEP : end;
-    for (int64_t done = 0, parts = (n + MOST - 1) / MOST; done < n; parts--) {
+    const int64_t most = w.columns <= NARROW ? MOST : WIDE_MOST;
+    for (int64_t done = 0, parts = (n + most - 1) / most; done < n; parts--) {
       const int64_t m = (n - done + parts - 1) / parts;
       const Entry<W>* from = x + done * w.columns;
       float* to = out + done * stride;
-      switch (m) {
-        case 1: strip<W, 1>(w, row, stop, from, to, stride); break;
-        case 2: strip<W, 2>(w, row, stop, from, to, stride); break;
-        case 3: strip<W, 3>(w, row, stop, from, to, stride); break;
-        case 4: strip<W, 4>(w, row, stop, from, to, stride); break;
-        case 5: strip<W, 5>(w, row, stop, from, to, stride); break;
-        default: strip<W, MOST>(w, row, stop, from, to, stride);
-      }
+      any_strip<W, MOST>(m, w, row, stop, from, to, stride);
       done += m;
     }
   }

@@ -11,6 +11,7 @@ __all__ = [
     "INT8",
     "Chain",
     "Layer",
+    "Level",
     "Matrix",
     "Pass",
     "Sequence",
@@ -118,4 +119,29 @@ class Chain(ctypes.Structure):
         ("survival", ctypes.c_double),
         ("ceiling", ctypes.c_double),
         ("made", _count),
+    )
+
+
+class Level(ctypes.Structure):
+    """See ``level.h``."""
+
+    _fields_ = (
+        ("output", Matrix),
+        ("embedding_norm", _address),
+        ("feature_norm", _address),
+        ("norm", _address),
+        ("embedding", _address),
+        ("tokens", _address),
+        ("features", _address),
+        ("kept", _address),
+        ("entry", _address),
+        ("finals", _address),
+        ("states", _address),
+        ("logits", _address),
+        ("chances", _address),
+        ("choices_of", _address),
+        ("keeps", _count),
+        ("choices", _count),
+        ("residual_normed", _small),
+        ("output_normed", _small),
     )

@@ -150,8 +150,7 @@ class EagleProposer(TaskProposer):
         cache.append_to(_REHEARSED)
         tokens = torch.zeros(width, dtype=torch.int64, device=head.device)
         features = torch.zeros(width, head.width, dtype=head.dtype, device=head.device)
-        logits, _ = head(tokens, features, [cache], [width], [width])
-        logits.float().log_softmax(-1).topk(width).values[0, 0].item()
+        head(tokens, features, [cache], [width], [width], most=width).chances[0, 0].item()
 
     @torch.inference_mode()
     def grow(self, growths: Sequence[Chain | TreeGrowth]) -> int:
@@ -178,19 +177,16 @@ class EagleProposer(TaskProposer):
         trees = [front.tree for front in fronts]
         tokens = torch.cat([front.tokens for front in fronts])
         features = torch.cat([front.features for front in fronts])
-        logits, returned = self._head(tokens, features, caches, counts, keeps, trees)
-        ids = told = None
-        if most := min(widest(active), logits.shape[1]):
-            best = logits.float().log_softmax(-1).topk(most)
-            ids = best.indices if self._head.ids is None else self._head.ids[best.indices]
-            if self._looks or any(one.go_on is not None for one in active):
-                told = best.values.tolist(), ids.tolist()
+        level = self._head(tokens, features, caches, counts, keeps, trees, widest(active))
+        told = None
+        if self._looks or any(one.go_on is not None for one in active):
+            told = level.chances.tolist(), level.choices.tolist()
         row = 0
         for growth, keep in zip(active, keeps, strict=True):
             part = slice(row, row + keep)
             mine = None if told is None else (told[0][part], told[1][part])
-            choices = None if ids is None else ids[part]
-            growth.take(Seen(logits[part], returned[part], choices, mine))
+            choices = level.choices[part]
+            growth.take(Seen(level.logits[part], level.features[part], choices, mine))
             row += keep
 
     def _begin(self, growths: Sequence[Chain | TreeGrowth]) -> list[RowCache]:

@@ -36,13 +36,13 @@ class Seen(NamedTuple):
     Attributes:
         logits: ``[b, draft vocabulary]``.
         features: ``[b, hidden]``.
-        choices: ``[b, k]`` ids of the likeliest tokens, likeliest first; None: nobody needs them.
+        choices: ``[b, k]`` ids of the likeliest tokens, likeliest first.
         told: Their log probabilities and their ids on the host; None: nobody looks.
     """
 
     logits: Tensor
     features: Tensor
-    choices: Tensor | None
+    choices: Tensor
     told: tuple[list[list[float]], list[list[int]]] | None
 
 
@@ -105,7 +105,6 @@ class Chain(Growth):
             drawn = confidence = None
             if seen.told is not None:
                 drawn, confidence = seen.told[1][0][0], math.exp(seen.told[0][0][0])
-            assert seen.choices is not None
             token = seen.choices[0, :1]
             goes_on = self.written.take(token, drawn, confidence, self.eos_ids)
         else:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from specstream.methods import EagleProposerConfig
 from specstream.model.forward import Extras, ForwardInput
+from specstream.model.heads.base import Level
 from specstream.model.heads.eagle import EagleHead
 from specstream.model.runner import ModelRunner
 from specstream.speculation.optional import States
@@ -102,7 +103,7 @@ def test_several_requests_are_served_by_one_pass_a_level() -> None:
         tell(proposer, request, 0)
     run = EagleHead.__call__
 
-    def count(self: EagleHead, *args: Any) -> tuple[Tensor, Tensor]:
+    def count(self: EagleHead, *args: Any) -> Level:
         passes.append(len(args[2]))
         return run(self, *args)
 
@@ -137,9 +138,9 @@ def levels(request: Text, depth: int) -> dict[tuple[int, ...], float]:
             cache = HEAD.new_cache()
             count = len(request.token_ids) - 1
             tokens = torch.tensor(request.token_ids[1:])
-            logits, feature = HEAD(tokens, features, [cache], [count], [1])
+            logits, feature = HEAD(tokens, features, [cache], [count], [1])[:2]
             for token in path:
-                logits, feature = HEAD(torch.tensor([token]), feature, [cache], [1], [1])
+                logits, feature = HEAD(torch.tensor([token]), feature, [cache], [1], [1])[:2]
             row = logits[0].log_softmax(-1).tolist()
             for token, chance in zip(ids, row, strict=True):
                 found[(*path, token)] = chances[path] + chance
@@ -195,9 +196,9 @@ def levels_after(request: Text, paths: Sequence[list[int]]) -> list[Tensor]:
     for path in paths:
         cache, count = HEAD.new_cache(), len(request.token_ids) - 1
         tokens = torch.tensor(request.token_ids[1:])
-        logits, feature = HEAD(tokens, features, [cache], [count], [1])
+        logits, feature = HEAD(tokens, features, [cache], [count], [1])[:2]
         for token in path:
-            logits, feature = HEAD(torch.tensor([token]), feature, [cache], [1], [1])
+            logits, feature = HEAD(torch.tensor([token]), feature, [cache], [1], [1])[:2]
         made.append(torch.full((V,), -math.inf).index_copy(0, PRUNED, logits[0]))
     return made
 

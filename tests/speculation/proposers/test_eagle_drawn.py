@@ -29,6 +29,7 @@ from tests.drafts import Text
 V, N, ALPHA = 3, 3_000, 1e-4
 PARAMS = SamplingParams(temperature=1.0)
 HEAD = SimpleNamespace(ids=None, device=torch.device("cpu"), kind="eagle")
+NOTHING = torch.zeros(0, 0, dtype=torch.int64)
 ROOT, AFTER = torch.tensor([0.9, 0.05, 0.05]), torch.tensor([[0.6, 0.3, 0.1]] * V)
 TARGET_ROOT = torch.tensor([0.45, 0.35, 0.2])
 TARGET = torch.tensor([[0.95, 0.03, 0.02], [0.2, 0.6, 0.2], [0.1, 0.3, 0.6]])
@@ -39,10 +40,10 @@ def tree(request: Text, least: float) -> Proposal:
     grown = DrawnTree(
         request, 2, cast(Any, HEAD), V, top_k=2, size=4, least=least, eos_ids=frozenset()
     )
-    grown.take(Seen(ROOT.log().unsqueeze(0), torch.zeros(1, 1), None, None))
+    grown.take(Seen(ROOT.log().unsqueeze(0), torch.zeros(1, 1), NOTHING, None))
     if grown.frontier is not None:
         read = grown.frontier.tokens
-        grown.take(Seen(AFTER[read].log(), torch.zeros(len(read), 1), None, None))
+        grown.take(Seen(AFTER[read].log(), torch.zeros(len(read), 1), NOTHING, None))
     return grown.proposal()
 
 

@@ -1,0 +1,87 @@
+// One level of a draft by an EAGLE head: its rows from embeddings to the likeliest tokens, in one call.
+#pragma once
+
+#include <algorithm>
+
+#include "layers.h"
+
+struct Level {
+  Matrix output;
+  const float *embedding_norm, *feature_norm, *norm;  // [hidden] each
+  const void* embedding;  // [vocabulary, hidden], FLOAT32 or BFLOAT16 as the keys and values are
+  const int64_t* tokens;  // [n]
+  const float* features;  // [n, hidden]
+  const int64_t* kept;    // [keeps]: rows of the pass that results are wanted of
+  float* entry;           // [n, 2 * hidden]
+  float* finals;          // [keeps, hidden]: normed states
+  float* states;          // [keeps, hidden]: what stands for features at the next level
+  float* logits;          // [keeps, output.rows]
+  float* chances;         // [keeps, choices]: log probabilities of the likeliest tokens, in order
+  int64_t* choices_of;    // [keeps, choices]: these tokens
+  int64_t keeps, choices;
+  int32_t residual_normed, output_normed;  // whether the layer's input, and what it returns, is normed
+};
+
+// Of NaN nothing is chosen: chances of -inf or NaN say so.
+inline void likeliest(const float* logits, int64_t count, int64_t choices, float* chances,
+                      int64_t* tokens) {
+  std::fill(chances, chances + choices, -INFINITY);
+  std::fill(tokens, tokens + choices, 0);
+  for (int64_t i = 0; i < count; i++) {
+    if (!(logits[i] > chances[choices - 1])) continue;
+    int64_t at = choices - 1;
+    for (; at > 0 && logits[i] > chances[at - 1]; at--)
+      chances[at] = chances[at - 1], tokens[at] = tokens[at - 1];
+    chances[at] = logits[i], tokens[at] = i;
+  }
+  floats sums = {};
+  const float most = chances[0];
+  for (int64_t i = 0; i < count; i += LANES) {
+    if (count - i >= LANES) {
+      sums += exp(wide(logits + i) - most);
+      continue;
+    }
+    for (int64_t k = 0; i + k < count; k++) sums[k] += std::exp(logits[i + k] - most);
+  }
+  const float all_of_them = most + std::log(sum(sums));
+  for (int64_t k = 0; k < choices; k++) chances[k] -= all_of_them;
+}
+
+// One thread's part; p.entry is l.entry, and p.x is made here.
+template <class T>
+void run_rows(const Sizes& s, const Layer* layer, const Pass& p, const Level& l, Team& team) {
+  const int64_t size = s.hidden;
+  std::vector<float> wide_row(size);
+  team.each(p.n, 1, [&](int64_t start, int64_t end) {
+    for (int64_t i = start; i < end; i++) {
+      const T* token = (const T*)l.embedding + l.tokens[i] * size;
+      const float* feature = l.features + i * size;
+      float *entry = l.entry + 2 * i * size, *feature_entry = entry + size;
+      for (int64_t k = 0; k < size; k += LANES) store(wide(token + k), &wide_row[k]);
+      normed(wide_row.data(), l.embedding_norm, size, s.eps, entry);
+      normed(feature, l.feature_norm, size, s.eps, feature_entry);
+      const float* from = l.residual_normed ? feature_entry : feature;
+      std::copy(from, from + size, p.x + i * size);
+    }
+  });
+  Worker<T>(s, p, team).run(layer, 1);
+  team.each(l.keeps, 1, [&](int64_t start, int64_t end) {
+    for (int64_t i = start; i < end; i++) {
+      const float* x = p.x + l.kept[i] * size;
+      normed(x, l.norm, size, s.eps, l.finals + i * size);
+      const float* from = l.output_normed ? l.finals + i * size : x;
+      std::copy(from, from + size, l.states + i * size);
+    }
+  });
+  std::vector<bfloat> room;
+  const void* finals = entry_of(l.output, l.finals, l.keeps, room);
+  team.each(l.output.rows, SHARE, [&](int64_t start, int64_t end) {
+    multiply(l.output, start, end, finals, l.keeps, l.logits + start, l.output.rows);
+  });
+  if (l.choices < 1) return;
+  team.each(l.keeps, 1, [&](int64_t start, int64_t end) {
+    for (int64_t i = start; i < end; i++)
+      likeliest(l.logits + i * l.output.rows, l.output.rows, l.choices, l.chances + i * l.choices,
+                l.choices_of + i * l.choices);
+  });
+}

@@ -1,0 +1,126 @@
+"""A level of a draft by an EAGLE head in one call: embeddings, norms, its layer, output and choices."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from specstream.model.attention.base import Batch
+from specstream.model.native import structs
+from specstream.model.native.layers import NativeLayers
+from specstream.model.native.matrix import NativeMatrix
+
+__all__ = ["LevelWeights", "NativeLevel"]
+
+
+class LevelWeights(NamedTuple):
+    """What is around the layer of an EAGLE head.
+
+    Attributes:
+        embedding: ``[V, hidden]``.
+        embedding_norm: ``[hidden]``, like the other norms.
+        feature_norm: Of what is read beside the embedding.
+        norm: Before the output head.
+        residual_normed: The layer adds its results to the normed feature, not to the feature.
+        output_normed: The normed state takes the feature's place at the next level.
+    """
+
+    embedding: Tensor
+    embedding_norm: Tensor
+    feature_norm: Tensor
+    norm: Tensor
+    residual_normed: bool
+    output_normed: bool
+
+
+class NativeLevel:
+    """See the module.
+
+    Args:
+        layers: The head's one layer.
+        output: Its output head.
+        weights: The rest.
+    """
+
+    def __init__(self, layers: NativeLayers, output: NativeMatrix, weights: LevelWeights) -> None:
+        self._layers, self._output = layers, output
+        self._embedding = weights.embedding.contiguous()
+        norms = weights.embedding_norm, weights.feature_norm, weights.norm
+        self._norms = [norm.float().contiguous() for norm in norms]
+        self._flags = weights.residual_normed, weights.output_normed
+
+    @classmethod
+    def of(
+        cls, layers: NativeLayers | None, output: object, weights: LevelWeights
+    ) -> NativeLevel | None:
+        """None where the layer or the output head isn't native, or the embedding has another dtype."""
+        if layers is None or not isinstance(output, NativeMatrix):
+            return None
+        if weights.embedding.dtype is not layers.dtype:
+            return None
+        return cls(layers, output, weights)
+
+    def __call__(
+        self, tokens: Tensor, features: Tensor, cos: Tensor, sin: Tensor, batch: Batch, most: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Rows of a batch; what the kept ones give, as float32 but for the last; validates no rows.
+
+        Args:
+            tokens: ``[n]`` int64, below the embedding's size.
+            features: ``[n, hidden]``.
+            cos: ``[n, 1, head_dim]`` of each token's position; ``sin`` likewise, see `RotaryTable`.
+            sin: See ``cos``.
+            batch: Its caches are contiguous and of no fixed capacity.
+            most: How many of the likeliest tokens are wanted, at most as many as can be drafted.
+
+        Returns:
+            Logits ``[kept, output.rows]``, features of the next level ``[kept, hidden]``, log
+            probabilities of the likeliest tokens ``[kept, most]``, likeliest first, and these tokens
+            ``[kept, most]`` int64.
+        """
+        count, hidden = features.shape
+        kept = list(_kept(batch))
+        x, entry = torch.empty(count, hidden), torch.empty(count, 2 * hidden)
+        ready = self._layers.prepared(x, cos, sin, batch, entry=entry)
+        wide, tokens = features.float().contiguous(), tokens.contiguous()
+        rows = (ctypes.c_int64 * len(kept))(*kept)
+        logits = torch.empty(len(kept), self._output.shape[0])
+        finals, states = torch.empty(2, len(kept), hidden)
+        chances = torch.empty(len(kept), most)
+        choices = torch.empty(len(kept), most, dtype=torch.int64)
+        embedding_norm, feature_norm, norm = self._norms
+        self._layers.run_level(
+            ready,
+            structs.Level(
+                self._output.struct,
+                embedding_norm.data_ptr(),
+                feature_norm.data_ptr(),
+                norm.data_ptr(),
+                self._embedding.data_ptr(),
+                tokens.data_ptr(),
+                wide.data_ptr(),
+                ctypes.addressof(rows),
+                entry.data_ptr(),
+                finals.data_ptr(),
+                states.data_ptr(),
+                logits.data_ptr(),
+                chances.data_ptr(),
+                choices.data_ptr(),
+                len(kept),
+                most,
+                *self._flags,
+            ),
+        )
+        return logits, states, chances, choices
+
+
+def _kept(batch: Batch) -> Iterator[int]:
+    """The rows of a pass that results are wanted of."""
+    ends = accumulate(batch.counts)
+    for end, keep in zip(ends, batch.keeps, strict=True):
+        yield from range(end - keep, end)
