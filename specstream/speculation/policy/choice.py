@@ -9,7 +9,7 @@ and too late in bad ones.)
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,7 +32,6 @@ class Place:
         most: The longest useful proposal.
         tracks: Its record with each candidate.
         rounds_left: Rounds that share the cost of reading its text for a draft.
-        passed_over: Candidates that are looked at only where no other pays, as looking takes time.
         candidate: The chosen one.
         tokens: Length of the proposal (of a tree: its depth).
         nodes: Tokens of the proposal.
@@ -44,7 +43,6 @@ class Place:
     most: int
     tracks: dict[str, Track]
     rounds_left: float
-    passed_over: Collection[str] = ()
     candidate: str = "off"
     tokens: int = 0
     nodes: int = 0
@@ -54,10 +52,7 @@ class Place:
     def room(self, name: str) -> int:
         """The longest proposal of a candidate."""
         offer = self.outlook.offers.get(name)
-        track = self.tracks[name]
-        if offer is None or track.mute or name in self.passed_over:
-            return 0
-        return min(self.most, offer.tokens)
+        return 0 if offer is None or self.tracks[name].mute else min(self.most, offer.tokens)
 
     def take(self, name: str, tokens: int, gain: float) -> None:
         """Choose a proposal."""
@@ -102,15 +97,7 @@ class Step:
         self._around = worth * (costs.other(True) - costs.other(False))
 
     def choose(self) -> None:
-        """Choose for each place; where nobody pays, among all candidates."""
-        self._choose()
-        without = [p for p in self._places if p.candidate == "off" and p.passed_over]
-        for place in without:
-            place.passed_over = ()
-        if without:
-            self._choose()
-
-    def _choose(self) -> None:
+        """Choose for each place: one candidate after another takes over those that gain more by it."""
         for candidate in self._candidates:
             group = [p for p in self._places if p.room(candidate.name) > 0]
             while group:
@@ -188,7 +175,7 @@ class Step:
             return self._around
         # Until the text is read, plain decoding is the alternative: time is worth what that makes of it.
         rows = len(self._places)
-        reading = behind * self._costs.draft(candidate.name).read.value / place.rounds_left
+        reading = behind * self._costs.draft(candidate.name).read / place.rounds_left
         return self._around + reading * rows / self._costs.plain(rows)
 
     def _width(self, group: Sequence[Place]) -> int:
@@ -242,10 +229,10 @@ class Step:
             made = any(p.candidate == name for p in self._places)  # the passes are paid already
             ms = draft.row if made else draft.start + draft.step + rows * self._around / self._worth
             for place in sorted(idle, key=lambda p: -p.tracks[name].idle):
-                reading = place.outlook.offers[name].behind * draft.read.value
+                reading = place.outlook.offers[name].behind * draft.read
                 (wider,) = self._costs.widening(self._width(()), (1,))
                 cost = (ms + wider + reading) / plain_ms + place.gain / rows
-                if place.tracks[name].due(joining=True) and tries.pay(cost, sure=draft.known):
+                if place.tracks[name].due(joining=True) and tries.pay(cost, sure=draft.rounds > 0):
                     place.take(name, 1, 0.0)
                     place.probing = True
                     plans[self._places.index(place)] = Plan(name, 1)

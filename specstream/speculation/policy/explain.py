@@ -47,10 +47,10 @@ class Recent:
         found = Counter(one.name for one in self.rounds)
         return {name: found[name] / max(len(self.rounds), 1) for name in names}
 
-    def rare(self, names: Iterable[str]) -> set[str] | None:
-        """Candidates that hardly ever propose; None before there were enough rounds to tell it from."""
+    def rare(self, names: Iterable[str]) -> set[str]:
+        """Candidates that hardly ever propose; none before there were enough rounds to tell it from."""
         if len(self.rounds) < _MANY:
-            return None
+            return set()
         return {name for name, share in self.shares(names).items() if share < _RARE}
 
 

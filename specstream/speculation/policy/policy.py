@@ -5,7 +5,7 @@ Nothing here changes *what* is generated, only how fast: every proposal is verif
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from specstream.speculation.policy.acceptance import Acceptance, Average, RequestAcceptance
 from specstream.speculation.policy.choice import Place, Step
@@ -23,21 +23,15 @@ from specstream.speculation.policy.records import (
 
 __all__ = ["Policy"]
 
-_FAR = 0.9  # of the best rate: who is told to be slower is looked at seldom
-_THOROUGH = 4  # steps of a request, of which one looks at all candidates
-
 
 class _Request:
     """One request: its candidates' records, its rate, and the latest choice."""
 
-    def __init__(
-        self, common: Sequence[Acceptance], over: Collection[str], tokens: float, cost: float
-    ) -> None:
+    def __init__(self, common: Sequence[Acceptance], tokens: float, cost: float) -> None:
         self.tracks = {a.candidate.name: Track(RequestAcceptance(a)) for a in common}
-        self.passed_over = over
         self.tokens, self.cost = Average(tokens, 4.0, 16.0), Average(cost, 4.0, 16.0)
         self.recent = Recent(64)
-        self.steps = self.committed = 0
+        self.committed = 0
         self.place: Place | None = None
 
 
@@ -68,31 +62,11 @@ class Policy:
         self._tokens, self._cost = Average(1.5, 2.0, 60.0), Average(1.1, 2.0, 60.0)  # per round
         self._reply = Average(48.0, 1.0, 30.0)  # tokens of a whole reply
         self._recent = Recent(256)
-        self._slow = self._slower()
 
     @property
     def rare(self) -> set[str]:
-        """Candidates that hardly proposed of late; before that is known, those told to be far slower."""
-        found = self._recent.rare(self._candidates)
-        return self._slow if found is None else found
-
-    def _slower(self) -> set[str]:
-        """Candidates that are far slower than another, by what their trainers measured."""
-        told = [candidate for candidate in self._candidates.values() if candidate.acceptance]
-        rates = {candidate.name: self._told_rate(candidate) for candidate in told}
-        return {name for name, rate in rates.items() if rate < _FAR * max(rates.values())}
-
-    def _told_rate(self, candidate: Candidate) -> float:
-        """Tokens per ms with the best number of tokens, each accepted as the first one was."""
-        draft, each = self.costs.draft(candidate.name), candidate.passes == "each"
-        best, tokens, reached = 0.0, 1.0, 1.0
-        wider = self.costs.widening(1, range(1, self._max_tokens + 1))
-        for count, more_ms in enumerate(wider, 1):
-            reached *= candidate.acceptance[0]
-            tokens += reached
-            ms = self.costs.plain() + draft.passes(count if each else 1) + more_ms
-            best = max(best, tokens / ms)
-        return best
+        """Candidates that hardly proposed of late."""
+        return self._recent.rare(self._candidates)
 
     def plan(self, outlooks: Sequence[Outlook]) -> list[Plan]:
         """One plan per request for the step that is about to be made."""
@@ -105,9 +79,6 @@ class Policy:
         worth = max(rate, float(len(places))) / self.costs.plain(len(places))
         step = Step(places, list(self._candidates.values()), self.costs, worth)
         step.choose()
-        for request, place in zip(requests, places, strict=True):
-            if place.candidate in self._drafters:  # a lookup says nothing of who drafts next
-                request.passed_over = self._drafters - {place.candidate}
         plans = step.plans()
         step.probe(plans, self._tries)
         return plans
@@ -116,9 +87,7 @@ class Policy:
         request = self._requests.get(outlook.id)
         if request is None:
             common = self._common[outlook.greedy]
-            # Only who drafts is passed over: what a lookup offers changes in each round.
-            over = self.rare & self._drafters
-            request = _Request(common, over, self._tokens.value, self._cost.value)
+            request = _Request(common, self._tokens.value, self._cost.value)
             self._requests[outlook.id] = request
         return request
 
@@ -129,10 +98,8 @@ class Policy:
             # The target's own token comes on top; what lies beyond the phrase is worth nothing yet.
             most = min(most, outlook.phrase_left - 1)
             ahead = min(ahead, outlook.phrase_left)
-        request.steps += 1
         rounds = max(1.0, ahead / request.tokens.value)
-        over = () if request.steps % _THOROUGH == 0 else request.passed_over
-        request.place = place = Place(outlook, most, request.tracks, rounds, over)
+        request.place = place = Place(outlook, most, request.tracks, rounds)
         for track in request.tracks.values():
             track.idle += most > 0
         return place
@@ -156,7 +123,7 @@ class Policy:
         if drafter:
             draft = self.costs.draft(drafter)
             ms += draft.passes(times.draft_forwards if drafters else 0, max(len(drafters), 1))
-            reading = times.draft_read * draft.read.value / plain_ms
+            reading = times.draft_read * draft.read / plain_ms
         elif drafters:
             ms += times.draft_ms
         # A prompt is read once for a whole reply: no part of what later rounds cost.

@@ -18,8 +18,8 @@ from specstream.methods import (
     ProposerConfig,
     SuffixProposerConfig,
 )
+from specstream.speculation.calibration import calibrate
 from specstream.speculation.policy import Policy
-from specstream.speculation.policy.calibration import calibrate
 from specstream.speculation.proposers import build_proposer
 from specstream.speculation.proposers.auto import AutoProposer
 from specstream.speculation.proposers.candidate import CandidateProposer, Rehearsed

@@ -200,13 +200,13 @@ def test_outcomes_without_times_teach_acceptance_and_no_prices() -> None:
     ask(core, "abab", greedy(400))
     core.step()
     drafts = costs.drafts["draft"]
-    prices = [costs.verify(3.0), drafts.step, costs.other(), costs.other(False), drafts.read.value]
+    prices = [costs.verify(3.0), drafts.step, costs.other(), costs.other(False), drafts.read]
     rounds = 0
     told = made.clock
     made.clock = lambda times: told(replace(times, rows=0))
     while core.step() and rounds < 20:
         rounds += 1
-    after = [costs.verify(3.0), drafts.step, costs.other(), costs.other(False), drafts.read.value]
+    after = [costs.verify(3.0), drafts.step, costs.other(), costs.other(False), drafts.read]
     assert after == prices
     words = policy.explain().words
     assert "no round yet" not in words, words

@@ -10,7 +10,7 @@ import torch
 
 from specstream.model.forward import ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
-from specstream.speculation.policy.calibration import calibrate
+from specstream.speculation.calibration import calibrate
 from specstream.speculation.policy.costs import Costs
 from tests.tiny import tiny_model
 
@@ -86,7 +86,7 @@ class Cache:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("specstream.speculation.policy.calibration.time.perf_counter", made)
+    monkeypatch.setattr("specstream.speculation.calibration.time.perf_counter", made)
     monkeypatch.setattr(Paced, "last", None)
     return made
 
@@ -103,14 +103,14 @@ def test_the_passes_of_target_and_draft_are_found(clock: Clock) -> None:
     # Two tokens of two requests are two tokens more than one, and what the second request adds.
     assert costs.verify(2, 2) == pytest.approx(10.0 + 0.5 * 2 + 0.25)
     assert costs.drafts["draft"].passes(3) == pytest.approx(3 * 2.1)
-    assert 10 * costs.drafts["draft"].read.value == pytest.approx(10 * 0.1)
+    assert 10 * costs.drafts["draft"].read == pytest.approx(10 * 0.1)
 
 
 def test_the_draft_is_timed_right_behind_the_target(clock: Clock) -> None:
     draft = Paced(clock, 2.0, 0.1, cold_ms=1.5)
     costs = costs_of(Paced(clock, 10.0, 0.5), draft)
     assert costs.drafts["draft"].passes(1) == pytest.approx(3.6)
-    assert 1 * costs.drafts["draft"].read.value == pytest.approx(
+    assert 1 * costs.drafts["draft"].read == pytest.approx(
         0.1
     )  # the cold start is the pass's, not the tokens'
 
@@ -145,7 +145,7 @@ def test_a_small_context_is_not_overrun(clock: Clock, context: int) -> None:
     """A model with learned positions has none beyond its context."""
     costs = costs_of(Paced(clock, 9.0, 1.0), Paced(clock, 2.0, 0.1, context_length=context))
     assert costs.drafts["draft"].passes(1) == pytest.approx(2.1)
-    assert 10 * costs.drafts["draft"].read.value == pytest.approx(1.0)
+    assert 10 * costs.drafts["draft"].read == pytest.approx(1.0)
     costs = costs_of(Paced(clock, 9.0, 1.0, context_length=context), None)
     assert costs.verify(1) == pytest.approx(10.0)
 
