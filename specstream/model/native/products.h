@@ -43,9 +43,13 @@ inline void tile(const Matrix& w, int64_t row, const Entry<W>* x, float* out, in
       out[m * stride + r] = std::fma(found[m * R + r], rows.scale(r), w.bias ? w.bias[row + r] : 0.f);
 }
 
-constexpr int64_t MOST = LANES == 16 ? 12 : 6;  // rows of x whose sums are kept in registers
-constexpr int64_t NARROW = 1024, WIDE_MOST = 6;
-constexpr int64_t STEP = 12;  // rows of a matrix that are multiplied behind one another
+// Where registers are many and wide, more rows of x share what is read of a matrix, and three of its rows
+// are multiplied at once where four don't fit.
+constexpr bool MANY = LANES == 16;
+constexpr int64_t MOST = MANY ? 12 : 6;  // rows of x whose sums are kept in registers
+constexpr int64_t MOST_LONG = 6;         // of more columns: so many stay in the nearest cache
+constexpr int64_t LONG = 1024;
+constexpr int64_t STEP = MANY ? 12 : 8;  // rows of a matrix that are multiplied behind one another
 #if defined(TILES)
 constexpr int64_t SHARE = 2 * SIDE;  // rows of a matrix that a thread takes at least
 #else
@@ -56,7 +60,8 @@ constexpr int64_t FEW = 48;  // rows of x that stay in the caches beside a part 
 template <class W, int M>
 inline void strip(const Matrix& w, int64_t row, int64_t end, const Entry<W>* x, float* out,
                   int64_t stride) {
-  constexpr int FIT = (REGISTERS - 1) / (M + Rows<W>::TAKEN), TILE = FIT < 4 ? FIT : 4;
+  constexpr int FIT = (REGISTERS - 1) / (M + Rows<W>::TAKEN);
+  constexpr int TILE = FIT >= 4 ? 4 : MANY ? FIT : 2;
   for (; row + TILE <= end; row += TILE, out += TILE) tile<W, TILE, M>(w, row, x, out, stride);
   for (; row < end; row++, out++) tile<W, 1, M>(w, row, x, out, stride);
 }
@@ -75,7 +80,7 @@ void strips(const Matrix& w, int64_t row, int64_t end, const Entry<W>* x, int64_
             int64_t stride) {
   for (; row < end; row += STEP, out += STEP) {
     const int64_t stop = row + STEP < end ? row + STEP : end;
-    const int64_t most = w.columns <= NARROW ? MOST : WIDE_MOST;
+    const int64_t most = w.columns <= LONG ? MOST : MOST_LONG;
     for (int64_t done = 0, parts = (n + most - 1) / most; done < n; parts--) {
       const int64_t m = (n - done + parts - 1) / parts;
       const Entry<W>* from = x + done * w.columns;

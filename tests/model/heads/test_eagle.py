@@ -16,6 +16,8 @@ from specstream.errors import ModelBroken, ModelUnsupported
 from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.eagle import EagleHead
 from specstream.model.heads.recognise import kind_of, load_head
+from specstream.model.native.matrix import NativeMatrix
+from specstream.model.native.structs import INT8
 from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree
 from tests.heads import eagle_head, random_eagle
@@ -223,3 +225,38 @@ def test_a_tree_grown_level_by_level_is_its_paths() -> None:
         for step in path:
             logits, feature = head(tokens[step : step + 1], feature, [cache], [1], [1])[:2]
         torch.testing.assert_close(found[node], logits[0], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("native", [True, False])
+@torch.inference_mode()
+def test_the_likeliest_tokens_come_with_their_log_probabilities(native: bool) -> None:
+    runner = RUNNER if native else ModelRunner(MODEL, native=False)
+    head = eagle_head(random_eagle(MODEL, vocabulary=PRUNED), runner)
+    tokens, features = torch.arange(6), torch.randn(6, H)
+    for most in (1, 5, V):
+        level = head(tokens, features, [head.new_cache()], [6], [3], most=most)
+        wanted = level.logits.log_softmax(-1).topk(min(most, len(PRUNED)))
+        torch.testing.assert_close(level.chances, wanted.values, rtol=0, atol=1e-5)
+        assert torch.equal(level.choices, PRUNED[wanted.indices])
+
+
+@torch.inference_mode()
+def test_of_damaged_weights_nothing_is_likely() -> None:
+    head = eagle_head(random_eagle(MODEL, scale=float("nan")), RUNNER)
+    level = head(torch.arange(2), torch.randn(2, H), [head.new_cache()], [2], [2], most=3)
+    assert not bool((level.chances > -torch.inf).any())
+    assert bool(((0 <= level.choices) & (level.choices < V)).all())
+
+
+@torch.inference_mode()
+def test_a_head_of_bfloat16_is_read_as_eight_bits() -> None:
+    """Half the memory, and its logits differ by less than 5 % of the largest logit."""
+    narrow = tiny_model(V, layers=LAYERS, seed=3).bfloat16()
+    runner = ModelRunner(narrow)
+    exact = eagle_head(random_eagle(MODEL), RUNNER)
+    short = eagle_head(random_eagle(MODEL), runner)
+    tokens, features = torch.arange(6), torch.randn(6, H)
+    each = [one(tokens, features, [one.new_cache()], [6], [6]).logits for one in (exact, short)]
+    assert float((each[0] - each[1]).abs().max()) < 0.05 * float(each[0].abs().max())
+    assert isinstance(short._output, NativeMatrix)
+    assert short._output.struct.kind == INT8
