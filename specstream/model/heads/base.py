@@ -21,7 +21,8 @@ class Head(Protocol):
     Attributes:
         kind: The drafting method, a key of `specstream.speculation.proposers.KINDS`.
         parameters: Trained parameters; weights shared with the target don't count.
-        nbytes: Memory that the head adds, in bytes.
+        nbytes: Size of the weights that the head adds, in bytes; native code reads matrices of bfloat16 as
+            eight bits, which is half of that.
     """
 
     kind: str
