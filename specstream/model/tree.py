@@ -56,12 +56,22 @@ class Tree:
 
     def seen(self, device: torch.device) -> Tensor:
         """``[K, K]`` bool: node j attends to its ancestors and itself."""
-        rows: list[list[bool]] = []
+        return to_device([list(row) for row in self._seen()], device, torch.bool)
+
+    def seen_bytes(self, before: int, count: int) -> bytes:
+        """`seen_behind` without the columns that all see, row by row: ``[count, max(count, K)]``."""
+        size, chain = len(self.parents), max(self._chain(before, count), 0)
+        rows = [b"\1" * (i + 1) + bytes(chain + size - i - 1) for i in range(chain)]
+        rows += [b"\1" * chain + bytes(row) for row in self._seen()]
+        return b"".join(rows[-count:])
+
+    def _seen(self) -> list[bytearray]:
+        rows: list[bytearray] = []
         for node, parent in enumerate(self.parents):
-            row = list(rows[parent]) if parent >= 0 else [False] * len(self.parents)
-            row[node] = True
+            row = bytearray(rows[parent] if parent >= 0 else len(self.parents))
+            row[node] = 1
             rows.append(row)
-        return to_device(rows, device, torch.bool)
+        return rows
 
     def seen_behind(self, before: int, count: int, width: int, device: torch.device) -> Tensor:
         """``[count, width]`` bool for the last ``count`` tokens of a pass.
@@ -73,10 +83,8 @@ class Tree:
             width: Columns; those from ``before + count`` on are hidden.
             device: Device of the mask.
         """
-        chain, size = count - len(self.parents), len(self.parents)
+        chain = self._chain(before, count)
         first = before + chain
-        if first < 0:
-            raise ValueError(f"a tree of {size} tokens needs as many rows, not {before + count}")
         columns = torch.arange(width, device=device)
         if chain < 0:
             seen = (columns < first).repeat(count, 1)
@@ -85,6 +93,13 @@ class Tree:
         seen = columns <= torch.arange(before, before + count, device=device).unsqueeze(1)
         seen[chain:, first : before + count] = self.seen(device)
         return seen
+
+    def _chain(self, before: int, count: int) -> int:
+        """How many of ``count`` tokens are before the tree; below 0: so many nodes are in the cache."""
+        size = len(self.parents)
+        if before + count < size:
+            raise ValueError(f"a tree of {size} tokens needs as many rows, not {before + count}")
+        return count - size
 
 
 def positions_of(before: int, count: int, tree: Tree | None) -> list[int]:

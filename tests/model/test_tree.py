@@ -158,8 +158,23 @@ def test_a_tree_that_goes_on_over_several_passes_is_the_same_tree() -> None:
 
 
 def test_a_tree_of_more_nodes_than_rows_is_refused() -> None:
+    tree = Tree((-1, 0, 0, 1, 1))
     with pytest.raises(ValueError, match="needs as many rows, not 4"):
-        Tree((-1, 0, 0, 1, 1)).seen_behind(2, 2, 4, torch.device("cpu"))
+        tree.seen_behind(2, 2, 4, torch.device("cpu"))
+    with pytest.raises(ValueError, match="needs as many rows, not 4"):
+        tree.seen_bytes(2, 2)
+
+
+def test_bytes_say_what_the_mask_says() -> None:
+    """Of tokens before the tree, of the whole tree, and of its last nodes."""
+    rng, before = random.Random(8), 20
+    for size, count in ((5, 9), (5, 5), (9, 4), (1, 3)):
+        tree = random_tree(rng, size)
+        mask = tree.seen_behind(before, count, before + count, torch.device("cpu"))
+        wide = max(size, count)
+        assert bool(mask[:, : before + count - wide].all())
+        wanted = bytes(mask[:, -wide:].to(torch.uint8).flatten().tolist())
+        assert tree.seen_bytes(before, count) == wanted
 
 
 def test_positions_go_by_depth() -> None:

@@ -21,7 +21,7 @@ class Head(Protocol):
     Attributes:
         kind: The drafting method, a key of `specstream.speculation.proposers.KINDS`.
         parameters: Trained parameters; weights shared with the target don't count.
-        nbytes: Size of the weights that the head adds, in bytes; native code reads matrices of bfloat16 as
+        nbytes: Size of the weights that it adds, in bytes; native code reads matrices of bfloat16 as
             eight bits, which is half of that.
     """
 

@@ -175,7 +175,7 @@ class NativeLayers:
         angles = cos.float().contiguous(), sin.float().contiguous()
         scratch = torch.empty(count * self._scratch_row)
         trees = batch.trees or [None] * len(batch.caches)
-        masks = list[Tensor]()
+        masks = list[object]()
         each = [
             _sequence(cast(ContiguousCache, cache), count, tree, masks)
             for cache, count, tree in zip(batch.caches, batch.counts, trees, strict=True)
@@ -195,7 +195,7 @@ class NativeLayers:
 
 
 def _sequence(
-    cache: ContiguousCache, count: int, tree: Tree | None, kept: list[Tensor]
+    cache: ContiguousCache, count: int, tree: Tree | None, kept: list[object]
 ) -> structs.Sequence:
     """``kept`` takes what the structure points to."""
     before = cache.length
@@ -205,6 +205,6 @@ def _sequence(
         return structs.Sequence(address, capacity, before, count, before, None)
     end = before + count
     visible = end - max(count, len(tree.parents))
-    seen = tree.seen_behind(before, count, end, torch.device("cpu"))[:, visible:]
-    kept.append(seen.to(torch.uint8).contiguous())
-    return structs.Sequence(address, capacity, before, count, visible, kept[-1].data_ptr())
+    seen = ctypes.create_string_buffer(tree.seen_bytes(before, count))
+    kept.append(seen)
+    return structs.Sequence(address, capacity, before, count, visible, ctypes.addressof(seen))

@@ -175,8 +175,10 @@ class EagleProposer(TaskProposer):
         counts = [front.tokens.shape[0] for front in fronts]
         keeps = [1] * len(counts) if first else counts
         trees = [front.tree for front in fronts]
-        tokens = torch.cat([front.tokens for front in fronts])
-        features = torch.cat([front.features for front in fronts])
+        tokens, features, _ = fronts[0]
+        if len(fronts) > 1:
+            tokens = torch.cat([front.tokens for front in fronts])
+            features = torch.cat([front.features for front in fronts])
         level = self._head(tokens, features, caches, counts, keeps, trees, widest(active))
         told = None
         if self._looks or any(one.go_on is not None for one in active):
