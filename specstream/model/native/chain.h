@@ -21,30 +21,36 @@ struct Chain {
   int64_t made;             // steps, once it is known where it ends; 0 until then
 };
 
-struct Choice {
-  int64_t token;
-  float confidence;
-};
-
-inline Choice likeliest(const float* logits, int64_t count) {
-  int64_t best = 0;
-  for (int64_t i = 1; i < count; i++) best = logits[i] > logits[best] ? i : best;
+// The likeliest tokens in order, with their log probabilities. Of NaN nothing is likely: that is -inf or NaN.
+inline void likeliest(const float* logits, int64_t count, int64_t choices, float* chances,
+                      int64_t* tokens) {
+  std::fill(chances, chances + choices, -INFINITY);
+  std::fill(tokens, tokens + choices, 0);
+  for (int64_t i = 0; i < count; i++) {
+    if (!(logits[i] > chances[choices - 1])) continue;
+    int64_t at = choices - 1;
+    for (; at > 0 && logits[i] > chances[at - 1]; at--)
+      chances[at] = chances[at - 1], tokens[at] = tokens[at - 1];
+    chances[at] = logits[i], tokens[at] = i;
+  }
+  const float most = chances[0];
   floats sums = {};
   for (int64_t i = 0; i < count; i += LANES) {
     float part[LANES];
     for (int64_t k = 0; k < LANES; k++) part[k] = i + k < count ? logits[i + k] : -INFINITY;
-    sums += exp(wide(part) - logits[best]);
+    sums += exp(wide(part) - most);
   }
-  return {best, 1.f / sum(sums)};
+  const float whole = most + std::log(sum(sums));
+  for (int64_t k = 0; k < choices; k++) chances[k] -= whole;
 }
 
 // Whether it ends behind a step; every step is asked once, in order.
-inline bool ends(Chain& chain, int64_t step, const Choice& choice) {
+inline bool ends(Chain& chain, int64_t step, int64_t token, float confidence) {
   if (step + 1 == chain.steps) return true;
-  if (std::count(chain.ends, chain.ends + chain.end_count, choice.token)) return true;
+  if (std::count(chain.ends, chain.ends + chain.end_count, token)) return true;
   if (!chain.prices) return false;
   const double* edge = chain.edges + chain.edge_count;
-  const double chance = chain.chances[std::upper_bound(chain.edges, edge, choice.confidence) - chain.edges];
+  const double chance = chain.chances[std::upper_bound(chain.edges, edge, confidence) - chain.edges];
   chain.survival *= chance;
   return chain.survival * std::min(chance, chain.ceiling) <= chain.prices[step];
 }
@@ -60,17 +66,17 @@ void run_steps(const Sizes& sizes, const Layer* layers, int64_t depth, Pass p, C
   for (int64_t step = 0; !chain.made; step++) {
     Worker<T>(sizes, p, team).run(layers, depth);
     normed(p.x + (p.n - 1) * sizes.hidden, chain.norm, sizes.hidden, sizes.eps, last.data());
-    const void* entry = entry_of(chain.head, last.data(), 1, room);
-    team.each(chain.head.rows, SHARE, [&](int64_t start, int64_t end) {
-      multiply(chain.head, start, end, entry, 1, chain.logits + start, chain.head.rows);
-    });
+    product(chain.head, last.data(), 1, chain.logits, room, team);
     team.each(1, 1, [&](int64_t, int64_t) {
-      const Choice choice = likeliest(chain.logits, chain.choices);
-      chain.tokens[step] = choice.token;
-      chain.confidences[step] = choice.confidence;
-      const T* row = (const T*)chain.embedding + choice.token * sizes.hidden;
+      float chance;
+      int64_t token;
+      likeliest(chain.logits, chain.choices, 1, &chance, &token);
+      const float confidence = std::exp(chance);
+      chain.tokens[step] = token;
+      chain.confidences[step] = confidence;
+      const T* row = (const T*)chain.embedding + token * sizes.hidden;
       for (int64_t k = 0; k < sizes.hidden; k += LANES) store(wide(row + k), p.x + k);
-      if (ends(chain, step, choice)) chain.made = step + 1;
+      if (ends(chain, step, token, confidence)) chain.made = step + 1;
     });
     sequence.before = sequence.visible = sequence.before + sequence.count;
     sequence.count = p.n = 1;

@@ -54,6 +54,15 @@ inline void rotate(float* head, int64_t dim, const float* cos, const float* sin)
   }
 }
 
+// x [n, columns] times a matrix: out [n, rows]. room: of one thread.
+inline void product(const Matrix& w, const float* x, int64_t n, float* out, std::vector<bfloat>& room,
+                    Team& team) {
+  const void* entry = entry_of(w, x, n, room);
+  team.each(w.rows, SHARE, [&](int64_t start, int64_t end) {
+    multiply(w, start, end, entry, n, out + start, w.rows);
+  });
+}
+
 // Floats whose first is at the start of a cache line: a register's load that lies in two takes twice as long.
 template <class V> struct Lines {
   typedef V value_type;
@@ -115,10 +124,7 @@ template <class T> class Worker {
 
   void attention(const Layer& layer, int64_t index, const float* entry) {
     const int64_t heads = s_.heads + 2 * s_.kv_heads;
-    const void* x = entry_of(layer.qkv, entry, p_.n, narrow_);
-    team_.each(layer.qkv.rows, SHARE, [&](int64_t start, int64_t end) {
-      multiply(layer.qkv, start, end, x, p_.n, joint_ + start, layer.qkv.rows);
-    });
+    product(layer.qkv, entry, p_.n, joint_, narrow_, team_);
     team_.each(p_.n * heads, 1, [&](int64_t start, int64_t end) {
       for (int64_t i = start; i < end; i++) place_head(layer, index, i / heads, i % heads);
     });

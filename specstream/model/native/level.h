@@ -1,9 +1,7 @@
 // One level of a draft by an EAGLE head: its rows from embeddings to the likeliest tokens, in one call.
 #pragma once
 
-#include <algorithm>
-
-#include "layers.h"
+#include "chain.h"
 
 struct Level {
   Matrix output;
@@ -21,31 +19,6 @@ struct Level {
   int64_t keeps, choices;
   int32_t residual_normed, output_normed;  // whether the layer's input, and what it returns, is normed
 };
-
-// Of NaN nothing is chosen: chances of -inf or NaN say so.
-inline void likeliest(const float* logits, int64_t count, int64_t choices, float* chances,
-                      int64_t* tokens) {
-  std::fill(chances, chances + choices, -INFINITY);
-  std::fill(tokens, tokens + choices, 0);
-  for (int64_t i = 0; i < count; i++) {
-    if (!(logits[i] > chances[choices - 1])) continue;
-    int64_t at = choices - 1;
-    for (; at > 0 && logits[i] > chances[at - 1]; at--)
-      chances[at] = chances[at - 1], tokens[at] = tokens[at - 1];
-    chances[at] = logits[i], tokens[at] = i;
-  }
-  floats sums = {};
-  const float most = chances[0];
-  for (int64_t i = 0; i < count; i += LANES) {
-    if (count - i >= LANES) {
-      sums += exp(wide(logits + i) - most);
-      continue;
-    }
-    for (int64_t k = 0; i + k < count; k++) sums[k] += std::exp(logits[i + k] - most);
-  }
-  const float all_of_them = most + std::log(sum(sums));
-  for (int64_t k = 0; k < choices; k++) chances[k] -= all_of_them;
-}
 
 // One thread's part; p.entry is l.entry, and p.x is made here.
 template <class T>
@@ -74,10 +47,7 @@ void run_rows(const Sizes& s, const Layer* layer, const Pass& p, const Level& l,
     }
   });
   std::vector<bfloat> room;
-  const void* finals = entry_of(l.output, l.finals, l.keeps, room);
-  team.each(l.output.rows, SHARE, [&](int64_t start, int64_t end) {
-    multiply(l.output, start, end, finals, l.keeps, l.logits + start, l.output.rows);
-  });
+  product(l.output, l.finals, l.keeps, l.logits, room, team);
   if (l.choices < 1) return;
   team.each(l.keeps, 1, [&](int64_t start, int64_t end) {
     for (int64_t i = start; i < end; i++)

@@ -20,10 +20,7 @@ void run_layers(const Sizes* sizes, const Layer* layers, int64_t depth, const Pa
 void run_product(const Matrix* w, const float* x, int64_t n, float* out, int32_t threads) {
   together(threads, [&](Team& team) {
     std::vector<bfloat> room;
-    const void* entry = entry_of(*w, x, n, room);
-    team.each(w->rows, SHARE, [&](int64_t start, int64_t end) {
-      multiply(*w, start, end, entry, n, out + start, w->rows);
-    });
+    product(*w, x, n, out, room, team);
   });
 }
 

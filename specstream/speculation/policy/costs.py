@@ -21,9 +21,9 @@ _OTHER_MS, _OTHER_RATIO = 0.4, 1.25  # default overhead of a round with a propos
 class Fit:
     """A time as a weighted sum of what causes it; the weights follow what is observed.
 
-    A Kalman filter: an error is put down to what is known least, and what always acts together is told
-    apart by the rounds in which it doesn't. An error beyond two standard deviations is taken for one of
-    a noise so large, of which little is learned.
+    A Kalman filter (R. E. Kalman 1960): an error is put down to what is known least, and what always
+    acts together is told apart by the rounds in which it doesn't. An error beyond two standard
+    deviations is taken for one of a noise so large, of which little is learned.
 
     Args:
         weights: Initial ones, in ms.
