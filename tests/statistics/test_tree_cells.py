@@ -118,7 +118,7 @@ def test_a_wrong_sibling_rule_is_found(module: Any, name: str, wrong: Any) -> No
     with mock.patch.object(module, name, wrong), ExitStack() as patches:
         if module is tree_rules:
             patches.enter_context(mock.patch.object(verify, "_sequentially", return_value=None))
-        found = run_cell(Cell(batch="32"), 2_000, proposer=RandomTree(draft()))
+        found = run_cell(Cell(batch="32"), 4_000, proposer=RandomTree(draft()))
     assert found.p_value < 1e-6
 
 
