@@ -282,7 +282,7 @@ class Decoder:
         begun: tuple[int, Tensor] | None,
         stop: int | None,
     ) -> Tensor:
-        """As `run`, in native code; hidden states are float32 between layers."""
+        """As `run`, in native code; hidden states are float32 between layers, and before its head."""
         end = len(self._layers) if stop is None else stop
         first, x = begun or (0, F.embedding(tokens, self.weights.embedding))
         # What ends early may go on later: rounded states would change the last bits.
@@ -293,7 +293,10 @@ class Decoder:
             native.run_on(ready, first, end)
         else:
             native.run_tapped(ready, x, first, end, taps, dtype)
-        return x.to(dtype) if stop is not None else self._norm(batch.kept(x)).to(dtype)
+        if stop is not None:
+            return x.to(dtype)
+        final = self._norm(batch.kept(x))
+        return final if isinstance(self._head, NativeMatrix) else final.to(dtype)
 
     @property
     def whole(self) -> bool:

@@ -12,6 +12,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from specstream.model.native.sampling import native_gumbel_max
+
 __all__ = ["gumbel", "gumbel_max"]
 
 _GOLDEN = -7046029254386353131  # 2**64 / golden ratio, as a signed integer
@@ -52,6 +54,8 @@ def gumbel_max(probs: Tensor, seed: int, first: int, ids: Tensor | None = None) 
     if count != 1:
         positions = torch.arange(first, first + count, device=probs.device)
         return (probs.double().log() + gumbel(seed, positions, width)).argmax(-1)
+    if (index := native_gumbel_max(probs[0], ids, seed, first)) is not None:
+        return torch.tensor([index])
     if ids is None:
         return (probs.double().log() + _row(seed, first, width, probs.device)).argmax(-1)
     return (probs.double().log() + _row(seed, first, ids, ids.device)).argmax(-1)

@@ -8,6 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from specstream.model.native.sampling import native_draw, native_softmax
 from specstream.types import SamplingParams
 
 __all__ = ["draw", "draw_at", "draw_one", "free_to_look", "probabilities", "uniforms"]
@@ -35,16 +36,11 @@ def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
     Returns:
         ``[..., V]`` float32, each row sums to 1.
     """
-    scaled = logits.float() if logits.dtype == torch.float64 else logits
-    if params.temperature < _COOL:
-        scaled = scaled.float() - scaled.amax(-1, keepdim=True)
-        scaled = scaled / max(params.temperature, _COLDEST)
-    else:
-        scaled = scaled * _reciprocal(params.temperature, logits.device)  # in float32
-    if 0 < params.top_k < scaled.shape[-1]:
-        kth = scaled.topk(params.top_k, dim=-1).values[..., -1:]
-        scaled = scaled.masked_fill(scaled < kth, -torch.inf)
-    probs = scaled.softmax(-1)
+    probs = None
+    if params.temperature >= _COOL and not 0 < params.top_k < logits.shape[-1]:
+        probs = native_softmax(logits, 1.0 / params.temperature)
+    if probs is None:
+        probs = _softmax(logits, params)
     if params.top_p < 1.0:
         ordered, order = probs.sort(dim=-1, descending=True, stable=True)
         keep = _until(ordered, params.top_p)
@@ -54,6 +50,20 @@ def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
     if params.typical_p < 1.0:
         probs = _only(probs, _typical(probs, params.typical_p))
     return probs
+
+
+def _softmax(logits: Tensor, params: SamplingParams) -> Tensor:
+    """Temperature and top-k."""
+    scaled = logits.float() if logits.dtype == torch.float64 else logits
+    if params.temperature < _COOL:
+        scaled = scaled.float() - scaled.amax(-1, keepdim=True)
+        scaled = scaled / max(params.temperature, _COLDEST)
+    else:
+        scaled = scaled * _reciprocal(params.temperature, logits.device)  # in float32
+    if 0 < params.top_k < scaled.shape[-1]:
+        kth = scaled.topk(params.top_k, dim=-1).values[..., -1:]
+        scaled = scaled.masked_fill(scaled < kth, -torch.inf)
+    return scaled.softmax(-1)
 
 
 @lru_cache(16)
@@ -125,6 +135,8 @@ def draw_at(weights: Tensor, uniform: Tensor) -> Tensor:
 
 def draw_one(weights: Tensor, uniform: float) -> int | None:
     """`draw_at` for one row ``[V]`` on a CPU; None if it has no mass or isn't finite."""
+    if (index := native_draw(weights, uniform)) is not None:
+        return index if index >= 0 else None
     cdf = weights.cumsum(-1, dtype=torch.float64)
     total = cdf[-1].item()
     if not 0.0 < total < math.inf:

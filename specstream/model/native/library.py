@@ -20,13 +20,14 @@ from specstream.model.native.store import CodeStore
 from specstream.model.native.structs import Chain, Layer, Level, Matrix, Pass, Sizes
 from specstream.model.places import first_line
 
-__all__ = ["Library", "library", "native_library"]
+__all__ = ["Library", "library", "loaded_library", "native_library"]
 
 _log = logging.getLogger("specstream.model")
 
 _SOURCES = (
     *("lanes.h", "team.h", "matrix.h", "tiles.h", "tiles8.h"),
-    *("products.h", "attention.h", "layers.h", "chain.h", "level.h", "passes.cpp"),
+    *("products.h", "attention.h", "layers.h", "chain.h", "level.h"),
+    *("sampling.h", "passes.cpp"),
 )
 _FLAGS = (
     *("-std=c++17", "-O3", "-march=native"),
@@ -37,7 +38,9 @@ _TIMEOUT_S = 300.0
 
 
 class Library:
-    """The functions of ``passes.cpp``; a call holds no Python lock.
+    """The functions of ``passes.cpp``; a pass holds no Python lock.
+
+    Sampling does: a row takes less time than another thread with the lock, which would be waited for.
 
     Raises:
         OSError: the file can't be loaded.
@@ -63,6 +66,16 @@ class Library:
         address = ctypes.c_void_p
         self.run_product.argtypes = [pointer(Matrix), address, size, address, count]
         self.run_product.restype = None
+        brief = ctypes.PyDLL(str(path))
+        self.run_softmax = brief.run_softmax
+        self.run_softmax.argtypes = [address, count, size, size, ctypes.c_float, address]
+        self.run_softmax.restype = None
+        self.run_drawn = brief.run_drawn
+        self.run_drawn.argtypes = [address, size, ctypes.c_double]
+        self.run_drawn.restype = size
+        self.run_keyed = brief.run_keyed
+        self.run_keyed.argtypes = [address, address, size, size, size]
+        self.run_keyed.restype = size
 
 
 def library(wanted: bool | None) -> Library | None:
@@ -110,6 +123,14 @@ def native_library() -> Library | str:
             f"their code can't be kept in {store.folder} ({error.strerror or error}); set "
             "SPECSTREAM_CACHE to a folder that can be written"
         )
+
+
+def loaded_library() -> Library | None:
+    """The library if something in this process had it compiled or loaded; never compiles."""
+    if not native_library.cache_info().currsize:
+        return None
+    made = native_library()
+    return made if isinstance(made, Library) else None
 
 
 def _none(why: str) -> str:

@@ -2,6 +2,7 @@
 
 #include "chain.h"
 #include "level.h"
+#include "sampling.h"
 
 extern "C" {
 
@@ -44,5 +45,23 @@ void run_level(const Sizes* sizes, const Layer* layer, const Pass* pass, const L
     else
       run_rows<float>(*sizes, layer, *pass, *level, team);
   });
+}
+
+// Logits [rows, n], FLOAT32 or BFLOAT16, to probabilities; see sampling.h for these three.
+void run_softmax(const void* x, int32_t kind, int64_t rows, int64_t n, float scale, float* out) {
+  for (int64_t row = 0; row < rows; row++, out += n)
+    if (kind == BFLOAT16)
+      softmax((const bfloat*)x + row * n, n, scale, out);
+    else
+      softmax((const float*)x + row * n, n, scale, out);
+}
+
+int64_t run_drawn(const float* weights, int64_t n, double uniform) {
+  return drawn(weights, n, uniform);
+}
+
+int64_t run_keyed(const float* probs, const int64_t* tokens, int64_t n, int64_t seed,
+                  int64_t position) {
+  return keyed(probs, tokens, n, seed, position);
 }
 }

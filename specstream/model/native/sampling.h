@@ -1,0 +1,102 @@
+// Rows of a vocabulary: logits to probabilities, and one token drawn from a row.
+#pragma once
+
+#include <algorithm>
+
+#include "lanes.h"
+
+constexpr int64_t BLOCK = 256;  // values that are added up in floats
+
+// exp(scale * x) with sum 1; NaN all over where there is one, or no finite maximum.
+template <class T> void softmax(const T* x, int64_t n, float scale, float* out) {
+  auto scaled = [&](int64_t i) {
+    const floats v = some(x + i, n - i) * scale;
+    if (n - i >= LANES) return v;
+    float part[LANES];
+    store(v, part);
+    std::fill(part + (n - i), part + LANES, -INFINITY);
+    return load<floats>(part);
+  };
+  floats tops = all(-INFINITY);
+  for (int64_t i = 0; i < n; i += LANES) {
+    const floats v = scaled(i);
+    tops = v > tops ? v : tops;
+  }
+  float top[LANES];
+  store(tops, top);
+  const float most = *std::max_element(top, top + LANES);
+  double whole = 0;
+  for (int64_t start = 0; start < n; start += BLOCK) {
+    floats sums = {};
+    for (int64_t i = start; i < std::min(n, start + BLOCK); i += LANES) {
+      const floats v = scaled(i) - most, power = v == v ? exp(v) : v;
+      store_some(power, out + i, n - i);
+      sums += power;
+    }
+    whole += sum(sums);
+  }
+  const float share = 1 / whole;
+  for (int64_t i = 0; i < n; i++) out[i] *= share;
+}
+
+// Where the running sum passes uniform * (sum of all); -1 without a positive, finite sum.
+inline int64_t drawn(const float* weights, int64_t n, double uniform) {
+  auto mass = [&](int64_t start) {
+    double sums[8] = {}, rest = 0;
+    if (n - start < BLOCK)
+      for (int64_t i = start; i < n; i++) rest += weights[i];
+    else
+      for (int64_t i = start; i < start + BLOCK; i += 8)
+        for (int64_t k = 0; k < 8; k++) sums[k] += weights[i + k];
+    for (double sum : sums) rest += sum;
+    return rest;
+  };
+  double whole = 0;
+  for (int64_t start = 0; start < n; start += BLOCK) whole += mass(start);
+  if (!(whole > 0) || std::isinf(whole)) return -1;
+  const double wanted = std::min(uniform * whole, std::nextafter(whole, 0.));
+  int64_t start = 0, found = -1;
+  double before = 0;
+  for (; start + BLOCK < n; start += BLOCK) {
+    const double after = before + mass(start);
+    if (after > wanted) break;
+    before = after;
+  }
+  for (int64_t i = start; i < n && !(before > wanted); i++)  // beyond the block, if rounding wants it
+    if (weights[i] > 0) before += weights[found = i];
+  for (; found < 0; n--) found = weights[n - 1] > 0 ? n - 1 : -1;
+  return found;
+}
+
+inline uint64_t mixed(uint64_t value) {  // SplitMix64's finaliser
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+  return value ^ (value >> 31);
+}
+
+// The index of the largest log(probs) + G, the Gumbel noise of noise.py for a seed, a position and tokens
+// (null: 0 to n - 1). With G = -log(E) that is the smallest E / probs. E = -log(u) is at least 1 - u: hardly
+// any logarithm is taken.
+inline int64_t keyed(const float* probs, const int64_t* tokens, int64_t n, int64_t seed,
+                     int64_t position) {
+  constexpr uint64_t GOLDEN = 0x9e3779b97f4a7c15u;
+  constexpr int64_t AT_ONCE = 64;
+  const uint64_t key = mixed(mixed((uint64_t)seed + GOLDEN) + (uint64_t)position * GOLDEN);
+  double least = INFINITY, uniform[AT_ONCE];
+  int64_t best = 0;
+  for (int64_t start = 0; start < n; start += AT_ONCE) {
+    const int64_t count = std::min(AT_ONCE, n - start);
+    for (int64_t k = 0; k < count; k++) {
+      const uint64_t token = tokens ? tokens[start + k] : start + k;
+      const uint64_t bits = mixed(key + (token + 1) * GOLDEN) >> 12;
+      uniform[k] = ((double)(int64_t)bits + .5) * 0x1p-52;
+    }
+    for (int64_t k = 0; k < count; k++) {
+      const double p = probs[start + k];
+      if (!(1 - uniform[k] < p * least)) continue;  // nor for p of 0 or NaN
+      const double wait = -std::log(uniform[k]) / p;
+      if (wait < least) least = wait, best = start + k;
+    }
+  }
+  return best;
+}

@@ -1,0 +1,61 @@
+"""Rows of a vocabulary on a CPU: probabilities and draws in native code, where a model had it compiled.
+
+Each function gives None where torch's operations are to be used instead: no native code in this process,
+another device, dtype or layout.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specstream.model.native.library import Library, loaded_library
+from specstream.model.native.structs import BFLOAT16, FLOAT32
+
+__all__ = ["native_draw", "native_gumbel_max", "native_softmax"]
+
+_KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
+
+
+def native_softmax(logits: Tensor, scale: float) -> Tensor | None:
+    """``softmax(scale * logits)`` over the last axis, float32; a row's bits don't depend on the others.
+
+    Args:
+        logits: ``[..., V]`` float32 or bfloat16.
+        scale: Above 0.
+    """
+    library = _for(logits, *_KINDS)
+    if library is None or not logits.numel():
+        return None
+    probs = torch.empty(logits.shape)
+    width = logits.shape[-1]
+    library.run_softmax(
+        logits.data_ptr(), _KINDS[logits.dtype], logits.numel() // width, width, scale,
+        probs.data_ptr(),
+    )  # fmt: skip
+    return probs
+
+
+def native_draw(weights: Tensor, uniform: float) -> int | None:
+    """Where the running sum of ``weights [n]`` passes the share ``uniform`` of all; -1: there is no mass."""
+    library = _for(weights, torch.float32)
+    if library is None:
+        return None
+    index: int = library.run_drawn(weights.data_ptr(), weights.shape[0], uniform)
+    return index
+
+
+def native_gumbel_max(probs: Tensor, ids: Tensor | None, seed: int, position: int) -> int | None:
+    """See `specstream.model.noise.gumbel_max`, for one row ``probs [n]`` of the tokens ``ids [n]``."""
+    library = _for(probs, torch.float32)
+    if library is None or not (ids is None or ids.is_contiguous()):
+        return None
+    tokens = None if ids is None else ids.data_ptr()
+    index: int = library.run_keyed(probs.data_ptr(), tokens, probs.shape[0], seed, position)
+    return index
+
+
+def _for(rows: Tensor, *dtypes: torch.dtype) -> Library | None:
+    if rows.device.type != "cpu" or rows.dtype not in dtypes or not rows.is_contiguous():
+        return None
+    return loaded_library()

@@ -1,0 +1,100 @@
+"""Sampling in native code gives what torch's operations give."""
+
+from __future__ import annotations
+
+import math
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor
+
+from specstream.model.native import sampling
+from specstream.model.native.library import library, loaded_library, native_library
+from specstream.model.native.sampling import native_draw, native_gumbel_max, native_softmax
+from specstream.model.noise import gumbel
+from specstream.model.sampling import draw_at
+
+WIDTHS = [1, 5, 31, 256, 257, 5000]
+
+
+@pytest.fixture(autouse=True)
+def native() -> None:
+    assert library(True) is loaded_library()
+
+
+def rng(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_softmax_is_that_of_torch(width: int, dtype: torch.dtype) -> None:
+    logits = (torch.randn(3, width, generator=rng(width)) * 8).to(dtype)
+    logits[1, width // 2 :] = -torch.inf if width > 1 else 0.0
+    found = native_softmax(logits, 1.25)
+    assert found is not None and found.dtype is torch.float32
+    exact = (logits.double() * 1.25).softmax(-1)
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-30)
+    for row, alone in zip(found, logits, strict=True):
+        assert torch.equal(row, native_softmax(alone.clone(), 1.25))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("broken", [[0.0, math.nan], [-math.inf] * 2, [0.0, math.inf]])
+def test_a_row_without_a_finite_maximum_is_nan(broken: list[float]) -> None:
+    found = native_softmax(torch.tensor([broken * 20, [0.0] * 40]), 1.0)
+    assert found is not None
+    assert found[0].isnan().all() and torch.equal(found[1], torch.full((40,), 1 / 40))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_draws_are_those_of_the_running_sum(width: int) -> None:
+    random = rng(width)
+    for _ in range(200):
+        weights = torch.rand(width, generator=random).pow(8)
+        weights[torch.rand(width, generator=random) < 0.3] = 0.0
+        weights[width // 3] += 1e-6
+        uniform = torch.rand(2, dtype=torch.float64, generator=random)
+        expected = draw_at(weights.expand(2, -1), uniform).tolist()
+        assert [native_draw(weights, one) for one in uniform.tolist()] == expected
+        for border in (0.0, 1 - 2**-53):
+            index = native_draw(weights, border)
+            assert index is not None and weights[index] > 0
+
+
+@pytest.mark.parametrize("row", [[0.0, 0.0], [math.nan, 1.0], [math.inf, 1.0]])
+def test_without_mass_nothing_is_drawn(row: list[float]) -> None:
+    assert native_draw(torch.tensor(row * 200), 0.5) == -1
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_keyed_draws_are_those_of_the_noise(width: int) -> None:
+    random = rng(width)
+    for position in range(100):
+        logits = 5 * torch.randn(width, generator=random)
+        probs, seed = logits.softmax(-1), 2**62 - position
+        probs[torch.rand(width, generator=random) < 0.3] = 0.0
+        probs[width // 2] += 1e-9
+        ids = torch.randperm(50_000, generator=random)[:width].sort().values
+        assert native_gumbel_max(probs, None, seed, position) == keyed(probs, width, seed, position)
+        assert native_gumbel_max(probs, ids, seed, position) == keyed(probs, ids, seed, position)
+
+
+def keyed(probs: Tensor, tokens: int | Tensor, seed: int, position: int) -> int:
+    return int((probs.double().log() + gumbel(seed, torch.tensor([position]), tokens)).argmax())
+
+
+def test_what_is_not_computed_here_is_left_to_torch() -> None:
+    row = torch.rand(40)
+    assert native_softmax(row.double(), 1.0) is None and native_draw(row.double(), 0.5) is None
+    assert native_softmax(row[::2], 1.0) is None and native_draw(row[::2], 0.5) is None
+    assert native_softmax(torch.empty(0, 4), 1.0) is None
+    assert native_gumbel_max(row[:20], torch.arange(40)[::2], 1, 1) is None
+    assert native_draw(torch.empty(40, device="meta"), 0.5) is None
+
+
+def test_nothing_is_compiled_for_sampling_alone() -> None:
+    native_library.cache_clear()
+    with mock.patch.object(sampling, "loaded_library", wraps=loaded_library) as asked:
+        assert native_draw(torch.rand(4), 0.5) is None
+    assert asked.called and not native_library.cache_info().currsize
