@@ -37,7 +37,7 @@ def native_softmax(logits: Tensor, scale: float) -> Tensor | None:
 
 
 def native_draw(weights: Tensor, uniform: float) -> int | None:
-    """Where the running sum of ``weights [n]`` passes the share ``uniform`` of all; -1: there is no mass."""
+    """Where the running sum of ``weights [n]`` passes ``uniform`` of all; -1: there is no mass."""
     library = _for(weights, torch.float32)
     if library is None:
         return None
