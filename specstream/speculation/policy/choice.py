@@ -100,6 +100,7 @@ class Step:
         """Choose for each place: one candidate after another takes over those that gain more by it."""
         for candidate in self._candidates:
             group = [p for p in self._places if p.room(candidate.name) > 0]
+            group = [p for p in group if self._may_gain(candidate, p)]
             while group:
                 choice = self.best(candidate, group)
                 chosen = list(zip(group, choice.tokens, choice.gains, strict=True))
@@ -110,6 +111,22 @@ class Step:
                             place.take(candidate.name, tokens, gain)
                     break
                 group = better  # passes are shared by fewer than was assumed
+
+    def _may_gain(self, candidate: Candidate, place: Place) -> bool:
+        """Whether it might gain more than what was chosen, if the target pass grew for nothing.
+
+        Most heads of an engine with many can't, and their curves need not be computed.
+        """
+        if place.gain <= 0.0 or not candidate.stops:
+            return True
+        offer, acceptance = (
+            place.outlook.offers[candidate.name],
+            place.tracks[candidate.name].acceptance,
+        )
+        accepted, _ = acceptance.free(offer, place.room(candidate.name))
+        if len(self._places) == 1:  # else others may pay for the passes
+            accepted -= self._worth * self._costs.draft(candidate.name).passes(1)
+        return accepted - self._fixed(candidate, place) > place.gain
 
     def best(self, candidate: Candidate, group: Sequence[Place]) -> Choice:
         """What a candidate had best propose for a group: the number of passes that gains most.
