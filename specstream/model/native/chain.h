@@ -35,11 +35,8 @@ inline void likeliest(const float* logits, int64_t count, int64_t choices, float
   }
   const float most = chances[0];
   floats sums = {};
-  for (int64_t i = 0; i < count; i += LANES) {
-    float part[LANES];
-    for (int64_t k = 0; k < LANES; k++) part[k] = i + k < count ? logits[i + k] : -INFINITY;
-    sums += exp(wide(part) - most);
-  }
+  for (int64_t i = 0; i < count; i += LANES)
+    sums += exp(filled(some(logits + i, count - i), count - i, -INFINITY) - most);
   const float whole = most + std::log(sum(sums));
   for (int64_t k = 0; k < choices; k++) chances[k] -= whole;
 }

@@ -128,6 +128,15 @@ template <class T> inline floats some(const T* from, int64_t left) {
   return wide(part);
 }
 
+// v, of which only the first `left` lanes count: `rest` behind them.
+inline floats filled(const floats& v, int64_t left, float rest) {
+  if (left >= LANES) return v;
+  float part[LANES];
+  store(v, part);
+  for (int64_t k = left; k < LANES; k++) part[k] = rest;
+  return wide(part);
+}
+
 inline void store_some(const floats& v, float* to, int64_t left) {
   std::memcpy(to, &v, (left < LANES ? left : LANES) * sizeof(float));
 }

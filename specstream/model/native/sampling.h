@@ -10,12 +10,7 @@ constexpr int64_t BLOCK = 256;  // values that are added up in floats
 // exp(scale * x) with sum 1; NaN all over where there is one, or no finite maximum.
 template <class T> void softmax(const T* x, int64_t n, float scale, float* out) {
   auto scaled = [&](int64_t i) {
-    const floats v = some(x + i, n - i) * scale;
-    if (n - i >= LANES) return v;
-    float part[LANES];
-    store(v, part);
-    std::fill(part + (n - i), part + LANES, -INFINITY);
-    return load<floats>(part);
+    return filled(some(x + i, n - i) * scale, n - i, -INFINITY);
   };
   floats tops = all(-INFINITY);
   for (int64_t i = 0; i < n; i += LANES) {
@@ -64,7 +59,8 @@ inline int64_t drawn(const float* weights, int64_t n, double uniform) {
   }
   for (int64_t i = start; i < n && !(before > wanted); i++)  // beyond the block, if rounding wants it
     if (weights[i] > 0) before += weights[found = i];
-  for (; found < 0; n--) found = weights[n - 1] > 0 ? n - 1 : -1;
+  for (; found < 0; n--)  // nor is there any mass behind it: the last that there is
+    found = weights[n - 1] > 0 ? n - 1 : -1;
   return found;
 }
 
@@ -75,8 +71,8 @@ inline uint64_t mixed(uint64_t value) {  // SplitMix64's finaliser
 }
 
 // The index of the largest log(probs) + G, the Gumbel noise of noise.py for a seed, a position and tokens
-// (null: 0 to n - 1). With G = -log(E) that is the smallest E / probs. E = -log(u) is at least 1 - u: hardly
-// any logarithm is taken.
+// (null: 0 to n - 1). G is -log(E) and E is -log(u), so that is the smallest E / probs; E is at least 1 - u,
+// so hardly any logarithm is needed.
 inline int64_t keyed(const float* probs, const int64_t* tokens, int64_t n, int64_t seed,
                      int64_t position) {
   constexpr uint64_t GOLDEN = 0x9e3779b97f4a7c15u;

@@ -99,8 +99,7 @@ class Step:
     def choose(self) -> None:
         """Choose for each place: one candidate after another takes over those that gain more by it."""
         for candidate in self._candidates:
-            group = [p for p in self._places if p.room(candidate.name) > 0]
-            group = [p for p in group if self._may_gain(candidate, p)]
+            group = [p for p in self._places if self._may_gain(candidate, p)]
             while group:
                 choice = self.best(candidate, group)
                 chosen = list(zip(group, choice.tokens, choice.gains, strict=True))
@@ -117,15 +116,12 @@ class Step:
 
         Most heads of an engine with many can't, and their curves need not be computed.
         """
-        if place.gain <= 0.0 or not candidate.stops:
-            return True
-        offer, acceptance = (
-            place.outlook.offers[candidate.name],
-            place.tracks[candidate.name].acceptance,
-        )
-        accepted, _ = acceptance.free(offer, place.room(candidate.name))
+        name, room = candidate.name, place.room(candidate.name)
+        if not room or place.gain <= 0.0 or not candidate.stops:
+            return room > 0
+        accepted, _ = place.tracks[name].acceptance.free(place.outlook.offers[name], room)
         if len(self._places) == 1:  # else others may pay for the passes
-            accepted -= self._worth * self._costs.draft(candidate.name).passes(1)
+            accepted -= self._worth * self._costs.draft(name).passes(1)
         return accepted - self._fixed(candidate, place) > place.gain
 
     def best(self, candidate: Candidate, group: Sequence[Place]) -> Choice:
