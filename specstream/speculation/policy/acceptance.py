@@ -121,14 +121,17 @@ class RequestAcceptance:
             made.append(reached)
         return made
 
-    def free(self, offer: Offer, most: int) -> tuple[float, float]:
-        """Expected tokens of a draft that its confidence ends: accepted, and drafted."""
+    def free(self, offer: Offer, lengths: Sequence[int]) -> list[tuple[float, float]]:
+        """Expected tokens that are accepted and drafted, by the length that ends a draft in any case."""
         (first,) = self.survival(offer, 1)
         more, longer = self.common.more.value, self.common.longer.value
         # Of geometric lengths that end at ``most`` in any case.
         share, length = more / (1.0 + more), longer / (1.0 + longer)
-        drafted = min((1.0 + longer) * (1.0 - length**most), float(most))
-        return first * (1.0 + more) * (1.0 - share**most), drafted
+        first, longer = first * (1.0 + more), 1.0 + longer
+        return [
+            (first * (1.0 - share**most), min(longer * (1.0 - length**most), float(most)))
+            for most in lengths
+        ]
 
     def of_confidence(self) -> tuple[Sequence[float], list[float], float]:
         """Of a token by its confidence: edges of the buckets, a chance for each; of second tokens."""

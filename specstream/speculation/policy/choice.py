@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 from specstream.speculation.policy.costs import Costs
@@ -119,7 +120,7 @@ class Step:
         name, room = candidate.name, place.room(candidate.name)
         if not room or place.gain <= 0.0 or not candidate.stops:
             return room > 0
-        accepted, _ = place.tracks[name].acceptance.free(place.outlook.offers[name], room)
+        ((accepted, _),) = place.tracks[name].acceptance.free(place.outlook.offers[name], (room,))
         if len(self._places) == 1:  # else others may pay for the passes
             accepted -= self._worth * self._costs.draft(name).passes(1)
         return accepted - self._fixed(candidate, place) > place.gain
@@ -137,7 +138,12 @@ class Step:
             waiting = self._worth * (2.0 - len(group) / len(self._places))
             start, step = waiting * draft.start, waiting * (draft.step - draft.row)
             row = self._worth * draft.row
+            if candidate.passes == "one":
+                start, step = start + step, 0.0
         curves = [self._curve(candidate, place, group, row) for place in group]
+        if len(curves) == 1:
+            gain, fewer, own = max((own - start - step * n, -n, own) for own, n in curves[0])
+            return Choice(gain, [math.ceil(-fewer)], [own])
         tops, lengths = [-math.inf] * len(group), [0] * len(group)  # up to the depth in question
         found = Choice(-math.inf, lengths, tops)
         for depth in range(max(map(len, curves))):
@@ -148,8 +154,7 @@ class Step:
                     passes = max(passes, drafted)
                     if gain > tops[index]:
                         tops[index], lengths[index] = gain, math.ceil(drafted)
-            shared = start + step * (passes if candidate.passes == "each" else 1.0)
-            if (gain := sum(tops) - shared) > found.gain:
+            if (gain := sum(tops) - start - step * passes) > found.gain:
                 found = Choice(gain, lengths.copy(), tops.copy())
         return found
 
@@ -165,15 +170,13 @@ class Step:
         offer, room = place.outlook.offers[name], place.room(name)
         acceptance = place.tracks[name].acceptance
         if candidate.stops:  # its confidence decides how long it gets
-            lengths = [acceptance.free(offer, most) for most in (1, 2, 4, room) if most <= room]
+            lengths = acceptance.free(offer, [most for most in (1, 2, 4, room) if most <= room])
         else:
-            lengths, accepted = [], 0.0
-            for drafted, chance in enumerate(acceptance.survival(offer, room), 1):
-                if drafted > 1 and chance <= _LEAST:
-                    break
-                accepted += chance
-                lengths.append((accepted, float(drafted)))
-        nodes = [offer.nodes[math.ceil(d) - 1] if offer.nodes else d for _, d in lengths]
+            chances = acceptance.survival(offer, room)
+            end = next((n for n, chance in enumerate(chances) if n and chance <= _LEAST), room)
+            lengths = [(sure, float(n)) for n, sure in enumerate(accumulate(chances[:end]), 1)]
+        # Of a free draft's expected length the nearest whole one is priced.
+        nodes = [offer.nodes[math.ceil(n) - 1] if offer.nodes else round(n) for _, n in lengths]
         wider = self._costs.widening(width, [count * n for n in nodes])
         each, fixed = self._worth / count, self._fixed(candidate, place)
         return [

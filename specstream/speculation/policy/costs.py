@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain, islice, repeat
 
 from specstream.speculation.policy.records import RoundTimes
 
@@ -14,7 +14,9 @@ _NOISE = 0.08  # relative deviation of an observed time
 _DRIFT = 0.004  # by so much, relatively, a weight may change from one observation to the next
 _OUTLIER = 2.0  # standard deviations: a larger error is that of a larger noise
 _MEASURED, _GUESSED = 0.3, 1.0  # relative deviations of initial weights
+_SETTLED, _EVERY = 64, 4  # observations, of which all are learned from; then one of so many
 _KNOTS = (2, 9, 17, 33, 129)  # widths between which the target pass is interpolated
+_NARROW = 40  # tokens of a pass beyond one, up to which its time is looked up
 _OTHER_MS, _OTHER_RATIO = 0.4, 1.25  # default overhead of a round with a proposal; to a plain one's
 
 
@@ -23,7 +25,8 @@ class Fit:
 
     A Kalman filter (R. E. Kalman 1960): an error is put down to what is known least, and what always
     acts together is told apart by the rounds in which it doesn't. An error beyond two standard
-    deviations is taken for one of a noise so large, of which little is learned.
+    deviations is taken for one of a noise so large, of which little is learned. Once settled, it learns
+    from one observation in four: a round of a small target is short.
 
     Args:
         weights: Initial ones, in ms.
@@ -33,7 +36,7 @@ class Fit:
         weights: In ms, none below 0.
     """
 
-    __slots__ = ("_covariance", "_least", "weights")
+    __slots__ = ("_covariance", "_least", "_seen", "weights")
 
     def __init__(self, weights: Sequence[float], deviations: Sequence[float]) -> None:
         self.weights = list(weights)
@@ -42,14 +45,22 @@ class Fit:
             self._covariance[i][i] = deviation * deviation
         # What a weight drifts by is taken of its own size, but for those that are nearly 0.
         self._least = 0.01 * max(weights)
+        self._seen = 0
 
-    def learn(self, causes: Sequence[float], ms: float) -> None:
-        """Add one observation: so much of each cause, the last ones left out where there is none."""
+    def learn(self, causes: Sequence[float], ms: float) -> bool:
+        """Add one observation: so much of each cause, the last ones left out where there is none.
+
+        Whether anything was learned of it.
+        """
+        self._seen += 1
+        every = 1 if self._seen <= _SETTLED else _EVERY
+        if self._seen % every:
+            return False
         weights, covariance = self.weights, self._covariance
         acting = [(i, cause) for i, cause in enumerate(causes) if cause]
         expected = 0.0
         for i, cause in acting:
-            drift = _DRIFT * max(weights[i], self._least)
+            drift = every * _DRIFT * max(weights[i], self._least)
             covariance[i][i] += drift * drift
             expected += weights[i] * cause
         shared = [sum(row[i] * cause for i, cause in acting) for row in covariance]
@@ -57,13 +68,14 @@ class Fit:
         error = ms - expected
         total = max(total, (error / _OUTLIER) ** 2)
         if total <= 0.0:
-            return
+            return False
         error /= total
         self.weights = [max(w + c * error, 0.0) for w, c in zip(weights, shared, strict=True)]
         self._covariance = [
             [a - each / total * b for a, b in zip(row, shared, strict=True)] if each else row
             for row, each in zip(covariance, shared, strict=True)
         ]
+        return True
 
 
 class DraftCosts:
@@ -103,8 +115,8 @@ class DraftCosts:
         """Learn from a round in which the candidate drafted for ``rows`` requests."""
         count = times.draft_forwards
         self.rounds += 1
-        self._fit.learn((1.0, count, count * (rows - 1), times.draft_read), times.draft_ms)
-        self.start, self.step, self.row, self.read = self._fit.weights
+        if self._fit.learn((1.0, count, count * (rows - 1), times.draft_read), times.draft_ms):
+            self.start, self.step, self.row, self.read = self._fit.weights
 
 
 class Costs:
@@ -173,9 +185,11 @@ class Costs:
         alone = self._sums[at] + self._target.weights[2 + at] * (tokens - self._knots[at])
         return alone + self._target.weights[1] * (rows - 1)
 
-    def widening(self, tokens: int, more: Iterable[float]) -> list[float]:
-        """What so many more tokens each add to a target pass over ``tokens``."""
-        without = self.verify(tokens)
+    def widening(self, tokens: int, more: Sequence[int]) -> list[float]:
+        """What so many more tokens each, ascending, add to a target pass over ``tokens``."""
+        alone, without = self._alone, self.verify(tokens)
+        if tokens + more[-1] < len(alone):
+            return [alone[tokens + each] - without for each in more]
         return [self.verify(tokens + each) - without for each in more]
 
     def other(self, proposing: bool = True) -> float:
@@ -210,14 +224,16 @@ class Costs:
         if 0 < tokens <= self._knots[-1] and times.verify_ms > 0.0:
             spans = zip(self._knots, self._knots[1:], strict=False)
             within = [min(tokens, high) - low for low, high in spans if low < tokens]
-            self._target.learn((1.0, rows - 1, *within), times.verify_ms)
-            self._sum_up()
+            if self._target.learn((1.0, rows - 1, *within), times.verify_ms):
+                self._sum_up()
 
     def _sum_up(self) -> None:
-        """Times at the knots."""
+        """Times at the knots, and by the tokens of narrow passes."""
         base, _, *slopes = self._target.weights
-        spans = zip(self._knots, self._knots[1:], slopes, strict=False)
+        spans = list(zip(self._knots, self._knots[1:], slopes, strict=False))
         self._sums = list(accumulate(((b - a) * each for a, b, each in spans), initial=base))
+        each = chain.from_iterable(repeat(slope, b - a) for a, b, slope in spans)
+        self._alone = [base, *accumulate(islice(each, _NARROW), initial=base)]
 
 
 def _between(points: Mapping[int, float], width: int) -> float:

@@ -130,19 +130,19 @@ class AutoProposer:
         outlooks = [self._outlook(r, b) for r, b in zip(requests, budget, strict=True)]
         plans = self._policy.plan(outlooks)
         self._planning = self._now() - began
+        tasks: dict[str, list[Task]] = {}
+        for request, most, outlook, plan in zip(requests, budget, outlooks, plans, strict=True):
+            if (name := plan.proposer) in self._candidates:
+                count, offer = min(plan.num_tokens, most), outlook.offers[name]
+                task = Task(request, count, offer, plan.go_on, plan.least)
+                tasks.setdefault(name, []).append(task)
         drafted: dict[int, Drafted] = {}
-        for name, made in self._candidates.items():
-            tasks = [
-                Task(r, min(p.num_tokens, b), o.offers[name], p.go_on, p.least)
-                for r, p, b, o in zip(requests, plans, budget, outlooks, strict=True)
-                if p.proposer == name
-            ]
-            if tasks:
-                self._used.add(name)
-                results = made.draft(tasks)
-                drafted.update((t.request.id, d) for t, d in zip(tasks, results, strict=True))
-                self._passes += max(result.passes for result in results)
-                self._read += sum(result.read for result in results)
+        for name, each in tasks.items():
+            self._used.add(name)
+            results = self._candidates[name].draft(each)
+            drafted.update((t.request.id, d) for t, d in zip(each, results, strict=True))
+            self._passes += max(result.passes for result in results)
+            self._read += sum(result.read for result in results)
         rounds, nothing = {}, Drafted(Proposal.empty())
         for request, plan, outlook in zip(requests, plans, outlooks, strict=True):
             found = drafted.get(request.id, nothing)
