@@ -191,10 +191,10 @@ class Decoder:
                 begun = depth, entered_states(tokens, batch, entered, partial(self, stop=depth))
         if rider is not None:
             rider.prepare(batch)
-        cos, sin = rotations(self.rotary, batch, self.weights.device)
         if rider is None and self._whole is not None and self._whole.take(batch):
-            x = self._native_run(self._whole, tokens, cos, sin, batch, taps, begun, stop)
+            x = self._native_run(self._whole, tokens, batch, taps, begun, stop)
         else:
+            cos, sin = rotations(self.rotary, batch, self.weights.device)
             plan = self.attention.plan(batch)
             narrow = stop is None and sum(batch.keeps) < tokens.shape[0]
             x = self.run(
@@ -275,8 +275,6 @@ class Decoder:
         self,
         native: NativeLayers,
         tokens: Tensor,
-        cos: Tensor,
-        sin: Tensor,
         batch: Batch,
         taps: Taps | None,
         begun: tuple[int, Tensor] | None,
@@ -288,7 +286,7 @@ class Decoder:
         # What ends early may go on later: rounded states would change the last bits.
         dtype = self.weights.dtype if stop is None else torch.float32
         x = x.float().contiguous()
-        ready = native.prepared(x, cos, sin, batch)
+        ready = native.prepared(x, self.rotary, batch)
         if taps is None:
             native.run_on(ready, first, end)
         else:

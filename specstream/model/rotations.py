@@ -10,7 +10,7 @@ from specstream.model.transfer import to_device
 from specstream.model.tree import positions_of
 from specstream.model.weights import RotaryTable
 
-__all__ = ["rotations"]
+__all__ = ["positions", "rotations"]
 
 
 def rotations(rotary: RotaryTable, batch: Batch, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -23,12 +23,18 @@ def rotations(rotary: RotaryTable, batch: Batch, device: torch.device) -> tuple[
             _joined([cos[span] for span in spans]).unsqueeze(1),
             _joined([sin[span] for span in spans]).unsqueeze(1),
         )
-    positions = list[int]()
-    for (cache, count), tree in zip(each, batch.trees, strict=True):
-        positions += positions_of(cache.length, count, tree)
-    cos, sin = rotary.upto(max(positions) + 1)
-    rows = to_device(positions, device)
+    found = positions(batch)
+    cos, sin = rotary.upto(max(found) + 1)
+    rows = to_device(found, device)
     return cos.index_select(0, rows).unsqueeze(1), sin.index_select(0, rows).unsqueeze(1)
+
+
+def positions(batch: Batch) -> list[int]:
+    """Of every token of a pass."""
+    trees, found = batch.trees or [None] * len(batch.caches), list[int]()
+    for cache, count, tree in zip(batch.caches, batch.counts, trees, strict=True):
+        found += positions_of(cache.length, count, tree)
+    return found
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

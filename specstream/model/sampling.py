@@ -8,10 +8,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from specstream.model.native.sampling import native_draw, native_softmax
+from specstream.model.native.sampling import native_draw, native_softmax, native_without
 from specstream.types import SamplingParams
 
-__all__ = ["draw", "draw_at", "draw_one", "free_to_look", "probabilities", "uniforms"]
+__all__ = ["draw", "draw_at", "draw_one", "free_to_look", "probabilities", "uniforms", "without"]
 
 
 _COOL = 0.01  # Below this temperature the division of usual logits could overflow float32.
@@ -143,3 +143,13 @@ def draw_one(weights: Tensor, uniform: float) -> int | None:
         return None
     threshold = min(uniform * total, math.nextafter(total, 0.0))
     return int(torch.searchsorted(cdf, threshold, right=True).item())
+
+
+def without(probs: Tensor, index: int) -> Tensor:
+    """``probs [V]`` float32 with 0 at ``index``, normalised; some mass has to be left."""
+    rest = native_without(probs, index)
+    if rest is None:
+        rest = probs.clone()
+        rest[index] = 0.0
+        rest /= rest.sum()
+    return rest

@@ -142,6 +142,8 @@ class RotaryTable:
     The first half of the sines is negated: a rotation is then x * cos + swapped(x) * sin.
     """
 
+    _wide: tuple[Tensor, Tensor] | None = None
+
     def __init__(self, model: PreTrainedModel, head_dim: int) -> None:
         inner = _inner(model)
         self._fill(inner.rotary_emb, inner.embed_tokens.weight.data[:1], head_dim)
@@ -152,6 +154,13 @@ class RotaryTable:
         table = cls.__new__(cls)
         table._fill(rotary, probe, head_dim)
         return table
+
+    def wide(self, end: int) -> tuple[Tensor, Tensor]:
+        """As `upto`, in float32."""
+        if self._wide is None or end > self._wide[0].shape[0]:
+            cos, sin = self.upto(end)
+            self._wide = cos.float(), sin.float()
+        return self._wide
 
     def _fill(self, rotary: nn.Module, probe: Tensor, head_dim: int) -> None:
         self._rotary, self._probe, self._half = rotary, probe, head_dim // 2

@@ -80,7 +80,7 @@ class EagleHead:
             s.norm_before_residual,
             s.norm_output,
         )
-        self._level = NativeLevel.of(self._layer.native, self._output, around)
+        self._level = NativeLevel.of(self._layer.native, self._output, around, self._layer.rotary)
         self.parameters, self.nbytes = take.parameters, take.nbytes
 
     def _has(self, name: str) -> bool:
@@ -124,9 +124,9 @@ class EagleHead:
     ) -> Level:
         """See `FeatureHead`."""
         if self._level is not None:
-            batch, cos, sin = self._layer.begin(caches, counts, keeps, trees, self.device)
+            batch = self._layer.begin(caches, counts, keeps, trees)
             most = min(most, self.shape.draft_vocab_size)
-            level = Level(*self._level(tokens, features, cos, sin, batch, most))
+            level = Level(*self._level(tokens, features, batch, most))
             self._layer.end(batch)
             return level if self.ids is None else level._replace(choices=self.ids[level.choices])
         normed = self._layer.norm(features)

@@ -121,7 +121,7 @@ class FeatureLayer:
         (layer,) = weights.layers
         self.native = NativeLayers.of(decoder.native, weights, decoder.native_matrix)
         self._layer = None if self.native else layer_of(weights, layer, norms, decoder.products)
-        self.norm, self._rotary = norms(layer.norm), rotary
+        self.norm, self.rotary = norms(layer.norm), rotary
         self._attention = ContiguousAttention(weights)
 
     def new_cache(self) -> RowCache:
@@ -141,15 +141,16 @@ class FeatureLayer:
 
         See `FeatureHead` for the other arguments, `Layer` for ``entry``.
         """
-        batch, cos, sin = self.begin(caches, counts, keeps, trees, x.device)
+        batch = self.begin(caches, counts, keeps, trees)
         if self.native is not None:
             wide = x.float().contiguous()
-            self.native.run(wide, cos, sin, batch, entry=entry)
+            self.native.run(wide, self.rotary, batch, entry=entry)
             x = batch.kept(wide).to(x.dtype)
         else:
             assert self._layer is not None
             plan = self._attention.plan(batch)
             kept = plan.narrow() if sum(keeps) < x.shape[0] else None
+            cos, sin = rotations(self.rotary, batch, x.device)
             x = self._layer(x, cos, sin, plan, 0, kept, entry)
         self.end(batch)
         return x
@@ -160,13 +161,11 @@ class FeatureLayer:
         counts: Sequence[int],
         keeps: Sequence[int],
         trees: Sequence[Tree | None] | None,
-        device: torch.device,
-    ) -> tuple[Batch, Tensor, Tensor]:
-        """The rows of a pass, and cosines and sines of their positions."""
+    ) -> Batch:
+        """The rows of a pass."""
         if trees is not None and not any(trees):
             trees = None
-        batch = Batch(caches, counts, keeps, trees)
-        return batch, *rotations(self._rotary, batch, device)
+        return Batch(caches, counts, keeps, trees)
 
     def end(self, batch: Batch) -> None:
         """The caches hold the pass's rows from now on."""

@@ -9,7 +9,6 @@ struct Chain {
   Matrix head;
   const float* norm;        // [hidden], before the head
   const void* embedding;    // [vocabulary, hidden], FLOAT32 or BFLOAT16 as the keys and values are
-  const float *cos, *sin;   // [positions, head_dim]
   int64_t steps, choices;   // tokens that are written; how many of the vocabulary can be chosen
   float* logits;            // [head.rows]
   int64_t* tokens;          // [steps]
@@ -77,7 +76,6 @@ void run_steps(const Sizes& sizes, const Layer* layers, int64_t depth, Pass p, C
     });
     sequence.before = sequence.visible = sequence.before + sequence.count;
     sequence.count = p.n = 1;
-    p.cos = chain.cos + sequence.before * sizes.head_dim;
-    p.sin = chain.sin + sequence.before * sizes.head_dim;
+    p.positions = &sequence.before;
   }
 }

@@ -84,10 +84,9 @@ class NativeChain:
         before, count = cache.length, tokens.shape[0]
         end = before + count + steps - 1
         cache.reserve(end)
-        cos, sin = (table.float() for table in self._rotary.upto(end))
         x = F.embedding(tokens, self._embedding).float()
-        here = slice(before, before + count)
-        ready = self._layers.prepared(x, cos[here], sin[here], Batch([cache], [count], [1]))
+        self._rotary.wide(end)  # long enough for all steps
+        ready = self._layers.prepared(x, self._rotary, Batch([cache], [count], [1]))
         ends = (ctypes.c_int64 * len(stop.ends))(*stop.ends)
         edges, chances, prices = (
             (ctypes.c_double * len(one))(*one) for one in (stop.edges, stop.chances, stop.prices)
@@ -97,8 +96,6 @@ class NativeChain:
             self._head.struct,
             self._norm.data_ptr(),
             self._embedding.data_ptr(),
-            cos.data_ptr(),
-            sin.data_ptr(),
             steps,
             min(choices, self._head.shape[0]),
             self._logits.data_ptr(),

@@ -23,7 +23,8 @@ struct Sizes {
 struct Pass {
   float* x;                // [n, hidden], overwritten
   const float* entry;      // [n, qkv.columns]: read by the first layer instead of norm(x); or null
-  const float *cos, *sin;  // [n, head_dim], the first half of the sines negated
+  const float *cos, *sin;  // [positions, head_dim], the first half of the sines negated
+  const int64_t* positions;  // [n]
   const Sequence* sequences;
   float* scratch;
   int64_t n, count, first;  // rows, sequences, number of the first layer in the caches
@@ -152,7 +153,8 @@ template <class T> class Worker {
     if (kv < s_.kv_heads) {
       const float* weight = kv < 0 ? layer.query_norm : layer.key_norm;
       if (weight) normed(head, weight, dim, s_.eps, head);
-      rotate(head, dim, p_.cos + i * dim, p_.sin + i * dim);
+      const int64_t angles = p_.positions[i] * dim;
+      rotate(head, dim, p_.cos + angles, p_.sin + angles);
     }
     if (kv < 0) return;
     const Row& row = rows_[i];

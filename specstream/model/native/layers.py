@@ -16,8 +16,9 @@ from specstream.model.kv.contiguous import ContiguousCache
 from specstream.model.native import structs
 from specstream.model.native.library import Library
 from specstream.model.native.matrix import COLUMNS, NativeMatrix
+from specstream.model.rotations import positions
 from specstream.model.tree import Tree
-from specstream.model.weights import DecoderWeights, LayerWeights
+from specstream.model.weights import DecoderWeights, LayerWeights, RotaryTable
 
 __all__ = ["NativeLayers", "Prepared"]
 
@@ -104,8 +105,7 @@ class NativeLayers:
     def run(
         self,
         x: Tensor,
-        cos: Tensor,
-        sin: Tensor,
+        rotary: RotaryTable,
         batch: Batch,
         first: int = 0,
         end: int | None = None,
@@ -115,15 +115,14 @@ class NativeLayers:
 
         Args:
             x: ``[n, hidden]`` float32, contiguous.
-            cos: ``[n, 1, head_dim]`` of each token's position; ``sin`` likewise, see `RotaryTable`.
-            sin: See ``cos``.
+            rotary: Of the tokens' positions.
             batch: Its caches are contiguous and of no fixed capacity.
             first: The first layer.
             end: The layer after the last; None: all.
             entry: ``[n, wide]``, read by the first layer instead of its norm of x.
         """
         end = self.depth if end is None else end
-        self.run_on(self.prepared(x, cos, sin, batch, first, entry), first, end)
+        self.run_on(self.prepared(x, rotary, batch, first, entry), first, end)
 
     def run_on(self, ready: Prepared, first: int, end: int) -> None:
         """`run` in parts: layers ``first`` to ``end`` over what was prepared for all of them."""
@@ -163,8 +162,7 @@ class NativeLayers:
     def prepared(
         self,
         x: Tensor,
-        cos: Tensor,
-        sin: Tensor,
+        rotary: RotaryTable,
         batch: Batch,
         first: int = 0,
         entry: Tensor | None = None,
@@ -172,7 +170,9 @@ class NativeLayers:
         """A pass as native code takes it; arguments as of `run`."""
         count = x.shape[0]
         wide = None if entry is None else entry.float().contiguous()
-        angles = cos.float().contiguous(), sin.float().contiguous()
+        at = positions(batch)
+        cos, sin = rotary.wide(max(at) + 1)
+        rows = (ctypes.c_int64 * count)(*at)
         scratch = torch.empty(count * self._scratch_row)
         trees = batch.trees or [None] * len(batch.caches)
         masks = list[object]()
@@ -184,14 +184,16 @@ class NativeLayers:
         one = structs.Pass(
             x.data_ptr(),
             None if wide is None else wide.data_ptr(),
-            *(angle.data_ptr() for angle in angles),
+            cos.data_ptr(),
+            sin.data_ptr(),
+            ctypes.addressof(rows),
             ctypes.addressof(sequences),
             scratch.data_ptr(),
             count,
             len(each),
             first,
         )
-        return Prepared(one, (x, wide, angles, scratch, masks, sequences))
+        return Prepared(one, (x, wide, cos, sin, rows, scratch, masks, sequences))
 
 
 def _sequence(

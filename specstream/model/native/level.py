@@ -14,6 +14,7 @@ from specstream.model.attention.base import Batch
 from specstream.model.native import structs
 from specstream.model.native.layers import NativeLayers
 from specstream.model.native.matrix import NativeMatrix
+from specstream.model.weights import RotaryTable
 
 __all__ = ["LevelWeights", "NativeLevel"]
 
@@ -45,10 +46,17 @@ class NativeLevel:
         layers: The head's one layer.
         output: Its output head.
         weights: The rest.
+        rotary: Of the layer.
     """
 
-    def __init__(self, layers: NativeLayers, output: NativeMatrix, weights: LevelWeights) -> None:
-        self._layers, self._output = layers, output
+    def __init__(
+        self,
+        layers: NativeLayers,
+        output: NativeMatrix,
+        weights: LevelWeights,
+        rotary: RotaryTable,
+    ) -> None:
+        self._layers, self._output, self._rotary = layers, output, rotary
         self._embedding = weights.embedding.contiguous()
         norms = weights.embedding_norm, weights.feature_norm, weights.norm
         self._norms = [norm.float().contiguous() for norm in norms]
@@ -56,25 +64,27 @@ class NativeLevel:
 
     @classmethod
     def of(
-        cls, layers: NativeLayers | None, output: object, weights: LevelWeights
+        cls,
+        layers: NativeLayers | None,
+        output: object,
+        weights: LevelWeights,
+        rotary: RotaryTable,
     ) -> NativeLevel | None:
         """None where the layer or the output head isn't native, or the embedding has another dtype."""
         if layers is None or not isinstance(output, NativeMatrix):
             return None
         if weights.embedding.dtype is not layers.dtype:
             return None
-        return cls(layers, output, weights)
+        return cls(layers, output, weights, rotary)
 
     def __call__(
-        self, tokens: Tensor, features: Tensor, cos: Tensor, sin: Tensor, batch: Batch, most: int
+        self, tokens: Tensor, features: Tensor, batch: Batch, most: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Rows of a batch; what the kept ones give, as float32 but for the last; validates no rows.
 
         Args:
             tokens: ``[n]`` int64, below the embedding's size.
             features: ``[n, hidden]``.
-            cos: ``[n, 1, head_dim]`` of each token's position; ``sin`` likewise, see `RotaryTable`.
-            sin: See ``cos``.
             batch: Its caches are contiguous and of no fixed capacity.
             most: How many of the likeliest tokens are wanted, at most as many as can be drafted.
 
@@ -86,7 +96,7 @@ class NativeLevel:
         count, hidden = features.shape
         kept = list(_kept(batch))
         x, entry = torch.empty(count, hidden), torch.empty(count, 2 * hidden)
-        ready = self._layers.prepared(x, cos, sin, batch, entry=entry)
+        ready = self._layers.prepared(x, self._rotary, batch, entry=entry)
         wide, tokens = features.float().contiguous(), tokens.contiguous()
         rows = (ctypes.c_int64 * len(kept))(*kept)
         logits = torch.empty(len(kept), self._output.shape[0])

@@ -73,6 +73,9 @@ class Library:
         self.run_drawn = brief.run_drawn
         self.run_drawn.argtypes = [address, size, ctypes.c_double]
         self.run_drawn.restype = size
+        self.run_without = brief.run_without
+        self.run_without.argtypes = [address, size, size, address]
+        self.run_without.restype = None
         self.run_keyed = brief.run_keyed
         self.run_keyed.argtypes = [address, address, size, size, size]
         self.run_keyed.restype = size

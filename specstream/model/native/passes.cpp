@@ -47,7 +47,7 @@ void run_level(const Sizes* sizes, const Layer* layer, const Pass* pass, const L
   });
 }
 
-// Logits [rows, n], FLOAT32 or BFLOAT16, to probabilities; see sampling.h for these three.
+// Logits [rows, n], FLOAT32 or BFLOAT16, to probabilities; see sampling.h for these four.
 void run_softmax(const void* x, int32_t kind, int64_t rows, int64_t n, float scale, float* out) {
   for (int64_t row = 0; row < rows; row++, out += n)
     if (kind == BFLOAT16)
@@ -58,6 +58,10 @@ void run_softmax(const void* x, int32_t kind, int64_t rows, int64_t n, float sca
 
 int64_t run_drawn(const float* weights, int64_t n, double uniform) {
   return drawn(weights, n, uniform);
+}
+
+void run_without(const float* weights, int64_t n, int64_t index, float* out) {
+  without(weights, n, index, out);
 }
 
 int64_t run_keyed(const float* probs, const int64_t* tokens, int64_t n, int64_t seed,

@@ -64,6 +64,20 @@ inline int64_t drawn(const float* weights, int64_t n, double uniform) {
   return found;
 }
 
+// Weights without the one at `index`, with sum 1; NaN all over where nothing is left.
+inline void without(const float* weights, int64_t n, int64_t index, float* out) {
+  std::copy(weights, weights + n, out);
+  out[index] = 0;
+  double whole = 0;
+  for (int64_t start = 0; start < n; start += BLOCK) {
+    floats sums = {};
+    for (int64_t i = start; i < std::min(n, start + BLOCK); i += LANES) sums += some(out + i, n - i);
+    whole += sum(sums);
+  }
+  const float share = 1 / whole;
+  for (int64_t i = 0; i < n; i++) out[i] *= share;
+}
+
 inline uint64_t mixed(uint64_t value) {  // SplitMix64's finaliser
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
   value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;

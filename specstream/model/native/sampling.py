@@ -12,7 +12,7 @@ from torch import Tensor
 from specstream.model.native.library import Library, loaded_library
 from specstream.model.native.structs import BFLOAT16, FLOAT32
 
-__all__ = ["native_draw", "native_gumbel_max", "native_softmax"]
+__all__ = ["native_draw", "native_gumbel_max", "native_softmax", "native_without"]
 
 _KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
 
@@ -43,6 +43,16 @@ def native_draw(weights: Tensor, uniform: float) -> int | None:
         return None
     index: int = library.run_drawn(weights.data_ptr(), weights.shape[0], uniform)
     return index
+
+
+def native_without(weights: Tensor, index: int) -> Tensor | None:
+    """``weights [n]`` with 0 at ``index`` and sum 1."""
+    library = _for(weights, torch.float32)
+    if library is None:
+        return None
+    rest = torch.empty_like(weights)
+    library.run_without(weights.data_ptr(), weights.shape[0], index, rest.data_ptr())
+    return rest
 
 
 def native_gumbel_max(probs: Tensor, ids: Tensor | None, seed: int, position: int) -> int | None:

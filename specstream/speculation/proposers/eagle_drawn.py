@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specstream.model.sampling import probabilities
+from specstream.model.sampling import free_to_look, probabilities, without
 from specstream.speculation.proposal import Proposal
 from specstream.speculation.proposers.eagle_growth import Seen, TreeGrowth
 
@@ -34,12 +34,12 @@ class _Place:
         node: The parent.
         reached: Probability that verification gets to the next child.
         probs: ``[n]``, what the child will be drawn from, over the draft's vocabulary or the target's: 0
-            where a child was drawn, and then not normalised until `normalised` is called.
+            where a child was drawn.
         square: Sum of the squares of ``probs``.
         law: Of its acceptance; see `_FIRST`.
     """
 
-    __slots__ = ("_law", "_whole", "hope", "node", "probs", "reached", "row", "square")
+    __slots__ = ("_law", "hope", "node", "probs", "reached", "row", "square")
 
     def __init__(
         self,
@@ -52,26 +52,19 @@ class _Place:
     ) -> None:
         self.row, self.node, self.reached = row, node, reached
         self.probs, self.square, self._law = probs, square, law
-        self._whole = law is _FIRST
         # That the next child is accepted, over all that may be drawn; NaN comes of damaged weights.
         self.hope = reached * (law[0] + law[1] * square)
-
-    def normalised(self) -> Tensor:
-        """``probs``, normalised."""
-        if not self._whole:
-            self.probs, self._whole = self.probs / self.probs.sum(), True
-        return self.probs
 
     def after(self, index: int, q: float) -> tuple[float, _Place | None]:
         """Once a child of probability q is drawn: the chance that it is accepted, and the next place."""
         accepted, left = self._law[0] + self._law[1] * q, 1.0 - q
         following = None
         if left > _NOTHING:
-            rest = self.probs.clone()
-            rest[index] = 0.0
             square = max(self.square - q * q, 0.0) / (left * left)
             reached = self.reached * (1.0 - accepted)
-            following = _Place(self.row, self.node, reached, rest, min(square, 1.0), _LATER)
+            following = _Place(
+                self.row, self.node, reached, without(self.probs, index), min(square, 1.0), _LATER
+            )
         return self.reached * accepted, following
 
 
@@ -109,19 +102,26 @@ class DrawnTree(TreeGrowth):
             place = max(places, key=_hope)
             if self.tokens and place.hope < self.least:
                 break
-            probs = place.normalised()
-            drawn = self.request.draw(probs.unsqueeze(0), position, self._ids)
-            token = drawn if self._ids is None else self._ids[drawn]
-            told = [one.double() for one in (drawn, token, probs[drawn])]
-            index, name, q = torch.cat(told).tolist()  # a device is waited for once a node
-            chance, following = place.after(int(index), q)
-            self.append(int(name), place.node, math.log(chance))
-            self.drawn_from.append(probs)
+            index, token, q = self._draw(place.probs, position)
+            chance, following = place.after(index, q)
+            self.append(token, place.node, math.log(chance))
+            self.drawn_from.append(place.probs)
             source.append(place.row)
             places.remove(place)
             if following is not None:
                 places.append(following)
         return source
+
+    def _draw(self, probs: Tensor, position: int) -> tuple[int, int, float]:
+        """An index into ``probs [n]``, the token that it stands for, and its probability."""
+        ids = self._ids
+        drawn = self.request.draw(probs.unsqueeze(0), position, ids)
+        if free_to_look(probs):
+            index = int(drawn)
+            return index, index if ids is None else int(ids[index]), float(probs[index])
+        told = drawn, drawn if ids is None else ids[drawn], probs[drawn]
+        at, token, q = torch.cat([one.double() for one in told]).tolist()  # waits once a node
+        return int(at), int(token), q
 
     @property
     def _ids(self) -> Tensor | None:
@@ -136,10 +136,10 @@ class DrawnTree(TreeGrowth):
         elif self.head.ids is None:
             rows = self.widened(rows, -math.inf)
         probs = probabilities(rows, params)
-        squares = probs.square().sum(-1).tolist()
-        for row, (node, square) in enumerate(zip(self.beam, squares, strict=True)):
+        norms = torch.linalg.vector_norm(probs, dim=-1).tolist()
+        for row, (node, norm) in enumerate(zip(self.beam, norms, strict=True)):
             reached = math.exp(self.scores[node]) if node >= 0 else 1.0
-            place = _Place(row, node, reached, probs[row], square)
+            place = _Place(row, node, reached, probs[row], norm * norm)
             if place.hope > 0.0:
                 yield place
 

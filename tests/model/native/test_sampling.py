@@ -11,7 +11,12 @@ from torch import Tensor
 
 from specstream.model.native import sampling
 from specstream.model.native.library import library, loaded_library, native_library
-from specstream.model.native.sampling import native_draw, native_gumbel_max, native_softmax
+from specstream.model.native.sampling import (
+    native_draw,
+    native_gumbel_max,
+    native_softmax,
+    native_without,
+)
 from specstream.model.noise import gumbel
 from specstream.model.sampling import draw_at
 
@@ -45,6 +50,20 @@ def test_a_row_without_a_finite_maximum_is_nan(broken: list[float]) -> None:
     found = native_softmax(torch.tensor([broken * 20, [0.0] * 40]), 1.0)
     assert found is not None
     assert found[0].isnan().all() and torch.equal(found[1], torch.full((40,), 1 / 40))
+
+
+@pytest.mark.parametrize("width", WIDTHS[1:])
+@pytest.mark.parametrize("left", [1.0, 1e-5])
+def test_what_is_left_without_a_token_has_the_same_ratios(width: int, left: float) -> None:
+    weights = torch.rand(width, generator=rng(width)) * left / width
+    for index in (0, width // 2, width - 1):
+        most = weights.clone()
+        most[index] = 1.0 - left / 2
+        found, exact = native_without(most, index), most.double()
+        assert found is not None and most[index] == 1.0 - left / 2
+        exact[index] = 0.0
+        torch.testing.assert_close(found.double(), exact / exact.sum(), rtol=1e-5, atol=0.0)
+    assert native_without(torch.eye(width)[0], 0).isnan().all()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("width", WIDTHS)

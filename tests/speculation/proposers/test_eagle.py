@@ -224,7 +224,7 @@ def test_an_open_place_hopes_for_what_is_left() -> None:
     left = torch.tensor([0.5, 0.0, 0.2, 0.0]) / 0.7
     assert later.reached == pytest.approx(0.8 - accepted)
     assert later.hope == pytest.approx(later.reached * (0.05 + 0.5 * float(left.square().sum())))
-    torch.testing.assert_close(later.normalised(), left)
+    torch.testing.assert_close(later.probs, left)
     certain = torch.tensor([1.0, 0.0, 0.0, 0.0])
     assert _Place(0, -1, 1.0, certain, 1.0).after(0, 1.0)[1] is None
 
