@@ -14,6 +14,7 @@ from torch import Tensor
 
 from specstream.errors import ProposalError
 from specstream.model.entry import Entered
+from specstream.model.native.sampling import native_distributions
 from specstream.model.sampling import free_to_look
 from specstream.model.tree import Tree
 from specstream.speculation.proposal import MAX_NODES, Proposal
@@ -65,7 +66,7 @@ def checked(
     if free_to_look(tokens):
         if not all(0 <= token < vocab_size for token in tokens.tolist()):
             raise ProposalError(f"token ids must be 0 to {vocab_size - 1}: {tokens.tolist()}")
-        if probs is not None and not bool(distributions(probs).all()):
+        if probs is not None and not _all_distributions(probs):
             raise ProposalError("each row of probs must be a distribution: from 0, with sum 1")
     entered = proposal.entered
     if entered is not None and (tree is not None or not isinstance(entered, Entered)):
@@ -111,6 +112,11 @@ def marked(proposals: Sequence[Proposal], vocab_size: int) -> list[Proposal]:
     parts, sound = torch.split(safe, lengths), torch.split(ids == safe, lengths)
     each = zip(proposals, parts, sound, strict=True)
     return [replace(proposal, tokens=part, sound=mark) for proposal, part, mark in each]
+
+
+def _all_distributions(rows: Tensor) -> bool:
+    found = native_distributions(rows, _TOLERANCE)
+    return bool(distributions(rows).all()) if found is None else found
 
 
 def distributions(rows: Tensor) -> Tensor:

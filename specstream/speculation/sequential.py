@@ -13,6 +13,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from specstream.model.native.sampling import native_residual
 from specstream.model.sampling import draw_one
 
 __all__ = ["Rule", "follow_choices", "verify_sequentially", "verify_tree_sequentially"]
@@ -223,6 +224,8 @@ def _without(own: Tensor, tokens: list[int]) -> Tensor:
 
 def _residual(own: Tensor, drafted: Tensor, weight: float) -> Tensor:
     """max(w p - q, 0)."""
+    if (found := native_residual(own, drafted, weight)) is not None:
+        return found
     left = own - drafted if weight == 1.0 else (own * weight).sub_(drafted)
     return left.clamp_min_(0)
 

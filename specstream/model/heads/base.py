@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specstream.errors import ModelUnsupported
 from specstream.model.kv.base import RowCache
+from specstream.model.native.sampling import native_spread
 from specstream.model.tree import Tree
 
 __all__ = ["FeatureHead", "Head", "Level", "check_made_for", "spread"]
@@ -137,6 +138,8 @@ def spread(rows: Tensor, ids: Tensor | None, size: int, rest: float = -torch.inf
     """
     if ids is None and rows.shape[-1] == size:
         return rows
+    if ids is not None and (made := native_spread(rows, ids, size, rest)) is not None:
+        return made
     wide = rows.new_full((*rows.shape[:-1], size), rest)
     if ids is None:
         wide[..., : rows.shape[-1]] = rows

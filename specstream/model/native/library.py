@@ -76,6 +76,15 @@ class Library:
         self.run_without = brief.run_without
         self.run_without.argtypes = [address, size, size, address]
         self.run_without.restype = None
+        self.run_residual = brief.run_residual
+        self.run_residual.argtypes = [address, address, size, ctypes.c_float, address]
+        self.run_residual.restype = None
+        self.run_distributions = brief.run_distributions
+        self.run_distributions.argtypes = [address, size, size, ctypes.c_float]
+        self.run_distributions.restype = count
+        self.run_spread = brief.run_spread
+        self.run_spread.argtypes = [address, address, size, size, size, ctypes.c_float, address]
+        self.run_spread.restype = None
         self.run_keyed = brief.run_keyed
         self.run_keyed.argtypes = [address, address, size, size, size]
         self.run_keyed.restype = size

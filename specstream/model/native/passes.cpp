@@ -47,7 +47,7 @@ void run_level(const Sizes* sizes, const Layer* layer, const Pass* pass, const L
   });
 }
 
-// Logits [rows, n], FLOAT32 or BFLOAT16, to probabilities; see sampling.h for these four.
+// Logits [rows, n], FLOAT32 or BFLOAT16, to probabilities; see sampling.h for these six.
 void run_softmax(const void* x, int32_t kind, int64_t rows, int64_t n, float scale, float* out) {
   for (int64_t row = 0; row < rows; row++, out += n)
     if (kind == BFLOAT16)
@@ -62,6 +62,24 @@ int64_t run_drawn(const float* weights, int64_t n, double uniform) {
 
 void run_without(const float* weights, int64_t n, int64_t index, float* out) {
   without(weights, n, index, out);
+}
+
+void run_residual(const float* p, const float* q, int64_t n, float weight, float* out) {
+  residual(p, q, n, weight, out);
+}
+
+int32_t run_distributions(const float* rows, int64_t count, int64_t n, float tolerance) {
+  for (int64_t row = 0; row < count; row++)
+    if (!distribution(rows + row * n, n, tolerance)) return 0;
+  return 1;
+}
+
+// Rows [count, n] of the columns `ids` to rows [count, size], `rest` elsewhere.
+void run_spread(const float* rows, const int64_t* ids, int64_t count, int64_t n, int64_t size,
+                float rest, float* out) {
+  std::fill(out, out + count * size, rest);
+  for (int64_t row = 0; row < count; row++, rows += n, out += size)
+    for (int64_t i = 0; i < n; i++) out[ids[i]] = rows[i];
 }
 
 int64_t run_keyed(const float* probs, const int64_t* tokens, int64_t n, int64_t seed,

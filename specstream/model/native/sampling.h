@@ -78,6 +78,30 @@ inline void without(const float* weights, int64_t n, int64_t index, float* out) 
   for (int64_t i = 0; i < n; i++) out[i] *= share;
 }
 
+// max(weight * p - q, 0)
+inline void residual(const float* p, const float* q, int64_t n, float weight, float* out) {
+  for (int64_t i = 0; i < n; i++) {
+    const float left = weight * p[i] - q[i];
+    out[i] = left < 0 ? 0 : left;  // NaN stays
+  }
+}
+
+// Whether a row has no negative value and a sum of 1 but for `tolerance`.
+inline bool distribution(const float* row, int64_t n, float tolerance) {
+  double whole = 0;
+  for (int64_t start = 0; start < n; start += BLOCK) {
+    floats sums = {}, least = {};
+    for (int64_t i = start; i < std::min(n, start + BLOCK); i += LANES) {
+      const floats v = some(row + i, n - i);
+      sums += v;
+      least = v < least ? v : least;
+    }
+    if (sum(least) < 0) return false;
+    whole += sum(sums);
+  }
+  return std::fabs(whole - 1) < tolerance;
+}
+
 inline uint64_t mixed(uint64_t value) {  // SplitMix64's finaliser
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
   value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;

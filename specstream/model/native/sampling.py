@@ -12,7 +12,15 @@ from torch import Tensor
 from specstream.model.native.library import Library, loaded_library
 from specstream.model.native.structs import BFLOAT16, FLOAT32
 
-__all__ = ["native_draw", "native_gumbel_max", "native_softmax", "native_without"]
+__all__ = [
+    "native_distributions",
+    "native_draw",
+    "native_gumbel_max",
+    "native_residual",
+    "native_softmax",
+    "native_spread",
+    "native_without",
+]
 
 _KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
 
@@ -53,6 +61,39 @@ def native_without(weights: Tensor, index: int) -> Tensor | None:
     rest = torch.empty_like(weights)
     library.run_without(weights.data_ptr(), weights.shape[0], index, rest.data_ptr())
     return rest
+
+
+def native_residual(own: Tensor, drafted: Tensor, weight: float) -> Tensor | None:
+    """``max(weight * own - drafted, 0)`` of rows ``[n]``."""
+    library = _for(own, torch.float32)
+    if library is None or _for(drafted, torch.float32) is None:
+        return None
+    left = torch.empty_like(own)
+    addresses = own.data_ptr(), drafted.data_ptr()
+    library.run_residual(*addresses, own.shape[0], weight, left.data_ptr())
+    return left
+
+
+def native_distributions(rows: Tensor, tolerance: float) -> bool | None:
+    """Whether all ``rows [..., V]`` have no value below 0 and sums within ``tolerance`` of 1."""
+    library = _for(rows, torch.float32)
+    if library is None:
+        return None
+    width = rows.shape[-1]
+    count = rows.numel() // max(width, 1)
+    return bool(library.run_distributions(rows.data_ptr(), count, width, tolerance))
+
+
+def native_spread(rows: Tensor, ids: Tensor, size: int, rest: float) -> Tensor | None:
+    """``rows [..., n]`` of the columns ``ids [n]`` to ``[..., size]``, ``rest`` elsewhere."""
+    library = _for(rows, torch.float32)
+    if library is None or not ids.is_contiguous():
+        return None
+    wide, width = torch.empty(*rows.shape[:-1], size), rows.shape[-1]
+    library.run_spread(
+        rows.data_ptr(), ids.data_ptr(), rows.numel() // width, width, size, rest, wide.data_ptr()
+    )
+    return wide
 
 
 def native_gumbel_max(probs: Tensor, ids: Tensor | None, seed: int, position: int) -> int | None:

@@ -12,9 +12,12 @@ from torch import Tensor
 from specstream.model.native import sampling
 from specstream.model.native.library import library, loaded_library, native_library
 from specstream.model.native.sampling import (
+    native_distributions,
     native_draw,
     native_gumbel_max,
+    native_residual,
     native_softmax,
+    native_spread,
     native_without,
 )
 from specstream.model.noise import gumbel
@@ -64,6 +67,43 @@ def test_what_is_left_without_a_token_has_the_same_ratios(width: int, left: floa
         exact[index] = 0.0
         torch.testing.assert_close(found.double(), exact / exact.sum(), rtol=1e-5, atol=0.0)
     assert native_without(torch.eye(width)[0], 0).isnan().all()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("weight", [1.0, 0.37])
+def test_a_residual_has_the_bits_of_torch(width: int, weight: float) -> None:
+    own, drafted = torch.rand(2, width, generator=rng(width))
+    own[0] = math.nan
+    found = native_residual(own, drafted, weight)
+    expected = (own * weight - drafted).clamp_min(0)
+    torch.testing.assert_close(found, expected, rtol=0.0, atol=0.0, equal_nan=True)
+
+
+@pytest.mark.parametrize("width", WIDTHS[1:])
+def test_a_distribution_is_told_from_what_is_none(width: int) -> None:
+    rows = torch.rand(3, width, generator=rng(width)).softmax(-1)
+    assert native_distributions(rows, 1e-3)
+    for at in (0, width - 1):
+        for value in (math.nan, 0.5, math.inf):
+            broken = rows.clone()
+            broken[2, at] += value
+            assert not native_distributions(broken, 1e-3)
+        moved = rows.clone()  # below 0, though the sum is still 1
+        moved[2, -1 if at == 0 else 0] += moved[2, at] + 1e-6
+        moved[2, at] = -1e-6
+        assert not native_distributions(moved, 1e-3)
+    assert not native_distributions(rows * 0.9985, 1e-3)
+    assert native_distributions(rows * 0.9995, 1e-3)
+
+
+@pytest.mark.parametrize("rest", [0.0, -math.inf])
+def test_columns_are_spread_over_a_vocabulary(rest: float) -> None:
+    ids = torch.randperm(100, generator=rng(1))[:33]
+    rows = torch.rand(2, 3, 33, generator=rng(2))
+    expected = torch.full((2, 3, 100), rest)
+    expected[..., ids] = rows
+    found = native_spread(rows, ids, 100, rest)
+    assert found is not None and torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
