@@ -19,6 +19,7 @@ from specstream.learning.config import LearningConfig
 from specstream.model.forward import Extras, ForwardInput
 from specstream.model.runner import ModelRunner
 from specstream.model.transfer import to_device
+from specstream.train.files import tell_acceptance
 from specstream.train.loop import measure
 from specstream.train.optim import Optimizers, acceptance_weight, rate
 from specstream.train.trainee import Trainee
@@ -182,6 +183,8 @@ class Learner:
                 written = Path(beside) / "whole"
                 written.mkdir()
                 self._trainee.save(written, _card(self._report))
+                if self._report.after is not None:
+                    tell_acceptance(written, [self._report.after])
                 written.rename(place)  # which fails if something is there by now
         except Exception as error:
             _log.error("the improved draft can't be written to %s: %s", out, error)

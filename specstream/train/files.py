@@ -6,7 +6,7 @@ import io
 import json
 import os
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,14 @@ import torch
 
 from specstream.errors import OutputError
 
-__all__ = ["read_json", "read_tensors", "write_bytes", "write_json", "write_tensors"]
+__all__ = [
+    "read_json",
+    "read_tensors",
+    "tell_acceptance",
+    "write_bytes",
+    "write_json",
+    "write_tensors",
+]
 
 
 def write_bytes(path: Path, data: bytes | memoryview) -> None:
@@ -81,3 +88,10 @@ def read_json(path: Path) -> dict[str, Any] | None:
     if not isinstance(found, dict):
         raise OutputError(f"{path} is no JSON object")
     return found
+
+
+def tell_acceptance(folder: Path, positions: Sequence[float]) -> None:
+    """Write a draft's acceptance by position into its ``config.json``; see `told_acceptance`."""
+    path = folder / "config.json"
+    found = [min(max(round(one, 3), 0.001), 0.999) for one in positions]
+    write_json(path, (read_json(path) or {}) | {"acceptance": found})

@@ -19,7 +19,7 @@ from specstream.model.load import load_model, load_tokenizer
 from specstream.model.runner import ModelRunner
 from specstream.train.batches import Batches, finishing
 from specstream.train.data import Prompts, digest, hold_out, read_data
-from specstream.train.files import read_json, read_tensors, write_json, write_tensors
+from specstream.train.files import read_tensors, tell_acceptance, write_tensors
 from specstream.train.kinds import trainee_of
 from specstream.train.loop import Budget, Loop, measure
 from specstream.train.optim import Optimizers
@@ -139,9 +139,7 @@ class _Training:
     def _save(self, folder: Path, facts: Mapping[str, str], positions: Sequence[float]) -> None:
         """The draft, its card, and in ``config.json`` how often it is accepted."""
         self._trainee.save(folder, facts)
-        path = folder / "config.json"
-        found = [min(max(round(one, 3), 0.001), 0.999) for one in positions]
-        write_json(path, (read_json(path) or {}) | {"acceptance": found})
+        tell_acceptance(folder, positions)
 
     def _choose_tokens(self, replies: Replies, skip: int) -> None:
         """Tell the trainee how frequent tokens are; a training that goes on keeps its choice."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 import torch
 
 from specstream import Engine, LearningConfig, SamplingParams
@@ -21,6 +23,7 @@ from specstream.engine.step import EngineCore
 from specstream.engine.worker import EngineWorker
 from specstream.learning.learner import Learner
 from specstream.methods import EagleProposerConfig
+from specstream.model.heads.recognise import told_acceptance
 from specstream.model.runner import ModelRunner
 from specstream.model.sampling import probabilities
 from specstream.speculation.proposal import Proposal, SpecRequest
@@ -258,4 +261,7 @@ async def test_an_engine_learns_and_writes_a_folder_at_its_end(tmp_path: Path) -
     assert sorted(os.listdir(tmp_path)) == ["draft", "learnt", "target"]
     config = EngineConfig(target=target, draft=str(out), proposer=DraftProposerConfig())
     core = build_engine(config)
+    assert report.after is not None
+    (told,) = told_acceptance(json.loads((out / "config.json").read_text(encoding="utf-8")))
+    assert told == pytest.approx(report.after, abs=5e-4)  # `auto` begins there
     assert core.learner is None and core.draft_weights.parameters > 0
