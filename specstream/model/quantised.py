@@ -1,7 +1,6 @@
 """Products with matrices of eight-bit or four-bit integers.
 
-On a CPU native code reads them, see `NativeMatrix`: inputs and sums stay float32. With four bits the
-output head keeps eight.
+On a CPU native code reads them, see `NativeMatrix`. With four bits the output head keeps eight.
 
 On a GPU both are torchao's weight-only schemes.
 """

@@ -35,6 +35,10 @@ struct bfloat { uint16_t bits; };
 #define TILES
 #endif
 
+#if defined(__AVX512VNNI__)
+#define QUADS
+#endif
+
 // Zen 4 (which GCC 12 calls Zen 3) and later multiply pairs of bfloat16 twice as fast as floats; Intel's
 // CPUs no faster, but for those with a matrix unit, which takes pairs.
 #if defined(TILES) || \
@@ -161,11 +165,11 @@ template <class V> inline float sum(V v) {
 template <> inline float sum(four v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 
 // Lane i: the sum of v[i], for i below N; 0 behind them. A sum's order doesn't depend on N.
-template <int N> inline floats sums(floats (&v)[N]) {
+template <class V, int N> inline V sums(V (&v)[N]) {
   static_assert(N <= LANES, "one lane each");
   UNROLLED for (int left = N, n = LANES / 2; n > 0; n /= 2, left = (left + 1) / 2)
     UNROLLED for (int i = 0; i < (left + 1) / 2; i++) {
-      const floats a = v[2 * i], b = 2 * i + 1 < left ? v[2 * i + 1] : floats{};
+      const V a = v[2 * i], b = 2 * i + 1 < left ? v[2 * i + 1] : V{};
 #define HALVES(...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #if defined(__AVX512F__)
       v[i] = HALVES(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30) +

@@ -25,7 +25,7 @@ __all__ = ["Library", "library", "loaded_library", "native_library"]
 _log = logging.getLogger("specstream.model")
 
 _SOURCES = (
-    *("lanes.h", "team.h", "matrix.h", "tiles.h", "tiles8.h"),
+    *("lanes.h", "team.h", "matrix.h", "tiles.h", "quads.h", "tiles8.h"),
     *("products.h", "attention.h", "layers.h", "chain.h", "level.h"),
     *("sampling.h", "passes.cpp"),
 )

@@ -35,7 +35,7 @@ class NativeMatrix:
 
     x is multiplied in float32, or, by any matrix that isn't float32, in bfloat16 where the CPU
     multiplies pairs of them (AMD's from Zen 4 on, Intel's with a matrix unit, AMX). By an eight-bit
-    matrix that unit multiplies x as integers of 16 bits, scaled by its row's largest value.
+    matrix CPUs with AVX-512 VNNI multiply x as integers of 16 bits, scaled by its row's largest value.
 
     Args:
         library: Native code.

@@ -99,10 +99,25 @@ void blocks(const Matrix& w, int64_t row, int64_t end, const void* entry, int64_
     strips<W>(w, row, end, x, n < FEW ? n : FEW, out, stride);
 }
 
+// Where there are quads and tiles, a matrix comes from memory in half the time for the former, which take longer
+// for each row of x.
+inline bool by_quads(const Matrix& w, int64_t n) {
+#if defined(TILES)
+  return w.kind == INT8 && (n <= MOST_QUADS || !tiles_allowed());
+#elif defined(QUADS)
+  return w.kind == INT8;
+#else
+  return false;
+#endif
+}
+
 // Rows [row, end) of a matrix times x [n, columns]: out[m * stride] and on, one float per row. x is what
 // `entry_of` gives.
 inline void multiply(const Matrix& w, int64_t row, int64_t end, const void* x, int64_t n, float* out,
                      int64_t stride) {
+#if defined(QUADS)
+  if (by_quads(w, n)) return quads(w, row, end, x, n, out, stride);
+#endif
 #if defined(TILES)
   if (w.kind != FLOAT32 && tiles_allowed()) {
     if (w.kind == INT8) return byte_tiles(w, row, end, x, n, out, stride);
@@ -120,6 +135,9 @@ inline void multiply(const Matrix& w, int64_t row, int64_t end, const void* x, i
 
 // x [n, columns] as products with w read it: itself, or converted into `room`.
 inline const void* entry_of(const Matrix& w, const float* x, int64_t n, std::vector<bfloat>& room) {
+#if defined(QUADS)
+  if (by_quads(w, n)) return quartered(x, n, w.columns, room);
+#endif
 #if defined(PAIRS)
   if (w.kind != FLOAT32) {
 #if defined(TILES)

@@ -1,7 +1,8 @@
-// Products of eight-bit matrices on the matrix unit: x is read as integers of 16 bits, in two halves of eight,
-// so sums are exact, and a matrix goes from memory into the unit as it is.
+// Products of eight-bit matrices on the matrix unit: x is read as in quads.h, and a matrix goes from memory into
+// the unit as it is.
 #pragma once
 
+#include "quads.h"
 #include "tiles.h"
 
 #if defined(TILES)
@@ -12,39 +13,24 @@ template <int SUMS, int MATRIX, int X> inline void add_byte_products() {
   asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(MATRIX), "i"(X));
 }
 
-inline int64_t whole_tiles(int64_t columns) { return (columns + BYTES - 1) / BYTES * BYTES; }
-
 inline int64_t room_of_scales(int64_t n) { return (n + SIDE - 1) / SIDE * SIDE; }
 
 // x [n, columns] as such integers: a scale for each row, then by SIDE rows the upper halves and the lower ones,
-// each [columns / 4, rows, 4]. A row with a value that isn't finite has a scale that isn't.
+// each [columns / 4, rows, 4].
 inline const void* halved(const float* x, int64_t n, int64_t columns, std::vector<bfloat>& room) {
-  constexpr float MOST = 127 * 256;
-  const int64_t whole = whole_tiles(columns), before = room_of_scales(n);
+  const int64_t whole = whole_lines(columns), before = room_of_scales(n);
   room.assign(2 * before + n * whole, bfloat{});
   float* scales = (float*)room.data();
   int8_t* to = (int8_t*)(scales + before);
-  for (int64_t m = 0; m < n; m++, x += columns) {
+  for (int64_t m = 0; m < n; m++) {
     const int64_t first = m / SIDE * SIDE, among = std::min(n - first, SIDE);
-    int8_t* upper = to + first * 2 * whole + m % SIDE * 4;
-    floats largest = {}, rest = {};
-    for (int64_t k = 0; k < columns; k += LANES) {
-      const floats v = wide(x + k);
-      largest = (floats)_mm512_max_ps((__m512)largest, _mm512_abs_ps((__m512)v));
-      rest += v - v;
-    }
-    const float most = _mm512_reduce_max_ps((__m512)largest);
-    scales[m] = most / MOST + sum(rest);
-    const floats times = all(most > 0.f ? MOST / most : 0.f);
-    for (int64_t k = 0; k < columns; k += LANES) {
-      const ints v = (ints)_mm512_cvtps_epi32((__m512)(wide(x + k) * times)), high = (v + 128) >> 8;
-      int8_t halves[2][LANES];
-      store(_mm512_cvtepi32_epi8((__m512i)high), halves[0]);
-      store(_mm512_cvtepi32_epi8((__m512i)(v - (high << 8))), halves[1]);
+    int8_t* at = to + first * 2 * whole + m % SIDE * 4;
+    scales[m] = halve(x + m * columns, columns, [&](int64_t k, bytes upper, bytes lower) {
+      const bytes halves[2] = {upper, lower};
       for (int64_t i = 0; i < LANES; i += 4)
         for (int64_t half = 0; half < 2; half++)
-          std::memcpy(upper + (half * whole + k + i) * among, halves[half] + i, 4);
-    }
+          std::memcpy(at + (half * whole + k + i) * among, (const char*)(halves + half) + i, 4);
+    });
   }
   return room.data();
 }
@@ -54,7 +40,7 @@ template <int... R>
 inline void tiled_bytes(std::integer_sequence<int, R...>, const Matrix& w, int64_t row, int64_t count,
                         const int8_t* x, const float* scales, int64_t n, float* out, int64_t stride) {
   const int8_t* values = (const int8_t*)w.values + row * w.columns;
-  const int8_t* lower = x + n * whole_tiles(w.columns);
+  const int8_t* lower = x + n * whole_lines(w.columns);
   (clear<2 * R>(), ...);
   (clear<2 * R + 1>(), ...);
   auto load = [&](auto number, int64_t k) {
@@ -88,7 +74,7 @@ inline void byte_tiles(const Matrix& w, int64_t row, int64_t end, const void* en
                        int64_t stride) {
   const float* scales = (const float*)entry;
   const int8_t* x = (const int8_t*)(scales + room_of_scales(n));
-  const int64_t whole = whole_tiles(w.columns);
+  const int64_t whole = whole_lines(w.columns);
   for (int64_t m = 0; m < n; m += SIDE) {
     const int64_t many = std::min(n - m, SIDE);
     float* to = out + m * stride;

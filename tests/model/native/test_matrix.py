@@ -45,6 +45,24 @@ def test_a_row_does_not_depend_on_the_others(
     assert (together - exact).abs().max() < near * exact.abs().max()
 
 
+@pytest.mark.parametrize("columns", [32, 96, 1600])
+def test_eight_bits_lose_nothing_but_what_the_matrix_lost(code: Library, columns: int) -> None:
+    """x is read in 16 bits at least, and products are added up exactly, the largest of them, too."""
+    generator = torch.Generator().manual_seed(columns)
+    whole = torch.randint(-127, 128, (37, columns), generator=generator)
+    whole[:, 0] = 127
+    whole[0], whole[1] = 127, -127
+    weight = whole / 127.0 * torch.rand(37, 1, generator=generator)
+    product = NativeMatrix(code, weight, None, "int8")
+    x = torch.randn(20, columns, generator=generator)
+    x[0], x[1] = 3.0, -3.0
+    exact, sizes = (
+        x.double() @ weight.double().T,
+        x.abs().amax(1, keepdim=True) * weight.abs().sum(1),
+    )
+    assert ((product(x) - exact).abs() <= 2**-15 * sizes).all()
+
+
 def test_results_have_the_inputs_dtype_and_strides_do_not_matter(code: Library) -> None:
     weight = torch.randn(64, 40, generator=torch.Generator().manual_seed(1)).T
     product = NativeMatrix(code, weight, None)

@@ -1,0 +1,141 @@
+// Products of eight-bit matrices by an instruction that adds four products of bytes to each lane (VNNI). x is read
+// as integers of 16 bits, in two halves of eight, so sums are exact: those of tiles8.h.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "matrix.h"
+
+#if defined(QUADS)
+
+constexpr int64_t LINE = 64;          // bytes of a register
+constexpr int64_t MOST_QUADS = 6;     // rows of x whose sums are kept in registers
+constexpr int64_t QUAD_STEP = 12;     // rows of a matrix that stay in the nearest cache for all rows of x
+constexpr int64_t QUAD_ROWS = 48;     // rows of x that stay in the caches beside a part of the matrix
+
+inline int64_t whole_lines(int64_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
+
+// A row of x [columns] as such integers, by LANES columns: put(column, upper halves, lower ones). Returns its
+// scale, which isn't finite where a value isn't.
+template <class Put> inline float halve(const float* x, int64_t columns, Put put) {
+  constexpr float MOST = 127 * 256;
+  floats largest = {}, rest = {};
+  for (int64_t k = 0; k < columns; k += LANES) {
+    const floats v = wide(x + k);
+    largest = (floats)_mm512_max_ps((__m512)largest, _mm512_abs_ps((__m512)v));
+    rest += v - v;
+  }
+  const float most = _mm512_reduce_max_ps((__m512)largest);
+  const floats times = all(most > 0.f ? MOST / most : 0.f);
+  for (int64_t k = 0; k < columns; k += LANES) {
+    const ints v = (ints)_mm512_cvtps_epi32((__m512)(wide(x + k) * times)), high = (v + 128) >> 8;
+    put(k, bits<bytes>(_mm512_cvtepi32_epi8((__m512i)high)),
+        bits<bytes>(_mm512_cvtepi32_epi8((__m512i)(v - (high << 8)))));
+  }
+  return most / MOST + sum(rest);
+}
+
+// Rows of x: of each a scale, and 128 times the sums of its halves; then the upper halves of each and its lower
+// ones, [n, 2, bytes].
+struct Quads {
+  const float* scales;
+  const int32_t* shifts;
+  const int8_t* x;
+  int64_t bytes;
+
+  Quads(const void* entry, int64_t n, int64_t columns)
+      : scales((const float*)entry), shifts((const int32_t*)(scales + whole_lines(n))),
+        x((const int8_t*)(shifts + 2 * whole_lines(n))), bytes(whole_lines(columns)) {}
+  Quads from(int64_t row) const {
+    Quads rows = *this;
+    rows.scales += row, rows.shifts += 2 * row, rows.x += 2 * row * bytes;
+    return rows;
+  }
+};
+
+inline const void* quartered(const float* x, int64_t n, int64_t columns, std::vector<bfloat>& room) {
+  const int64_t size = 12 * whole_lines(n) + 2 * n * whole_lines(columns);
+  room.assign((size + LINE) / 2, bfloat{});
+  char* start = (char*)room.data();
+  start += -(uintptr_t)start % LINE;  // a load that lies in two cache lines takes twice as long
+  const Quads to(start, n, columns);
+  for (int64_t m = 0; m < n; m++) {
+    int8_t* halves = (int8_t*)to.x + 2 * m * to.bytes;
+    ints sums[2] = {};
+    ((float*)to.scales)[m] = halve(x + m * columns, columns, [&](int64_t k, bytes upper, bytes lower) {
+      store(upper, halves + k), store(lower, halves + to.bytes + k);
+      sums[0] += ints_of(upper), sums[1] += ints_of(lower);
+    });
+    for (int64_t half = 0; half < 2; half++)
+      ((int32_t*)to.shifts)[2 * m + half] = 128 * _mm512_reduce_add_epi32((__m512i)sums[half]);
+  }
+  return start;
+}
+
+// Each lane's products of bytes of a matrix, 0 to 255, and of x, added to its sum. (GCC copies sums between the
+// intrinsics of this instruction, and runs out of registers.)
+inline void add_quads(__m512i& sum, const __m512i& w, const __m512i& x) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
+}
+
+// R rows of a matrix times M rows of x. Bytes of the matrix are read as 0 to 255, 128 too much each.
+template <int R, int M>
+inline void quad_tile(const Matrix& w, int64_t row, const Quads& x, float* out, int64_t stride) {
+  const int8_t* values = (const int8_t*)w.values + row * w.columns;
+  __m512i added[M][2][R];
+  UNROLLED for (int m = 0; m < M; m++)
+    UNROLLED for (int half = 0; half < 2; half++)
+      UNROLLED for (int r = 0; r < R; r++) added[m][half][r] = _mm512_setzero_si512();
+  for (int64_t k = 0; k < w.columns; k += LINE) {
+    __m512i parts[R];
+    UNROLLED for (int r = 0; r < R; r++) {
+      const int8_t* from = values + r * w.columns + k;
+      fetch(from);
+      parts[r] = _mm512_xor_si512(_mm512_loadu_si512(from), _mm512_set1_epi8(-128));
+    }
+    UNROLLED for (int m = 0; m < M; m++)
+      UNROLLED for (int half = 0; half < 2; half++) {
+        const __m512i v = _mm512_load_si512(x.x + (2 * m + half) * x.bytes + k);
+        UNROLLED for (int r = 0; r < R; r++) add_quads(added[m][half][r], parts[r], v);
+      }
+  }
+  UNROLLED for (int m = 0; m < M; m++) {
+    ints part[2 * R];
+    UNROLLED for (int i = 0; i < 2 * R; i++) part[i] = (ints)added[m][i / R][i % R];
+    const ints whole = sums(part);
+    UNROLLED for (int r = 0; r < R; r++) {
+      const float upper = whole[r] - x.shifts[2 * m], lower = whole[R + r] - x.shifts[2 * m + 1];
+      const float found = std::fma(upper, 256.f, lower) * x.scales[m];
+      out[m * stride + r] = std::fma(found, w.scales[row + r], w.bias ? w.bias[row + r] : 0.f);
+    }
+  }
+}
+
+template <int M>
+inline void quad_strip(int64_t m, const Matrix& w, int64_t row, int64_t end, const Quads& x, float* out,
+                       int64_t stride) {
+  if constexpr (M > 1)
+    if (m < M) return quad_strip<M - 1>(m, w, row, end, x, out, stride);
+  constexpr int TILE = M <= 3 ? 4 : M == 4 ? 3 : 2;
+  for (; row + TILE <= end; row += TILE, out += TILE) quad_tile<TILE, M>(w, row, x, out, stride);
+  for (; row < end; row++, out++) quad_tile<1, M>(w, row, x, out, stride);
+}
+
+// As `multiply`, for an eight-bit matrix; x is what `quartered` gives. Behind the values of the matrix there are
+// as many bytes as a register holds.
+inline void quads(const Matrix& w, int64_t row, int64_t end, const void* entry, int64_t n, float* out,
+                  int64_t stride) {
+  const Quads x(entry, n, w.columns);
+  for (int64_t first = 0; first < n; first += QUAD_ROWS) {
+    const int64_t stop = std::min(n, first + QUAD_ROWS);
+    for (int64_t r = row; r < end; r += QUAD_STEP)
+      for (int64_t done = first, parts = (stop - first + MOST_QUADS - 1) / MOST_QUADS; done < stop; parts--) {
+        const int64_t m = (stop - done + parts - 1) / parts;
+        quad_strip<MOST_QUADS>(m, w, r, std::min(end, r + QUAD_STEP), x.from(done),
+                               out + done * stride + r - row, stride);
+        done += m;
+      }
+  }
+}
+#endif
