@@ -31,12 +31,13 @@ typedef uint8_t octets __attribute__((vector_size(LANES)));
 
 struct bfloat { uint16_t bits; };
 
-#if defined(__AMX_BF16__) && defined(__AMX_INT8__) && defined(__AVX512BF16__) && defined(__linux__)
-#define TILES
-#endif
-
 #if defined(__AVX512VNNI__)
 #define QUADS
+#endif
+
+#if defined(__AMX_BF16__) && defined(__AMX_INT8__) && defined(__AVX512BF16__) && defined(QUADS) && \
+    defined(__linux__)
+#define TILES
 #endif
 
 // Zen 4 (which GCC 12 calls Zen 3) and later multiply pairs of bfloat16 twice as fast as floats; Intel's

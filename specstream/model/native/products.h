@@ -99,8 +99,7 @@ void blocks(const Matrix& w, int64_t row, int64_t end, const void* entry, int64_
     strips<W>(w, row, end, x, n < FEW ? n : FEW, out, stride);
 }
 
-// Where there are quads and tiles, a matrix comes from memory in half the time for the former, which take longer
-// for each row of x.
+// Whether vectors multiply by an eight-bit matrix. The matrix unit takes as long for one row of x as for sixteen.
 inline bool by_quads(const Matrix& w, int64_t n) {
 #if defined(TILES)
   return w.kind == INT8 && (n <= MOST_QUADS || !tiles_allowed());

@@ -1,7 +1,7 @@
 """Rows of a vocabulary on a CPU: probabilities and draws in native code, where a model had it compiled.
 
 Each function gives None where torch's operations are to be used instead: no native code in this process,
-another device, dtype or layout.
+another device, dtype or layout, or gradients that may be wanted.
 """
 
 from __future__ import annotations
@@ -108,5 +108,7 @@ def native_gumbel_max(probs: Tensor, ids: Tensor | None, seed: int, position: in
 
 def _for(rows: Tensor, *dtypes: torch.dtype) -> Library | None:
     if rows.device.type != "cpu" or rows.dtype not in dtypes or not rows.is_contiguous():
+        return None
+    if rows.requires_grad:
         return None
     return loaded_library()
