@@ -157,10 +157,11 @@ class RotaryTable:
 
     def wide(self, end: int) -> tuple[Tensor, Tensor]:
         """As `upto`, in float32."""
-        if self._wide is None or end > self._wide[0].shape[0]:
+        found = self._wide
+        if found is None or end > found[0].shape[0]:
             cos, sin = self.upto(end)
-            self._wide = cos.float(), sin.float()
-        return self._wide
+            self._wide = found = cos.float(), sin.float()
+        return found
 
     def _fill(self, rotary: nn.Module, probe: Tensor, head_dim: int) -> None:
         self._rotary, self._probe, self._half = rotary, probe, head_dim // 2

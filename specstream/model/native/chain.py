@@ -85,8 +85,7 @@ class NativeChain:
         end = before + count + steps - 1
         cache.reserve(end)
         x = F.embedding(tokens, self._embedding).float()
-        self._rotary.wide(end)  # long enough for all steps
-        ready = self._layers.prepared(x, self._rotary, Batch([cache], [count], [1]))
+        ready = self._layers.prepared(x, self._rotary, Batch([cache], [count], [1]), upto=end)
         ends = (ctypes.c_int64 * len(stop.ends))(*stop.ends)
         edges, chances, prices = (
             (ctypes.c_double * len(one))(*one) for one in (stop.edges, stop.chances, stop.prices)

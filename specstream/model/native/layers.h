@@ -200,7 +200,7 @@ template <class T> class Worker {
   std::vector<Row> rows_;
   std::vector<int64_t> starts_;  // of the rows that attend together
   Aligned entry_, piece_;
-  std::vector<bfloat> narrow_;  // what a product reads, where it reads bfloat16
+  std::vector<bfloat> narrow_;  // what a product reads, where that isn't x itself
   Attention<T> attend_;
   float *joint_, *mixed_, *inner_;  // shared: [n, heads of all], [n, heads], [n, intermediate]
 };

@@ -166,12 +166,13 @@ class NativeLayers:
         batch: Batch,
         first: int = 0,
         entry: Tensor | None = None,
+        upto: int = 0,
     ) -> Prepared:
-        """A pass as native code takes it; arguments as of `run`."""
+        """A pass as native code takes it; arguments as of `run`, positions below ``upto`` may follow."""
         count = x.shape[0]
         wide = None if entry is None else entry.float().contiguous()
         at = positions(batch)
-        cos, sin = rotary.wide(max(at) + 1)
+        cos, sin = rotary.wide(max(max(at) + 1, upto))
         rows = (ctypes.c_int64 * count)(*at)
         scratch = torch.empty(count * self._scratch_row)
         trees = batch.trees or [None] * len(batch.caches)

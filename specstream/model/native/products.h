@@ -3,7 +3,8 @@
 //
 // Sums are float32, lane by lane in the order of the columns, so a row's result doesn't depend on how
 // many rows there are. Where the CPU multiplies pairs of bfloat16, both factors are rounded to that unless
-// the matrix is float32, as in torch's products; elsewhere x is float32. CPUs with a matrix unit: tiles.h.
+// the matrix is float32, as in torch's products; elsewhere x is float32. Bytes: quads.h. CPUs with a matrix
+// unit: tiles.h.
 #pragma once
 
 #include <vector>

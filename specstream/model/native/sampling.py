@@ -1,7 +1,7 @@
 """Rows of a vocabulary on a CPU: probabilities and draws in native code, where a model had it compiled.
 
 Each function gives None where torch's operations are to be used instead: no native code in this process,
-another device, dtype or layout, or gradients that may be wanted.
+another device, dtype or layout, gradients that may be wanted, or very many values.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ __all__ = [
     "native_without",
 ]
 
+_MOST = 2**20  # values of several rows: others wait for Python's lock meanwhile
 _KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
 
 
@@ -66,7 +67,7 @@ def native_without(weights: Tensor, index: int) -> Tensor | None:
 def native_residual(own: Tensor, drafted: Tensor, weight: float) -> Tensor | None:
     """``max(weight * own - drafted, 0)`` of rows ``[n]``."""
     library = _for(own, torch.float32)
-    if library is None or _for(drafted, torch.float32) is None:
+    if library is None or _for(drafted, torch.float32) is None or own.shape != drafted.shape:
         return None
     left = torch.empty_like(own)
     addresses = own.data_ptr(), drafted.data_ptr()
@@ -76,23 +77,24 @@ def native_residual(own: Tensor, drafted: Tensor, weight: float) -> Tensor | Non
 
 def native_distributions(rows: Tensor, tolerance: float) -> bool | None:
     """Whether all ``rows [..., V]`` have no value below 0 and sums within ``tolerance`` of 1."""
-    library = _for(rows, torch.float32)
-    if library is None:
+    library, width = _for(rows, torch.float32), rows.shape[-1]
+    if library is None or not 0 < rows.numel() <= _MOST:
         return None
-    width = rows.shape[-1]
-    count = rows.numel() // max(width, 1)
+    count = rows.numel() // width
     return bool(library.run_distributions(rows.data_ptr(), count, width, tolerance))
 
 
 def native_spread(rows: Tensor, ids: Tensor, size: int, rest: float) -> Tensor | None:
     """``rows [..., n]`` of the columns ``ids [n]`` to ``[..., size]``, ``rest`` elsewhere."""
-    library = _for(rows, torch.float32)
-    if library is None or not ids.is_contiguous():
+    library, width = _for(rows, torch.float32), rows.shape[-1]
+    if library is None or _for(ids, torch.int64) is None or ids.shape != rows.shape[-1:]:
         return None
-    wide, width = torch.empty(*rows.shape[:-1], size), rows.shape[-1]
-    library.run_spread(
-        rows.data_ptr(), ids.data_ptr(), rows.numel() // width, width, size, rest, wide.data_ptr()
-    )
+    count = rows.numel() // max(width, 1)
+    if not 0 < count * size <= _MOST:
+        return None
+    wide = torch.empty(*rows.shape[:-1], size)
+    addresses = rows.data_ptr(), ids.data_ptr()
+    library.run_spread(*addresses, count, width, size, rest, wide.data_ptr())
     return wide
 
 

@@ -175,9 +175,8 @@ class Step:
             chances = acceptance.survival(offer, room)
             end = next((n for n, chance in enumerate(chances) if n and chance <= _LEAST), room)
             lengths = [(sure, float(n)) for n, sure in enumerate(accumulate(chances[:end]), 1)]
-        # Of a free draft's expected length the nearest whole one is priced.
-        nodes = [offer.nodes[math.ceil(n) - 1] if offer.nodes else round(n) for _, n in lengths]
-        wider = self._costs.widening(width, [count * n for n in nodes])
+        nodes = [offer.nodes[math.ceil(n) - 1] if offer.nodes else n for _, n in lengths]
+        wider = self._costs.widening(width, [round(count * n) for n in nodes])
         each, fixed = self._worth / count, self._fixed(candidate, place)
         return [
             (accepted - row * drafted - each * ms - fixed, drafted)

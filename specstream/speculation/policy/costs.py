@@ -14,7 +14,8 @@ _NOISE = 0.08  # relative deviation of an observed time
 _DRIFT = 0.004  # by so much, relatively, a weight may change from one observation to the next
 _OUTLIER = 2.0  # standard deviations: a larger error is that of a larger noise
 _MEASURED, _GUESSED = 0.3, 1.0  # relative deviations of initial weights
-_SETTLED, _EVERY = 64, 4  # observations, of which all are learned from; then one of so many
+_SETTLED = 64  # observations, of which all are learned from
+_EVERY = 3  # then one of so many: an odd number, for tries come every 2, 4, 8 or 16 rounds
 _KNOTS = (2, 9, 17, 33, 129)  # widths between which the target pass is interpolated
 _NARROW = 40  # tokens of a pass beyond one, up to which its time is looked up
 _OTHER_MS, _OTHER_RATIO = 0.4, 1.25  # default overhead of a round with a proposal; to a plain one's
@@ -26,7 +27,7 @@ class Fit:
     A Kalman filter (R. E. Kalman 1960): an error is put down to what is known least, and what always
     acts together is told apart by the rounds in which it doesn't. An error beyond two standard
     deviations is taken for one of a noise so large, of which little is learned. Once settled, it learns
-    from one observation in four: a round of a small target is short.
+    from one observation in three: a round of a small target is short.
 
     Args:
         weights: Initial ones, in ms.
@@ -60,6 +61,7 @@ class Fit:
         acting = [(i, cause) for i, cause in enumerate(causes) if cause]
         expected = 0.0
         for i, cause in acting:
+            # In proportion to the rounds that passed, so that a change takes as many of them.
             drift = every * _DRIFT * max(weights[i], self._least)
             covariance[i][i] += drift * drift
             expected += weights[i] * cause
@@ -89,7 +91,7 @@ class DraftCosts:
 
     Attributes:
         row: What each further request adds to a pass.
-        rounds: How many told what drafting costs.
+        rounds: In how many it drafted.
     """
 
     def __init__(

@@ -191,3 +191,14 @@ def test_the_first_word_of_a_draft_is_heard_at_once() -> None:
     for near in (0.4, 0.1):
         costs.observe(step(5, 2.9, passes=4, draft_ms=0.4), 4, "draft", 1)
         assert costs.draft("draft").passes(4) == pytest.approx(0.4, rel=near)
+
+
+@pytest.mark.parametrize("phase", range(16))
+def test_what_comes_every_sixteen_rounds_is_learned_from(phase: int) -> None:
+    """As tries of a draft that doesn't pay do, long after costs have settled."""
+    costs = Costs({1: 10.0, 2: 11.0, 9: 18.0}, other_ms=0.4)
+    for number in range(2_000):
+        tokens = 2 if number % 16 == phase else 1
+        wider = 1.0 if number < 200 else 4.0
+        costs.observe(step(tokens, 10.0 + wider * (tokens - 1)), tokens - 1)
+    assert costs.verify(2) - costs.verify(1) > 2.0
