@@ -157,3 +157,17 @@ def test_nothing_is_compiled_for_sampling_alone() -> None:
     with mock.patch.object(sampling, "loaded_library", wraps=loaded_library) as asked:
         assert native_draw(torch.rand(4), 0.5) is None
     assert asked.called and not native_library.cache_info().currsize
+
+
+def test_what_native_code_does_not_take_is_left_to_torch() -> None:
+    """It would read or write out of bounds, keep Python's lock for long, or lose gradients."""
+    rows, ids = torch.rand(2, 8), torch.arange(8)
+    assert native_spread(rows, ids, 20, 0.0) is not None
+    assert native_spread(rows, ids.int(), 20, 0.0) is None
+    assert native_spread(rows, ids[:7], 20, 0.0) is None
+    assert native_spread(rows.requires_grad_(), ids, 20, 0.0) is None
+    assert native_spread(torch.rand(0, 8), ids, 20, 0.0) is None
+    assert native_residual(torch.rand(8), torch.rand(7), 1.0) is None
+    many = torch.rand(2, 2**20)
+    assert native_distributions(many, 1e-3) is None
+    assert native_spread(rows.detach(), ids, 2**20, 0.0) is None
