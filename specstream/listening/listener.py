@@ -1,4 +1,4 @@
-"""Audio in, turns and transcripts out: joins a turn detector and a recogniser."""
+"""Joins a turn detector and a recogniser: audio in, turns and transcripts out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAX_WAITING = 4
 """Turns that may wait for their transcript; then `Listener.add` waits."""
 MAX_EVENTS = 256
 """Events that may wait for the consumer; then `Listener.add` waits."""
-_SLICE_S = 0.5  # audio that is looked at before other tasks run
+_SLICE_S = 0.5  # audio that is processed before other tasks may run
 
 _log = logging.getLogger("specstream.ears")
 
@@ -48,8 +48,8 @@ class Listener:
     `TurnHeard` or `TurnLost`. The next turn may begin before the last one's transcript is there.
 
     Args:
-        ears: What hears.
-        sample_rate: Of the audio; any usual rate.
+        ears: The recogniser and the turn detector.
+        sample_rate: Samples a second of the audio; any usual rate.
         settings: How turns are cut and how often they are recognised.
 
     Raises:
@@ -80,7 +80,7 @@ class Listener:
         return self._ears.detector.open(self._rate, threshold=self.settings.threshold)
 
     async def __aenter__(self) -> Self:
-        """Begin to recognise what is added."""
+        """Start the recognition task."""
         self._group = await anyio.create_task_group().__aenter__()
         self._group.start_soon(self._recognize)
         return self
@@ -91,7 +91,7 @@ class Listener:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        """Stop at once; what is not recognised yet is forgotten."""
+        """Stop at once; turns without a transcript get none."""
         assert self._group is not None
         self.finish()
         self._group.cancel_scope.cancel()
@@ -104,12 +104,12 @@ class Listener:
 
     @property
     def now_ms(self) -> float:
-        """The end of the audio so far."""
+        """The end of the audio so far, in milliseconds from its first sample."""
         return self._turns.now_ms
 
     @property
     def held_ms(self) -> float:
-        """Length of the open turn's audio; 0 if there is none."""
+        """Milliseconds of the open turn's audio; 0 if there is none."""
         return self._turns.held_ms
 
     @property
@@ -119,7 +119,7 @@ class Listener:
 
     @property
     def deciding(self) -> bool:
-        """The speaker pauses, and what was said up to the pause isn't known yet."""
+        """Whether the speaker pauses and the transcript up to the pause isn't known yet."""
         return self._current is not None and self._current.deciding
 
     @property
@@ -148,11 +148,7 @@ class Listener:
                 await self._changed.wait()
             if self._deaf or self._finished:
                 return
-            part = self._resampler.push(pcm[at : at + self._slice])
-            try:
-                self._follow(self._turns.add(part))
-            except Exception as error:
-                self._go_deaf(error)
+            self._take(self._resampler.push(pcm[at : at + self._slice]))
 
     def commit(self) -> bool:
         """End the open turn now; returns whether there was one."""
@@ -166,12 +162,14 @@ class Listener:
         current, self._current = self._current, None
         if current is not None:
             current.dropped = True
-            self._waiting.append(current)  # closed by the worker
+            self._waiting.append(current)  # `_recognize` closes its stream
         self._notify()
 
     def finish(self) -> None:
-        """No more audio comes: the open turn ends, and so does the iteration after its transcript."""
+        """End the open turn, and the iteration after its transcript: no more audio comes. Idempotent."""
         if not self._finished:
+            if self._current is not None and not self._deaf:
+                self._take(self._resampler.flush())
             self.commit()
             self._finished = True
             self._notify()
@@ -187,6 +185,13 @@ class Listener:
         event = self._events.popleft()
         self._notify()
         return event
+
+    def _take(self, pcm: bytes) -> None:
+        """Follow the turns in audio at the recogniser's rate."""
+        try:
+            self._follow(self._turns.add(pcm))
+        except Exception as error:
+            self._go_deaf(error)
 
     def _follow(self, steps: list[Step]) -> None:
         for step in steps:
@@ -209,11 +214,15 @@ class Listener:
         self._notify()
 
     def _go_deaf(self, error: Exception) -> None:
-        """The detector broke. Once is enough to know: it would break at every frame."""
+        """Report that the detector broke, and ignore further audio: it would break at every frame."""
         _log.error("the turn detector broke", exc_info=error)
         self.commit()
         self._deaf = True
-        self._events.append(ListeningFailed(_failure("the turn detector", error)))
+        failure = error
+        if not isinstance(failure, AdapterFailed):
+            failure = AdapterFailed(f"the turn detector broke: {error}")
+            failure.__cause__ = error
+        self._events.append(ListeningFailed(failure))
         self._notify()
 
     def _notify(self) -> None:
@@ -244,7 +253,7 @@ class Listener:
         self._notify()
 
     async def _look(self, recognition: Recognition) -> None:
-        """A partial transcript, perhaps the one that decides whether a pause is the end."""
+        """Get a partial transcript; in a pause, its words may decide that the turn is over."""
         pause = recognition.pause
         changed = await recognition.look()
         if recognition is not self._current:
@@ -255,11 +264,3 @@ class Listener:
             self._events.append(TurnPaused(recognition.turn, recognition.transcript))
             self._follow(self._turns.said(recognition.transcript.text))
         self._notify()
-
-
-def _failure(who: str, error: Exception) -> AdapterFailed:
-    if isinstance(error, AdapterFailed):
-        return error
-    failure = AdapterFailed(f"{who} broke: {error}")
-    failure.__cause__ = error
-    return failure

@@ -21,6 +21,7 @@ from specstream.listening.events import (
     TurnStarted,
 )
 from specstream.listening.listener import Listener
+from specstream.listening.recognition import Recognition
 from specstream.listening.settings import ListenerSettings
 from specstream.pipeline.listening_interfaces import TurnCapabilities
 from specstream.testing import ScriptedRecognizer, ScriptedTurnDetector
@@ -166,6 +167,21 @@ async def test_commit_and_clear_by_hand() -> None:
     await heard.speak(voice(1.0), then=["clear"])
     assert heard.kinds()[-1] in ("TurnStarted", "TurnPartial", "TurnPaused")
     assert recognizer.open_streams == 0
+
+
+async def test_the_last_samples_reach_the_recogniser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The listener's rate is not the recogniser's: the resampler holds samples until the end."""
+    made, _ = ears()
+    heard, taken = Heard(made, ListenerSettings(manual=True, partial_ms=None)), list[bytes]()
+    add = Recognition.add
+
+    def keep(recognition: Recognition, pcm: bytes) -> None:
+        taken.append(pcm)
+        add(recognition, pcm)
+
+    monkeypatch.setattr(Recognition, "add", keep)
+    await heard.speak(voice(1.0))
+    assert len(b"".join(taken)) == 2 * made.sample_rate
 
 
 async def test_manual_audio_is_bounded() -> None:

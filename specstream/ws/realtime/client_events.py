@@ -1,4 +1,4 @@
-"""The events that a client reads from a reply."""
+"""The events that a client reads from a reply, and their translation from the wire."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ class ReasoningDelta:
 
 @dataclass(frozen=True, slots=True)
 class TextPreview:
-    """What was drafted behind the text so far, and may not come; void at the next delta or preview.
+    """Drafted text behind the text so far; the target may reject it.
 
-    ``chars`` and ``tokens`` are the place that it would have in the reply as the model wrote it.
+    Void at the next `TextDelta`, `TextPreview` or `Done`. ``chars`` and ``tokens`` are the place that
+    the text would have in the reply as the model wrote it.
     """
 
     text: str
@@ -58,7 +59,7 @@ class TextPreview:
 class AudioDelta:
     """New audio: signed 16-bit little-endian mono at 24 kHz.
 
-    ``samples`` is its place in the reply's audio; ``words`` are those that became known.
+    ``samples`` is its place in the reply's audio; ``words`` are those whose times became known.
     """
 
     pcm: bytes
@@ -69,7 +70,7 @@ class AudioDelta:
 
 @dataclass(frozen=True, slots=True)
 class AvatarDelta:
-    """One cue, its samples at 24 kHz. It may come before or after its audio."""
+    """One cue; its ``samples`` are at 24 kHz. It may come before or after its audio."""
 
     cue: AvatarCue
     t_ms: float
@@ -96,8 +97,8 @@ class ToolDelta:
 class ToolCalled:
     """A call is complete, or was cut off (``call.problem``).
 
-    Make it, give what it came to to `RealtimeClient.add_result`, and ask for the next reply with
-    ``respond(None)`` once this one is done.
+    Run the function, give its result to `RealtimeClient.add_result`, and ask for the next reply with
+    ``respond(None)`` once this reply is done.
     """
 
     call: ToolCall
@@ -107,7 +108,7 @@ class ToolCalled:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """What ``stage`` made from the reply's text at or past ``from_char`` is revoked."""
+    """All output of ``stage`` that was made from the reply's text at or past ``from_char`` is void."""
 
     stage: str
     from_char: int
@@ -124,7 +125,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something went wrong on the server; the reply goes on without it."""
+    """An error on the server that does not end the reply."""
 
     code: str
     message: str
@@ -135,9 +136,9 @@ class Problem:
 class Done:
     """The end of the reply.
 
-    ``text`` is what the conversation keeps of it, ``reason`` is set when it was cancelled or cut
-    short, ``error`` (code and message) when it failed. ``item_id`` is that of the text, or of the first
-    call of a reply that is calls only.
+    ``text`` is the part that the conversation keeps, ``reason`` is set when the reply was cancelled or
+    cut short, ``error`` (code and message) when it failed. ``item_id`` is that of the text, or of the
+    first call of a reply that is calls only.
     """
 
     status: EndStatus
@@ -184,10 +185,10 @@ RealtimeEvent = (
 
 
 def translate(event: ev.ServerEvent) -> RealtimeEvent | None:
-    """A wire event as a reader sees it; None for one that a reader needs not see.
+    """Translate a wire event for the reader; None for an event that the reader does not get.
 
     Raises:
-        ProtocolError: the event lacks something.
+        ProtocolError: audio is not base64, or a cue or a shot lacks a field.
     """
     at = event.specstream
     match event:
@@ -201,7 +202,7 @@ def translate(event: ev.ServerEvent) -> RealtimeEvent | None:
             tokens, chars = at.tokens or Span(0, 0), at.chars or Span(0, 0)
             return TextPreview(text, tokens, chars, at.round or 0, at.t_ms)
         case ev.AudioDelta(delta=data):
-            pcm = base64.b64decode(data)
+            pcm = _decoded(data)
             samples = at.samples or Span(0, len(pcm) // 2)
             return AudioDelta(pcm, samples, tuple(at.words or ()), at.t_ms)
         case ev.AvatarDelta(cue=cue):
@@ -221,18 +222,27 @@ def translate(event: ev.ServerEvent) -> RealtimeEvent | None:
             return Report(report, at.t_ms)
         case ev.ResponseEvent(type="response.done", response=response):
             return Done.of(response, at.t_ms)
+        # A cancel that crosses the end of the reply is no problem.
         case ev.ErrorEvent(error=error) if error.code != "response_cancel_not_active":
             return Problem(error.code or "error", error.message, at.t_ms)
     return None
 
 
-def _value(kind: type[V], data: dict[str, Any]) -> V:
-    """A value from its wire form; ranges come as pairs, unknown keys are ignored."""
-    known = {field.name: data[field.name] for field in fields(kind) if field.name in data}
-    for name in ("samples", "chars", "tokens", "span"):
-        if name in known:
-            known[name] = Span(*known[name])
+def _decoded(data: str) -> bytes:
+    """Decode base64 audio."""
     try:
+        return base64.b64decode(data)
+    except ValueError as error:
+        raise ProtocolError(f"the server sent audio that is not base64: {error}") from error
+
+
+def _value(kind: type[V], data: dict[str, Any]) -> V:
+    """Read a value from its wire form, with ranges as pairs; unknown keys are ignored."""
+    known = {field.name: data[field.name] for field in fields(kind) if field.name in data}
+    try:
+        for name in ("samples", "chars", "tokens", "span"):
+            if name in known:
+                known[name] = Span(*known[name])
         return kind(**known)
     except TypeError as error:
         raise ProtocolError(f"the server sent an incomplete {kind.__name__}: {error}") from error

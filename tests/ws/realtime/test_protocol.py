@@ -15,6 +15,7 @@ from specstream.errors import ProtocolError
 from specstream.types import SamplingParams, Span
 from specstream.ws.realtime import events as ev
 from specstream.ws.realtime import protocol as pr
+from specstream.ws.realtime.client_events import translate
 from specstream.ws.realtime.conversation import _MISSING
 from specstream.ws.realtime.outbox import MAX_BYTES, MAX_EVENTS, Outbox
 from specstream.ws.realtime.protocol import SessionUpdate, parse_client_event
@@ -287,6 +288,21 @@ def test_server_events_survive_the_wire() -> None:
     for bad in ("{", "[]", "7", '{"type": 5}', '{"type": "error"}', '{"type": []}', "[" * 100_000):
         with pytest.raises(ProtocolError):
             ev.parse_server_event(bad)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        {"type": "response.output_audio.delta", "delta": "x"},
+        {"type": "specstream.avatar.delta", "cue": {"samples": None}},
+        {"type": "specstream.avatar.delta", "cue": {"samples": [1, 2, 3]}},
+        {"type": "specstream.avatar.delta", "cue": {}},
+    ],
+)
+def test_an_event_that_the_client_cannot_read_is_a_protocol_error(frame: dict[str, object]) -> None:
+    about = {"response_id": "r", "item_id": "i", "output_index": 0, "content_index": 0}
+    with pytest.raises(ProtocolError):
+        translate(ev.parse_server_event(json.dumps(about | frame)))
 
 
 @pytest.mark.parametrize(
