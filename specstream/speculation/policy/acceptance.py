@@ -1,6 +1,6 @@
-"""How likely the target is to accept what a candidate proposes: over all requests, and for each.
+"""Estimates of how likely the target accepts a candidate's tokens, over all requests and for each one.
 
-Estimators forget slowly, need no clock, and are deterministic.
+The estimators are deterministic, use no clock, and forget old trials slowly.
 """
 
 from __future__ import annotations
@@ -13,21 +13,34 @@ from specstream.speculation.policy.records import Candidate, Offer
 
 __all__ = ["Acceptance", "Average", "Chance", "RequestAcceptance"]
 
-_FURTHEST = 4.5  # log-odds (a chance of 0.989) beyond which estimates are not told apart
-_SPREAD, _FIRMEST = 0.7, 6.0  # of a request's shift: prior deviation, and largest precision
-_HIT_IF_BROKEN, _BREAKS = 0.02, 0.002  # chance of a hit while broken; of breaking, per trial
-_MENDS, _MENDS_COMPARED = 0.02, 0.004  # of working again; where every round is a trial, of lookups
+_FURTHEST = 4.5  # log-odds at which estimates are clipped (probability 0.989)
+_SPREAD = 0.7  # prior standard deviation of a request's shift, in log-odds
+_FIRMEST = 6.0  # upper bound of the shift's precision, so that changes of the text are followed
+_LEAST = 0.03  # a token less likely to be accepted never pays for its part of a target pass
+_HIT_IF_BROKEN = 0.02  # probability that a useless candidate's token is accepted
+_BREAKS = 0.002  # probability per trial that a working candidate becomes useless
+_MENDS, _MENDS_COMPARED = (
+    0.02,
+    0.004,
+)  # that a useless one works again; for lookups, tried each round
 
-# Edges of the confidence buckets: the draft's probability of its token.
+# Edges and centres of the confidence buckets: the draft's own probability of its token.
 _EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
 _MIDDLES = (0.06, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.93, 0.97, 0.99, 0.998)
 
-_DRAFT_PRIORS = (0.6, 0.65, 0.7)  # by position, of a draft that gives no evidence
-_TOLD = 6.0  # trials that a trainer's figure counts as
+_DRAFT_PRIORS = (
+    0.6,
+    0.65,
+    0.7,
+)  # prior acceptance by position, for drafts without evidence classes
+_TOLD = 6.0  # weight in trials of an acceptance rate that the trainer measured
 
 
 class Average:
-    """A mean that starts at ``prior``, worth ``weight`` values, and fades after ``memory`` of them."""
+    """Running mean that turns into an exponential moving average after ``memory`` values.
+
+    Starts at ``prior``, which counts as ``weight`` values.
+    """
 
     __slots__ = ("_memory", "_weight", "value")
 
@@ -41,7 +54,7 @@ class Average:
 
 
 class Chance(Average):
-    """The mean of hits and misses, also as log-odds."""
+    """Running mean of hits and misses, also as log-odds."""
 
     __slots__ = ("log_odds",)
 
@@ -50,7 +63,7 @@ class Chance(Average):
         self.log_odds = _log_odds(prior)
 
     def learn(self, value: float) -> None:
-        """Count a trial: 1 for a hit, else 0."""
+        """Count one trial: 1 for a hit, 0 for a miss."""
         super().learn(value)
         self.log_odds = _log_odds(self.value)
 
@@ -61,27 +74,29 @@ def _log_odds(p: float) -> float:
 
 
 class Acceptance:
-    """One candidate's acceptance over all requests that decode alike (greedily, or sampled).
+    """Acceptance of one candidate over all greedy requests, or over all sampled ones.
 
-    Only tokens whose predecessors were all accepted are trials.
+    A token counts as a trial only if all tokens before it were accepted.
 
     Attributes:
-        chances: Acceptance by evidence class; of a draft that gives no evidence, by position.
-        of_confidence: Acceptance by bucket of the token's own confidence.
-        more: Tokens accepted beyond the first, if the first was and the draft was free to go on.
-        longer: Tokens drafted beyond the first, if the draft was free to go on.
-        doubt: `RequestAcceptance.doubt` at the end of a request.
+        chances: Acceptance rate by evidence class; by position for a draft without evidence classes.
+        of_confidence: Acceptance rate by bucket of the draft's own probability of the token.
+        more: Mean number of tokens accepted after an accepted first one, over drafts that only their
+            confidence ended.
+        longer: Mean number of tokens drafted after the first one, over the same drafts.
+        doubt: Mean of `RequestAcceptance.doubt` at the end of requests.
     """
 
     def __init__(self, candidate: Candidate, greedy: bool) -> None:
         self.candidate = candidate
         told, priors = candidate.acceptance, candidate.priors or _DRAFT_PRIORS
-        # Low figures of later positions aren't believed: they would forbid to ever draft two tokens.
+        # A low measured rate at a later position is not used: a second token would never be drafted,
+        # and the estimate never corrected.
         later = [max(pair) for pair in zip(priors[1:], told[1:], strict=False)]
         self.chances = [Chance(p) for p in (priors[0], *later, *priors[1 + len(later) :])]
         if told:
             self.chances[0] = Chance(told[0], _TOLD)
-        # The target accepts a sampled token of low probability more often than the draft expects it.
+        # In sampling, the target accepts a token of low draft probability more often than greedily.
         low, high = (0.15, 0.99) if greedy else (0.3, 0.98)
         self.of_confidence = [Chance(low + (high - low) * q) for q in _MIDDLES]
         self.more, self.longer = Average(1.4, 3.0, 100.0), Average(2.0, 3.0, 100.0)
@@ -89,16 +104,17 @@ class Acceptance:
 
 
 class RequestAcceptance:
-    """One request's acceptance: all requests', shifted by what is known of this one.
+    """Acceptance of one candidate for one request: the common estimate, shifted in log-odds.
 
-    The shift, in log-odds, takes a Newton step on the log-likelihood per trial (a scalar extended
-    Kalman filter). Its precision is bounded, so that changes of the text are followed.
+    The shift is learned by one Newton step on the log-likelihood per trial (a scalar extended Kalman
+    filter). Its precision is bounded, so that it follows changes of the text.
 
     Attributes:
-        common: All requests' acceptance.
-        doubt: Probability that the candidate is useless at present, by a two-state hidden Markov
-            model: a few misses where hits were likely make it certain, one hit dispels it. What was
-            learned of the working state survives a broken spell.
+        common: The estimate over all requests.
+        doubt: Probability that the candidate is useless at present: the filter of a two-state hidden
+            Markov model (working, useless). A few misses where hits were likely bring it near 1, one
+            hit brings it near 0. The rates of the working state are not learned from while the
+            candidate is probably useless.
     """
 
     __slots__ = ("_mends", "_precision", "_shift", "_tried", "common", "doubt")
@@ -109,7 +125,10 @@ class RequestAcceptance:
         self._mends = _MENDS_COMPARED if common.candidate.passes == "none" else _MENDS
 
     def survival(self, offer: Offer, count: int) -> list[float]:
-        """Probability that token 1, 2, … ``count`` is accepted with all before it."""
+        """Return the probabilities that the first 1, 2, ... ``count`` tokens are all accepted.
+
+        The list ends early, but not before its first entry, where a probability is 0.03 or less.
+        """
         chances, evidence = self.common.chances, offer.evidence
         made, reached, last, chance = list[float](), 1.0 - self.doubt, -1, 0.0
         for index in range(count):
@@ -118,23 +137,30 @@ class RequestAcceptance:
                 last, x = kind, chances[kind].log_odds + self._shift
                 chance = 1.0 / (1.0 + math.exp(-min(max(x, -_FURTHEST), _FURTHEST)))
             reached *= chance
+            if index and reached <= _LEAST:
+                break
             made.append(reached)
         return made
 
-    def free(self, offer: Offer, lengths: Sequence[int]) -> list[tuple[float, float]]:
-        """Expected tokens that are accepted and drafted, by the length that ends a draft in any case."""
-        (first,) = self.survival(offer, 1)
-        more, longer = self.common.more.value, self.common.longer.value
-        # Of geometric lengths that end at ``most`` in any case.
+    def first(self, offer: Offer) -> float:
+        """Return the probability that the first token of a proposal is accepted."""
+        chance = self.common.chances[offer.evidence[0] if offer.evidence else 0]
+        x = min(max(chance.log_odds + self._shift, -_FURTHEST), _FURTHEST)
+        return (1.0 - self.doubt) / (1.0 + math.exp(-x))
+
+    def free(self, offer: Offer, most: int) -> tuple[float, float]:
+        """Return the expected accepted and drafted tokens of a draft that its confidence ends.
+
+        ``most`` is the largest number of tokens that it may draft.
+        """
+        first, more, longer = self.first(offer), self.common.more.value, self.common.longer.value
+        # Both are taken for means of geometric distributions, and cut off at ``most``.
         share, length = more / (1.0 + more), longer / (1.0 + longer)
-        first, longer = first * (1.0 + more), 1.0 + longer
-        return [
-            (first * (1.0 - share**most), min(longer * (1.0 - length**most), float(most)))
-            for most in lengths
-        ]
+        drafted = (1.0 + longer) * (1.0 - length**most)
+        return first * (1.0 + more) * (1.0 - share**most), min(drafted, float(most))
 
     def of_confidence(self) -> tuple[Sequence[float], list[float], float]:
-        """Of a token by its confidence: edges of the buckets, a chance for each; of second tokens."""
+        """Return the edges of the confidence buckets, their rates, and the rate of second tokens."""
         chances = [one.value for one in self.common.of_confidence]
         return _EDGES, chances, self.common.chances[1].value
 
@@ -147,14 +173,14 @@ class RequestAcceptance:
         *,
         free: bool = False,
     ) -> None:
-        """Learn from a proposal: of its tokens the accepted ones and the first rejected.
+        """Learn from a proposal: each accepted token is a hit, the first rejected one a miss.
 
         Args:
-            offer: What it was made from.
-            accepted: So many were.
-            count: Tokens (of a tree: levels).
-            confidences: The draft's probability of each; empty: unknown.
-            free: Whether only the draft's confidence ended it.
+            offer: The offer that it was made from.
+            accepted: Number of accepted tokens.
+            count: Number of proposed tokens (a tree's levels).
+            confidences: The draft's probability of each token; empty: unknown.
+            free: Whether only the draft's confidence ended the draft.
         """
         common, self._tried = self.common, True
         for index in range(min(accepted + 1, count)):
@@ -168,7 +194,7 @@ class RequestAcceptance:
                 common.more.learn(accepted - 1.0)
 
     def _learn(self, chance: Chance, hit: bool) -> bool:
-        """Count a trial; whether it says anything about the working state."""
+        """Count one trial; return whether it was attributed to the working state."""
         works, shift = self.doubt < 0.5, self._shift
         doubt = self.doubt + _BREAKS * (1.0 - self.doubt) - self._mends * self.doubt
         broken = doubt * (_HIT_IF_BROKEN if hit else 1.0 - _HIT_IF_BROKEN)
@@ -176,7 +202,7 @@ class RequestAcceptance:
             broken + (1.0 - doubt) * (chance.value if hit else 1.0 - chance.value)
         )
         if works:
-            # Not limited as in `survival`: a hit that was certain anyway is no surprise.
+            # Not clipped as in `survival`: a hit that was nearly certain must not move the shift.
             p = 1.0 / (1.0 + math.exp(-chance.log_odds - shift))
             precision = self._precision + p * (1.0 - p)
             shift += (hit - p) / precision
@@ -186,6 +212,6 @@ class RequestAcceptance:
         return works
 
     def close(self) -> None:
-        """The request is over."""
+        """Learn the doubt at the end of the request."""
         if self._tried:
             self.common.doubt.learn(self.doubt)

@@ -1,16 +1,16 @@
-"""Plans one step: which candidate proposes for each request, and how many tokens.
+"""Plan one step: which candidate proposes for each request, and how many tokens.
 
-Proposals are worth ``E[accepted tokens] - worth * extra ms``, where *worth* is the expected long-run
-rate in tokens per millisecond. By the renewal reward theorem, choosing the largest gain each step
-maximises that rate. (Choosing the best ratio of each step does not: it stops too early in good steps
-and too late in bad ones.)
+The gain of a proposal is ``E[accepted tokens] - worth * extra ms``, where *worth* is the expected
+long-run rate in tokens per millisecond. By the renewal reward theorem, taking the largest gain in each
+step maximises that rate. (Taking the best tokens-per-millisecond ratio of each step does not: it drafts
+too little where drafts are good and too much where they are bad.)
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -21,23 +21,22 @@ from specstream.speculation.policy.stopping import Chain, Lockstep
 
 __all__ = ["Choice", "Place", "Step"]
 
-_LEAST = 0.03  # chance of a token that is looked at: less hardly pays for its part of any pass
-
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """A request in a step, and what was chosen for it.
+    """One request in a step, and the proposal chosen for it.
 
     Attributes:
         outlook: The request.
-        most: The longest useful proposal.
-        tracks: Its record with each candidate.
-        rounds_left: Rounds that share the cost of reading its text for a draft.
-        candidate: The chosen one.
-        tokens: Length of the proposal (of a tree: its depth).
-        nodes: Tokens of the proposal.
-        gain: Expected, in tokens, without costs that several requests share.
-        probing: Whether it is a try.
+        most: Longest useful proposal, in tokens.
+        tracks: The request's record with each candidate, by name.
+        rounds_left: Expected rounds until its reply ends; they share the cost of a draft's prefill.
+        candidate: Name of the chosen candidate; "off": no proposal.
+        tokens: Length of the proposal in tokens (a tree's depth).
+        nodes: Tokens that the proposal adds to the target pass (a tree's nodes).
+        gain: Expected gain in tokens, before costs that several requests share.
+        probing: Whether the proposal is a try of a candidate that was not the best choice.
+        rooms: Longest proposal of each candidate that may propose, in tokens.
     """
 
     outlook: Outlook
@@ -49,30 +48,34 @@ class Place:
     nodes: int = 0
     gain: float = 0.0
     probing: bool = False
+    rooms: dict[str, int] = field(init=False)
 
-    def room(self, name: str) -> int:
-        """The longest proposal of a candidate."""
-        offer = self.outlook.offers.get(name)
-        return 0 if offer is None or self.tracks[name].mute else min(self.most, offer.tokens)
+    def __post_init__(self) -> None:
+        offers = self.outlook.offers
+        self.rooms = {
+            name: min(self.most, offers[name].tokens)
+            for name, track in self.tracks.items()
+            if name in offers and not track.mute
+        }
 
     def take(self, name: str, tokens: int, gain: float) -> None:
-        """Choose a proposal."""
+        """Choose a proposal of ``tokens`` tokens by the candidate ``name``."""
         self.candidate, self.tokens, self.gain = name, tokens, gain
         self.nodes = _nodes(self.outlook.offers[name], tokens)
 
 
 def _nodes(offer: Offer, tokens: int) -> int:
-    """Tokens in the target pass of a proposal so long (of a tree: so deep)."""
+    """Return how many tokens a proposal of that length (a tree's depth) adds to the target pass."""
     return offer.nodes[tokens - 1] if offer.nodes else tokens
 
 
 class Choice(NamedTuple):
-    """What one candidate had best propose for several requests.
+    """The best proposals of one candidate for several requests.
 
     Attributes:
-        gain: Expected, in tokens.
-        tokens: The length for each; 0: nothing.
-        gains: Each one's part of the gain, before costs that they share.
+        gain: Expected gain in tokens, all costs included.
+        tokens: Length of the proposal for each request; 0: none.
+        gains: Expected gain of each request, before costs that they share.
     """
 
     gain: float
@@ -81,13 +84,15 @@ class Choice(NamedTuple):
 
 
 class Step:
-    """One step. Its requests share the target pass; those of one candidate share its draft passes.
+    """The choice for one step.
+
+    All requests share the target pass; requests of one candidate share its draft passes.
 
     Args:
         places: The requests.
-        candidates: All candidates, lookups first: a draft has to be better than they.
+        candidates: All candidates, lookups first: a draft is chosen only where it beats them.
         costs: The cost model.
-        worth: Expected tokens per ms, over all requests.
+        worth: Expected long-run rate of all requests together, in tokens per ms.
     """
 
     def __init__(
@@ -98,9 +103,13 @@ class Step:
         self._around = worth * (costs.other(True) - costs.other(False))
 
     def choose(self) -> None:
-        """Choose for each place: one candidate after another takes over those that gain more by it."""
+        """Choose a proposal for each request.
+
+        One candidate after another takes over the requests that gain more by it than by what was chosen
+        before.
+        """
         for candidate in self._candidates:
-            group = [p for p in self._places if self._may_gain(candidate, p)]
+            group = [p for p in self._places if p.rooms.get(candidate.name)]
             while group:
                 choice = self.best(candidate, group)
                 chosen = list(zip(group, choice.tokens, choice.gains, strict=True))
@@ -110,27 +119,14 @@ class Step:
                         for place, tokens, gain in chosen:
                             place.take(candidate.name, tokens, gain)
                     break
-                group = better  # passes are shared by fewer than was assumed
-
-    def _may_gain(self, candidate: Candidate, place: Place) -> bool:
-        """Whether it might gain more than what was chosen, if the target pass grew for nothing.
-
-        Most heads of an engine with many can't, and their curves need not be computed.
-        """
-        name, room = candidate.name, place.room(candidate.name)
-        if not room or place.gain <= 0.0 or not candidate.stops:
-            return room > 0
-        ((accepted, _),) = place.tracks[name].acceptance.free(place.outlook.offers[name], (room,))
-        if len(self._places) == 1:  # else others may pay for the passes
-            accepted -= self._worth * self._costs.draft(name).passes(1)
-        return accepted - self._fixed(candidate, place) > place.gain
+                group = better  # fewer requests share the draft passes now: compute again
 
     def best(self, candidate: Candidate, group: Sequence[Place]) -> Choice:
-        """What a candidate had best propose for a group: the number of passes that gains most.
+        """Find the number of draft passes at which a group of requests gains most.
 
-        Each request takes as many of their tokens as gain most for itself. A request that waits while
-        others draft is delayed by more than it would have cost to draft for it, too: its time counts
-        twice.
+        Each request proposes the prefix of its drafted tokens with the largest gain for that request.
+        Requests outside the group wait while it drafts. Their time counts twice: waiting delays them by
+        more than drafting for them would have cost.
         """
         start = step = row = 0.0
         if candidate.passes != "none":
@@ -140,11 +136,12 @@ class Step:
             row = self._worth * draft.row
             if candidate.passes == "one":
                 start, step = start + step, 0.0
-        curves = [self._curve(candidate, place, group, row) for place in group]
+        width, count = self._width(group), len(group)
+        curves = [self._curve(candidate, place, width, count, row) for place in group]
         if len(curves) == 1:
             gain, fewer, own = max((own - start - step * n, -n, own) for own, n in curves[0])
             return Choice(gain, [math.ceil(-fewer)], [own])
-        tops, lengths = [-math.inf] * len(group), [0] * len(group)  # up to the depth in question
+        tops, lengths = [-math.inf] * len(group), [0] * len(group)  # the best up to this depth
         found = Choice(-math.inf, lengths, tops)
         for depth in range(max(map(len, curves))):
             passes = 0.0
@@ -159,22 +156,24 @@ class Step:
         return found
 
     def _curve(
-        self, candidate: Candidate, place: Place, group: Sequence[Place], row: float
+        self, candidate: Candidate, place: Place, width: int, count: int, row: float
     ) -> list[tuple[float, float]]:
-        """What a request gains by lengths, ascending, and the lengths: those that it may choose from.
+        """Return (gain, draft passes) for each length that a request may propose, ascending.
 
-        Without the passes that the group shares. Each is taken to propose as many tokens as the others,
-        for what one more costs the target depends on all of them.
+        Costs of draft passes that the group shares are left out. The target pass is priced as if each
+        of the group's ``count`` requests proposed the same number of tokens.
         """
-        name, count, width = candidate.name, len(group), self._width(group)
-        offer, room = place.outlook.offers[name], place.room(name)
-        acceptance = place.tracks[name].acceptance
-        if candidate.stops:  # its confidence decides how long it gets
-            lengths = acceptance.free(offer, [most for most in (1, 2, 4, room) if most <= room])
+        name = candidate.name
+        offer, room, acceptance = (
+            place.outlook.offers[name],
+            place.rooms[name],
+            place.tracks[name].acceptance,
+        )
+        if candidate.stops:  # its confidence ends the draft: one expected length
+            lengths = [acceptance.free(offer, room)]
         else:
-            chances = acceptance.survival(offer, room)
-            end = next((n for n, chance in enumerate(chances) if n and chance <= _LEAST), room)
-            lengths = [(sure, float(n)) for n, sure in enumerate(accumulate(chances[:end]), 1)]
+            survival = acceptance.survival(offer, room)
+            lengths = [(sure, float(n)) for n, sure in enumerate(accumulate(survival), 1)]
         nodes = [offer.nodes[math.ceil(n) - 1] if offer.nodes else n for _, n in lengths]
         wider = self._costs.widening(width, [round(count * n) for n in nodes])
         each, fixed = self._worth / count, self._fixed(candidate, place)
@@ -184,70 +183,79 @@ class Step:
         ]
 
     def _fixed(self, candidate: Candidate, place: Place) -> float:
-        """What a proposal costs whatever its length, besides what several share; in tokens."""
+        """Return the cost of a proposal that depends neither on its length nor on others, in tokens."""
         behind = place.outlook.offers[candidate.name].behind
         if not behind or candidate.passes == "none":
             return self._around
-        # Until the text is read, plain decoding is the alternative: time is worth what that makes of it.
+        # Until the draft has read the text, the alternative is plain decoding, so the time of reading is
+        # priced at the rate of plain decoding.
         rows = len(self._places)
         reading = behind * self._costs.draft(candidate.name).read / place.rounds_left
         return self._around + reading * rows / self._costs.plain(rows)
 
     def _width(self, group: Sequence[Place]) -> int:
-        """Tokens of the target pass, but for proposals of the group."""
+        """Return the tokens of the target pass without the proposals of the group."""
         return len(self._places) + sum(p.nodes for p in self._places if p not in group)
 
     def plans(self) -> list[Plan]:
-        """What was chosen. A draft that can be stopped goes on as long as `Chain` says."""
-        found = [Plan(p.candidate, p.tokens, None, self._least(p)) for p in self._places]
-        for candidate in self._candidates:
-            group = [p for p in self._places if p.candidate == candidate.name]
-            if candidate.stops and group:
-                lockstep = self._lockstep(candidate, group)
-                for index, place in enumerate(self._places):
-                    room = place.room(candidate.name)
-                    if place.candidate == candidate.name and room > 1:
-                        acceptance = place.tracks[candidate.name].acceptance
-                        go_on = Chain(acceptance, lockstep, room)
-                        found[index] = Plan(candidate.name, room, go_on, found[index].least)
-        return found
+        """Return the chosen plans. A draft that can be stopped goes on as long as `Chain` says."""
+        plans, locksteps = list[Plan](), dict[str, Lockstep]()
+        stops = {candidate.name: candidate for candidate in self._candidates if candidate.stops}
+        for place in self._places:
+            name, tokens, go_on = place.candidate, place.tokens, None
+            if name in stops and place.rooms[name] > 1:
+                if name not in locksteps:
+                    locksteps[name] = self._lockstep(stops[name])
+                tokens = place.rooms[name]
+                go_on = Chain(place.tracks[name].acceptance, locksteps[name], tokens)
+            plans.append(Plan(name, tokens, go_on, self._least(place)))
+        return plans
 
-    def _lockstep(self, candidate: Candidate, group: Sequence[Place]) -> Lockstep:
-        draft, offers = self._costs.draft(candidate.name), [p.outlook.offers for p in group]
-        # A level that may be stopped at is priced with as many nodes as the first has.
-        nodes = max((o[candidate.name].nodes or (1,))[0] for o in offers)
-        most = sum(p.room(candidate.name) - 1 for p in group)
-        width = self._width(group) + len(group)  # a token of each is proposed in any case
+    def _lockstep(self, candidate: Candidate) -> Lockstep:
+        """Return the costs that the requests drafting by one candidate share."""
+        name = candidate.name
+        draft, group = self._costs.draft(name), [p for p in self._places if p.candidate == name]
+        # A tree that stops by its confidence: each further level is priced like the first one.
+        nodes = max((p.outlook.offers[name].nodes or (1,))[0] for p in group)
+        most = sum(p.rooms[name] - 1 for p in group)
+        width = self._width(group) + len(group)  # each proposes its first token in any case
         costs = self._costs.widening(width, range(0, nodes * (most + 2), nodes))
         wider = [self._worth * ms for ms in costs]
-        # One pass that drafts everything is paid: no further token needs another.
+        # A candidate that drafts all tokens in one pass needs no further pass for another token.
         again = self._worth if candidate.passes == "each" else 0.0
         return Lockstep(again * draft.step, again * draft.row, wider, len(group))
 
     def _least(self, place: Place) -> float:
-        """What a node of a tree costs in the target pass, in tokens; of a chain 0."""
+        """Return the cost of one tree node in the target pass, in tokens; 0 for a chain."""
         if place.nodes == place.tokens:
             return 0.0
         (wider,) = self._costs.widening(self._width((place,)), (place.nodes,))
         return self._worth * wider / place.nodes
 
     def probe(self, plans: list[Plan], tries: Tries) -> None:
-        """Give candidates that were not chosen a token now and then, all requests together."""
+        """Replace plans by one-token tries of candidates that were not chosen, where they are due.
+
+        Tries of several requests are made in the same round, because they share draft passes.
+        """
         rows, plain_ms = len(self._places), self._costs.plain(len(self._places))
         for candidate in self._candidates:
             name = candidate.name
-            idle = [p for p in self._places if p.candidate != name and p.room(name)]
-            idle = [p for p in idle if p.outlook.phrase_left is None]
-            if candidate.passes == "none" or not any(p.tracks[name].due() for p in idle):
+            if candidate.passes == "none":
+                continue
+            idle = [
+                p for p in self._places if p.candidate != name and p.tracks[name].due(joining=True)
+            ]
+            idle = [p for p in idle if p.rooms.get(name) and p.outlook.phrase_left is None]
+            if not any(p.tracks[name].due() for p in idle):
                 continue
             draft = self._costs.draft(name)
-            made = any(p.candidate == name for p in self._places)  # the passes are paid already
+            made = any(p.candidate == name for p in self._places)  # its passes are made anyway
             ms = draft.row if made else draft.start + draft.step + rows * self._around / self._worth
             for place in sorted(idle, key=lambda p: -p.tracks[name].idle):
                 reading = place.outlook.offers[name].behind * draft.read
                 (wider,) = self._costs.widening(self._width(()), (1,))
                 cost = (ms + wider + reading) / plain_ms + place.gain / rows
-                if place.tracks[name].due(joining=True) and tries.pay(cost, sure=draft.rounds > 0):
+                if tries.pay(cost, sure=draft.rounds > 0):
                     place.take(name, 1, 0.0)
                     place.probing = True
                     plans[self._places.index(place)] = Plan(name, 1)

@@ -1,4 +1,4 @@
-"""The cost model of a round, in milliseconds: seeded by a measurement, then tracked."""
+"""The cost model of a round, in milliseconds: seeded by a calibration, then learned from rounds."""
 
 from __future__ import annotations
 
@@ -10,24 +10,29 @@ from specstream.speculation.policy.records import RoundTimes
 
 __all__ = ["Costs", "DraftCosts", "Fit"]
 
-_NOISE = 0.08  # relative deviation of an observed time
-_DRIFT = 0.004  # by so much, relatively, a weight may change from one observation to the next
-_OUTLIER = 2.0  # standard deviations: a larger error is that of a larger noise
-_MEASURED, _GUESSED = 0.3, 1.0  # relative deviations of initial weights
-_SETTLED = 64  # observations, of which all are learned from
-_EVERY = 3  # then one of so many: an odd number, for tries come every 2, 4, 8 or 16 rounds
-_KNOTS = (2, 9, 17, 33, 129)  # widths between which the target pass is interpolated
-_NARROW = 40  # tokens of a pass beyond one, up to which its time is looked up
-_OTHER_MS, _OTHER_RATIO = 0.4, 1.25  # default overhead of a round with a proposal; to a plain one's
+_NOISE = 0.08  # relative standard deviation of an observed time
+_DRIFT = 0.004  # relative standard deviation of a weight's change from one observation to the next
+_OUTLIER = 2.0  # standard deviations; beyond it the noise is taken to be as large as the error
+_MEASURED, _GUESSED = (
+    0.3,
+    1.0,
+)  # relative standard deviations of measured and of guessed initial weights
+_SETTLED = 64  # the first observations, all of which are learned from
+_EVERY = 3  # after these, one of three: odd, because tries recur every 2, 4, 8 or 16 rounds
+_KNOTS = (2, 9, 17, 33, 129)  # tokens of a target pass between which its time is interpolated
+_NARROW = 40  # tokens beyond the first up to which the time of a target pass is kept in a table
+_OTHER_MS = 0.4  # default time outside the passes in a round with a proposal
+_OTHER_RATIO = 1.25  # its ratio to the time outside the pass in a plain round
 
 
 class Fit:
-    """A time as a weighted sum of what causes it; the weights follow what is observed.
+    """A linear model of a time, a weighted sum of its causes, learned online by a Kalman filter.
 
-    A Kalman filter (R. E. Kalman 1960): an error is put down to what is known least, and what always
-    acts together is told apart by the rounds in which it doesn't. An error beyond two standard
-    deviations is taken for one of a noise so large, of which little is learned. Once settled, it learns
-    from one observation in three: a round of a small target is short.
+    See R. E. Kalman 1960. An error changes the weights that are least certain most, and causes that
+    usually occur together are told apart by the rounds in which they don't. For an error beyond two
+    standard deviations the noise is raised to the size of the error, so an outlier changes little.
+    After 64 observations only one in three is learned from, because learning takes 10 µs or more, a
+    visible share of a small target's round.
 
     Args:
         weights: Initial ones, in ms.
@@ -44,14 +49,14 @@ class Fit:
         self._covariance = [[0.0] * len(weights) for _ in weights]
         for i, deviation in enumerate(deviations):
             self._covariance[i][i] = deviation * deviation
-        # What a weight drifts by is taken of its own size, but for those that are nearly 0.
+        # Drift is relative to a weight's size, with a floor for weights near 0.
         self._least = 0.01 * max(weights)
         self._seen = 0
 
     def learn(self, causes: Sequence[float], ms: float) -> bool:
-        """Add one observation: so much of each cause, the last ones left out where there is none.
+        """Add one observation; return whether the weights changed.
 
-        Whether anything was learned of it.
+        ``causes`` holds the amount of each cause; trailing zeros may be left out.
         """
         self._seen += 1
         every = 1 if self._seen <= _SETTLED else _EVERY
@@ -61,7 +66,8 @@ class Fit:
         acting = [(i, cause) for i, cause in enumerate(causes) if cause]
         expected = 0.0
         for i, cause in acting:
-            # In proportion to the rounds that passed, so that a change takes as many of them.
+            # In proportion to the observations since the last one learned from: changes are followed as
+            # quickly as if all were learned from.
             drift = every * _DRIFT * max(weights[i], self._least)
             covariance[i][i] += drift * drift
             expected += weights[i] * cause
@@ -81,17 +87,18 @@ class Fit:
 
 
 class DraftCosts:
-    """Drafting of one candidate in a round: ``start + passes * (step + row * (requests - 1))``.
+    """Draft time of one candidate in a round: ``start + passes * (step + row * (requests - 1))``.
 
     Args:
-        step_ms: One pass over one token.
-        start_ms: Drafting besides its passes.
-        read_ms: Each token that the draft catches up on. Default: a guess.
-        sure: Whether the step was measured.
+        step_ms: A draft pass over one token, in ms.
+        start_ms: Drafting apart from its passes, in ms.
+        read_ms: Each prompt or reply token that the draft reads first, in ms. Default: step_ms / 16.
+        sure: Whether ``step_ms`` was measured.
 
     Attributes:
-        row: What each further request adds to a pass.
-        rounds: In how many it drafted.
+        start, step, row, read: The current estimates, in ms; ``row`` is the addition of each further
+            request to a pass.
+        rounds: Number of rounds in which the candidate drafted.
     """
 
     def __init__(
@@ -110,7 +117,7 @@ class DraftCosts:
         self.rounds = 0
 
     def passes(self, count: float, rows: int = 1) -> float:
-        """``count`` passes over ``rows`` requests in lockstep, and the start."""
+        """Return the time of ``count`` passes over ``rows`` requests in lockstep, in ms."""
         return self.start + count * (self.step + self.row * (rows - 1)) if count else 0.0
 
     def observe(self, times: RoundTimes, rows: int) -> None:
@@ -122,21 +129,19 @@ class DraftCosts:
 
 
 class Costs:
-    """Target passes by width, draft passes by candidate, and everything around them.
+    """Times of target passes, of draft passes by candidate, and of everything outside the passes.
 
     A target pass over ``tokens`` tokens of ``rows`` requests takes ``base + slopes(tokens) + row *
-    (rows - 1)``: piecewise linear in the tokens; *row* is what another request adds beyond its tokens
-    (a whole pass where requests run one by one).
+    (rows - 1)``, piecewise linear in the tokens. *row* is the addition of another request apart from its
+    tokens (a whole pass on back-ends that run requests one by one).
 
     Args:
-        target_ms: Pass of one request by its number of tokens: 1, at least one more, and best also the
-            widest.
-        row_ms: What another request adds to a target pass beyond its tokens. Default: a pass of one
-            token.
-        other_ms: Everything outside the passes in a round with a proposal, per request. Default: a
-            guess.
-        other_plain_ms: The same in a plain round. Default: the same; where ``other_ms`` is guessed,
-            less.
+        target_ms: Time of a pass of one request by its number of tokens, in ms: for 1, for at least one
+            more, and preferably for the widest.
+        row_ms: Addition of another request to a target pass, apart from its tokens. Default: the time
+            of a pass of one token.
+        other_ms: Time outside the passes in a round with a proposal, per request. Default: a guess.
+        other_plain_ms: The same in a plain round. Default: ``other_ms``, or less where that is guessed.
 
     Raises:
         ValueError: ``target_ms`` lacks 1 or a second width, or has a time that is not above 0.
@@ -175,31 +180,31 @@ class Costs:
     # Predictions.
 
     def draft(self, name: str) -> DraftCosts:
-        """The draft costs of a candidate; if it was never measured: a target pass per draft pass."""
+        """Return a candidate's draft costs; a draft pass never measured counts as a target pass."""
         found = self.drafts.get(name)
         if found is None:
             found = self.drafts[name] = DraftCosts(self.verify(1), sure=False)
         return found
 
     def verify(self, tokens: float, rows: int = 1) -> float:
-        """A target pass; ``tokens`` over all requests, not necessarily whole."""
+        """Return the time of a target pass over ``tokens`` tokens (may be fractional) in all, in ms."""
         at = bisect_right(self._knots, tokens, 1, len(self._knots) - 1) - 1
         alone = self._sums[at] + self._target.weights[2 + at] * (tokens - self._knots[at])
         return alone + self._target.weights[1] * (rows - 1)
 
     def widening(self, tokens: int, more: Sequence[int]) -> list[float]:
-        """What so many more tokens each, ascending, add to a target pass over ``tokens``."""
+        """Return the addition of each number of ``more`` tokens, ascending, to a target pass, in ms."""
         alone, without = self._alone, self.verify(tokens)
         if tokens + more[-1] < len(alone):
             return [alone[tokens + each] - without for each in more]
         return [self.verify(tokens + each) - without for each in more]
 
     def other(self, proposing: bool = True) -> float:
-        """Everything outside the passes, per request."""
+        """Return the time outside the passes, per request, in ms."""
         return self._other.weights[0] * (self._ratio if proposing else 1.0)
 
     def plain(self, rows: int = 1) -> float:
-        """A step in which nobody proposes."""
+        """Return the time of a step without proposals, in ms."""
         return self.verify(rows, rows) + rows * self._other.weights[0]
 
     # Learning.
@@ -210,18 +215,19 @@ class Costs:
         """Learn from one step.
 
         Args:
-            times: What it took.
-            proposed: Tokens proposed, over all requests.
+            times: Its times.
+            proposed: Number of tokens proposed, over all requests.
             drafter: The only candidate that made draft passes; "" if there was none, or more than one.
-            drafting: Requests that it drafted for.
+            drafting: Number of requests that it drafted for.
         """
         rows, tokens = times.rows, times.tokens
         if rows < 1:
             return
         if drafter and times.draft_forwards:
             self.draft(drafter).observe(times, max(drafting, 1))
-        if tokens == rows + proposed:  # else prompts were read as well
-            # Rounds of both kinds inform both: plain rounds are rare where speculation pays.
+        if tokens == rows + proposed:  # else the pass read prompts, too
+            # Rounds with and without proposals train one weight: plain rounds are rare where speculation
+            # pays.
             self._other.learn((rows * (self._ratio if proposed else 1.0),), times.other_ms)
         if 0 < tokens <= self._knots[-1] and times.verify_ms > 0.0:
             spans = zip(self._knots, self._knots[1:], strict=False)
@@ -230,7 +236,7 @@ class Costs:
                 self._sum_up()
 
     def _sum_up(self) -> None:
-        """Times at the knots, and by the tokens of narrow passes."""
+        """Compute the times at the knots and the table of narrow passes."""
         base, _, *slopes = self._target.weights
         spans = list(zip(self._knots, self._knots[1:], slopes, strict=False))
         self._sums = list(accumulate(((b - a) * each for a, b, each in spans), initial=base))
@@ -239,7 +245,7 @@ class Costs:
 
 
 def _between(points: Mapping[int, float], width: int) -> float:
-    """By linear inter- and extrapolation; never below the first."""
+    """Interpolate (or extrapolate) linearly; never below the time of one token."""
     measured = sorted(points)
     after = min(max(bisect_right(measured, width), 1), len(measured) - 1)
     a, b = measured[after - 1], measured[after]

@@ -1,4 +1,4 @@
-"""Why the policy plans what it plans, in figures and in words."""
+"""Explanations of the policy's latest plans, in figures and in words."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from specstream.speculation.policy.records import Candidate, Explanation
 
 __all__ = ["Recent", "Round", "explain"]
 
-_SELDOM = 0.25  # share of rounds with a proposal, below which the answer is "not speculating"
-_MANY, _RARE = 64, 0.03  # rounds that tell who proposes seldom; the share of them
-_SLOW = 0.3  # plain rounds: a draft pass that costs more is blamed first
+_SELDOM = 0.25  # share of rounds with a proposal below which the explanation is "not speculating"
+_MANY, _RARE = 64, 0.03  # a candidate is rare with less than this share of at least so many rounds
+_SLOW = 0.3  # a draft pass that costs more plain rounds is named as the reason first
 
 
 class Round(NamedTuple):
-    """What one request's round brought and cost.
+    """Proposal, acceptance and cost of one request's round.
 
     Attributes:
-        name: Who proposed; "off": nobody.
-        drafted: Tokens proposed.
-        accepted: Of these.
-        cost: In plain rounds.
+        name: The candidate that proposed; "off": none.
+        drafted: Number of proposed tokens.
+        accepted: Number of accepted ones.
+        cost: Duration in plain rounds.
         rows: Requests in the target pass.
-        probing: Whether it was a try.
+        probing: Whether the proposal was a try.
     """
 
     name: str
@@ -43,19 +43,19 @@ class Recent:
         self.rounds = deque[Round](maxlen=memory)
 
     def shares(self, names: Iterable[str]) -> dict[str, float]:
-        """Part of the rounds in which each of these proposed."""
+        """Return the share of rounds in which each candidate proposed."""
         found = Counter(one.name for one in self.rounds)
         return {name: found[name] / max(len(self.rounds), 1) for name in names}
 
     def rare(self, names: Iterable[str]) -> set[str]:
-        """Candidates that hardly ever propose; none before there were enough rounds to tell it from."""
+        """Return the candidates that proposed in less than 3 % of rounds; none before 64 rounds."""
         if len(self.rounds) < _MANY:
             return set()
         return {name for name, share in self.shares(names).items() if share < _RARE}
 
 
 def explain(recent: Recent, costs: Costs, candidates: Mapping[str, Candidate]) -> Explanation:
-    """The latest rounds in figures and words."""
+    """Explain the latest rounds in figures and words."""
     made = recent.rounds or [Round("off", 0, 0, 1.0, 1, False)]
     drafted = sum(one.drafted for one in made) / len(made)
     tau = sum(one.accepted + 1.0 for one in made) / len(made)
@@ -103,9 +103,17 @@ def explain(recent: Recent, costs: Costs, candidates: Mapping[str, Candidate]) -
 
 
 def _reason(costs: Costs, rows: int, title: str, step: float, first: float) -> str:
-    """Why a draft with passes of ``step`` plain rounds and that acceptance does not pay."""
+    """Return why a draft does not pay.
+
+    Args:
+        costs: The cost model.
+        rows: Requests in a target pass.
+        title: The draft's name.
+        step: Cost of one of its passes, in plain rounds.
+        first: Acceptance rate of its first tokens.
+    """
     plain = costs.plain(rows)
-    # One drafted token per request adds this share of a step, which the acceptance has to save.
+    # The share of a step that one drafted token per request adds is the acceptance rate that is needed.
     widening = costs.widening(rows, (rows,))[0] / plain
     needed = step + widening + rows * (costs.other(True) - costs.other(False)) / plain
     if rows > 1 and widening > max(step, _SLOW):

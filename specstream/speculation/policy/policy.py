@@ -1,6 +1,6 @@
-"""The policy: plans each round from what the rounds before cost and brought. No torch, no clock.
+"""The policy: plans each round from the costs and acceptance of earlier rounds. No torch, no clock.
 
-Nothing here changes *what* is generated, only how fast: every proposal is verified.
+It changes only the speed, never the output distribution: every proposal is verified.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Policy"]
 
 
 class _Request:
-    """One request: its candidates' records, its rate, and the latest choice."""
+    """The policy's state of one request: records with each candidate, its rate, the latest choice."""
 
     def __init__(self, common: Sequence[Acceptance], tokens: float, cost: float) -> None:
         self.tracks = {a.candidate.name: Track(RequestAcceptance(a)) for a in common}
@@ -50,34 +50,35 @@ class Policy:
         if max_tokens < 1:
             raise ValueError("max_tokens must be at least 1")
         self.costs, self._max_tokens = costs, max_tokens
-        # Lookups first: a draft has to be better than they.
+        # Lookups first: a draft is chosen only where it beats them.
         candidates = sorted(candidates, key=lambda c: c.passes != "none")
-        self._candidates = {c.name: c for c in candidates}
+        self._ordered, self._candidates = candidates, {c.name: c for c in candidates}
         self._drafters = {c.name for c in candidates if c.passes != "none"}
         self._common = {
             greedy: [Acceptance(c, greedy) for c in candidates] for greedy in (True, False)
         }
         self._requests: dict[int, _Request] = {}
         self._tries = Tries()
-        self._tokens, self._cost = Average(1.5, 2.0, 60.0), Average(1.1, 2.0, 60.0)  # per round
-        self._reply = Average(48.0, 1.0, 30.0)  # tokens of a whole reply
+        # Per round: committed tokens, and cost in plain rounds.
+        self._tokens, self._cost = Average(1.5, 2.0, 60.0), Average(1.1, 2.0, 60.0)
+        self._reply = Average(48.0, 1.0, 30.0)  # length of a reply in tokens
         self._recent = Recent(256)
 
     @property
     def rare(self) -> set[str]:
-        """Candidates that hardly proposed of late."""
+        """Candidates that made less than 3 % of the latest proposals."""
         return self._recent.rare(self._candidates)
 
     def plan(self, outlooks: Sequence[Outlook]) -> list[Plan]:
-        """One plan per request for the step that is about to be made."""
+        """Return one plan for each request of the next step."""
         if not outlooks:
             return []
         requests = [self._request(outlook) for outlook in outlooks]
         places = [self._place(r, o) for r, o in zip(requests, outlooks, strict=True)]
-        # Plain decoding is always available: its rate is the floor.
+        # Plain decoding is always possible, so the rate is at least that of plain decoding.
         rate = sum(request.tokens.value / request.cost.value for request in requests)
         worth = max(rate, float(len(places))) / self.costs.plain(len(places))
-        step = Step(places, list(self._candidates.values()), self.costs, worth)
+        step = Step(places, self._ordered, self.costs, worth)
         step.choose()
         plans = step.plans()
         step.probe(plans, self._tries)
@@ -95,7 +96,7 @@ class Policy:
         most, ahead = min(outlook.budget, self._max_tokens), outlook.budget + 1.0
         ahead = min(ahead, self._reply.value)
         if outlook.phrase_left is not None:
-            # The target's own token comes on top; what lies beyond the phrase is worth nothing yet.
+            # The target adds a token of its own; tokens beyond the phrase have no value yet.
             most = min(most, outlook.phrase_left - 1)
             ahead = min(ahead, outlook.phrase_left)
         rounds = max(1.0, ahead / request.tokens.value)
@@ -107,11 +108,11 @@ class Policy:
     def observe(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> None:
         """Learn from the step that followed the latest plans.
 
-        Without outcomes, the step was a plain one of requests that want no proposals.
+        ``outcomes`` is empty after a step of requests that don't speculate: only costs are learned.
         """
         proposed = sum(outcome.drafted for outcome in outcomes)
         drafters = [o.plan.proposer for o in outcomes if o.drafted and self._drafts(o)]
-        # If several candidates draft in one step, their times can't be told apart.
+        # The step's draft time can be attributed only if a single candidate drafted.
         asked = {o.plan.proposer for o in outcomes if self._drafts(o)}
         drafter = asked.pop() if len(asked) == 1 else ""
         self.costs.observe(times, proposed, drafter, len(drafters))
@@ -126,7 +127,7 @@ class Policy:
             reading = times.draft_read * draft.read / plain_ms
         elif drafters:
             ms += times.draft_ms
-        # A prompt is read once for a whole reply: no part of what later rounds cost.
+        # Reading the prompt happens once a reply, so it is left out of a round's usual cost.
         cost = ms / plain_ms + min(times.plan_ms / plain_ms, 1.0)
         news = [self._observe_one(one, cost, cost + reading, rows) for one in outcomes]
         self._tries.enter(news=any(news))
@@ -135,7 +136,7 @@ class Policy:
         return outcome.plan.proposer in self._drafters
 
     def _observe_one(self, outcome: Outcome, cost: float, spent: float, rows: int) -> bool:
-        """Learn from one request's round; whether it was a try that went well."""
+        """Learn from one request's round; return whether a try went better than expected."""
         request = self._requests.get(outcome.id)
         if request is None or request.place is None:
             return False
@@ -150,8 +151,8 @@ class Policy:
             news = track.observe(outcome, offers[name], place.probing, self._max_tokens)
         if place.most < 1:
             return False
-        # Where lookup finds nothing, a token saved is worth what it costs there, not what it costs in
-        # a passage that is being repeated. In a batch, time is everybody's.
+        # A lone request's rounds of lookup are left out of its rate: in a repeated passage tokens are
+        # cheap, and drafts elsewhere would be undervalued. In a batch, all requests share the time.
         if rows > 1 or name not in self._candidates or self._drafts(outcome):
             for average in (request.tokens, self._tokens):
                 average.learn(tokens)
@@ -164,7 +165,7 @@ class Policy:
         return news
 
     def forget(self, request_id: int) -> None:
-        """The request is over; what it taught about all requests stays. Idempotent."""
+        """Drop a request that has ended; estimates over all requests stay. Idempotent."""
         request = self._requests.pop(request_id, None)
         if request is not None and request.committed:
             self._reply.learn(request.committed)
@@ -172,7 +173,7 @@ class Policy:
                 track.acceptance.close()
 
     def explain(self, request_id: int | None = None) -> Explanation:
-        """Why it plans what it plans: for one request, or for all of late."""
+        """Explain the latest plans in figures and words: of one request, or of all."""
         request = self._requests.get(request_id) if request_id is not None else None
         recent = request.recent if request is not None else self._recent
         return explain(recent, self.costs, self._candidates)

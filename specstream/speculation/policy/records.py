@@ -1,7 +1,7 @@
-"""What the policy is told and what it answers. Times are milliseconds.
+"""Inputs and outputs of the policy. Times are milliseconds.
 
-Values that are made anew each round are tuples: constructing one takes a third of a frozen dataclass's
-time.
+Records that are made in each round are named tuples, which are three times as fast to construct as
+frozen dataclasses.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ __all__ = ["Candidate", "Explanation", "Offer", "Outcome", "Outlook", "Plan", "R
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A proposer, as far as the policy has to know it.
+    """The policy's view of a proposer.
 
     Attributes:
-        name: Its `Proposal.source`; "off" is taken.
+        name: Its `Proposal.source`; "off" is reserved.
         title: Its name in explanations.
-        passes: Draft passes for a proposal: "none" (lookup in the text), "one" (heads on the target's
+        passes: Draft passes of a proposal: "none" (lookup in the text), "one" (heads on the target's
             hidden states) or "each" (one per token, or per level of a tree).
-        stops: Whether drafting can be stopped after any token (level) by its confidence (`Plan.go_on`),
-            at no cost.
-        priors: Initial acceptance probability of each evidence class (see `Offer.evidence`). Empty: a
-            draft model's.
-        acceptance: What its trainer measured, by position, each given those before; (): not known.
+        stops: Whether drafting can be stopped after any token (level) by its confidence (`Plan.go_on`)
+            without extra cost.
+        priors: Prior acceptance probability of each evidence class (see `Offer.evidence`). Empty: the
+            priors of a draft model, by position.
+        acceptance: Acceptance that its trainer measured, by position, each given acceptance of all
+            earlier positions; (): unknown.
     """
 
     name: str
@@ -43,14 +44,15 @@ class Offer(NamedTuple):
     """What one candidate can propose for one request in this round.
 
     Attributes:
-        tokens: The longest proposal (of a tree: its depth); 0: none.
-        evidence: An evidence class per token (per level of a tree), which indexes `Candidate.priors`:
-            tokens of one class are accepted about equally often. Empty: only the position predicts
-            acceptance.
+        tokens: Length of the longest proposal (a tree's depth); 0: none.
+        evidence: Evidence class of each token (of each level of a tree), an index into
+            `Candidate.priors`: tokens of one class are accepted about equally often. Empty: only the
+            position predicts acceptance.
         behind: Tokens that the candidate has to read first, beyond the one or two of any round.
         ids: The offered token ids if they are known before the choice (lookup). Acceptance is then
-            learned from every round, whether or not the candidate proposed.
-        nodes: Of a tree: its nodes down to each level, cumulative. Empty: a chain, one token a level.
+            learned in every round, whether or not the candidate proposed.
+        nodes: For a tree, the cumulative number of nodes down to each level. Empty: a chain, one token
+            a level.
     """
 
     tokens: int
@@ -66,10 +68,10 @@ class Outlook(NamedTuple):
     Attributes:
         id: The request.
         greedy: Whether it decodes greedily.
-        budget: The most tokens that may be proposed, >= 0.
-        offers: By candidate.
-        phrase_left: With the objective *first phrase*: about how many tokens are left until its end.
-            None once the phrase is complete, and with any other objective.
+        budget: Largest number of tokens that may be proposed, >= 0.
+        offers: The offer of each candidate, by name.
+        phrase_left: With the objective *first phrase*, the estimated number of tokens until the phrase
+            ends. None once the phrase is complete, and with any other objective.
     """
 
     id: int
@@ -80,16 +82,18 @@ class Outlook(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Who proposes for one request in one round, and the longest proposal (of a tree: its depth).
+    """The plan for one request in one round.
 
-    ``go_on`` is called after each drafted token (which is kept) with the probability that the draft
-    gave to that token; False ends the drafting there. None: the length is fixed. Stopping after a
-    token that is kept is lossless under every verification rule. Where several requests draft in
-    lockstep, all are asked at one depth before any is asked at the next. Of a tree it is asked once a
-    level, with the level's mass: the probability that one of its nodes is the next token, given that
-    the level before holds the one before.
-
-    ``least``: nodes of a tree whose paths are less likely cost more in the target pass than they bring.
+    Attributes:
+        proposer: Name of the candidate that proposes; "off": none.
+        num_tokens: Length of the longest proposal (a tree's depth).
+        go_on: Called after each drafted token, which is kept, with the draft's probability of that
+            token; False ends the drafting. Stopping after a kept token is lossless under every
+            verification rule. Where several requests draft in lockstep, it is called for all of them at
+            one depth before the next. For a tree it is called once a level with the level's mass: the
+            probability that one of its nodes is the next token, given that the previous level holds the
+            token before. None: the length is fixed.
+        least: Probability below which a tree node's path costs more in the target pass than it gains.
     """
 
     proposer: str
@@ -104,12 +108,12 @@ class Outcome(NamedTuple):
     Attributes:
         id: The request.
         plan: Its plan.
-        drafted: Tokens proposed, all nodes of a tree.
-        accepted: Of these, how many the verifier accepted.
-        confidences: The draft's probability of each token of a chain, or the mass of each level of a
-            tree, that it drafted; () if unknown.
-        compared: By candidate with `Offer.ids`: how many of these tokens have a committed counterpart,
-            and how many of those agree, from the first on.
+        drafted: Number of proposed tokens (all nodes of a tree).
+        accepted: Number of tokens that the verifier accepted.
+        confidences: The draft's probability of each drafted token of a chain, or the mass of each level
+            of a tree; () if unknown.
+        compared: By candidate with `Offer.ids`: the number of offered tokens at positions that were
+            committed, and the length of the prefix of these that agrees.
         depth: Levels of a proposed tree; None: a chain.
     """
 
@@ -126,15 +130,15 @@ class RoundTimes(NamedTuple):
     """One engine step.
 
     Attributes:
-        draft_ms: All drafting.
-        draft_forwards: Draft passes, one after the other (requests draft in lockstep).
-        draft_read: Tokens that the draft caught up on (`Offer.behind`), over all requests.
-        verify_ms: The target pass.
-        rows: Requests in the target pass; 0: the step also read prompts, its times are no sample of a
-            round.
+        draft_ms: Time of all drafting.
+        draft_forwards: Number of consecutive draft passes (requests draft in lockstep).
+        draft_read: Tokens that the draft read to catch up (`Offer.behind`), over all requests.
+        verify_ms: Time of the target pass.
+        rows: Requests in the target pass; 0: the step also read prompts, so its times are no sample of
+            a round.
         tokens: Tokens in the target pass, over all requests.
-        other_ms: Everything else that a round needs, whoever proposes: sampling, committing, emitting.
-        plan_ms: Offers, planning and learning: what the choice itself costs.
+        other_ms: Time of all that does not depend on the proposer: sampling, committing, emitting.
+        plan_ms: Time of the choice itself: offers, planning and learning.
     """
 
     draft_ms: float

@@ -12,13 +12,13 @@ __all__ = ["Chain", "Lockstep", "stop_of"]
 
 
 class Lockstep:
-    """Requests that draft together, and what another token costs them, in tokens.
+    """Requests that draft in lockstep, and the price of another token, in tokens.
 
     Args:
-        pass_cost: A draft pass over one request.
-        row_cost: What each further request adds to the pass.
-        wider: What tokens add to the target pass, beyond the first of each request: entry k, what k do.
-        chains: How many draft.
+        pass_cost: Cost of a draft pass over one request.
+        row_cost: Addition of each further request to the pass.
+        wider: Entry k: cost of k tokens in the target pass, beyond the first of each request.
+        chains: Number of requests that draft.
     """
 
     __slots__ = ("_row_cost", "_wider", "active", "depth", "pass_cost", "tokens")
@@ -27,28 +27,28 @@ class Lockstep:
         self, pass_cost: float, row_cost: float, wider: Sequence[float], chains: int
     ) -> None:
         self.pass_cost, self._row_cost, self._wider = pass_cost, row_cost, wider
-        self.active = chains  # chains that go on, as far as is known
-        self.depth = 1  # passes that will be made
-        self.tokens = 0  # beyond the first of each chain
+        self.active = chains  # chains that have not stopped yet
+        self.depth = 1  # draft passes that are made in any case
+        self.tokens = 0  # tokens drafted beyond the first of each chain
 
     def price(self, depth: int, ahead: int = 0) -> float:
-        """The cost of a chain's next token but ``ahead``, if its draft pass is number ``depth``."""
+        """Return the price of the token ``ahead`` places after a chain's next, from pass ``depth``."""
         at = self.tokens + ahead
         ms = self._row_cost + self._wider[at + 1] - self._wider[at]
         return ms if self.depth >= depth else ms + self.pass_cost / self.active
 
 
 class Chain:
-    """One request's chain, asked after each token with the probability that the draft gave to it.
+    """The stopping rule of one request's chain, called with the draft's probability of each token.
 
-    The chance that the next token is accepted falls from token to token, so looking one token ahead
-    suffices: go on while the token is worth more than it costs. A draft pass is shared by all chains
-    that still go on; once it will be made, joining costs only the row.
+    The probability that the next token is accepted falls from token to token, so looking one token
+    ahead is optimal: go on while the next token is worth more than its price. A draft pass is shared by
+    all chains that go on; for a pass that is made in any case, only the row is paid.
 
     Args:
-        acceptance: How likely the request's tokens are accepted.
-        lockstep: What the chains share.
-        room: Tokens that the chain may have. It is asked after the last one, too.
+        acceptance: The candidate's acceptance for the request.
+        lockstep: The costs that the chains share.
+        room: The most tokens of the chain. The rule is called after the last one, too.
     """
 
     __slots__ = ("_ceiling", "_chances", "_depth", "_edges", "_lockstep", "_room", "_survival")
@@ -59,12 +59,12 @@ class Chain:
         self._survival, self._depth = 1.0 - acceptance.doubt, 1
 
     def __call__(self, confidence: float) -> bool:
-        """Whether to draft another token after one of that confidence."""
+        """Return whether to draft another token after one of that confidence."""
         lockstep, chance = self._lockstep, self._chances[bisect_right(self._edges, confidence)]
         self._depth += 1
         self._survival *= chance
-        # Of the next token nothing is known yet: it is taken to be no likelier than this one, nor than
-        # second tokens are.
+        # The next token's confidence is unknown: its chance is taken to be this token's, but not more
+        # than that of second tokens in general.
         hope = self._survival * min(chance, self._ceiling)
         if self._depth > self._room or hope <= lockstep.price(self._depth):
             lockstep.active -= 1
@@ -74,7 +74,7 @@ class Chain:
         return True
 
     def stop(self) -> Stop | None:
-        """What it will answer, as a rule; None where that depends on other chains."""
+        """Return the rule as data; None where the answers depend on other chains."""
         lockstep, room = self._lockstep, self._room - self._depth
         if lockstep.active != 1:
             return None
@@ -83,5 +83,5 @@ class Chain:
 
 
 def stop_of(go_on: Callable[[float], bool]) -> Stop | None:
-    """What it will answer, as a rule; None: that has to be asked token by token."""
+    """Return the stopping rule as data; None if it has to be called token by token."""
     return go_on.stop() if isinstance(go_on, Chain) else None

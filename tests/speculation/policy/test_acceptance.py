@@ -57,6 +57,7 @@ def test_a_request_is_told_apart_from_the_others() -> None:
         hard.observe(OFFER, judge(rng, [0.35] * 4), 4)
     assert easy.survival(OFFER, 1)[0] > hard.survival(OFFER, 1)[0] + 0.15
     assert hard.survival(OFFER, 3)[0] == pytest.approx(hard.survival(OFFER, 1)[0], abs=0.05)
+    assert hard.first(OFFER) == pytest.approx(hard.survival(OFFER, 1)[0])
     assert hard.survival(OFFER, 3) == sorted(hard.survival(OFFER, 3), reverse=True)
 
 
@@ -80,10 +81,10 @@ def test_lengths_of_a_draft_that_is_free_to_stop_are_learned() -> None:
     habits = RequestAcceptance(Acceptance(DRAFT, greedy=True))
     for _ in range(60):
         habits.observe(OFFER, 4, 6, free=True)
-    assert habits.free(OFFER, [60])[0] == pytest.approx((4.0, 6.0), abs=0.4)
-    made = habits.free(OFFER, (1, 2, 4, 60))
+    assert habits.free(OFFER, 60) == pytest.approx((4.0, 6.0), abs=0.4)
+    made = [habits.free(OFFER, most) for most in (1, 2, 4, 60)]
     assert made == sorted(made)
-    assert made[0] == pytest.approx((habits.survival(OFFER, 1)[0], 1.0))
+    assert made[0] == pytest.approx((habits.first(OFFER), 1.0))
     for most, (accepted, drafted) in zip((1, 2, 4), made, strict=False):
         assert accepted < most and drafted <= most
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
 import pytest
@@ -188,36 +187,3 @@ def test_a_new_candidate_changes_its_mind_when_the_text_does() -> None:
     serve(policy, {"draft": 4}, 100)
     chosen = serve(policy, {"heads": 2}, 120)
     assert chosen[-40:].count("heads") > 30
-
-
-def test_who_is_left_out_could_not_have_gained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lone request's choice is the one without leaving anybody out, which happens often."""
-    rng, left_out = random.Random(5), 0
-    lookup = Candidate("lookup", "lookup", passes="none")
-    heads = [Candidate(f"head {n}", "a head", stops=True) for n in range(3)]
-
-    def wanted(step: Step, candidate: Candidate, place: Place) -> bool:
-        return place.room(candidate.name) > 0
-
-    for _ in range(300):
-        tracks = {
-            one.name: Track(Known(one, [rng.random() ** (k + 1) for k in range(6)]))
-            for one in (lookup, *heads)
-        }
-        for track in tracks.values():
-            track.acceptance.common.more.value = 3 * rng.random()
-            track.acceptance.common.longer.value = 4 * rng.random()
-        offers = {name: Offer(6, behind=rng.choice((0, 30))) for name in tracks}
-        costs = Costs({1: BASE_MS, 2: BASE_MS + 0.3 * rng.random(), 9: BASE_MS + 1.0})
-        costs.drafts = {one.name: DraftCosts(rng.random(), 0.5 * rng.random()) for one in heads}
-        worth, found = (0.5 + rng.random()) / BASE_MS, list[tuple[str, int, float]]()
-        for may_gain in (Step._may_gain, wanted):
-            monkeypatch.setattr(Step, "_may_gain", may_gain)
-            place = Place(Outlook(1, True, 50, offers), 50, tracks, 4.0)
-            step = Step([place], [lookup, *heads], costs, worth)
-            step.choose()
-            found.append((place.candidate, place.tokens, place.gain))
-        monkeypatch.undo()
-        assert found[0] == found[1]
-        left_out += sum(not step._may_gain(head, place) for head in heads)
-    assert left_out > 100
