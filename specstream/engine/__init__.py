@@ -1,1 +1,1 @@
-"""The synchronous engine: one thread, no asyncio."""
+"""The synchronous engine: all of its work runs on one thread, without asyncio."""

@@ -1,4 +1,4 @@
-"""How a request gets in: its prompt encoded, its parameters checked, a cache taken for it."""
+"""Admission of a request: encode its prompt, check its parameters and reserve a KV cache for it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from specstream.types import Message, SamplingParams, Tools
 __all__ = ["SHORT_CHARS", "Admission"]
 
 SHORT_CHARS = 4000
-"""A prompt of at most so many characters is encoded between two rounds: it takes about 2 ms."""
+"""Longest prompt, in characters, that is encoded between two rounds (about 2 ms); see `is_long`."""
 
 
 class Admission:
-    """Knows what a target can serve; what can't be honoured is refused before round 0."""
+    """Turns requests into sequences to decode; refuses before the first round what can't be served."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Admission:
         longest = max(len(token) for token in tokenizer.get_vocab())
         self._max_chars = longest * target.context_length
         self._prompts = PromptEncoder(tokenizer)
-        # A tokenizer belongs to one thread: long prompts are encoded on another one, by a copy.
+        # A tokenizer must be used by one thread only: long prompts are encoded on a second, by a copy.
         self._copy = PromptEncoder(copy.deepcopy(tokenizer), warns=False)
         self._template_kwargs = config.chat_template_kwargs
         self._calls: CallFormat | PromptError
@@ -71,13 +71,15 @@ class Admission:
         return str(self._calls) if isinstance(self._calls, PromptError) else None
 
     def is_long(self, request: Request) -> bool:
-        """Whether encoding the prompt takes long enough to delay the rounds of others."""
+        """Whether encoding the prompt takes so long that it would delay the rounds of other requests."""
         return _chars(request) + len(request.reference) > SHORT_CHARS
 
     def tokenize(self, request: Request, *, aside: bool = False) -> None:
-        """Encode prompt and reference. A prompt that can't fit, whatever its tokens, is not encoded.
+        """Encode the prompt and the reference text of a request, and store their ids in it.
 
-        ``aside``: on another thread than the engine's, one request at a time.
+        A prompt with more characters than the longest tokens could cover within the context is refused
+        without being encoded. With ``aside`` a copy of the tokenizer is used, so that a second thread
+        may call this, one request at a time.
 
         Raises:
             PromptError: the messages can't be encoded or leave no room, or the model takes no tools.
@@ -98,7 +100,7 @@ class Admission:
         request.prompt = prompt
 
     def _told(self, tools: Tools | None) -> Tools | None:
-        """The tools that the model is told of."""
+        """Return the tools that the prompt describes; none if the request rules out calls."""
         if tools is None or tools.choice == "none":
             return None
         if isinstance(self._calls, PromptError):
@@ -108,7 +110,7 @@ class Admission:
     def encode(
         self, messages: list[Message], template_kwargs: Mapping[str, Any] | None = None
     ) -> Prompt:
-        """What the model reads before it replies to ``messages``.
+        """Encode ``messages`` as the prompt of a reply, without a request.
 
         Raises:
             PromptError: see `PromptEncoder.encode`.
@@ -117,12 +119,12 @@ class Admission:
         return self._prompts.encode(messages, self._target.context_length, options)
 
     def admit(self, request: Request) -> bool:
-        """Make a request ready for its first round; False if it waits until memory becomes free.
+        """Make a request ready for its first round; False if it must wait until memory becomes free.
 
         Raises:
             PromptError: the messages can't be encoded or leave no room.
             SamplingError: a parameter can't be honoured with this model.
-            EngineBusy: the device has no memory for the prompt, though nothing else runs.
+            EngineBusy: the device has no memory for the prompt even though no other request runs.
         """
         if request.prompt is None:
             self.tokenize(request)
@@ -169,13 +171,13 @@ class Admission:
         return True
 
     def _checked(self, params: SamplingParams, prompt: list[int]) -> SamplingParams:
-        """The parameters with the model's defaults applied."""
+        """Check token ids of prompt and parameters; apply the model's defaults to the parameters."""
         target = self._target
         missing = [i for i in prompt if i >= target.model_vocab_size]
         if missing:
             raise PromptError(
                 f"the prompt has {self._tokenizer.convert_ids_to_tokens(missing[0])!r}, for which the "
-                f"model has no row ({target.model_vocab_size} rows); leave that out"
+                f"model has no row ({target.model_vocab_size} rows); leave this text out"
             )
         wrong = [i for i in params.stop_token_ids if not 0 <= i < target.vocab_size]
         if wrong:
@@ -183,9 +185,12 @@ class Admission:
         return self._defaults.applied(params, prompt, self._eos_ids, target.device)
 
     def _has_room(self, session: str | None, prompt: int, limit: int) -> bool:
-        """Whether there is memory for the cache, or running requests have to end first.
+        """Whether a cache of ``limit`` tokens fits into memory; if not, running requests must end first.
 
-        A request that nothing else runs beside starts if its prompt fits: its reply may end early.
+        While no other request runs, room for the prompt alone is enough: the reply may then end early.
+
+        Raises:
+            EngineBusy: no other request runs, and not even the prompt fits.
         """
         if self._slots.has_room(session, limit):
             return True
@@ -199,7 +204,7 @@ class Admission:
         return False
 
     def leave(self, request: Request) -> None:
-        """A request has ended: keep its conversation's cache, drop any other. Idempotent."""
+        """Give back the cache of an ended request: kept if it belongs to a conversation. Idempotent."""
         if request.admitted is not None and request.sequence.held is not None:
             self._slots.give_back(request.sequence.held, request.token_ids)
             request.sequence.held = None

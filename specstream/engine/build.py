@@ -1,4 +1,4 @@
-"""The composition root: from a config to a running core. The only module that names concrete classes."""
+"""The composition root: builds an `EngineCore` from a config. No other module picks concrete classes."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ _log = logging.getLogger("specstream.engine")
 
 
 def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None) -> EngineCore:
-    """Read the models and put the parts together. Call it on the engine's thread.
+    """Load the models and build the engine. Call this on the engine's thread.
 
-    Takes seconds, and some ten more where native passes are compiled for the first time. ``check`` is
-    called before each model is made ready and before each pass is recorded on a GPU: what it raises
-    ends the building.
+    This takes seconds, and about ten more where native passes are compiled for the first time. ``check``
+    is called before each model is compiled and before each pass is captured on a GPU; an exception
+    raised by it aborts the build and propagates.
 
     Raises:
-        ModelError: any of its kinds, from reading or matching the models.
-        ConfigError: the device is not there, or passes can't be compiled for it.
+        ModelError: a model can't be read, or draft and target don't match (any subclass).
+        ConfigError: the device is missing, or passes can't be compiled for it.
     """
     torch.set_num_threads(config.threads or _default_threads())
     tokenizer = load_tokenizer(config.target)
@@ -63,7 +63,7 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
         check()
         runner.compile(check)
         warm_up(runner)
-    # A token that the model has no row for is never drawn.
+    # An end token without an output row is never drawn.
     eos_ids = frozenset(i for i in end_ids(target.model, tokenizer) if i < target.vocab_size)
     if draft is not None:
         told["draft"] = told_acceptance(vars(draft.model.config))
@@ -73,7 +73,7 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     core = EngineCore(config, target, tokenizer, proposer, eos_ids)
     core.draft_weights = parts.draft_weights
     if config.learning is not None:
-        from specstream.learning.build import build_learner  # the trainer, for those who want it
+        from specstream.learning.build import build_learner  # imports the trainer
 
         core.learner = build_learner(config, parts, config.drafts or _shipped(config, target))
     return core
@@ -82,7 +82,7 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
 def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> ModelRunner:
     model = load_model(config.target, config)
     if model.device.type == "cuda":
-        torch.cuda.set_device(model.device)  # of this thread: streams and graphs are made for it
+        torch.cuda.set_device(model.device)  # a per-thread setting; streams and graphs use it
     target = ModelRunner(
         model,
         context_length=config.context_length,
@@ -144,7 +144,7 @@ def _draft_name(
 def _load_draft(
     name: str, config: EngineConfig, target: ModelRunner, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[ModelRunner, Translation | None]:
-    """The draft, and how to translate if its tokenizer isn't the target's."""
+    """Load the draft model, with a `Translation` if its tokenizer differs from the target's."""
     model, own = load_model(name, config, config.draft_dtype), load_tokenizer(name)
     same = same_ids(tokenizer, own)
     draft = ModelRunner(
@@ -175,7 +175,7 @@ def _load_draft(
 
 
 def _gives_states(config: EngineConfig, target: ModelRunner) -> bool:
-    """Whether passes of the target give hidden states at no loss; recorded ones of a GPU don't."""
+    """Whether target passes return hidden states without losing compilation or a fixed width."""
     recorded = config.compile and target.device.type == "cuda"
     one_width = target.fixed_width is not None
     return target.lean and not (one_width or recorded)
@@ -192,7 +192,7 @@ def _scheme(named: Literal["none"] | Scheme) -> Scheme | None:
 def _load_heads(
     config: EngineConfig, target: ModelRunner
 ) -> tuple[dict[str, Head], dict[str, tuple[float, ...]]]:
-    """The heads among the configured drafts, by method, and what their folders say of acceptance."""
+    """Load the heads among the drafts: by method, the head and the acceptance its config states."""
     heads, told = dict[str, Head](), dict[str, tuple[float, ...]]()
     for name in config.drafts or _shipped(config, target):
         folder = head_folder(name)
@@ -205,14 +205,14 @@ def _load_heads(
         told[head.kind] = told_acceptance(read_head_config(folder))
     if "streaming" in heads and config.mode == "reproducible":
         raise ConfigError(
-            "mode='reproducible': streams that travel along change the last bits of a pass; choose "
-            "another draft"
+            "mode='reproducible': a streaming head's streams share the target's pass and change the "
+            "last bits of its logits; choose another draft"
         )
     return heads, told
 
 
 def _own_modules(config: EngineConfig, target: ModelRunner) -> dict[str, Head]:
-    """What drafts and lies in the target's own folder, where it is asked for or ``auto`` can use it."""
+    """Load the MTP module in the target's folder if it is asked for or ``auto`` can use it."""
     if isinstance(config.proposer, MtpProposerConfig):
         return {"mtp": mtp.load(located(config.target), target)}
     if not (_gives_states(config, target) and isinstance(config.proposer, AutoProposerConfig)):
@@ -226,16 +226,15 @@ def _own_modules(config: EngineConfig, target: ModelRunner) -> dict[str, Head]:
 
 
 def _default_threads() -> int:
-    """All cores but one.
+    """Return the number of cores minus one, which is left to speech and the event loop.
 
-    A pool that waits for a core which speech or the event loop holds is many times slower than a
-    smaller pool.
+    A thread pool that has to wait for one busy core is many times slower than a smaller pool.
     """
     return min(torch.get_num_threads(), max(1, (os.cpu_count() or 1) - 1))
 
 
 def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Every id that ends a turn: models often name more than one, in different places."""
+    """Collect the end-of-turn ids of generation config and tokenizer, which often differ."""
     found: set[int] = set()
     for value in (model.generation_config.eos_token_id, tokenizer.eos_token_id):
         found.update([value] if isinstance(value, int) else value or ())

@@ -1,4 +1,4 @@
-"""Calls and their results among the messages: checked, and in the shape that chat templates take."""
+"""Checks tool calls and tool results in messages, and converts calls for chat templates."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["checked_calls", "for_template", "texts_of"]
 
 
 def checked_calls(given: Mapping[str, Any], number: int, before: Sequence[Message]) -> Message:
-    """The parts of message ``number`` that concern calls; ``content`` and ``role`` are checked already.
+    """Return a copy of a message whose tool calls, or whose reference to a call, are checked.
 
     Args:
-        given: The message as a caller wrote it.
-        number: Its place, for errors.
-        before: The messages before it: they have the name of the tool that a result came from.
+        given: The message as the caller wrote it; its ``role`` and ``content`` are checked already.
+        number: The message's index, for error texts.
+        before: The messages before it, which hold the call, and so the tool's name, behind a result.
 
     Raises:
-        PromptError: a call or a result is not as in the OpenAI API.
+        PromptError: a call or a result doesn't have the shape of the OpenAI API.
     """
     message: Message = {"role": given["role"], "content": given.get("content") or ""}
     if given.get("tool_calls"):
@@ -78,9 +78,9 @@ def _name_of(call_id: Any, messages: Sequence[Message]) -> str:
 
 
 def for_template(messages: Sequence[Message]) -> list[Message]:
-    """The messages with the arguments of calls as objects, which templates turn into text themselves.
+    """Parse the arguments of calls into objects, since chat templates serialise them themselves.
 
-    Arguments that are no object stay the text that the model wrote.
+    Arguments that aren't a JSON object stay the text that the model wrote.
     """
     out: list[Message] = []
     for message in messages:
@@ -103,7 +103,7 @@ def _parsed(call: CallMessage) -> CallMessage:
 
 
 def texts_of(message: Message) -> Iterator[str]:
-    """The texts of a message that are as long as their author likes."""
+    """Yield the texts of a message whose length is unbounded: its content and its calls' arguments."""
     yield message["content"]
     for call in message.get("tool_calls", ()):
         arguments = call["function"]["arguments"]

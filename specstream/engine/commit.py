@@ -1,4 +1,4 @@
-"""A verdict becomes committed tokens, a cache of the same length, and one chunk of text."""
+"""Applies a verdict: commits tokens, rolls the KV cache back to them and makes one text chunk."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def commit(
     """Commit a round's tokens up to the first that ends the reply; roll the cache back to them.
 
     Args:
-        request: One that took a round.
-        proposal: What was verified.
-        verdict: How much of the proposal stands.
-        faults: Errors by row of logits, which count where the reply gets to such a row.
-        spans_ms: The step's drafting, target pass and verification.
+        request: A request that took a round.
+        proposal: The proposal that was verified.
+        verdict: How much of the proposal is accepted, and the token after it.
+        faults: Errors by row of logits; an error is raised only if the accepted path reaches its row.
+        spans_ms: Milliseconds of the step's drafting, target pass and verification.
 
     Returns:
-        The chunk of the committed tokens, if any, and the error that ends the request behind them.
+        The chunk of the committed tokens, if any, and the error that ends the request after them.
     """
     began = time.perf_counter()
     sequence, output, stats = request.sequence, request.output, request.stats
@@ -38,7 +38,7 @@ def commit(
     draft_ms, verify_ms, sample_ms = spans_ms
     with request.lock:
         text, ends, error = _take(request, verdict, faults)
-        del sequence.token_ids[before + len(ends) :]  # a token that broke a criterion isn't kept
+        del sequence.token_ids[before + len(ends) :]  # a token whose criterion raised isn't kept
         accepted = min(verdict.accepted, len(ends))
         sequence.cache.keep_path(before, verdict.path[:accepted])
         output.text += text
@@ -77,10 +77,10 @@ def commit(
 def _take(
     request: Request, verdict: Verdict, faults: Mapping[int, SpecstreamError]
 ) -> tuple[str, list[int], Exception | None]:
-    """Take tokens one by one, so that a stop or a fault inside the block ends it there.
+    """Commit a verdict's tokens one by one, so that a stop or a fault ends the round in between.
 
-    Returns the text that became certain, the reply's length in characters after each token, and the
-    fault.
+    Returns the text that became final, the reply's length in characters after each token, and the
+    error, if one was met.
     """
     text, ends = "", list[int]()
     output = request.output
@@ -99,13 +99,14 @@ def _take(
 
 
 def take_token(request: Request, token: int) -> str:
-    """Commit one token; return the text that became certain with it.
+    """Commit one token; return the text that became final with it.
 
-    Sets ``finish_reason`` where the token ends the reply: an end-of-sequence or stop id, the end of a
-    stop string, a criterion, the only call there may be, or the last token there is room for.
+    Sets ``finish_reason`` if the token ends the reply: it is an end-of-sequence or stop id, completes a
+    stop string, meets a ``stop_when`` criterion, completes the last call that the reply may have, or is
+    the last token for which there is room.
 
     Raises:
-        RequestError: a ``stop_when`` criterion broke.
+        RequestError: a ``stop_when`` criterion raised.
     """
     sequence, output = request.sequence, request.output
     params = sequence.params
@@ -134,19 +135,19 @@ def take_token(request: Request, token: int) -> str:
 
 
 def _criterion_met(request: Request) -> bool:
-    """Whether a criterion wants to stop; each is asked, whatever the others say."""
+    """Whether a ``stop_when`` criterion is met; all are called, even once one is met."""
     sequence, output = request.sequence, request.output
     ids = sequence.token_ids[sequence.prompt_length :]
     try:
         criteria = sequence.params.stop_when
         answers = [bool(criterion(list(ids), output.decoded)) for criterion in criteria]
-    except BaseException as error:  # a CancelledError of theirs must not end the engine's thread
+    except BaseException as error:  # even a CancelledError must not end the engine's thread
         raise RequestError(f"a stop_when criterion broke: {error!r}") from error
     return any(answers)
 
 
 def closing_chunk(request: Request, reason: FinishReason) -> Chunk:
-    """End a request between two rounds: a chunk without tokens, with the text that was held back."""
+    """End a request between two rounds; return a chunk without tokens with the text still held back."""
     at = chars = thought = end = 0
     text = reasoning = ""
     calls: tuple[ToolCallDelta, ...] = ()

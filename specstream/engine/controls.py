@@ -1,4 +1,4 @@
-"""Keeps control tokens that a message spells as text: only the chat template writes control tokens."""
+"""Encodes prompts so that a message that spells a control token yields text, never the token."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from specstream.errors import PromptError
 
 __all__ = ["ControlTokens"]
 
-_PRIVATE = range(0xF0000, 0xFFFFE)  # code points without a meaning of their own
+_PRIVATE = range(0xF0000, 0xFFFFE)  # private-use code points, which have no meaning of their own
 
 
 class ControlTokens:
-    """The control tokens of one tokenizer: special tokens, and added tokens in its chat template.
+    """The control tokens of one tokenizer: special tokens, and added tokens that its template contains.
 
-    Some models' role markers are not declared special. White space is never a control token.
+    Added tokens count because some models' role markers are not declared special. Tokens of white space
+    never count.
     """
 
     def __init__(self, tokenizer: Any, template: str) -> None:
@@ -28,10 +29,10 @@ class ControlTokens:
             if not token.content.isspace() and (token.special or token.content in template)
         }
         self._ids = frozenset(tokens)
-        # The longest first: one token may begin as another does.
+        # The longest first, since a token may be the prefix of another.
         longest = sorted(tokens.values(), key=lambda token: -len(token.content))
         self._spelled = re.compile("|".join(re.escape(t.content) for t in longest) or r"(?!)")
-        # As the tokenizer finds them: some take the white space beside them along.
+        # As the tokenizer matches them: some also swallow the white space beside them.
         self._own = "|".join(
             r"\s*" * token.lstrip + re.escape(token.content) + r"\s*" * token.rstrip
             for token in longest
@@ -42,10 +43,10 @@ class ControlTokens:
         return any(self._spelled.search(text) for text in _texts(value))
 
     def render(self, values: Any, template: Callable[[Any], str]) -> tuple[str, list[int]]:
-        """Text and ids of ``template(values)``.
+        """Return text and ids of ``template(values)``.
 
-        Where a value spells a control token, private code points mark its both ends while the template
-        is rendered, so that the template can still search the values.
+        A control token that is spelled in a value is enclosed in two private code points while the
+        template is rendered. The spelling itself stays, so that the template can still search for it.
         """
         everything = "\n".join(_texts(values))
         marks = (chr(code) for code in _PRIVATE if chr(code) not in everything)
@@ -53,7 +54,7 @@ class ControlTokens:
         text = template(_mapped(values, lambda t: self._spelled.sub(rf"{begin}\g<0>{end}", t)))
         ids: list[int] = []
         clean = ""
-        # Tokens of the template separate the text, so a stretch that spells one can be encoded alone.
+        # The template's tokens split the text: a stretch that spells one can be encoded on its own.
         for stretch, spells, token in self._stretches(text, begin, end):
             if spells:
                 ids += [*self._encode(clean), *self.encode(stretch)]
@@ -63,10 +64,10 @@ class ControlTokens:
         return re.sub(f"[{begin}{end}]", "", text), [*ids, *self._encode(clean)]
 
     def _stretches(self, text: str, begin: str, end: str) -> Iterator[tuple[str, bool, str]]:
-        """Text between the template's tokens, whether it spells one, and the token behind it."""
+        """Yield each text between template tokens, whether it spells a token, and the token after it."""
         token = self._spelled.pattern
         marked = (
-            f"{begin}({token}){end}?|({token}){end}|[{begin}{end}]"  # a template may cut marks off
+            f"{begin}({token}){end}?|({token}){end}|[{begin}{end}]"  # a template may drop a mark
         )
         stretch, spells, at = "", False, 0
         for found in re.finditer(f"{marked}|({self._own})", text):
@@ -80,13 +81,17 @@ class ControlTokens:
         yield stretch + text[at:], spells, ""
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text in which every control token is only spelled."""
+        """Encode a text so that spelled control tokens become ordinary tokens.
+
+        Raises:
+            PromptError: the tokenizer gives a control token's id however the text is split.
+        """
         if not self._spelled.search(text):
             return self._encode(text)
         ids = self._encode(text, split_special_tokens=True)
         if self._ids.isdisjoint(ids):
             return ids
-        # What isn't declared special can't be switched off, but a half of it is no token.
+        # Tokens that aren't declared special are matched anyway, but not if the text is cut inside them.
         pieces, at = [], 0
         while match := self._spelled.search(text, at):
             pieces.append(text[at : match.start() + 1])

@@ -1,4 +1,4 @@
-"""How requests come and go: the line, admission, delivery, cancelling and failing."""
+"""Life cycle of requests: queueing, admission, delivery of chunks, cancellation and failure."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Lifecycle"]
 
-_WHOLE = ("stop", "length", "tool_calls")  # how replies end that may be learnt from
+_WHOLE = ("stop", "length", "tool_calls")  # finish reasons of replies that the learner may keep
 _STALLED = (
-    "nobody read this reply for {:g} s while others waited: what was written before can be read, the "
-    "rest is not written; read each reply, or leave its block"
+    "the reply was ended: nobody read it for {:g} s while other requests waited. The chunks written "
+    "before can still be read. Read each reply to its end, or leave its block (`async with`)"
 )
 
 
 class Lifecycle:
-    """Requests from `submit` to their last chunk or error. Lives on the engine's thread."""
+    """Manages requests from `submit` to their last chunk or error, on the engine's thread."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Lifecycle:
         self.scheduler = Scheduler(
             config.max_running, config.max_waiting, config.max_parked, config.max_parked_s, now
         )
-        self.learner: Learner | None = None  # set by who builds the engine
+        self.learner: Learner | None = None  # set by `build_engine`
         self._stalled = _STALLED.format(config.max_parked_s)
 
     @property
@@ -64,7 +64,7 @@ class Lifecycle:
         return None if self.learner is None else self.learner.report
 
     def submit(self, request: Request) -> None:
-        """Put a request in line; a full line ends it with EngineBusy."""
+        """Queue a request; if the queue is full it ends with `EngineBusy`."""
         self.drop_cancelled()
         try:
             self.scheduler.submit(request)
@@ -72,13 +72,13 @@ class Lifecycle:
             self.fail(request, error)
 
     def encoded(self, request: Request, error: BaseException | None) -> None:
-        """A prompt that was encoded on another thread is ready, or can't be encoded."""
+        """Take note that encoding a prompt on another thread has ended, with ``error`` if it failed."""
         request.encoding = False
         if error is not None and not request.over:
             self.fail(request, error)
 
     def admit(self) -> bool:
-        """Start waiting requests while there are places and memory; False if none could start.
+        """Start waiting requests while slots and memory are free; False if no request left the queue.
 
         A request that can't be admitted ends with a typed error.
         """
@@ -95,7 +95,7 @@ class Lifecycle:
         return moved
 
     def _next(self) -> Request | None:
-        """The next to be admitted; a stalled reply in the way of others is ended."""
+        """Return the next request to admit; stalled requests that block others are ended first."""
         while (request := self.scheduler.next()) is None:
             stalled = self.scheduler.stalled()
             if stalled is None:
@@ -126,19 +126,19 @@ class Lifecycle:
         self._send(request, error)
 
     def fail_all(self, requests: Iterable[Request], error: BaseException) -> None:
-        """End those of the requests that have not ended yet."""
+        """End each of these requests that has not ended yet with a typed error."""
         for request in requests:
             if not request.over:
                 self.fail(request, error)
 
     def drop_cancelled(self) -> None:
-        """End requests whose consumer has left."""
+        """End the requests that their consumers have cancelled."""
         for request in [*self.scheduler.running, *self.scheduler.waiting]:
             if request.delivery.cancelled:
                 self._cancel(request)
 
     def close(self) -> None:
-        """End every request as cancelled."""
+        """End every request as cancelled, then close proposer and learner."""
         for request in [*self.scheduler.running, *self.scheduler.waiting]:
             self._cancel(request)
         self.proposing.close()

@@ -1,4 +1,4 @@
-"""The text of one reply: decoded, without reasoning and calls, cut off at a stop string."""
+"""Text of one reply: decodes tokens, splits off reasoning and tool calls, cuts at a stop string."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ __all__ = ["Output"]
 
 
 class Output:
-    """Turns committed tokens into the text that is certain.
+    """Turns committed tokens into the text that is final.
 
     Attributes:
-        text: The reply as far as it was given out.
-        decoded: Everything that was written, reasoning and its tags included.
-        replied: The reply, including an end that is still held back.
-        reasoning: What the model wrote for itself.
-        calls: Its tool calls; None if the request has no tools.
+        text: The reply's text that was emitted; maintained by the caller of `add` and `finish`.
+        decoded: The text of all tokens, reasoning and its tags included.
+        replied: The reply without reasoning and calls, including an end that is still held back because
+            it may begin a stop string.
+        reasoning: Tracks the reasoning spans.
+        calls: Tracks the tool calls; None if the request has no tools.
     """
 
     def __init__(
@@ -52,9 +53,9 @@ class Output:
         return max(self.reasoning.end, self.calls.end if self.calls is not None else 0)
 
     def fork(self) -> Output:
-        """A second output that goes on from here, to see what text drafted tokens would be.
+        """Return a copy that continues from here, to find the text of drafted tokens.
 
-        Its ``text``, ``decoded`` and ``replied`` begin empty, and it reads no calls.
+        The copy's ``text``, ``decoded`` and ``replied`` begin empty, and it doesn't look for calls.
         """
         twin = copy.copy(self)
         twin.text = twin.decoded = twin.replied = ""
@@ -64,7 +65,7 @@ class Output:
         return twin
 
     def add(self, token: int, *, shown: bool = True, searching: bool = True) -> str:
-        """The text that became certain with a token; the caller adds it to ``text``.
+        """Add a token; return the text that became final with it, which the caller adds to ``text``.
 
         Args:
             token: The next token of the reply.
@@ -85,7 +86,7 @@ class Output:
         return self._stops.add(reply, searching=searching)
 
     def finish(self) -> str:
-        """The reply ends here: text held back as half of something. Idempotent."""
+        """End the reply; return text held back as part of a character, tag or stop. Idempotent."""
         rest = self._detokenizer.finish()
         self.decoded += rest
         reply = self.reasoning.finish(rest)

@@ -1,4 +1,4 @@
-"""How far a reply is from the end of its first speakable phrase."""
+"""Estimates how many tokens a reply lacks to the end of its first speakable phrase."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 __all__ = ["FirstPhrase", "PhraseLengths"]
 
 _END = re.compile(r"[.!?…]['\")\]]*\s|[。！？]|\n")
-_SHORTEST = 6  # characters
+_SHORTEST = 6  # characters before a sentence end is looked for
 _CLAUSE = re.compile(r"[,;:]['\")\]]*\s|[，；：]")
-_SHORTEST_CLAUSE = 22  # where the mark is, as `specstream.pipeline.segment` cuts the first phrase
+_SHORTEST_CLAUSE = 22  # characters before a clause mark; see `specstream.pipeline.segment`
 _LONGEST = 240  # characters; a phrase without an end is cut there
-_FIRST_GUESS = 12.0  # tokens
-_WEIGHT = 0.1
+_FIRST_GUESS = 12.0  # tokens of a first phrase, before any was seen
+_WEIGHT = 0.1  # of a new sample in the moving average
 
 
 class PhraseLengths:
@@ -22,7 +22,7 @@ class PhraseLengths:
         self.usual = _FIRST_GUESS
 
     def add(self, tokens: int) -> None:
-        """A first phrase has ended."""
+        """Add the length of a first phrase that has ended."""
         self.usual += _WEIGHT * (tokens - self.usual)
 
 
@@ -30,8 +30,8 @@ class FirstPhrase:
     """Follows one reply until a voice could begin to speak.
 
     Attributes:
-        left: Tokens that the phrase probably still lacks, at least 1; None once it has ended. A phrase
-            that is longer than usual is expected to last another quarter of the usual length.
+        left: Estimate of the tokens that the first phrase still lacks, at least 1; None once it has
+            ended. A phrase longer than the average is expected to last a quarter of the average more.
     """
 
     def __init__(self, lengths: PhraseLengths) -> None:
@@ -40,7 +40,7 @@ class FirstPhrase:
         self._expect(0)
 
     def read(self, text: str, tokens: int) -> None:
-        """``text`` is the reply so far, of so many tokens."""
+        """Update the estimate; ``text`` is the reply so far and ``tokens`` its length in tokens."""
         if self.left is None:
             return
         clause = _CLAUSE.search(text, _SHORTEST_CLAUSE)

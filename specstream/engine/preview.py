@@ -1,4 +1,4 @@
-"""What a round drafted, as text, before the target judges it; only for a consumer that asked."""
+"""Previews: the text of a round's proposal before verification, for consumers that ask for it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ __all__ = ["preview"]
 
 
 def preview(request: Request, proposal: Proposal) -> Preview | None:
-    """The text of a proposal, as `Preview` describes it; None if it has none.
+    """Return the text of a proposal, with the limits that `Preview` names; None if it has no text.
 
-    Of a tree it is the path of first children. On a GPU this waits for the draft: the ids are read.
+    For a tree this is the text along the first child of each node. On a GPU the host waits until the
+    draft has finished, since its token ids are read.
     """
     sequence, output = request.sequence, request.output
     if not proposal.length or (output.calls is not None and not output.calls.speaking):
@@ -48,7 +49,7 @@ def preview(request: Request, proposal: Proposal) -> Preview | None:
 
 
 def _first_path(proposal: Proposal) -> list[int]:
-    """A chain, or in a tree the first child of each node."""
+    """Return the nodes from the root along each node's first child; all nodes of a chain."""
     path: list[int] = []
     for node, parent in enumerate(proposal.links):
         if parent == (path[-1] if path else -1):

@@ -1,4 +1,4 @@
-"""Messages to token ids, through the model's own chat template."""
+"""Encodes messages as token ids with the model's own chat template."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def check_messages(messages: Sequence[Message] | str) -> list[Message]:
     """Copy and check messages; a plain string is one user turn.
 
     Raises:
-        PromptError: nothing is said, or a message has no known role, no text, or malformed calls.
+        PromptError: all contents are blank, or a message lacks a known role or a text content, or its
+            calls are malformed.
     """
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
@@ -67,11 +68,12 @@ def check_texts(**texts: object) -> None:
 
 
 class Prompt(NamedTuple):
-    """What the model reads before it writes its turn.
+    """An encoded prompt.
 
     Attributes:
-        ids: Its tokens.
-        opened: The reasoning span that the template has opened for the reply, if it has.
+        ids: Its token ids.
+        opened: Tag of the reasoning span that the chat template opens at the end of the prompt; None if
+            it opens none.
     """
 
     ids: list[int]
@@ -79,7 +81,7 @@ class Prompt(NamedTuple):
 
 
 class PromptEncoder:
-    """Messages to token ids, for one tokenizer; belongs to one thread."""
+    """Encodes messages for one tokenizer; to be used by one thread only."""
 
     def __init__(self, tokenizer: Any, *, warns: bool = True) -> None:
         self._tokenizer = tokenizer
@@ -93,10 +95,10 @@ class PromptEncoder:
         options: Mapping[str, Any] | None = None,
         tools: Tools | None = None,
     ) -> Prompt:
-        """The prompt for a reply to ``messages``; ``options`` are the template's variables.
+        """Encode the prompt for a reply to ``messages``; ``options`` are the template's variables.
 
-        Control tokens that a message or an option spells stay text. A tokenizer without a chat template
-        belongs to a base model, which gets the contents line by line.
+        Control tokens that a message or an option spells are encoded as text. Without a chat template
+        (a base model) the prompt is the messages' contents, one per line.
 
         Raises:
             PromptError: the template refuses the messages or knows no such variable, or they leave
@@ -131,7 +133,7 @@ class PromptEncoder:
         return Prompt([int(i) for i in ids], opened_by(text) if templated else None)
 
     def encode_text(self, text: str) -> list[int]:
-        """The ids of a text by itself, in which control tokens are only spelled."""
+        """Encode a text on its own; control tokens spelled in it become ordinary tokens."""
         return self._control_tokens().encode(text)
 
     def _check(self, options: Mapping[str, Any]) -> None:
@@ -193,10 +195,10 @@ def _with_tools(options: dict[str, Any], tools: Tools | None) -> dict[str, Any]:
 
 
 def _render_turns(render: Callable[[list[Message]], T], messages: list[Message]) -> T:
-    """``render(messages)``; if it refuses them, with consecutive turns of the user joined by a newline.
+    """Return ``render(messages)``; if that fails, retry with consecutive user turns joined by newlines.
 
-    An interrupted reply leaves such turns, and some chat templates insist that roles alternate. If that
-    is not what is wrong, the first error is raised.
+    An interrupted reply leaves consecutive user turns, and some chat templates demand that roles
+    alternate. If the retry fails too, the first error is raised.
     """
     try:
         return render(messages)
@@ -224,7 +226,7 @@ def _joined(messages: list[Message]) -> list[Message]:
 
 @lru_cache(maxsize=8)
 def template_variables(template: str) -> frozenset[str]:
-    """The names that a template takes from outside."""
+    """Return the names of the variables that a template takes from outside."""
     from jinja2 import Environment, TemplateSyntaxError, meta
 
     try:

@@ -1,4 +1,4 @@
-"""Everything the engine asks of its proposer. A broken proposer costs only speed."""
+"""The engine's calls to its proposer, guarded so that a failing proposer costs only speed."""
 
 from __future__ import annotations
 
@@ -30,19 +30,20 @@ from specstream.speculation.proposal import Proposal, Proposer, Verdict
 __all__ = ["Proposing"]
 
 _log = logging.getLogger("specstream.engine")
-_LONGEST_PAUSE = 255  # rounds
+_LONGEST_PAUSE = 255  # rounds without calling a proposer that keeps failing
 
 
 class Proposing:
     """Calls a proposer, checks what it returns and catches what it raises.
 
-    An error means an empty proposal. After an error of `propose` the proposer is left alone for a number
-    of rounds that doubles each time. An error type is logged once at level ERROR.
+    An error means an empty proposal. After an error of `propose` the proposer isn't called for a number
+    of rounds, which doubles with each consecutive error. The first error of each type is logged at level
+    ERROR, later ones at DEBUG.
 
     Attributes:
         proposer: The proposer.
-        depths: The target's layers whose hidden states it reads; () if it reads none.
-        predictions: Whether it wants the target's predictions after what it proposes.
+        depths: Depths (numbers of target layers) whose hidden states the proposer reads; () for none.
+        predictions: Whether the proposer wants `Verdict.predictions`.
     """
 
     def __init__(self, proposer: Proposer, target: ModelRunner) -> None:
@@ -62,12 +63,12 @@ class Proposing:
         self._pause = self._rounds_to_pause = 0
 
     def propose(self, sequences: list[Sequence]) -> list[Proposal]:
-        """One sound proposal for each sequence; empty for one that doesn't speculate."""
+        """Return one checked proposal per sequence; empty if the sequence doesn't speculate."""
         proposals = [Proposal.empty(self._device) for _ in sequences]
         if self._rounds_to_pause:
             self._rounds_to_pause -= 1
             return proposals
-        # The target adds a token of its own: a proposal as long as the room could never be used up.
+        # The target adds a token of its own, so a proposal as long as the room can't be fully accepted.
         budget = [min(s.room - 1, self._longest) if s.speculates else 0 for s in sequences]
         wanted = [i for i, most in enumerate(budget) if most > 0]
         if not wanted:
@@ -76,7 +77,7 @@ class Proposing:
         with self._sparing():
             made = self._ask([sequences[i] for i in wanted], [budget[i] for i in wanted])
         if made is None:
-            for i in wanted:  # its caches may be in any state
+            for i in wanted:  # the proposer's caches may be in any state
                 self.release(sequences[i].slot)
             self._pause = self._rounds_to_pause = min(2 * self._pause + 1, _LONGEST_PAUSE)
             return proposals
@@ -95,7 +96,7 @@ class Proposing:
         return made
 
     def extras(self, parts: list[Part]) -> Extras:
-        """What the proposer asks of the pass over these parts."""
+        """Return what the pass over these parts must do for the proposer, beyond giving logits."""
         rounds = [part for part in parts if part.proposal is not None]
         midway = None
         if self._midway is not None and any(part.proposed for part in rounds):
@@ -111,7 +112,7 @@ class Proposing:
         return Extras(depths, midway=midway, rider=rider)
 
     def _wanted(self, parts: list[Part]) -> bool:
-        """Whether somebody wants these parts' states."""
+        """Whether the proposer wants the hidden states of at least one of these parts."""
         if self._selective is None or not self.depths:
             return True
         wanted = True
@@ -120,7 +121,7 @@ class Proposing:
         return wanted
 
     def _tell_midway(self, parts: list[Part], states: Iterable[Tensor]) -> None:
-        """Hand the states of what is verified to the proposer, while the pass goes on."""
+        """Hand states of last committed and proposed tokens to the proposer during the pass."""
         told = [(part, rows) for part, rows in zip(parts, states, strict=True) if part.proposed]
         if self._midway is not None:
             with self._sparing():
@@ -130,7 +131,7 @@ class Proposing:
                 )
 
     def observe(self, done: Pass, verdicts: list[Verdict]) -> None:
-        """What became of the proposals, and the hidden states of the tokens that stay.
+        """Tell the proposer the verdicts and the hidden states of the tokens that stay in the cache.
 
         Called before the tokens are committed.
         """
@@ -149,25 +150,25 @@ class Proposing:
                 self._adaptive.clock(times)
 
     def explain(self, request_id: int | None = None) -> Explanation | None:
-        """Why a request is served as it is, or requests in general; None where that is fixed."""
+        """Explain an adaptive proposer's choice for a request, or for all; None for other proposers."""
         if self._adaptive is not None:
             with self._sparing():
                 return self._adaptive.explain(request_id)
         return None
 
     def finish(self, request_id: int) -> None:
-        """A request has ended; its sequence may live on."""
+        """Tell an adaptive proposer that a request has ended; its slot may serve a further one."""
         if self._adaptive is not None:
             with self._sparing():
                 self._adaptive.finish(request_id)
 
     def release(self, slot: int) -> None:
-        """A cache is gone: the proposer may drop what it keeps under this slot."""
+        """Tell the proposer that a slot's cache is gone, so that it drops its own caches for it."""
         with self._sparing():
             self.proposer.release(slot)
 
     def close(self) -> None:
-        """The engine ends: whatever the proposer runs on its own ends, too. Idempotent."""
+        """End the proposer's own thread, if it has one. Idempotent."""
         if self._midway is not None:
             with self._sparing():
                 self._midway.close()
@@ -187,7 +188,7 @@ class Proposing:
 
 
 def _kept(done: Pass, verdicts: list[Verdict]) -> list[States]:
-    """The states of all prompt tokens that were read, and of a round's accepted tokens."""
+    """Return the hidden states of all committed tokens read in the pass and of accepted ones."""
     kept = [States(start, rows) for start, rows in zip(done.starts, done.states, strict=True)]
     for index, (proposal, verdict) in enumerate(zip(done.proposals, verdicts, strict=True)):
         if proposal.length:

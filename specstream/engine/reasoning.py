@@ -1,8 +1,8 @@
-"""Separates reasoning, which the model writes for itself, from the reply while both are generated.
+"""Separates reasoning (text between tags such as ``<think>``) from the reply during generation.
 
-A span opens with its tag as text at the very beginning of a reply (further in, the answer mentions the
-tag), with its tag as a special token anywhere, or in the prompt, by the chat template. The first closing
-tag ends a span; a span that is never closed goes on to the end of the reply.
+A span opens with a tag as text at the very beginning of a reply (further in, the answer mentions the
+tag), with a tag as a special token anywhere, or with a tag by which the chat template ends the prompt.
+The first closing tag ends a span; a span that is never closed goes on to the end of the reply.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _TAGS = (
 # gpt-oss: channels, of which only "final" is for the user.
 _CHANNEL, _MESSAGE = "<|channel|>", "<|message|>"
 _HARMONY = frozenset({_CHANNEL, _MESSAGE, "<|start|>", "<|end|>"})
-_LONGEST_HEADER = 256
-_GAP = "\n\n"  # between spans
+_LONGEST_HEADER = 256  # characters kept of a gpt-oss channel header
+_GAP = "\n\n"  # put between the texts of two reasoning spans
 
 
 def opened_by(prompt: str) -> Tag | None:
-    """The span that a rendered prompt ends in the beginning of."""
+    """Return the tag that a rendered prompt ends with, so that the reply begins inside its span."""
     end = prompt.rstrip()
     return next((tag for tag in _TAGS if end.endswith(tag.open)), None)
 
 
 def markers_of(tokenizer: Any) -> dict[int, str]:
-    """The tokens that open and close spans by themselves, by id."""
+    """Return the tokens that are opening or closing tags by themselves, by id."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
     paired = {side for tag in _TAGS for side in tag}
     names = {token.content for token in added.values()}
@@ -59,17 +59,17 @@ def markers_of(tokenizer: Any) -> dict[int, str]:
 class Reasoning:
     """Follows one reply, token by token; how the text is split into tokens changes nothing.
 
-    A tag that contains one of the ``stops`` is not looked for in the text: the stop string is.
+    A tag that contains a stop string is not recognised in text, so that the stop string ends the reply.
 
     Args:
-        markers: The tokens that are tags by themselves; None leaves everything to the reply.
-        opened: The span that the prompt has opened.
+        markers: The tokens that are tags by themselves; None turns the separation off.
+        opened: Tag of the span that the prompt has opened, if any.
         stops: The request's stop strings.
 
     Attributes:
         text: The reasoning so far, without its tags.
-        tokens: Tokens of reasoning, its tags, and white space behind these.
-        end: Index of the token after the last of them.
+        tokens: Number of tokens of reasoning, tags, and white space after tags.
+        end: Index of the token after the last of these.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class Reasoning:
         self._tags = [tag for tag in _TAGS if not any(b and b in tag.open for b in bare)]
         self.text = ""
         self.tokens = self.end = 0
-        self._count = self._known = 0  # tokens read, and those of which is known where they belong
+        self._count = self._known = 0  # tokens read; those known to be reasoning or reply
         self._state: Literal["start", "inside", "header", "reply"]
         self._state = "reply" if markers is None else "start"
-        self._held = ""  # may be a part of a tag; in a header, all of it
+        self._held = ""  # text that may be part of a tag; in a header, the whole header
         self._close = ""
         self._drop_space = False
         self._replied = False
@@ -94,14 +94,14 @@ class Reasoning:
             self._enter(opened.close)
 
     def add(self, text: str, token: int | None = None) -> str:
-        """Add the text that became certain with a token; return the part of it that is the reply."""
+        """Add the text that became final with a token; return the part of it that is the reply."""
         self._count += 1
         marker = self._markers.get(token) if token is not None else None
         reply = self._read(text.removesuffix(marker) if marker else text)
         if marker is not None:
             reply += self._obey(marker)
         self._replied |= bool(reply.strip())
-        unsaid = bool(text) and self._state != "start"  # a tag, or white space behind one
+        unsaid = bool(text) and self._state != "start"  # a tag, or white space after a tag
         aside = unsaid or marker is not None or self._state in ("inside", "header")
         if aside and not reply:
             self.tokens += self._count - self._known
@@ -111,18 +111,18 @@ class Reasoning:
         return reply
 
     def finish(self, text: str = "") -> str:
-        """The reply ends with this text: return it, and text that was held back as half a tag."""
+        """End the reply with ``text``; return what of it, and of text held back, is the reply."""
         return self._read(text) + self._settle()
 
     def _settle(self) -> str:
-        """The text that was held back is no tag."""
+        """Treat the text that was held back as no tag; return it if it belongs to the reply."""
         held, self._held = self._held, ""
         if self._state == "inside":
             self._think(held)
         return held if self._state == "start" else ""
 
     def _obey(self, marker: str) -> str:
-        """A token that is a tag by itself."""
+        """Change state by a token that is a tag itself; return held-back text of the reply."""
         header, reply = self._held.strip(), self._settle()
         if marker == _MESSAGE and not header.startswith("final"):
             self._enter("")
@@ -153,7 +153,7 @@ class Reasoning:
                 return self._reply(text)
 
     def _start(self, text: str) -> str:
-        """Only white space so far, which is given out at once."""
+        """Read the beginning of a reply, where a tag may stand; white space is given out at once."""
         text = self._held + text
         body = text.lstrip()
         space = text[: len(text) - len(body)]

@@ -1,4 +1,4 @@
-"""One request: what was asked, how its chunks leave the engine, and what became of it."""
+"""One request: its inputs, the delivery of its chunks, and its results and statistics."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ _ids = itertools.count()
 
 @dataclass(slots=True)
 class Delivery:
-    """The way to the consumer, and the few facts that both threads share.
+    """The channel to the consumer, with the state that engine thread and consumer thread share.
 
     Each field is written by one thread only: ``read``, ``cancelled`` and ``previews`` (whether the
-    consumer wants them) by the consumer's, ``sent`` by the engine's. Both counts are of chunks; between
-    two chunks there is at most one preview. ``put`` is called on the engine thread and must not block.
+    consumer wants previews) by the consumer's thread, ``sent`` by the engine's. ``sent`` and ``read``
+    count chunks; ``limit`` is how many may be unread. Between two chunks there is at most one preview.
+    ``put`` is called on the engine thread and must not block.
     """
 
     put: Callable[[Chunk | Preview | SpecstreamError], None]
@@ -46,11 +47,12 @@ class Delivery:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """What was asked, with the sequence and the output from admission on.
+    """The inputs of a request and, from admission on, its sequence and output.
 
     Belongs to the engine thread once it is submitted; `report` and ``text`` may be read from any thread.
-    ``noise`` seeds the draws of a request whose parameters name no seed, without keying them.
-    ``learn``: whether a draft that learns in service may learn from it.
+    ``noise`` seeds the generators of a request without a seed in its parameters; its draws are not
+    keyed by position (see `Noise`). ``learn``: whether a draft that learns in service may learn from
+    the reply.
     """
 
     messages: list[Message]
@@ -66,11 +68,11 @@ class Request:
     id: int = field(default_factory=lambda: next(_ids))
     arrived: float = field(default_factory=time.perf_counter)
     # Set at admission or before.
-    encoding: bool = False  # on another thread: the request is in line, but not ready
+    encoding: bool = False  # the prompt is being encoded on another thread; not ready for admission
     prompt: Prompt | None = None
     reference_ids: list[int] = field(default_factory=list)
     admitted: tuple[Sequence, Output] | None = None
-    reused: int = 0  # tokens of the prompt that were still cached
+    reused: int = 0  # tokens of the prompt whose keys and values were still cached
     # Set while it runs.
     stats: SpecStats = field(default_factory=SpecStats)
     ttft_ms: float = 0.0
@@ -78,22 +80,22 @@ class Request:
     finish_reason: FinishReason | None = None
     error: SpecstreamError | None = None
     explanation: Explanation | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)  # held by a commit and a report
+    lock: threading.Lock = field(default_factory=threading.Lock)  # held by commits and reports
 
     @property
     def over(self) -> bool:
-        """Whether the last chunk or an error was given out."""
+        """Whether the request has ended: with a last chunk or an error."""
         return self.ended_ms > 0.0
 
     @property
     def sequence(self) -> Sequence:
-        """The tokens; only of an admitted request."""
+        """The sequence of tokens; only of an admitted request."""
         assert self.admitted is not None
         return self.admitted[0]
 
     @property
     def output(self) -> Output:
-        """The text; only of an admitted request."""
+        """The decoded output; only of an admitted request."""
         assert self.admitted is not None
         return self.admitted[1]
 
@@ -125,7 +127,7 @@ class Request:
         stats, why = self.stats, self.explanation
         reasoning = self.output.reasoning if self.admitted is not None else None
         calls = self.output.calls if self.admitted is not None else None
-        # A consumer that has left is told so before the engine's next step says it.
+        # Report a cancellation at once, although the engine notes it at its next step only.
         left = self.delivery.cancelled and self.error is None
         kept = zip(stats.accepted_at, stats.drafted_at, strict=True)
         return Report(

@@ -1,4 +1,4 @@
-"""Which request is served next."""
+"""Chooses which waiting request starts next and which running ones take part in a step."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["Scheduler"]
 
 
 class Scheduler:
-    """First come, first served, at most ``max_running`` side by side.
+    """First come, first served, with at most ``max_running`` requests at once.
 
-    A parked request (its consumer is behind) takes no part in a step and no place; at most
-    ``max_parked`` of them run beyond ``max_running``. Where they keep others from being served, a
-    consumer that reads nothing for ``max_parked_s`` makes its request `stalled`. A request whose
-    session is busy, or whose prompt is still being encoded, lets others pass.
+    A parked request (back-pressure: its consumer has too many unread chunks) takes no part in steps and
+    doesn't count as running; at most ``max_parked`` requests exceed ``max_running``. If a parked request
+    keeps others from starting and its consumer reads nothing for ``max_parked_s``, it is `stalled`. A
+    waiting request whose session is busy, or whose prompt is still being encoded, is overtaken.
 
     ``now`` is a clock in seconds. ``short`` is set by the caller while the oldest waiting request waits
-    for memory: nobody starts meanwhile.
+    for memory: no request starts meanwhile.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class Scheduler:
         self.running: list[Request] = []
 
     def submit(self, request: Request) -> None:
-        """Put a request in line.
+        """Queue a request.
 
         Raises:
-            EngineBusy: every place is taken and the line is full.
+            EngineBusy: ``max_running`` requests run and the queue is full.
         """
         if len(self.waiting) >= self._max_waiting + self._free():
             raise EngineBusy(
@@ -56,7 +56,7 @@ class Scheduler:
         self.waiting.append(request)
 
     def next(self) -> Request | None:
-        """The oldest waiting request that can start now."""
+        """Return the oldest waiting request that can start now, if any."""
         self._watch()
         if self._free() <= 0:
             return None
@@ -69,7 +69,7 @@ class Scheduler:
         return None
 
     def start(self, request: Request) -> None:
-        """Give a waiting request its place."""
+        """Move a waiting request to the running ones."""
         self.waiting.remove(request)
         self.running.append(request)
 
@@ -78,7 +78,7 @@ class Scheduler:
         return [request for request in self.running if not request.delivery.parked]
 
     def retire(self, request: Request) -> None:
-        """The request has ended, wherever it was. Idempotent."""
+        """Remove an ended request, running or waiting. Idempotent."""
         self._parked.pop(request, None)
         if request in self.running:
             self.running.remove(request)
@@ -91,7 +91,7 @@ class Scheduler:
         return 0 if self.short else min(self._max_running - active, bound)
 
     def _watch(self) -> None:
-        """Note since when parked requests have read nothing."""
+        """Record for each parked request since when its consumer has read nothing."""
         now, before = self._now(), self._parked
         self._parked = {}
         for request in self.running:
@@ -101,12 +101,12 @@ class Scheduler:
                 self._parked[request] = (request.delivery.read, since if unread else now)
 
     def _blocking(self) -> Request | None:
-        """Of the parked requests that keep another from being served, the one longest unread."""
+        """Return, of the parked requests that block another, the one longest without a read."""
         wanted = {request.session for request in self.waiting if not request.encoding}
         if not wanted or not self._parked:
             return None
         active = len(self.running) - len(self._parked)
-        full = self._free() <= 0 and active < self._max_running  # not because others are served
+        full = self._free() <= 0 and active < self._max_running  # by parked ones
         busy = {request.session for request in self.running}
         placeless = full and bool(wanted - busy or None in wanted)
         wanted.discard(None)
@@ -114,7 +114,7 @@ class Scheduler:
         return min(found, key=lambda request: self._parked[request][1], default=None)
 
     def stalled(self) -> Request | None:
-        """A request that was parked too long and keeps another from being served."""
+        """Return a request that has been parked too long and keeps another from starting, if any."""
         request = self._blocking()
         if request is None or request.delivery.read != self._parked[request][0]:
             return None
@@ -122,7 +122,7 @@ class Scheduler:
         return request if late else None
 
     def patience(self) -> float | None:
-        """Seconds until a request may be `stalled`; None: only news can change anything."""
+        """Return the seconds until a request may be `stalled`; None if none can be."""
         request = self._blocking()
         if request is None:
             return None

@@ -1,4 +1,4 @@
-"""The tokens of one request, and what drafting and verifying them takes."""
+"""The tokens of one request, with the state that drafting and verification need."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = ["Noise", "Sequence"]
 
 
 class Noise:
-    """The random numbers of one request.
+    """The source of random numbers of one request.
 
-    ``keyed`` draws are functions of seed and position, so that no draft can change the reply. Else the
-    ``verifier`` and the draft draw from generators of their own.
+    With ``keyed`` every draw is a function of seed and position, so that no draft can change the reply.
+    Otherwise verifier and draft draw from two separate generators, ``verifier`` and ``draft``.
     """
 
     def __init__(self, seed: int | None, device: torch.device, *, keyed: bool) -> None:
         self.seed = secrets.randbits(63) if seed is None else seed
         self.keyed = keyed
         self.verifier = torch.Generator(device).manual_seed(self.seed)
-        # Two streams from one seed: an odd multiplier keeps them apart for every seed.
+        # Two streams from one seed: as the multiplier is odd, the two seeds are never equal.
         draft = (self.seed * 0x9E3779B97F4A7C15 + 1) % 2**63
         self.draft = torch.Generator(device).manual_seed(draft)
 
@@ -49,11 +49,11 @@ class Sequence:
     noise: Noise
     eos_ids: frozenset[int] = frozenset()
     reference_ids: list[int] = field(default_factory=list)
-    processors: LogitsPipeline | None = None  # None where no logits processor is on
-    phrase: FirstPhrase | None = None  # None where the first phrase is not the objective
+    processors: LogitsPipeline | None = None  # None if no logits processor is needed
+    phrase: FirstPhrase | None = None  # None unless the objective is the first phrase
     speculates: bool = True  # False turns drafting off
     prompt_length: int = field(init=False)
-    slot: int = field(init=False)  # names the cache, also after it was given back
+    slot: int = field(init=False)  # the slot's id, which stays valid after the slot was given back
 
     def __post_init__(self) -> None:
         assert self.held is not None
@@ -86,19 +86,19 @@ class Sequence:
         return self.phrase.left if self.phrase is not None else None
 
     def draw(self, probs: Tensor, position: int, ids: Tensor | None = None) -> Tensor:
-        """The draft's draw ``[1]`` from ``probs [1, n]`` (see `SpecRequest.draw`)."""
+        """Draw an index ``[1]`` from ``probs [1, n]`` for the draft (see `SpecRequest.draw`)."""
         if self.noise.keyed:
             return gumbel_max(probs, self.noise.seed, position, ids)
         return draw(probs, self.noise.draft)
 
     def process(self, logits: Tensor, drafted: abc.Sequence[int] | Tensor) -> Tensor:
-        """Processed logits ``[V]`` after ``token_ids`` and ``drafted``; unprocessed where that fails."""
+        """Process logits ``[V]`` after ``token_ids`` and ``drafted``; unchanged if that fails."""
         if self.processors is None:
             return logits
         return self.processors.apply(logits, self.token_ids, drafted)
 
     def process_rows(self, logits: Tensor, proposal: Proposal) -> Processed:
-        """Processed logits ``[K + 1, V]``, each row in the context of the proposed tokens before it."""
+        """Process logits ``[K + 1, V]``, each row in the context of the proposed tokens before it."""
         if self.processors is None:
             return Processed(logits)
         return self.processors.apply_rows(logits, self.token_ids, proposal.tokens, proposal.paths)

@@ -1,4 +1,4 @@
-"""The target's caches, one per running request and idle conversation, within the device's memory."""
+"""Slots: the target's KV caches, one per running request and idle conversation."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from specstream.model.runner import ModelRunner
 
 __all__ = ["Slot", "Slots", "free_memory"]
 
-_HEADROOM = 512 * 2**20  # bytes left for activations and the draft's caches
+_HEADROOM = 512 * 2**20  # bytes reserved for activations and the draft's caches
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A cache, and the tokens whose keys and values it holds."""
+    """A KV cache, and the tokens whose keys and values it holds while it is idle."""
 
     id: int
     cache: KVCache
     rows: list[int] = field(default_factory=list)
     session: str | None = None  # the conversation that keeps the cache from turn to turn
     reserved: int = 0  # bytes that the cache may grow to
-    most: int | None = None  # tokens that are kept when the request ends
+    most: int | None = None  # tokens to keep at most when the request ends; None: all
 
     def cut(self) -> None:
-        """Drop the tokens that are not to be kept."""
+        """Roll the cache back to the first ``most`` tokens, if a bound is set."""
         if self.most is not None and self.most < len(self.rows):
             self.cache.rollback_to(self.most)
             del self.rows[self.most :]
@@ -39,8 +39,8 @@ class Slot:
 class Slots:
     """Hands out caches and keeps those of at most ``max_kept`` idle conversations.
 
-    ``on_drop`` gets the id of each slot that is gone for good. ``free_bytes`` reads the device's free
-    memory; None turns the check off.
+    ``on_drop`` is called with the id of each slot that is dropped. ``free_bytes`` returns the device's
+    free memory; None turns the memory check off.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class Slots:
         self._used: dict[int, Slot] = {}
 
     def has_room(self, session: str | None, tokens: int) -> bool:
-        """Whether a sequence can grow to ``tokens`` tokens, beside what running ones may still need.
+        """Whether memory suffices for a new sequence of ``tokens`` tokens and for all running ones.
 
-        Drops caches of idle conversations, oldest first, where that makes the room.
+        Drops caches of idle conversations, oldest first, as far as that is needed.
         """
         if self._free_bytes is None:
             return True
@@ -78,9 +78,10 @@ class Slots:
     def take(
         self, session: str | None, prompt_ids: Sequence[int], limit: int = 0
     ) -> tuple[Slot, int]:
-        """A slot for a prompt that may grow to ``limit`` tokens, and how many are still cached.
+        """Return a slot for a prompt, and how many of the prompt's tokens its cache still holds.
 
-        At least the prompt's last token is left to be read: its logits begin the reply.
+        The sequence may grow to ``limit`` tokens. The prompt's last token is never taken from the cache,
+        since the target must read it to give the logits of the reply's first token.
         """
         slot = self._kept.pop(session, None) if session is not None else None
         if slot is None:
@@ -97,7 +98,7 @@ class Slots:
         return slot, same
 
     def give_back(self, slot: Slot, token_ids: Sequence[int]) -> None:
-        """A request has ended; the cache of its conversation is kept, any other dropped."""
+        """Take back an ended request's slot: kept if it belongs to a conversation, else dropped."""
         del self._used[slot.id]
         if slot.session is None or self._max_kept == 0:
             self._on_drop(slot.id)
@@ -139,9 +140,10 @@ class Slots:
 
 
 def free_memory(target: ModelRunner) -> Callable[[], int] | None:
-    """Reads the bytes that new caches of ``target`` may take on a GPU; None on any other device.
+    """Return a function that reads the bytes free for new KV caches; None if the target is on no GPU.
 
-    With a key-value pool these are the pool's unused bytes; else they are the device's free memory.
+    With a key-value pool these are the pool's unused bytes; otherwise the device's free memory, less a
+    reserve.
     """
     device = target.device
     if device.type != "cuda":

@@ -1,4 +1,4 @@
-"""The engine's step: schedule, propose, verify, commit, emit."""
+"""The engine's step: schedule, propose, run the target, verify, commit, emit."""
 
 from __future__ import annotations
 
@@ -67,11 +67,12 @@ class EngineCore(Lifecycle):
         self._chunk = target.fixed_width or config.prefill_chunk
 
     def step(self) -> bool:
-        """Advance every request that can use it by one round; False when none could.
+        """Advance every request that isn't parked by one round; False if there was nothing to do.
 
-        One pass of the target serves them all: rounds, and the next part of prompts that are still
+        One target forward pass serves all requests: rounds, and the next part of prompts that are still
         being read. An exception ends the requests of the pass with a typed error and leaves the engine
-        and all others as they were. For many steps be in `torch.inference_mode`: entering it is slow.
+        and all other requests as they were. Callers of many steps should enter `torch.inference_mode`
+        once, since entering it for each step is slow.
         """
         if not torch.is_inference_mode_enabled():
             with torch.inference_mode():
@@ -104,14 +105,14 @@ class EngineCore(Lifecycle):
         return True
 
     def learn(self) -> bool:
-        """One small step of learning, for when no request can go on; False if nothing is to be learnt.
+        """Take one small step of learning in service; False if there is nothing to learn.
 
-        Nothing is learnt while a request waits in line.
+        To be called when no request can advance. Does nothing while a request waits for admission.
         """
         return self.learner is not None and not self.scheduler.waiting and self.learner.step()
 
     def _plan(self, ready: list[Request], proposals: list[Proposal]) -> list[Part]:
-        """Who takes a round and who reads how much of its prompt."""
+        """Decide which requests take a round, and how many prompt tokens the others read."""
         budget = self._chunk * len(ready)
         if proposals and self.target.fixed_width is None:
             proposed = sum(proposal.length for proposal in proposals)
@@ -120,7 +121,7 @@ class EngineCore(Lifecycle):
         return plan_step(ready, proposals, chunk=self._chunk, budget=budget, empty=empty)
 
     def _show(self, parts: list[Part]) -> None:
-        """Send what was drafted to consumers that asked for it, ahead of the pass that judges it."""
+        """Send previews of the proposals, before verification, to consumers that asked for them."""
         for part in parts:
             delivery = part.request.delivery
             if delivery.previews and part.proposal is not None:
@@ -128,7 +129,7 @@ class EngineCore(Lifecycle):
                     delivery.put(drafted)
 
     def _forward(self, parts: list[Part]) -> Pass:
-        """One target pass. If memory runs out, the youngest request ends and the pass is repeated."""
+        """Run one target pass; if memory runs out, end the youngest request and repeat the pass."""
         while True:
             starts = [part.sequence.cache.length for part in parts]
             try:
@@ -138,7 +139,7 @@ class EngineCore(Lifecycle):
                 for part, start in zip(parts, starts, strict=True):
                     part.sequence.cache.rollback_to(start)
                 youngest = max(parts, key=lambda part: part.request.id)
-                # Without a cause: its traceback would keep the pass's tensors alive.
+                # Raised without a cause, whose traceback would keep the pass's tensors alive.
                 error = EngineBusy(_NO_MEMORY.format(len(parts)))
             else:
                 return Pass(parts, starts, made.logits, made.states)
@@ -167,14 +168,14 @@ class EngineCore(Lifecycle):
         read = committed - decoding
         draft_ms, verify_ms, _ = spans_ms
         self._prefill.observe(verify_ms, read, beside=decoding > 0)
-        # A pass that reads prompts is no sample of a round's cost: no rows are reported then.
+        # A pass that also prefills is no sample of a round's cost, so that it is reported with 0 rows.
         rows = 0 if read else len(done.rounds)
         tokens = committed + sum(proposal.length for proposal in done.proposals)
         total_ms = (time.perf_counter() - began) * 1e3
         self.proposing.clock(StepTimes(draft_ms, verify_ms, total_ms, rows, tokens))
 
     def explain(self) -> Explanation | None:
-        """Why requests are served as they are at present; None where that is fixed, or not known."""
+        """Explain an adaptive proposer's present choice; None for other proposers, or if unknown."""
         return self.proposing.explain()
 
     @property

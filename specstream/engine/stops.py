@@ -1,4 +1,4 @@
-"""Stop strings, found across token borders; text that may begin one is held back."""
+"""Finds stop strings across token borders; text that may begin a stop string is held back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["StopMatcher"]
 
 
 class StopMatcher:
-    """Watches the text of one reply.
+    """Searches the text of one reply for stop strings.
 
     The text given out never contains a stop string, nor any part of the one that ended the reply.
     At most ``len(longest stop) - 1`` characters are held back at any time.
@@ -20,14 +20,14 @@ class StopMatcher:
         self.stopped = False
 
     def add(self, text: str, *, searching: bool = True) -> str:
-        """The text that may be shown now. Sets ``stopped`` when this text completes a stop string.
+        """Add text; return the text that may be shown now. Sets ``stopped`` at a complete stop string.
 
-        While not ``searching``, a stop string that is completed is text like any other.
+        With ``searching=False``, a stop string completed by this text is treated as ordinary text.
         """
         if not self._stops:
             return text
         held, text = len(self._held), self._held + text
-        # A match may begin in what was held back, but not end there: that time has passed.
+        # A match may begin in the text held back, but must end in the new text.
         found = (text.find(stop, max(0, held - len(stop) + 1)) for stop in self._stops)
         starts = [at for at in found if at >= 0] if searching else []
         if starts:
@@ -39,7 +39,7 @@ class StopMatcher:
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """The reply has ended without a stop string: what was held back. Idempotent."""
+        """End the reply without a stop string; return the text held back. Idempotent."""
         held, self._held = self._held, ""
         return held
 

@@ -11,9 +11,9 @@ __all__ = ["Stopwatch"]
 
 
 class Stopwatch:
-    """Marks moments, on a GPU as events in the stream, since a call returns before its work is done.
+    """Marks moments; on a GPU as events in the stream, since calls return before their work is done.
 
-    Read the spans after a transfer from the device, which has waited for the stream anyway.
+    Read the spans after a transfer from the device, which waits for the stream anyway.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -32,7 +32,7 @@ class Stopwatch:
             self._moments.append(time.perf_counter())
 
     def spans_ms(self) -> list[float]:
-        """Milliseconds between each mark and the next; waits for the last one if need be."""
+        """Return the milliseconds between consecutive marks; on a GPU, wait for the last mark."""
         if self._on_gpu:
             self._events[-1].synchronize()
             return [start.elapsed_time(end) for start, end in pairwise(self._events)]

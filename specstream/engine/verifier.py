@@ -1,4 +1,4 @@
-"""From the target's logits to verdicts."""
+"""Verifies proposals: turns the target's logits into verdicts."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ __all__ = ["verify"]
 def verify(
     done: Pass, rule: Rule, *, predictions: bool = False
 ) -> tuple[list[Verdict], list[dict[int, SpecstreamError]]]:
-    """Apply each sequence's processors, then its rule: exact match where its noise is keyed.
+    """Apply each sequence's logits processors, then its acceptance rule (exact match for keyed noise).
 
-    Returns verdicts on the rounds of a pass and, for each, errors by row of logits where the reply
-    gets there. ``rule`` is for sampled drafts that come with probabilities; ``predictions`` asks for
-    `Verdict.predictions`.
+    Returns the verdict on each round of a pass and, for each round, the errors of broken rows of logits
+    that the accepted path reaches. ``rule`` decides on sampled drafts that come with probabilities;
+    ``predictions`` asks for `Verdict.predictions`.
     """
     sequences, proposals = done.sequences, done.proposals
-    rounds = zip(sequences, done.logits, proposals, strict=False)  # prefills have no round
+    # `logits` also has entries of pure prefill, after those of the rounds.
+    rounds = zip(sequences, done.logits, proposals, strict=False)
     processed = [sequence.process_rows(logits, drafted) for sequence, logits, drafted in rounds]
     cases = []
     for sequence, drafted, rows in zip(sequences, proposals, processed, strict=True):

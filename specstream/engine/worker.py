@@ -1,7 +1,7 @@
-"""The engine's own thread, and the mailbox through which the rest of the program reaches it.
+"""The engine's thread, and the mailbox through which other threads call the engine.
 
-``torch.inference_mode`` and the current CUDA stream belong to a thread, and cancelling and admitting
-need a mailbox anyway: so one dedicated thread, not a pool.
+One dedicated thread rather than a pool, since ``torch.inference_mode`` and the current CUDA stream are
+per-thread state, and cancelling and admitting need a mailbox anyway.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["EngineWorker"]
 
 _MAX_MAIL = 1024
-_EXIT_WAIT_S = 10.0  # for the step under way
+_EXIT_WAIT_S = 10.0  # how long a program's exit waits for the step under way
 _log = logging.getLogger("specstream.engine")
 
 Mail = Callable[["EngineCore"], None]
@@ -52,14 +52,14 @@ class EngineWorker:
         self._mail: queue.SimpleQueue[Mail | None] = queue.SimpleQueue()
         self._encoder = ThreadPoolExecutor(1, "specstream-encoder")  # starts its thread when needed
         self._closing = False
-        self._gate = threading.Lock()  # nothing may enter the mailbox behind the closing notice
+        self._gate = threading.Lock()  # no request may enter the mailbox after the closing notice
         self._thread = threading.Thread(target=self._run, name="specstream-engine", daemon=True)
         self._process = os.getpid()
         self.no_tools: str | None = "the engine is being loaded"
 
     def start(self) -> None:
         """Start the thread and, on it, the loading of the models."""
-        # A program may end without having closed the engine; cut off in torch, a thread can abort it.
+        # At exit, a daemon thread that is killed inside torch can abort the process, so end it first.
         atexit.register(self._at_exit)
         self._thread.start()
 
@@ -69,7 +69,7 @@ class EngineWorker:
             self._thread.join(_EXIT_WAIT_S)
 
     def submit(self, request: Request) -> None:
-        """Hand a request over.
+        """Hand a request over to the engine thread.
 
         Raises:
             EngineClosed: the worker is closed or closing.
@@ -83,13 +83,13 @@ class EngineWorker:
             self._mail.put(lambda core: self._enter(core, request))
 
     def _enter(self, core: EngineCore, request: Request) -> None:
-        """A long prompt is encoded on another thread while its request is in line."""
+        """Queue a request; a long prompt is encoded on another thread meanwhile."""
         try:
             request.encoding = core.admission.is_long(request)
             core.submit(request)
             if request.encoding and not request.over:
                 self._encoder.submit(self._encode, core, request)
-        except Exception as error:  # of this request alone: others go on
+        except Exception as error:  # fails this request only
             core.encoded(request, error)
 
     def _encode(self, core: EngineCore, request: Request) -> None:
@@ -97,7 +97,7 @@ class EngineWorker:
         try:
             if not request.delivery.cancelled:
                 core.admission.tokenize(request, aside=True)
-        except BaseException as error:  # a tokenizer's panic is no Exception
+        except BaseException as error:  # a panic in the Rust tokenizer is not an Exception
             found = error
         self.post(lambda core: core.encoded(request, found))
 
@@ -106,7 +106,7 @@ class EngineWorker:
         self._mail.put(mail)
 
     def wake(self) -> None:
-        """A consumer has caught up or cancelled: look again."""
+        """Make the engine thread look for work, after a consumer has caught up or cancelled."""
         self._mail.put(lambda core: None)
 
     def close(self) -> None:
@@ -117,16 +117,16 @@ class EngineWorker:
                 self._mail.put(None)
 
     def check(self) -> None:
-        """For ``build`` to call now and then.
+        """Abort the building of an engine that was closed meanwhile; ``build`` calls this repeatedly.
 
         Raises:
-            EngineClosed: nobody waits for the engine any more.
+            EngineClosed: the worker was closed.
         """
         if self._closing:
             raise EngineClosed("the engine was closed before it was ready")
 
     def join(self) -> None:
-        """Wait for the thread to end; short once ``on_closed`` has been called."""
+        """Wait for the thread to end, which takes no time once ``on_closed`` has been called."""
         self._thread.join()
 
     def _run(self) -> None:
@@ -167,7 +167,7 @@ class EngineWorker:
             self._end(core)
 
     def _end(self, core: EngineCore) -> None:
-        """Nothing may be left waiting, whatever ended the thread."""
+        """End all requests, including those still in the mailbox, whatever ended the thread."""
         try:
             with self._gate:
                 self._closing = True
@@ -179,9 +179,9 @@ class EngineWorker:
             self._on_closed()
 
     def _read_mail(self, core: EngineCore, *, wait: bool, patience: float | None = None) -> bool:
-        """Act on everything in the mailbox; False at the closing notice.
+        """Run everything in the mailbox; return False at the closing notice.
 
-        With ``wait`` an empty mailbox is waited for, ``patience`` seconds at most (None: any time).
+        With ``wait`` and an empty mailbox, wait for mail, at most ``patience`` seconds (None: no limit).
         """
         while True:
             try:

@@ -1,1 +1,1 @@
-"""Everything that touches torch modules or transformers."""
+"""Models: loading, forward passes, key-value caches and sampling, on torch and transformers."""

@@ -1,9 +1,9 @@
 """The forward pass of the Llama family over flat tokens, for every back-end of attention.
 
 A small model, or any model on a fast device, spends more time between its matrix products than in
-them: module calls, mask building, cache bookkeeping. Here products that read one input are one
-product, the tokens of several sequences are concatenated without padding, and what doesn't change
-between passes is computed once. The model's own modules keep working: their weights become views.
+them: module calls, mask building, cache bookkeeping. So products that read the same input are joined
+into one, the tokens of several sequences are concatenated without padding, and whatever doesn't change
+between passes is computed once. transformers' modules stay usable: their weights become views.
 """
 
 from __future__ import annotations
@@ -43,18 +43,19 @@ __all__ = ["Decoder"]
 
 _log = logging.getLogger("specstream.model")
 
-_PACKED_BYTES = 2 * 2**30  # a larger model's matrices are not kept twice
+_PACKED_BYTES = 2 * 2**30  # largest model whose matrices are kept a second time, in packed layout
 
 
 class Decoder:
-    """Runs a Llama-family model; see `of`.
+    """Runs a Llama-family model. Made by `of`, which checks it against the model.
 
     Args:
         weights: The model's tensors.
-        rotary: Cosines and sines of its positions.
+        rotary: Cosines and sines of the model's positions.
         attention: Default: `PooledAttention` on a GPU, `ContiguousAttention` elsewhere.
-        quantize: Products are those of `quantised_products`, and no matrix of a layer is kept besides.
-        native: Native code, which then runs all passes but those of riders and fixed capacities.
+        quantize: Multiply by `quantised_products`; the layers' unquantised matrices are not kept.
+        native: Native code. It runs every pass except those with a rider or over caches of a fixed
+            capacity.
     """
 
     def __init__(
@@ -96,13 +97,13 @@ class Decoder:
         quantize: Scheme | None = None,
         native: Library | None = None,
     ) -> Decoder | None:
-        """The decoder of a model of the Llama family; None for any other model.
+        """Make the decoder of a Llama-family model; None for any other model.
 
-        The decoder is also tried: if its logits of a few tokens differ from the model's own by more
-        than rounding, a warning is logged and None returned; if only those of native code do, it goes
-        without. ``reproducible`` chooses attention over contiguous caches on every device, whose
-        capacity can be fixed. With ``quantize`` the same decoder is tried before its weights are
-        quantised.
+        The decoder's logits of a few tokens are compared with the model's own. If they differ by more
+        than rounding, a warning is logged; the decoder is tried again without native code, and None is
+        returned if that differs, too. With ``quantize`` the comparison is made before the weights are
+        quantised. ``reproducible`` chooses attention over contiguous caches on every device, because
+        their capacity can be fixed.
         """
         weights = DecoderWeights.of(model)
         if weights is None:
@@ -121,7 +122,7 @@ class Decoder:
         return cls(weights, rotary, quantize=quantize, native=native)
 
     def _agrees(self, model: PreTrainedModel) -> bool:
-        """Of tokens read in two passes."""
+        """Compare with the model, reading the tokens in two passes so that the cache takes part."""
         cache = self.new_cache()
 
         def logits_of(tokens: Tensor) -> Tensor:
@@ -131,14 +132,14 @@ class Decoder:
         return agrees(model, logits_of, native=self.native is not None)
 
     def renewed(self) -> Decoder:
-        """The same decoder once values of its weights have changed: packed matrices are copies."""
+        """Make the decoder again after its weights have changed: packed matrices are copies."""
         return Decoder(self.weights, self.rotary, self.attention, native=self.native)
 
     def products(self, weight: Tensor, bias: Tensor | None = None) -> Product:
-        """The product of a head's weight.
+        """Return the product with a weight of a drafting head.
 
-        In native code one of bfloat16 is read as integers of eight bits: what a head drafts is verified,
-        and half the memory is half the time.
+        Native code reads a bfloat16 weight as 8-bit integers, which halves memory traffic and so the
+        time; the rounding can't change the output, as every draft is verified.
         """
         if self.native is not None and native_takes(weight):
             return self.native_matrix(weight, bias)
@@ -146,7 +147,7 @@ class Decoder:
         return product(weight, bias, packed=packed, native=self.native)
 
     def native_matrix(self, weight: Tensor, bias: Tensor | None = None) -> NativeMatrix:
-        """`products`, where there is native code that takes the weight."""
+        """As `products`, for a weight that native code takes (see `native_takes`)."""
         assert self.native is not None
         eight = weight.dtype is torch.bfloat16
         return NativeMatrix(self.native, weight, bias, "int8" if eight else None)
@@ -167,26 +168,27 @@ class Decoder:
         rider: Rider | None = None,
         stop: int | None = None,
     ) -> Tensor:
-        """Append tokens to each sequence; final hidden states ``[kept, hidden]``.
+        """Append tokens to each sequence; return final hidden states ``[kept, hidden]``.
 
         Args:
             tokens: ``[N]`` int64, the sequences' tokens concatenated.
             caches: One per sequence; each grows by its count.
             counts: Tokens of each sequence, in order; each at least 1.
-            keeps: Of how many last tokens of each sequence states are returned. Default: all.
+            keeps: For each sequence, how many of its last tokens to return states of. Default: all.
             trees: Per sequence the tree that its last tokens form, or None for a chain.
-            entered: Per sequence its first tokens that have entered before, or None; one depth for all.
-                Such a sequence has no tree.
-            taps: Takes states of all tokens while the pass runs.
-            rider: Rows that travel along.
-            stop: Only the first so many layers: the states ``[N, hidden]`` after them, without a norm.
-                Of the new rows the other layers have none: see `Extras.logits`.
+            entered: Per sequence the states of its first tokens, if an earlier pass ran these through
+                the first layers, or None; all at one depth. Such a sequence has no tree.
+            taps: Receives states of all tokens while the pass runs.
+            rider: Extra rows that join the pass at one of its layers.
+            stop: Run only this many layers and return the states ``[N, hidden]`` after them, without
+                the final norm. The other layers then lack rows of these tokens: see `Extras.logits`.
         """
         if trees is not None and not any(trees):
             trees = None
         batch = Batch(caches, counts, keeps or counts, trees)
         begun = None
         if entered is not None and (depth := common_depth(entered)):
+            # A tap below that depth needs states which `entered` doesn't hold: then start over.
             if taps is None or min(taps.depths, default=depth) >= depth:
                 begun = depth, entered_states(tokens, batch, entered, partial(self, stop=depth))
         if rider is not None:
@@ -225,20 +227,20 @@ class Decoder:
         rider: Rider | None = None,
         stop: int | None = None,
     ) -> Tensor:
-        """The layers and the final norm; touches no cache but through ``plan``.
+        """Run the layers and the final norm; caches are touched through ``plan`` only.
 
-        With ``narrow`` the last layer computes the kept tokens only, of all others just keys and
-        values; unless a tap needs that layer's states of all tokens.
+        With ``narrow`` the last layer computes only keys and values for tokens that are not kept,
+        unless a tap needs that layer's states of all tokens.
 
         Args:
             tokens: ``[N]`` int64.
-            cos: ``[N, 1, head_dim]`` of each token's position; ``sin`` likewise, see `RotaryTable`.
-            sin: See ``cos``.
+            cos: ``[N, 1, head_dim]``, of each token's position; see `RotaryTable`.
+            sin: As ``cos``.
             plan: Attention of this pass.
             narrow: Return the kept tokens' states only.
             taps: See `__call__`.
-            begun: Begin after so many layers, with all tokens' states ``[N, hidden]``, which are
-                overwritten. Default: with the embeddings.
+            begun: The number of layers already done and all tokens' states ``[N, hidden]`` after them,
+                which are overwritten. Default: start from the embeddings.
             rider: See `__call__`.
             stop: See `__call__`.
         """
@@ -266,7 +268,10 @@ class Decoder:
     def chain(
         self, tokens: Tensor, cache: RowCache, steps: int, choices: int, stop: Stop = NEVER
     ) -> tuple[Tensor, Tensor] | None:
-        """Greedy steps as one call, see `NativeChain`; None, with nothing done, without native code."""
+        """Make several greedy steps in one native call, see `NativeChain`.
+
+        Returns None, with nothing done, if this decoder has no such call or the cache a fixed capacity.
+        """
         if self._chain is None or cache.fixed_capacity is not None:
             return None
         return self._chain(tokens, cache, steps, choices, stop)
@@ -280,10 +285,10 @@ class Decoder:
         begun: tuple[int, Tensor] | None,
         stop: int | None,
     ) -> Tensor:
-        """As `run`, in native code; hidden states are float32 between layers, and before its head."""
+        """As `run`, in native code: states are float32 between the layers and for a native head."""
         end = len(self._layers) if stop is None else stop
         first, x = begun or (0, F.embedding(tokens, self.weights.embedding))
-        # What ends early may go on later: rounded states would change the last bits.
+        # A pass that stops early may be continued: rounding its states would change the last bits.
         dtype = self.weights.dtype if stop is None else torch.float32
         x = x.float().contiguous()
         ready = native.prepared(x, self.rotary, batch)
@@ -298,16 +303,16 @@ class Decoder:
 
     @property
     def whole(self) -> bool:
-        """Whether native code runs its layers and its head."""
+        """Whether native code runs both the layers and the output head."""
         return self._whole is not None and isinstance(self._head, NativeMatrix)
 
     @property
     def layers(self) -> Sequence[Layer]:
-        """The layers."""
+        """The layers, first to last."""
         return self._layers
 
     def normed(self, states: Tensor) -> Tensor:
-        """The final norm of states ``[n, hidden]``, of any depth."""
+        """Apply the final norm to states ``[n, hidden]`` of any depth."""
         return self._norm(states)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -316,5 +321,5 @@ class Decoder:
 
 
 def _packs(weights: DecoderWeights) -> bool:
-    """Whether a second copy of the matrices is kept in the layout of this CPU's kernels."""
+    """Whether to keep a second copy of the matrices, in the layout of this CPU's kernels."""
     return weights.nbytes <= _PACKED_BYTES and can_pack(weights.dtype, weights.device)

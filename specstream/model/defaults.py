@@ -1,7 +1,7 @@
-"""What a model's own ``generation_config`` asks of every reply, greedy ones included.
+"""Applies the settings of a model's own ``generation_config`` to every reply, greedy ones included.
 
-Penalties and forbidden tokens are applied as by transformers' ``generate``, mostly by its processors.
-How to sample is up to the request alone.
+Penalties and forbidden tokens work as in transformers' ``generate``, mostly by its own processors. The
+config's sampling settings (temperature, top-k, ...) are not applied: those come from the request only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _log = logging.getLogger("specstream.model")
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """What the processors of one reply may depend on."""
+    """The facts about one reply that its processors are made from."""
 
     prompt: Sequence[int]
     max_tokens: int
@@ -56,14 +56,14 @@ def _begin(value: Any, reply: _Reply) -> Any:
 
 
 class _NoRepeatNgrams:
-    """Rules out the last token of an n-gram that occurred, after its other tokens.
+    """Forbids every token that would complete an n-gram which has occurred already.
 
-    Equal to transformers' processors, which read the context on the host in every call.
+    Gives the same scores as transformers' processors, which copy the context to the host in every call.
     """
 
     def __init__(self, size: int, among: Tensor | None = None) -> None:
         self._size = size
-        self._among = among  # None: among all tokens before the row
+        self._among = among  # where n-grams are looked for; None: the row's own context
 
     def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
         size, among = self._size, ids if self._among is None else self._among
@@ -75,7 +75,7 @@ class _NoRepeatNgrams:
         return scores.index_add(1, ngrams[:, -1], ban)
 
 
-# In the order of ``generate``; each makes the processor of one reply.
+# Makes the processor of one reply from a setting's value; in the order in which `generate` applies them.
 HONOURED: Mapping[str, Callable[[Any, _Reply], Any]] = {
     "sequence_bias": lambda v, r: SequenceBiasLogitsProcessor(v),
     "encoder_repetition_penalty": lambda v, r: EncoderRepetitionPenaltyLogitsProcessor(
@@ -99,6 +99,7 @@ HONOURED: Mapping[str, Callable[[Any, _Reply], Any]] = {
     "suppress_tokens": lambda v, r: SuppressTokensLogitsProcessor(v, device=r.device),
     "begin_suppress_tokens": _begin,
 }
+# Values with no effect, which count as not set.
 _NEUTRAL: Mapping[str, Any] = {
     "encoder_repetition_penalty": 1.0,
     "repetition_penalty": 1.0,
@@ -109,7 +110,9 @@ _NEUTRAL: Mapping[str, Any] = {
     "num_beams": 1,
     "guidance_scale": 1,
 }
+# Settings that are ignored for a model without an end-of-sequence token.
 _NEEDS_END = {"min_length", "min_new_tokens", "exponential_decay_length_penalty"}
+# Applied before the repetition penalty, which therefore can't be moved into the request's parameters.
 _BEFORE_REPETITION = {"sequence_bias", "encoder_repetition_penalty"}
 _NOT_HONOURED = (
     "num_beams", "guidance_scale", "penalty_alpha", "dola_layers", "watermarking_config",
@@ -122,7 +125,7 @@ _SAMPLING = (
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """A processor whose ``repr`` tells where it comes from."""
+    """A processor whose ``repr``, which error messages show, names its setting."""
 
     name: str
     processor: Callable[[Tensor, Tensor], Tensor]
@@ -136,17 +139,17 @@ class _Named:
 
 @dataclass(frozen=True, slots=True)
 class ModelDefaults:
-    """What a model's ``generation_config`` asks of every reply.
+    """The settings of a model's ``generation_config`` that apply to every reply.
 
     Attributes:
-        asked: Values by transformers' names, those of `HONOURED` that are not neutral.
+        asked: Value by transformers' name of the setting: those in `HONOURED` that have an effect.
     """
 
     asked: Mapping[str, Any]
 
     @classmethod
     def of(cls, generation_config: Any) -> ModelDefaults:
-        """From transformers' ``GenerationConfig``; None asks for nothing."""
+        """Read transformers' ``GenerationConfig``; None has no settings."""
         return cls(_given(generation_config, HONOURED))
 
     def applied(
@@ -156,7 +159,10 @@ class ModelDefaults:
         end_ids: frozenset[int],
         device: torch.device,
     ) -> SamplingParams:
-        """A request's parameters with the defaults. Its own repetition penalty replaces theirs."""
+        """Return a request's parameters with the model's settings added.
+
+        A repetition penalty that the request sets replaces the model's.
+        """
         if not self.asked:
             return params
         asked = dict(self.asked)
@@ -164,7 +170,7 @@ class ModelDefaults:
             asked = {name: value for name, value in asked.items() if name not in _NEEDS_END}
         if params.repetition_penalty != 1.0:
             asked.pop("repetition_penalty", None)
-        elif not _BEFORE_REPETITION & asked.keys():  # `RepetitionPenalty` is the same, and quicker
+        elif not _BEFORE_REPETITION & asked.keys():  # our own processor is the same, and faster
             penalty = asked.pop("repetition_penalty", 1.0)
             params = replace(params, repetition_penalty=penalty)
         if not asked:
@@ -176,7 +182,7 @@ class ModelDefaults:
 
     @staticmethod
     def tell(name: str, generation_config: Any) -> None:
-        """Log what a model asks for that is not supported, and how it recommends to sample."""
+        """Log the unsupported settings of a model, and the sampling parameters that it recommends."""
         missed = _given(generation_config, _NOT_HONOURED)
         if missed:
             _log.warning(
@@ -192,6 +198,7 @@ class ModelDefaults:
 
 
 def _given(config: Any, names: Any) -> dict[str, Any]:
+    """The settings among ``names`` that are set to something with an effect."""
     values = {name: getattr(config, name, None) for name in names}
     return {
         name: value

@@ -1,4 +1,4 @@
-"""Tokens that the first layers have read before the pass that verifies them."""
+"""Tokens whose first layers were computed before the pass that verifies them (early-exit drafting)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ __all__ = ["Entered", "common_depth", "entered_states"]
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """The first tokens of an input, which have been through the first layers already.
+    """Hidden states of an input's first tokens, which a pass without logits computed.
 
-    Their keys and values of these layers are in the sequence's cache, behind its valid rows, where a
-    pass without logits (`Extras.logits`) has written them; no pass over the sequence may have come
-    between.
+    That pass (`Extras.logits`) left the tokens' keys and values of the first layers in the sequence's
+    cache, behind its valid rows. No other pass over the sequence may run before these states are used.
 
     Attributes:
-        at: The cache's length then: the row of the first of them.
-        depth: How many layers they have been through, at least 1.
+        at: Length of the cache before that pass: the row of the first of these tokens.
+        depth: Number of layers that have been computed, at least 1.
         states: ``[m, hidden]`` after those layers, m >= 1.
     """
 
@@ -32,19 +31,19 @@ class Entered:
     states: Tensor
 
     def fits(self, length: int, count: int) -> bool:
-        """Whether they are the first of ``count`` tokens behind ``length`` valid rows."""
+        """Whether these tokens can be the first of ``count`` tokens behind ``length`` valid rows."""
         return self.at == length and 0 < self.states.shape[0] <= count
 
 
 def common_depth(entered: Sequence[Entered | None]) -> int:
-    """The depth of those that are there; 0 if none is.
+    """Return the depth that all entries but None share; 0 if all are None.
 
     Raises:
-        ValueError: there are several.
+        ValueError: the depths differ.
     """
     depths = {one.depth for one in entered if one is not None}
     if len(depths) > 1:
-        raise ValueError(f"the inputs of a pass have entered to one depth, not {sorted(depths)}")
+        raise ValueError(f"the inputs of a pass must be entered to one depth, not {sorted(depths)}")
     return depths.pop() if depths else 0
 
 
@@ -54,13 +53,15 @@ def entered_states(
     entered: Sequence[Entered | None],
     enter: Callable[..., Tensor],
 ) -> Tensor:
-    """All tokens' states ``[N, hidden]`` at the depth to which some of them have entered before.
+    """Return all tokens' states ``[N, hidden]`` at the common depth of ``entered``.
+
+    Tokens without states yet are run through the first layers here.
 
     Args:
         tokens: ``[N]`` int64, of all sequences.
-        batch: The pass; its caches are left as they are.
-        entered: For each sequence.
-        enter: `Decoder.__call__` up to that depth: of tokens, caches, counts, keeps and trees.
+        batch: The pass; the lengths of its caches are the same afterwards.
+        entered: Per sequence the known states of its first tokens, or None.
+        enter: `Decoder.__call__` stopped at that depth; gets tokens, caches, counts, keeps and trees.
     """
     parts = list[Tensor]()
     for one, part in zip(entered, tokens.split_with_sizes(list(batch.counts)), strict=True):
@@ -85,4 +86,4 @@ def entered_states(
     for number, one in enumerate(entered):
         joined += [] if one is None else [one.states]
         joined += [found[number]] if number in found else []
-    return torch.cat(joined)  # a copy in any case: layers write into what they get
+    return torch.cat(joined)  # never a view of `entered`: the layers overwrite their input

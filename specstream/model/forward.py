@@ -1,4 +1,4 @@
-"""What one pass of a model reads, what is asked of it besides logits, and what it gives."""
+"""The inputs, options and outputs of one forward pass of a model."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class ForwardInput:
     Attributes:
         token_ids: ``[n]`` int64 on the runner's device, n >= 1.
         cache: The sequence's cache; grows by n rows.
-        keep: Of how many last tokens logits are returned; at least as many as the tree has nodes.
+        keep: How many last tokens to return logits of; at least as many as the tree has nodes.
         tree: The tree that the last tokens form; None: each token follows the one before it.
-        entered: What a pass without logits made of the first tokens; None: all begin at the first layer.
+        entered: States of the first tokens from a pass without logits; None: there are none, and all
+            tokens start at the first layer.
     """
 
     token_ids: Tensor
@@ -37,11 +38,11 @@ class ForwardInput:
 
 @dataclass(frozen=True, slots=True)
 class Midway:
-    """A call in the middle of a pass, which goes on when it returns.
+    """A callback in the middle of a pass; the pass continues when it returns.
 
     Attributes:
-        depth: After how many layers.
-        call: Gets the states ``[n, hidden]`` of each input's tokens, copies of their own.
+        depth: After how many layers to call.
+        call: Receives a copy of the states ``[n, hidden]`` of each input's tokens.
     """
 
     depth: int
@@ -50,16 +51,16 @@ class Midway:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What is asked of a pass besides logits. All of it needs a model that runs through `Decoder`.
+    """Options of a pass beyond plain logits. All of them need a model that runs through `Decoder`.
 
     Attributes:
-        depths: After how many layers hidden states are taken: 0 are the embeddings, the number of
+        depths: After how many layers to take hidden states: 0 gives the embeddings, the number of
             layers the input of the final norm. No norm is applied.
-        logits: False ends the pass after the deepest of ``depths``. The other layers then have no rows
-            of its tokens: whoever asks for that rolls the caches back before any other pass, which may
-            go on from the states (`Entered`).
-        midway: A call in the middle.
-        rider: Rows that travel along; they change logits by rounding at most.
+        logits: False ends the pass after the deepest of ``depths``. The other layers then have no cache
+            rows of its tokens, so the caller must roll the caches back before any other pass. That pass
+            may continue from the states (`Entered`).
+        midway: A callback in the middle of the pass.
+        rider: Extra rows that join the pass; they change the logits by rounding at most.
     """
 
     depths: Sequence[int] = ()
@@ -69,26 +70,26 @@ class Extras:
 
     def __post_init__(self) -> None:
         if not (self.logits or self.depths):
-            raise ValueError("a pass without logits gives states: say after how many layers")
+            raise ValueError("a pass without logits needs depths to take hidden states at")
 
     @property
     def taken(self) -> frozenset[int]:
-        """All depths whose states are taken."""
+        """All depths at which states are taken, the callback's included."""
         return frozenset(self.depths) | ({self.midway.depth} if self.midway else set())
 
 
 PLAIN = Extras()
-"""Logits alone."""
+"""A pass that returns logits and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardOutput:
-    """What a pass gives, for each of its inputs.
+    """The results of a pass, one entry per input.
 
     Attributes:
-        logits: ``[keep, vocab_size]`` each; empty where none were asked for.
-        states: ``[n, depths, hidden]`` each, in the order of `Extras.depths`; empty without depths. Of
-            native passes without logits they are float32.
+        logits: ``[keep, vocab_size]`` each; empty if `Extras.logits` is False.
+        states: ``[n, depths, hidden]`` each, in the order of `Extras.depths`; empty without depths. In
+            the model's dtype, except for native passes without logits: these give float32.
     """
 
     logits: list[Tensor] = field(default_factory=list)
@@ -96,7 +97,7 @@ class ForwardOutput:
 
 
 class Taps:
-    """Takes hidden states while a pass runs."""
+    """Collects hidden states while a pass runs, and calls `Midway.call` at its depth."""
 
     def __init__(self, extras: Extras, counts: Sequence[int]) -> None:
         self.depths = extras.taken
@@ -104,14 +105,14 @@ class Taps:
         self._found: dict[int, Tensor] = {}
 
     def take(self, depth: int, states: Tensor) -> None:
-        """``[N, hidden]`` of all tokens after ``depth`` layers, which nobody writes to any more."""
+        """Receive all tokens' states ``[N, hidden]`` after ``depth`` layers; they are final."""
         self._found[depth] = states
         midway = self._extras.midway
         if midway is not None and midway.depth == depth:
             midway.call(states.split_with_sizes(self._counts))
 
     def pauses(self, first: int, end: int) -> list[int]:
-        """Where a pass of layers ``first`` to ``end`` stops: at a call midway, and at ``end``."""
+        """Depths at which layers ``first`` to ``end`` have to pause: the callback's, and ``end``."""
         midway = self._extras.midway
         if midway is None or not first <= midway.depth < end:
             return [end]

@@ -1,8 +1,8 @@
-"""Reads GGUF files: config, tokenizer and weights, unpacked into a plain transformers model.
+"""Reads GGUF files: config, tokenizer and weights, dequantised into a plain transformers model.
 
-transformers' own loading of GGUF weights needs accelerate; its table of names and its per-architecture
-changes are used here without it. Its tokenizers don't follow every way of splitting text that a file
-can state, see `_set_split`.
+transformers can load GGUF weights only with accelerate installed. Here its name tables and its
+per-architecture tensor conversions are used without accelerate. Its tokenizers don't know every
+pre-tokenizer that a file can name, see `_set_split`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ from specstream.model.places import first_line
 
 __all__ = ["convert", "read_gguf_config", "read_gguf_model", "read_gguf_tokenizer"]
 
-# Ways of splitting text before the merges, as llama.cpp names and defines them.
+# llama.cpp's names of pre-tokenizers (how text is split before the merges): those that split as GPT-2
+# does, and those that split off every digit first.
 _AS_GPT2 = {"gpt-2", "phi-2", "mpt", "olmo", "jais", "exaone4", "trillion", "granite-docling"}
 _DIGITS_APART = {
     "smollm",
@@ -59,15 +60,15 @@ _DIGITS_APART = {
     "mellum2",
 }
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
-_PLAIN = {0, 1, 30}  # F32, F16, BF16: values, not blocks
-_COMPUTED = ("rope_freqs.weight",)  # llama.cpp's form of rotary scaling, which the config lacks
+_PLAIN = {0, 1, 30}  # tensor types F32, F16 and BF16, which are not stored in quantised blocks
+_SCALING = "rope_freqs.weight"  # a tensor with rotary scaling, which is missing in the config
 
 
 def read_gguf_config(path: Path) -> PreTrainedConfig:
-    """The config that the file's metadata describe.
+    """Return the config that the file's metadata describe.
 
     Raises:
-        ModelUnsupported: an architecture or a rotary scaling that can't be converted.
+        ModelUnsupported: the architecture or the rotary scaling can't be converted.
         Exception: whatever transformers raises for a file that can't be read.
     """
     metadata, names = read_gguf_metadata(str(path))
@@ -78,7 +79,7 @@ def read_gguf_config(path: Path) -> PreTrainedConfig:
             "take the model's safetensors folder"
         )
     scaling = metadata.get(f"{kind}.rope.scaling.type", "none")
-    if scaling != "none" or any(name in names for name in _COMPUTED):
+    if scaling != "none" or _SCALING in names:
         raise ModelUnsupported(
             f"{path}: its rotary scaling can't be converted from GGUF; "
             "take the model's safetensors folder"
@@ -88,10 +89,10 @@ def read_gguf_config(path: Path) -> PreTrainedConfig:
 
 
 def read_gguf_tokenizer(path: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer in the file, with its chat template. Files beside it are not looked at.
+    """Return the tokenizer in the file, with its chat template. Files beside it are not read.
 
     Raises:
-        ModelUnsupported: a way of splitting text that is not known here.
+        ModelUnsupported: the file names an unknown pre-tokenizer.
         Exception: whatever transformers raises for a file that can't be read.
     """
     architecture, described, settings = get_gguf_tokenizer(str(path))
@@ -105,7 +106,7 @@ def read_gguf_tokenizer(path: Path) -> PreTrainedTokenizerBase:
 
 
 def _set_split(path: Path, backend: Tokenizer, described: Mapping[str, Any]) -> None:
-    """Split text as the file states: transformers takes GPT-2's way for all that it doesn't know."""
+    """Set the pre-tokenizer that the file names: transformers takes GPT-2's for all unknown names."""
     stated = described.get("pre_tokenizer_type", "(unstated)")
     if described.get("tokenizer_type") != "gpt2" or stated in GGUF_PRE_TOKENIZER_SPLITS:
         return
@@ -136,16 +137,16 @@ def read_gguf_model(
     dtype: torch.dtype,
     tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> PreTrainedModel:
-    """The model with its weights in ``dtype``, on the CPU.
+    """Return the model on the CPU, in evaluation mode, with weights in ``dtype``.
 
     Args:
         path: The file.
-        config: What `read_gguf_config` read from it, which takes seconds.
-        dtype: Of the weights.
-        tell: Called with the number of tensors done and of all.
+        config: The result of `read_gguf_config` for this file; reading it again would take seconds.
+        dtype: Dtype of the weights.
+        tell: Progress callback; gets the number of tensors done and the number of all tensors.
 
     Raises:
-        ModelBroken: weights are missing, or of the wrong shape, or there are others.
+        ModelBroken: weights are missing, have the wrong shape, or don't belong to the model.
         Exception: whatever transformers raises for a file that can't be read.
     """
     factory: Any = AutoModelForCausalLM
@@ -181,7 +182,8 @@ def _weights(
     settings = model.config.to_dict()
     factory: Any = TENSOR_PROCESSORS.get(header.architecture, TensorProcessor)
     processor = factory(config=settings)
-    # Without children: names would be looked up for each module again, half a minute in all.
+    # A stand-in without child modules: for each child the mapping looks all names up again (half a
+    # minute in total).
     own = model.state_dict()
     flat = SimpleNamespace(config=model.config, state_dict=lambda: own, named_children=lambda: ())
     mapped: Any = get_gguf_hf_weights_map
@@ -199,7 +201,7 @@ def _weights(
         result = processor.process(
             weights=values, name=name, tensor_key_mapping=names, parsed_parameters=parsed
         )
-        if result.name is None:  # merged into others by the processor
+        if result.name is None:  # the processor has merged this tensor into another
             continue
         if result.name not in names:
             raise ModelBroken(f"{path}: the model has no place for the weight {name}")
@@ -212,7 +214,8 @@ def convert(path: Path, folder: Path, tell: Callable[[int, int], None]) -> None:
     """Write the model in a GGUF file as a folder: bfloat16 weights, config, tokenizer.
 
     Raises:
-        ModelBroken, ModelUnsupported: the file can't be converted.
+        ModelBroken: the file can't be read or converted.
+        ModelUnsupported: the architecture, rotary scaling or tokenizer can't be converted.
         OSError: the folder can't be written.
     """
     try:

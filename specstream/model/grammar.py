@@ -1,7 +1,8 @@
 """Grammar-constrained decoding through llguidance (optional extra ``grammar``).
 
-A drafted token that the grammar forbids stays in its proposal and is rejected, as the target gives it
-probability 0. Dropping it would make `Proposal.probs` untrue.
+A drafted token that the grammar forbids stays in its proposal; the verifier rejects it, because the
+target gives it probability 0. Removing the token would falsify `Proposal.probs`, the distribution that
+it was drawn from.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ if TYPE_CHECKING:
 
 __all__ = ["GrammarState", "check_grammar"]
 
-_LOOKS = 256  # Maximum states that `can_last` tries.
+_LOOKS = 256  # grammar states that `can_last` tries before it assumes yes
 
-# With free white space a model may write it without end. The separators are patterns.
+# JSON options: with flexible white space a model may write blanks forever. Separators are regexes.
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 
 
 class GrammarState:
-    """The state of one reply in its grammar.
+    """The position of one reply in its grammar.
 
-    The matcher runs ahead along drafted tokens and is rolled back only as far as the next question
-    needs, so that a round costs one step per position. It is never fed an end-of-sequence id: those are
-    allowed where the grammar may end, and end the reply.
+    The matcher reads drafted tokens ahead of the committed ones and is rolled back only as far as the
+    next query needs, so that a round costs one matcher step per position. The matcher never reads an
+    end-of-sequence id: such ids are allowed where the grammar may end, and they end the reply.
     """
 
     def __init__(
@@ -41,14 +42,14 @@ class GrammarState:
         """Compile the grammar.
 
         Args:
-            grammar: What the reply must look like.
-            tokenizer: A fast tokenizer, the target's.
+            grammar: The grammar that the reply must follow.
+            tokenizer: The target's; a fast one.
             vocab_size: Width of the logits; ids that the tokenizer doesn't have are forbidden.
             end_ids: The model's own end-of-sequence ids.
 
         Raises:
-            SamplingError: llguidance is missing or can't compile the grammar, or the tokenizer or the
-                model don't support grammars.
+            SamplingError: llguidance is missing or can't compile the grammar, the tokenizer can't be
+                used with llguidance, or the model has no end-of-sequence token.
         """
         if not end_ids:
             raise SamplingError("a grammar needs a model with an end-of-sequence token")
@@ -57,13 +58,13 @@ class GrammarState:
         self._vocabulary = _vocabulary(tokenizer, vocab_size, self._end_ids[0])
         self._grammar = _compiled(grammar)
         self._committed: list[int] = []
-        self._ahead: list[int] = []  # read by the matcher after the committed tokens
+        self._ahead: list[int] = []  # tokens that the matcher has read beyond the committed ones
         self._known: dict[tuple[int, ...], NDArray[np.bool_] | None] = {}
         self._matcher = self._at_start()
         self._check(f"the {grammar.kind} grammar can't be used")
 
     def commit(self, token: int) -> None:
-        """A token of the reply is final.
+        """Append a final token of the reply.
 
         Raises:
             SamplingError: the grammar forbids it.
@@ -80,23 +81,24 @@ class GrammarState:
         self._committed.append(token)
 
     def allowed(self, drafted: Sequence[int]) -> NDArray[np.bool_] | None:
-        """Which tokens may follow the committed and ``drafted`` ones: ``[V]``.
+        """Return which tokens may follow the committed and the ``drafted`` ones: ``[V]``.
 
-        None if ``drafted`` holds a forbidden token or an end: what follows them is never used.
+        None if ``drafted`` holds a forbidden or an end-of-sequence token: no token after it is used.
 
         Raises:
             SamplingError: the grammar has become too complex for the matcher.
         """
         path = tuple(drafted)
-        if path not in self._known:  # often asked twice: by the draft, by the verifier
+        if path not in self._known:  # often asked twice: by the draft and by the verifier
             self._known[path] = self._mask() if self._move_to(list(path)) else None
         return self._known[path]
 
     def can_last(self, tokens: int) -> bool:
-        """Whether a reply may have so many tokens before its end; True after `_LOOKS` states.
+        """Whether the grammar has a reply of at least ``tokens`` tokens before its end.
 
-        Called before the first token. The longest replies consist of one-byte tokens, so others are
-        tried only where no one-byte token may follow.
+        A depth-first search, to be called before the first token; gives up with True after `_LOOKS`
+        states. Replies of one-byte tokens are the longest, so other tokens are tried only where no
+        one-byte token is allowed.
 
         Raises:
             SamplingError: the grammar has become too complex for the matcher.
@@ -125,11 +127,15 @@ class GrammarState:
         packed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         self._check("the grammar can't be followed further")
         mask = np.unpackbits(packed, bitorder="little")[: self._vocab_size].astype(np.bool_)
-        mask[self._end_ids] = mask[self._end_ids[0]]  # the matcher knows one end, the model several
+        mask[self._end_ids] = mask[self._end_ids[0]]  # the matcher knows only the first end id
         return mask
 
     def _move_to(self, path: list[int]) -> bool:
-        """Move the matcher to ``path`` after the committed tokens; False if the grammar forbids it."""
+        """Move the matcher to ``path`` after the committed tokens.
+
+        False if the grammar forbids a token of ``path`` or a new token is an end-of-sequence id; the
+        matcher then stops short of the end of ``path``.
+        """
         same = 0
         while same < min(len(path), len(self._ahead)) and path[same] == self._ahead[same]:
             same += 1
@@ -147,21 +153,24 @@ class GrammarState:
         return LLMatcher(self._vocabulary, self._grammar, log_level=0)
 
     def _check(self, what: str) -> None:
-        """Replace a matcher in error, which allows an end everywhere and never recovers, and raise."""
+        """If the matcher is in its error state, replace it and raise SamplingError.
+
+        A matcher in that state never recovers, and allows the end of the reply everywhere.
+        """
         if not self._matcher.is_error():
             return
         reason = _first_line(self._matcher.get_error())
-        # The error may concern a draft that is rejected: start again from the committed tokens.
+        # A drafted token may have caused the error and be rejected: restart from the committed ones.
         self._matcher, self._ahead = self._at_start(), []
         self._matcher.consume_tokens(self._committed)
         raise SamplingError(f"{what}: {reason}")
 
 
 def check_grammar(grammar: Grammar) -> None:
-    """Refuse a grammar that no model can follow. Needs neither a model nor torch.
+    """Refuse a grammar that llguidance can't compile. Needs neither a model nor torch.
 
     Raises:
-        SamplingError: llguidance is missing, or the grammar is wrong.
+        SamplingError: llguidance is missing, or the grammar is invalid.
     """
     try:
         from llguidance import LLMatcher
@@ -191,7 +200,7 @@ def _compiled(grammar: Grammar) -> str:
 
 @lru_cache(maxsize=4)
 def _vocabulary(tokenizer: Any, vocab_size: int, end_id: int) -> LLTokenizer:
-    """Llguidance's view of the tokenizer, cached as it takes up to a second to build."""
+    """The tokenizer in llguidance's form; cached, because making it takes up to a second."""
     try:
         from llguidance.hf import from_tokenizer
     except ImportError:

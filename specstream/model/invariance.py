@@ -1,8 +1,8 @@
-"""Passes in which a token's logits don't depend on the other rows, to the last bit.
+"""Finds a pass width at which a token's logits don't depend, to the last bit, on the pass's other rows.
 
-Native code makes such passes of any width. Other kernels sum in an order that depends on shapes, and at
-some widths on a row's place: for those a width is found by trial, on the model, dtype, device and thread
-count that will be used.
+Native code has this property at any width. Other kernels sum in an order that depends on the shapes and,
+at some widths, on a row's place in the pass. For them a fixed width is found by trial, on the model,
+dtype, device and thread count that will be used.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _PATTERNS: tuple[Sequence[int], ...] = ((1,), (5, 3), (2, 7, 1))
 
 
 def find_fixed_width(model: PreTrainedModel, config: EngineConfig) -> int:
-    """The smallest width at which every row has the same bits at every place.
+    """Return the smallest pass width at which a token has the same logits, bit for bit, in every row.
 
     Raises:
-        ConfigError: there is none: the reproducible mode doesn't work on this device.
+        ConfigError: no width passes the trial; the reproducible mode doesn't work on this device.
     """
     for width in _WIDTHS:
         runner = ModelRunner(model, fixed_width=width, context_length=config.context_length)
@@ -36,17 +36,17 @@ def find_fixed_width(model: PreTrainedModel, config: EngineConfig) -> int:
         if same == total:
             return width
     raise ConfigError(
-        f"the reproducible mode can't be had here: at no pass width of {_WIDTHS} are this model's "
+        f"the reproducible mode doesn't work here: at no pass width of {_WIDTHS} are this model's "
         f"logits in {model.dtype} the same to the last bit; try dtype float32, or another device"
     )
 
 
 @torch.inference_mode()
 def rows_alike(runner: ModelRunner, tokens: int, seed: int = 0) -> tuple[int, int]:
-    """How many of ``tokens`` rows of logits have the same bits in every grouping, and ``tokens``.
+    """Return how many of ``tokens`` rows of logits are bitwise equal in every grouping, and ``tokens``.
 
-    A random text is read in passes of one width, and in passes of a few of its tokens and random ones
-    that are rolled back as rejected drafts are.
+    A random text is read in full passes, then in passes of a few of its tokens followed by random ones,
+    which are rolled back like rejected drafts.
     """
     width = runner.fixed_width or _WIDTHS[0]
     generator = torch.Generator().manual_seed(seed)
@@ -61,7 +61,7 @@ def rows_alike(runner: ModelRunner, tokens: int, seed: int = 0) -> tuple[int, in
 
 
 def _read(runner: ModelRunner, text: Tensor, sizes: Sequence[int], junk: Tensor) -> Tensor:
-    """Logits ``[n, V]`` of ``text``, read in groups whose sizes alternate among ``sizes``."""
+    """Logits ``[n, V]`` of ``text``, read in groups whose sizes cycle through ``sizes``."""
     cache, rows, turn = runner.new_cache(), [], 0
     width = runner.fixed_width or len(junk)
     while cache.length < text.shape[0]:

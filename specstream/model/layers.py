@@ -1,4 +1,4 @@
-"""One layer of the Llama family, in torch's operations."""
+"""One decoder layer of the Llama family, in torch operations."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["Layer", "layer_of", "rotated", "select"]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Norms and products of one layer, products of one input joined; whoever makes them chooses how.
+    """One layer as norms and matrix products; products that read the same input are joined.
 
-    Results of ``norm`` and of products may be wider than the hidden states, which keep their dtype.
+    Norms and products may return a wider dtype than that of the hidden states, which keep theirs.
     """
 
-    rotated: int  # heads of queries and keys
-    heads: int
+    rotated: int  # number of query and key heads, which get rotary positions
+    heads: int  # of queries, keys and values
     head_dim: int
-    split: tuple[int, int]  # heads of queries; of keys and values
+    split: tuple[int, int]  # number of query heads; of key and value heads
     activation: Callable[[Tensor], Tensor]
     norm: Norm
     qkv: Product
@@ -46,16 +46,17 @@ class Layer:
         rows: slice | Tensor | None = None,
         entry: Tensor | None = None,
     ) -> Tensor:
-        """Hidden states ``[n, hidden]`` after the layer; ``x`` is overwritten.
+        """Return hidden states ``[n, hidden]`` after the layer; ``x`` is overwritten.
 
         Args:
             x: ``[N, hidden]``.
-            cos: ``[N, 1, head_dim]`` of each token's position.
-            sin: Likewise, see `RotaryTable`.
+            cos: ``[N, 1, head_dim]``, of each token's position; see `RotaryTable`.
+            sin: As ``cos``.
             plan: Attention of the pass.
             index: The layer's number in ``plan``.
-            rows: The n rows that go on, all of which ``plan`` takes as queries; None: all of N.
-            entry: ``[N, wide]``: what queries, keys and values are made of, instead of ``norm(x)``.
+            rows: The n rows to compute states of: those that ``plan`` has been narrowed to. The others
+                only give keys and values. None: all N.
+            entry: ``[N, wide]``, the input of queries, keys and values. Default: ``norm(x)``.
         """
         joint = self.qkv(self.norm(x) if entry is None else entry)
         queries, kv = self._rotated(joint, cos, sin).split_with_sizes(self.split, 1)
@@ -67,7 +68,10 @@ class Layer:
         return x
 
     def _rotated(self, joint: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Rotary positions (Su et al. 2021), in place: ``[N, heads + 2 * kv_heads, head_dim]``."""
+        """Norm queries and keys, if the model does, and rotate them by their positions, in place.
+
+        Returns ``[N, heads + 2 * kv_heads, head_dim]``. Rotary positions: Su et al. 2021.
+        """
         joint = joint.view(-1, self.heads, self.head_dim)
         turned = joint[:, : self.rotated]
         if self.query_norm is not None and self.key_norm is not None:
@@ -85,7 +89,7 @@ def layer_of(
     norm: Callable[[Tensor], Norm],
     product: Callable[[Tensor, Tensor | None], Product],
 ) -> Layer:
-    """A layer of ``weights``; ``norm`` and ``product`` make its parts of a weight (and a bias)."""
+    """Make a layer; ``norm`` makes a norm of its weight, ``product`` a product of weight and bias."""
     w = weights
     return Layer(
         rotated=sizes.heads + sizes.kv_heads,
@@ -105,10 +109,10 @@ def layer_of(
 
 
 def select(x: Tensor, rows: slice | Tensor) -> Tensor:
-    """Some rows of ``x``, by a slice or by their numbers."""
+    """Rows of ``x``, given by a slice or by their numbers."""
     return x.index_select(0, rows) if isinstance(rows, Tensor) else x[rows]
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """``x [..., head_dim]`` turned by its positions' angles; see `RotaryTable`."""
+    """Apply rotary positions to ``x [..., head_dim]``; ``cos`` and ``sin`` as in `RotaryTable`."""
     return x * cos + x.roll(x.shape[-1] // 2, -1) * sin

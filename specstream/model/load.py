@@ -1,4 +1,4 @@
-"""Loads models and tokenizers: from folders, the Hub, GGUF files. A typed error for each failure."""
+"""Loads models and tokenizers from folders, the Hub and GGUF files, with a typed error per failure."""
 
 from __future__ import annotations
 
@@ -58,11 +58,15 @@ _PACKAGES = {
     "hqq": ("hqq",),
     "torchao": ("torchao",),
 }
-"""What transformers needs for weights of a ``quant_method``."""
+"""Packages that transformers needs to read quantised weights, by their ``quant_method``."""
 
 
 def choose_device(wanted: str) -> torch.device:
-    """The device of ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"`` …; ConfigError if not here."""
+    """Return the device named ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or alike.
+
+    Raises:
+        ConfigError: this machine doesn't have that device.
+    """
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -74,7 +78,7 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
-    """``"auto"``: float32 on a CPU, bfloat16 on a GPU that has it, else float16."""
+    """Return the named dtype; ``"auto"``: float32 on a CPU, bfloat16 on a GPU with it, else float16."""
     if wanted != "auto":
         named: torch.dtype = getattr(torch, wanted)
         return named
@@ -86,20 +90,20 @@ def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
 
 
 def prepare_device(device: torch.device) -> None:
-    """Set what a model on this device needs of torch.
+    """Make torch's global settings for models on this device.
 
-    On a GPU cuDNN's attention is disabled: it builds a plan for every new key length, tens of
-    milliseconds each.
+    On a GPU disable cuDNN's attention: it builds a plan for every new key length, which takes tens of
+    milliseconds each time.
     """
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a folder, a Hub id, a pulled model or a GGUF file.
+    """Load the tokenizer of a folder, a Hub id, a pulled model or a GGUF file.
 
     Raises:
-        ModelNotFound: nothing there, or the Hub can't be reached.
+        ModelNotFound: there is no such model, or the Hub can't be reached.
         ModelBroken: the files can't be read.
         ModelUnsupported: a GGUF file whose tokenizer can't be converted.
     """
@@ -115,11 +119,11 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 
 def load_config(name: str) -> PreTrainedConfig:
-    """The config of a folder, a Hub id, a pulled model or a GGUF file; no weight is read.
+    """Load the config of a folder, a Hub id, a pulled model or a GGUF file; reads no weights.
 
     Raises:
-        ModelNotFound: nothing there, or the Hub can't be reached.
-        ModelBroken: it can't be read, or is of a type that transformers doesn't know.
+        ModelNotFound: there is no such model, or the Hub can't be reached.
+        ModelBroken: the config can't be read, or its model type is unknown to transformers.
         ModelUnsupported: a GGUF file that can't be converted.
     """
     name = located(name)
@@ -129,18 +133,20 @@ def load_config(name: str) -> PreTrainedConfig:
 
 
 def load_model(name: str, config: EngineConfig, dtype: str = "auto") -> PreTrainedModel:
-    """The model of a folder, a Hub id, a pulled model or a GGUF file, on the configured device.
+    """Load the model of a folder, a Hub id, a pulled model or a GGUF file, on the configured device.
 
     Args:
-        name: Folder, Hub id, name of a pulled model, or GGUF file; the last is unpacked.
-        config: Device and dtype.
+        name: Folder, Hub id, name of a pulled model, or GGUF file, whose weights are dequantised.
+        config: Gives device and dtype.
         dtype: Overrides the configured dtype unless ``"auto"``.
 
     Raises:
-        ModelNotFound: nothing there, or the Hub can't be reached.
-        ModelBroken: files damaged, or weights missing or of the wrong shape.
-        ModelUnsupported: no decoder, or one whose state can't be rolled back.
-        ConfigError: the device is not there.
+        ModelNotFound: there is no such model, or the Hub can't be reached.
+        ModelBroken: files are damaged, or weights are missing or have the wrong shape.
+        ModelUnsupported: the model is not decoder-only, keeps state that can't be rolled back, or has
+            quantised weights whose packages are not installed.
+        ModelError: the model doesn't fit into the device's memory.
+        ConfigError: this machine doesn't have the configured device.
     """
     name = located(name)
     check_folder(name)
@@ -167,7 +173,7 @@ def _read_model(
         name,
         dtype=dtype,
         output_loading_info=True,
-        ignore_mismatched_sizes=True,  # reported below, with their shapes
+        ignore_mismatched_sizes=True,  # `_check_weights` reports them, with their shapes
         **options,
     )
     model, info = loaded
@@ -193,7 +199,7 @@ def _read_config(name: str, options: Mapping[str, Any]) -> PreTrainedConfig:
 
 
 def _check_kind(name: str, config: PreTrainedConfig) -> None:
-    """Refuse by the config, before any weight is read, a model that can't be served."""
+    """Refuse a model that can't be served, by its config alone: before any weight is read."""
     try:
         check_supported(config)
     except ModelUnsupported as error:
@@ -207,22 +213,22 @@ def _check_kind(name: str, config: PreTrainedConfig) -> None:
 
 
 def _check_package(name: str, config: PreTrainedConfig) -> None:
-    """Refuse quantised weights whose packages aren't there, by their names.
+    """Refuse quantised weights if the packages that transformers reads them with are not installed.
 
-    With it transformers unpacks or multiplies them; such a model runs through its own forward.
+    With those packages the model loads, and runs through its own forward instead of `Decoder`.
     """
     scheme = getattr(config, "quantization_config", None)
     method = scheme.get("quant_method") if isinstance(scheme, dict) else None
     packages = _PACKAGES.get(str(method), ())
     if any(importlib.util.find_spec(one.replace("-", "_")) is None for one in packages):
         raise ModelUnsupported(
-            f"{name}: its weights are quantised ({method}), and reading them takes "
+            f"{name}: its weights are quantised ({method}), and reading them needs "
             f"{' and '.join(packages)}: pip install {' '.join(packages)}"
         )
 
 
 def _check_weights(name: str, info: Mapping[str, Any]) -> None:
-    """Refuse missing and misshapen weights, which transformers fills with random numbers."""
+    """Refuse missing and misshapen weights, which transformers would fill with random numbers."""
     wrong = [
         f"{key} has shape {list(found)} and should have {list(meant)}"
         for key, found, meant in sorted(info["mismatched_keys"])
@@ -242,7 +248,7 @@ def _some(words: Sequence[str]) -> str:
 
 @contextmanager
 def _translated(name: str, what: str) -> Iterator[None]:
-    """Show no progress bars; raise transformers' errors as ours."""
+    """Hide progress bars, and raise transformers' errors as `SpecstreamError`."""
     shown = hf_logging.is_progress_bar_enabled()
     hf_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:

@@ -1,8 +1,8 @@
 """Gumbel-max sampling with noise that is keyed by (seed, absolute position, token).
 
-Position t is drawn as argmax(log p + G_t); G_t depends on the seed and on t only. So a reply is a
-function of the seed and the target: no draft and no other request can change it. Shared between
-draft and target, it is the drafter-invariant coupling of Daliri, Musco and Suresh 2024.
+The token at position t is argmax(log p + G_t), where G_t depends on the seed and on t only. So a reply
+depends on the seed and the target alone, not on the draft or on other requests. Draft and target use the
+same noise: this is the drafter-invariant coupling of Daliri, Musco and Suresh 2024.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _GOLDEN = -7046029254386353131  # 2**64 / golden ratio, as a signed integer
 _MIX = (-4658895280553007687, -7723592293110705685)  # SplitMix64 (Steele, Lea and Flood 2014)
 
 _KEPT = 16
-"""Rows of noise that are kept: a draft and all nodes of one depth of a tree need those of one position.
+"""Rows of noise that are cached: the draft and all tree nodes of one depth need the same position's row.
 
-At 49,152 tokens a row takes 0.4 MB, and 1.5 ms to make; a pass of SmolLM2 takes 15.
+For 49,152 tokens a row takes 0.4 MB, and making it 1.5 ms; a SmolLM2 forward takes 15 ms.
 """
 
 
 def gumbel(seed: int, positions: Tensor, tokens: int | Tensor) -> Tensor:
-    """Standard Gumbel noise ``[N, n]`` float64 for ``positions [N]`` and ``tokens [n]``, both int64.
+    """Return standard Gumbel noise ``[N, n]`` float64 for int64 ``positions [N]`` and ``tokens [n]``.
 
-    In place of tokens may stand the size of the vocabulary, for all of them.
+    ``tokens`` may also be the size n of the vocabulary, which means all of its tokens.
 
-    A counter-based generator in integer arithmetic: the same bits on every device, in any order,
-    for any subset of positions. Each value has 52 random bits.
+    The generator is counter-based, in integer arithmetic: it gives the same bits on every device, in any
+    order and for any subset of positions. Each value has 52 random bits.
     """
     if isinstance(tokens, int):
         tokens = torch.arange(tokens, device=positions.device)
@@ -45,10 +45,10 @@ def gumbel(seed: int, positions: Tensor, tokens: int | Tensor) -> Tensor:
 
 
 def gumbel_max(probs: Tensor, seed: int, first: int, ids: Tensor | None = None) -> Tensor:
-    """Tokens ``[N]`` drawn from ``probs [N, V]`` for positions ``first``, ``first + 1`` and so on.
+    """Draw tokens ``[N]`` from ``probs [N, V]`` for positions ``first``, ``first + 1`` and so on.
 
-    With ``ids [n]`` int64, ``probs`` is ``[1, n]``, of these tokens only, and the index among them is
-    returned.
+    With ``ids [n]`` int64, ``probs [1, n]`` are the probabilities of these tokens only, and the result
+    is an index into ``ids``.
     """
     count, width = probs.shape
     if count != 1:
@@ -56,14 +56,13 @@ def gumbel_max(probs: Tensor, seed: int, first: int, ids: Tensor | None = None) 
         return (probs.double().log() + gumbel(seed, positions, width)).argmax(-1)
     if (index := native_gumbel_max(probs[0], ids, seed, first)) is not None:
         return torch.tensor([index])
-    if ids is None:
-        return (probs.double().log() + _row(seed, first, width, probs.device)).argmax(-1)
-    return (probs.double().log() + _row(seed, first, ids, ids.device)).argmax(-1)
+    noise = _row(seed, first, width if ids is None else ids, probs.device)
+    return (probs.double().log() + noise).argmax(-1)
 
 
 @lru_cache(_KEPT)
 def _row(seed: int, position: int, tokens: int | Tensor, device: torch.device) -> Tensor:
-    """``[1, n]``: one position's noise, for tokens as in `gumbel`; of the same tensor it is kept."""
+    """One position's noise ``[1, n]``, see `gumbel`; cached by the tensor object, not by its values."""
     with torch.inference_mode(False):
         return gumbel(seed, torch.full((1,), position, dtype=torch.int64, device=device), tokens)
 
@@ -76,5 +75,5 @@ def _mix(value: Tensor) -> Tensor:
 
 
 def _shift(value: Tensor, bits: int) -> Tensor:
-    """Logical right shift; that of torch keeps the sign."""
+    """Logical right shift; torch's is arithmetic, so its sign bits are masked out."""
     return (value >> bits) & ((1 << (64 - bits)) - 1)

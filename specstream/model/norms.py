@@ -11,14 +11,14 @@ from torch import Tensor
 __all__ = ["Norm", "rms_norm"]
 
 Norm = Callable[[Tensor], Tensor]
-"""``[..., n]`` to the same shape."""
+"""A norm over the last dimension: ``[..., n]`` to ``[..., n]``."""
 
 
 def rms_norm(weight: Tensor, eps: float) -> Norm:
-    """``x / sqrt(mean(x²) + eps) * weight`` over the last dimension, in float32; ``weight [n]``.
+    """Return the norm ``x / sqrt(mean(x²) + eps) * weight``, computed in float32; ``weight [n]``.
 
-    A GPU has a kernel for it. On a CPU torch runs ten small operations, which for a few rows take
-    longer than a matrix product; here they are five.
+    On a GPU torch has one kernel for it. On a CPU torch runs ten small operations, which for a few rows
+    take longer than a matrix product; this version needs five.
     """
     size = weight.shape[0]
     if weight.device.type != "cpu":

@@ -1,4 +1,4 @@
-"""A model that runs through its own forward, one sequence a call."""
+"""Runs a model through its own transformers forward, one sequence per call."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["cache_argument", "own_forward"]
 
 
 def cache_argument(model: PreTrainedModel) -> str:
-    """What a model's forward calls the cache that it takes.
+    """Return the name of the argument by which a model's forward takes its cache.
 
-    ``past_key_values``, and from transformers 5.24 on ``cache``; code that came with a checkpoint may
-    know the older name only.
+    ``past_key_values``, or from transformers 5.24 on ``cache``; a model class written for an older
+    version may know the older name only.
     """
     return _declared(type(model).forward)
 
@@ -35,7 +35,7 @@ def _declared(forward: Callable[..., object]) -> str:
 
 
 def own_forward(model: PreTrainedModel, item: ForwardInput) -> Tensor:
-    """Append an input's tokens to its cache; logits ``[keep, V]``, as wide as the model's."""
+    """Append an input's tokens to its cache; return logits ``[keep, V]`` of the model's own width."""
     rows, more = cast(TransformersCache, item.cache), dict[str, object]()
     if item.tree is not None:
         more |= _tree_inputs(model, rows.length, item.token_ids.shape[0], item.tree)
@@ -50,7 +50,7 @@ def own_forward(model: PreTrainedModel, item: ForwardInput) -> Tensor:
 
 
 def _tree_inputs(model: PreTrainedModel, before: int, count: int, tree: Tree) -> dict[str, Tensor]:
-    """A tree's positions and mask as transformers takes them: ``[1, n]`` and ``[1, 1, n, rows]``."""
+    """A tree's positions ``[1, n]`` and additive mask ``[1, 1, n, rows]``, in transformers' form."""
     seen = tree.seen_behind(before, count, before + count, model.device)
     mask = torch.zeros(seen.shape, dtype=model.dtype, device=model.device)
     positions = to_device(positions_of(before, count, tree), model.device)

@@ -1,4 +1,4 @@
-"""Checks that a model is a folder or on the Hub, without importing torch."""
+"""Checks that a model's name leads to a folder, a file or the Hub, without importing torch."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ __all__ = [
 
 
 def check_models(config: EngineConfig) -> None:
-    """Look for the models that an engine would load; fetches the config of a Hub model.
+    """Check that the models which an engine would load are there; fetches the config of a Hub model.
 
     Raises:
-        ModelNotFound: nothing there, or the Hub can't be reached.
-        ModelBroken: a folder whose config can't be read, or that has no weights.
+        ModelNotFound: there is no such model, or the Hub can't be reached.
+        ModelBroken: a folder whose config can't be read or that has no weights, or a damaged GGUF file.
+        ConfigError: a GGUF file, without the package that reads it.
     """
     drafts = config.drafts if config.wants_draft or config.wants_heads else ()
     for name in map(located, [config.target, *drafts]):
@@ -57,12 +58,12 @@ def _check_hub(name: str) -> None:
 
 
 def check_folder(name: str) -> None:
-    """Refuse a name that is neither a model folder, nor a GGUF file, nor the form of a Hub id.
+    """Refuse a name that is no model folder, no GGUF file, and doesn't look like a Hub id.
 
     Raises:
-        ModelNotFound: no such folder or file, or not a model's.
-        ModelBroken: the config can't be read, or a file isn't GGUF inside.
-        ConfigError: GGUF files can't be read here.
+        ModelNotFound: there is no such folder or file, or it doesn't hold a model.
+        ModelBroken: the config can't be read, or a .gguf file has another format.
+        ConfigError: a GGUF file, without the package that reads it.
     """
     if (file := gguf_file(name)) is not None:
         _check_gguf(file)
@@ -85,7 +86,7 @@ def check_folder(name: str) -> None:
 
 
 def gguf_file(name: str) -> Path | None:
-    """The path, if ``name`` is that of a GGUF file, whether it is there or not."""
+    """Return the path if ``name`` ends like a GGUF file, whether the file exists or not; else None."""
     path = Path(name)
     return path if path.suffix.lower() == ".gguf" and not path.is_dir() else None
 
@@ -105,9 +106,10 @@ def _check_gguf(path: Path) -> None:
 
 
 def hub_options(name: str) -> dict[str, Any]:
-    """Download options: local files only, without a minute of retries, if the Hub is unreachable.
+    """Return the options for loading ``name``: local files only if the Hub can't be reached.
 
-    Not decided where a proxy is set, which only the real request tests.
+    Without that option huggingface_hub retries for a minute. No connection is tried for a local path,
+    nor where a proxy is set: only a real request shows whether the proxy works.
     """
     if Path(name).exists() or any(key.lower().endswith("_proxy") for key in os.environ):
         return {}
@@ -118,14 +120,14 @@ def hub_options(name: str) -> dict[str, Any]:
     try:
         socket.create_connection((address.hostname or "", port), timeout=2).close()
     except OSError:
-        return {"local_files_only": True}  # what an earlier run has fetched is still there
+        return {"local_files_only": True}  # files that an earlier run has fetched are still usable
     return {}
 
 
 def not_found(name: str, why: object) -> ModelNotFound:
     """The error for a model that the Hub doesn't provide."""
     return ModelNotFound(
-        f"{name} is no folder here and can't be had from the Hub ({first_line(why)}); "
+        f"{name} is no folder here and can't be fetched from the Hub ({first_line(why)}); "
         f"check the name and the network, or give a local folder{meant(name, (*KNOWN, *head_names()))}"
     )
 

@@ -1,4 +1,4 @@
-"""How many positions of a model mean the same in every pass."""
+"""The number of positions that a model supports, and that get the same rotary angles in every pass."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _UNBOUNDED = 2**31
 
 
 def declared_positions(config: PretrainedConfig) -> int:
-    """Positions that the model's config declares."""
+    """Return the number of positions that the config declares; practically unbounded if none."""
     text = config.get_text_config()
     return int(getattr(text, "max_position_embeddings", 0) or _UNBOUNDED)
 
 
 def steady_positions(config: PretrainedConfig) -> int:
-    """Positions with one set of rotary factors.
+    """Return the number of positions, from 0, whose rotary factors are the same in every pass.
 
-    transformers chooses the factors of "longrope" by the highest position of a *pass*: past the
-    original length all its rows are rotated otherwise than those in the cache, so the logits would
-    depend on how tokens were divided into passes. ("dynamic" factors do the same past the declared
-    length, where a context ends anyway.)
+    transformers chooses the "longrope" factors by the highest position of a *pass*. Past the original
+    length it rotates all rows of the pass by other factors than the rows in the cache, so the logits
+    would depend on how tokens are divided into passes. ("dynamic" factors change past the declared
+    length, where the context ends anyway.)
     """
     rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
     kinds = [rope, *(value for value in rope.values() if isinstance(value, Mapping))]

@@ -1,11 +1,11 @@
 """Products with a constant matrix: in native code, else by torch.
 
-On a CPU torch's oneDNN reads a blocked layout and converts a plain matrix in every call, which costs
-more than a product of a few rows. With a fixed layout a row's result also doesn't depend on the number
-of rows.
+On a CPU torch's oneDNN kernels read a blocked layout. A plain matrix is converted in every call, which
+costs more than the product itself for a few rows, so the matrix is packed once. With a packed matrix a
+row's result also doesn't depend on the number of rows.
 
-oneDNN prepares a kernel for every number of rows, which takes longer than a product of few rows; so
-larger numbers are rounded up to a few sizes.
+oneDNN prepares a kernel for every number of rows, which takes longer than a product of a few rows. So
+numbers above 16 are rounded up to a few sizes, and the rows padded.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from specstream.model.native.matrix import NativeMatrix, native_takes
 
 __all__ = ["ROUNDED", "Product", "can_pack", "product"]
 
-_EXACT = 16  # rows up to which every number has its own kernel: the widths of rounds
-_STEPS = ((32, 4), (128, 8))  # (rows, multiple that numbers up to them are rounded up to)
-_STEP = 32  # the multiple beyond
+_EXACT = 16  # up to so many rows, the widths of usual rounds, numbers are not rounded
+_STEPS = ((32, 4), (128, 8))  # (n, multiple that numbers of rows up to n are rounded up to)
+_STEP = 32  # the multiple for still larger numbers
 ROUNDED = (*range(1, _EXACT + 1), *range(20, 32, 4), *range(32, 128, 8), *range(128, 257, 32))
-"""Numbers of rows that kernels are prepared for; beyond the last, its multiples of 32 follow."""
+"""Numbers of rows after rounding, up to 256; then multiples of 32 follow."""
 
 Product = Callable[[Tensor], Tensor]
-"""``[n, in]`` to ``[n, out]``."""
+"""Multiplies ``[n, in]`` by a matrix; returns ``[n, out]``."""
 
 
 def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether this build of torch has packed products on this CPU."""
+    """Whether this build of torch can multiply by packed matrices of this dtype on this device."""
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     ops = torch.ops.mkldnn
@@ -46,13 +46,13 @@ def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
 def product(
     weight: Tensor, bias: Tensor | None = None, *, packed: bool, native: Library | None = None
 ) -> Product:
-    """``x @ weight.T + bias`` as a function of x.
+    """Return the function ``x @ weight.T + bias`` of x.
 
     Args:
         weight: ``[out, in]``.
         bias: ``[out]``.
-        packed: Use a copy of ``weight`` in the kernels' layout; see `can_pack`.
-        native: Native code, which is preferred.
+        packed: Use a copy of ``weight`` in the kernels' layout; needs `can_pack`.
+        native: Native code, which is preferred for a weight that it takes.
     """
     if native is not None and native_takes(weight):
         return NativeMatrix(native, weight, bias)

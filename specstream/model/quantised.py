@@ -1,8 +1,7 @@
 """Products with matrices of eight-bit or four-bit integers.
 
-On a CPU native code reads them, see `NativeMatrix`. With four bits the output head keeps eight.
-
-On a GPU both are torchao's weight-only schemes.
+On a CPU native code multiplies by them, see `NativeMatrix`; on a GPU torchao's weight-only schemes are
+used. With four bits per value in the layers, the output head has eight.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from specstream.model.products import Product
 
 __all__ = ["Multiply", "Quantised", "check_scheme", "quantised_products"]
 
-_GROUP = 32  # values with a scale of their own, in four bits
+_GROUP = 32  # four-bit values that share a scale
 
 Multiply = Callable[[Tensor, Tensor | None], Product]
-"""Makes the product of a weight and a bias."""
+"""Makes the product with a weight and a bias."""
 
 
 def check_scheme(scheme: Scheme, device: torch.device) -> None:
-    """Refuse a device without these products.
+    """Refuse a device that can't multiply by quantised matrices.
 
     Raises:
         ConfigError: another device than a CPU or a GPU, a CPU without native code, or a GPU without
@@ -51,7 +50,7 @@ def check_scheme(scheme: Scheme, device: torch.device) -> None:
 
 
 def quantised_products(scheme: Scheme, device: torch.device) -> tuple[Multiply, Multiply]:
-    """What makes the products of the layers and that of the output head."""
+    """Return two makers of products: for the layers' matrices and for the output head."""
     if device.type == "cuda":
         multiply = partial(_torchao_product, scheme=scheme)
         return multiply, partial(_torchao_product, scheme="int8")
@@ -59,10 +58,7 @@ def quantised_products(scheme: Scheme, device: torch.device) -> tuple[Multiply, 
 
 
 class Quantised:
-    """Makes the native matrix of a weight and a bias, once for each weight.
-
-    A weight whose columns are no multiple of 32 can't be quantised here.
-    """
+    """Makes native quantised matrices; the same weight (by its address) gets the same matrix again."""
 
     def __init__(self, scheme: Scheme) -> None:
         found = library(True)
@@ -71,10 +67,10 @@ class Quantised:
         self._made = dict[int, NativeMatrix]()
 
     def __call__(self, weight: Tensor, bias: Tensor | None = None) -> NativeMatrix:
-        """See the class.
+        """Return the quantised matrix of a weight and a bias.
 
         Raises:
-            ModelUnsupported: a weight of such columns.
+            ModelUnsupported: native code doesn't take the weight, see `native_takes`.
         """
         if not native_takes(weight):
             raise ModelUnsupported(
@@ -88,7 +84,7 @@ class Quantised:
 
 
 def _torchao_product(weight: Tensor, bias: Tensor | None = None, *, scheme: Scheme) -> Product:
-    """As `int8_product` and `int4_product`, by torchao: bfloat16 inputs and scales of its own choice."""
+    """Make the product with torchao, which takes bfloat16 inputs and chooses the scales."""
     from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig, quantize_
 
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")

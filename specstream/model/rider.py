@@ -1,4 +1,4 @@
-"""Rows that travel in a pass of the target from one of its layers on, and leave no trace in it."""
+"""Extra rows that join a target pass at one of its layers and leave before its final norm."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ __all__ = ["Rider"]
 
 
 class Rider(Protocol):
-    """Adds rows behind those of the pass; made for one pass, on the thread that runs it.
+    """Adds rows behind those of a pass. Made for one pass, and called on the thread that runs the pass.
 
-    The pass's own rows must come to the same results as without it, but for rounding.
+    The results of the pass's own rows may change by rounding only.
 
     Attributes:
-        depth: After how many layers its rows get on.
+        depth: After how many layers the rider's rows join.
     """
 
     depth: int
 
     def prepare(self, batch: Batch) -> None:
-        """The pass is about to be planned: reserve cache rows here, not later."""
+        """Called before the pass is planned: the last moment to reserve cache rows."""
         ...
 
     def board(
         self, x: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan
     ) -> tuple[Tensor, Tensor, Tensor, AttentionPlan]:
-        """The states ``[N, hidden]`` at ``depth``, angles and attention, with its rows behind."""
+        """Append the rider's rows to the pass's states ``[N, hidden]``, angles and attention plan."""
         ...
 
     def layer(self, index: int) -> Layer:
-        """What computes layer ``index`` of all rows."""
+        """Return the layer that computes all rows in place of the model's layer ``index``."""
         ...
 
     def leave(self, x: Tensor) -> Tensor:
-        """Take its rows off the last layer's states; the pass's own."""
+        """Take the rider's rows off the last layer's states; return the pass's own rows."""
         ...

@@ -1,4 +1,4 @@
-"""The rotary angles of a pass."""
+"""Looks up the rotary angles of a pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["positions", "rotations"]
 
 
 def rotations(rotary: RotaryTable, batch: Batch, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosines and signed sines of every token's position, ``[N, 1, head_dim]`` each."""
+    """Return cosines and signed sines of every token's position, ``[N, 1, head_dim]`` each."""
     each = zip(batch.caches, batch.counts, strict=True)
     if batch.trees is None:
         spans = [slice(cache.length, cache.length + count) for cache, count in each]
@@ -30,7 +30,7 @@ def rotations(rotary: RotaryTable, batch: Batch, device: torch.device) -> tuple[
 
 
 def positions(batch: Batch) -> list[int]:
-    """Of every token of a pass."""
+    """Return the position of every token of a pass."""
     trees, found = batch.trees or [None] * len(batch.caches), list[int]()
     for cache, count, tree in zip(batch.caches, batch.counts, trees, strict=True):
         found += positions_of(cache.length, count, tree)

@@ -1,4 +1,4 @@
-"""Runs one model over one or several sequences; the only caller of a forward pass."""
+"""Runs one model's forward passes, over one or several sequences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specstream.model.graphs import (
     CompiledPasses,
     compile_passes,
 )
-from specstream.model.kv.base import KVCache, RowCache
+from specstream.model.kv.base import FIRST_CAPACITY, KVCache, RowCache
 from specstream.model.kv.transformers import TransformersCache, check_supported
 from specstream.model.native.library import library
 from specstream.model.own_forward import own_forward
@@ -29,35 +29,38 @@ from specstream.model.stop import NEVER, Stop
 
 __all__ = ["ModelRunner"]
 
-_CHAINED = 4  # steps as one where only the caller knows the end, which may be any of them
-_FIRST_CAPACITY = 256  # rows that a growing cache allocates first
+_CHAINED = 4  # greedy steps per native call if no `Stop` is known: more might be discarded
 
 
 class ModelRunner:
     """A target or a draft, ready to run; for one thread.
 
-    A model of the Llama family runs through `Decoder`, several sequences in one pass; any other
-    through its own forward, sequence by sequence.
+    A model of the Llama family runs through `Decoder`, several sequences in one pass; any other model
+    runs through its own forward, sequence by sequence.
 
     Args:
         model: On its device, in evaluation mode.
-        vocab_size: Width of the logits. Two models of one tokenizer often pad their output layers
-            differently, and verification needs one width.
+        vocab_size: Width of the logits. Default: the model's. Two models of one tokenizer often pad
+            their output layers differently, and verification needs one width.
         fixed_width: Every pass has exactly this many tokens (filled up with junk whose rows are rolled
             back) over a cache that is read to its whole capacity. Sums then have one order: a token's
             logits don't depend, to the last bit, on how many tokens were verified with it.
         context_length: Bounds the context below the model's own.
         lean: False runs every model through its own forward.
         captured: Which passes `compile` captures on a GPU.
-        native: Whether passes run in native code on a CPU; None: where it can be had.
-        quantize: How the model's matrices are read; see `quantised_products`.
+        native: Whether passes run in native code on a CPU; None: if native code is available.
+        quantize: Scheme of the model's matrices; see `quantised_products`.
 
     Attributes:
+        model_vocab_size: Width of the model's own logits.
         compiled: The captured passes; None: every pass is eager.
-        forwards: How many inputs have been given logits.
+        forwards: Number of inputs that passes have computed logits for.
 
     Raises:
-        ModelUnsupported: a cache that can't be rolled back, or a model that can't be compiled.
+        ModelUnsupported: the model keeps state that can't be rolled back, or can't be compiled or
+            quantised as asked.
+        ConfigError: the device can't multiply by quantised matrices, or ``native`` is True and native
+            code is not available.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class ModelRunner:
         self.model_vocab_size = int(text.vocab_size)
         self.vocab_size = vocab_size or self.model_vocab_size
         own = min(declared_positions(text), steady_positions(text))
-        # Junk that fills a pass up has positions too, and a model may have no more than its own.
+        # The junk tokens that fill up a pass have positions, too, which must lie in the model's range.
         own -= fixed_width or 0
         self.context_length = min(own, context_length or own)
         self.fixed_width = fixed_width
@@ -104,7 +107,7 @@ class ModelRunner:
         self.compiled: CompiledPasses | None = None
         if self._captured is not None and quantize is not None:
             raise ModelUnsupported(
-                "compile: recorded passes on a GPU are unquantised; choose compile or quantize"
+                "compile: passes captured on a GPU are unquantised; choose compile or quantize"
             )
         if (captured is not None or native) and self._decoder is None:
             raise ModelUnsupported(
@@ -113,7 +116,7 @@ class ModelRunner:
             )
 
     def compile(self, check: Callable[[], None] = lambda: None) -> None:
-        """Capture the passes that were asked for; see `compile_passes`."""
+        """Capture the passes of the plan, if there is one; see `compile_passes`."""
         if self._captured is not None and self._decoder is not None:
             self.compiled = compile_passes(
                 self._decoder,
@@ -126,11 +129,12 @@ class ModelRunner:
     def chain(
         self, token_ids: Tensor, cache: KVCache, most: int, stop: Stop | None = None
     ) -> tuple[Tensor, Tensor] | None:
-        """Append ``token_ids [n]`` and go on greedily: see `CompiledPasses.chain`.
+        """Append ``token_ids [n]``, then greedy choices; results as in `CompiledPasses.chain`.
 
-        ``most`` steps are wanted; some more or fewer may be made. None, with nothing done, where steps
-        can't be made as one. With ``stop``, as far as it is kept, no step is made in vain; without,
-        some that the caller then doesn't want.
+        About ``most`` steps are made in one call; there may be fewer, and a captured chain may also have
+        more. ``stop`` says where the chain may end earlier; without it at most four steps are made, as
+        the caller may discard some. Captured chains ignore ``stop``. Returns None, with nothing done,
+        if several steps can't be made in one call.
         """
         if self.compiled is not None:
             return self.compiled.chain(token_ids, cast(RowCache, cache))
@@ -141,9 +145,9 @@ class ModelRunner:
 
     @property
     def invariant(self) -> bool:
-        """Whether a token's logits have the same bits however tokens are divided into passes.
+        """Whether a token's logits are bitwise the same however tokens are divided into passes.
 
-        But for passes with a rider.
+        Passes with a rider are an exception.
         """
         return self._decoder is not None and self._decoder.whole
 
@@ -171,26 +175,25 @@ class ModelRunner:
         row: int = 2 * text.num_hidden_layers * heads * head_dim * self.dtype.itemsize
         if self.fixed_width:
             return row * (self.context_length + 4 * self.fixed_width)
-        return row * max(_FIRST_CAPACITY, 1 << (tokens - 1).bit_length())
+        return row * max(FIRST_CAPACITY, 1 << (tokens - 1).bit_length())
 
     @property
     def free_cache_bytes(self) -> int | None:
-        """Unused bytes of the key-value pool; None where each cache allocates memory of its own."""
+        """Unused bytes of the key-value pool; None if each cache allocates its own memory."""
         return None if self._decoder is None else self._decoder.attention.free_bytes
 
     def forward(self, inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
-        """Append tokens to each sequence.
+        """Append tokens to each sequence and return the last tokens' logits.
 
-        A sequence's logits depend on the other inputs by rounding at most; with a fixed width not at
-        all.
+        The other inputs change a sequence's logits by rounding at most; with a fixed width not at all.
 
         Args:
             inputs: The sequences.
-            extras: What is asked for besides logits.
+            extras: Results and callbacks beyond logits.
 
         Raises:
-            ModelUnsupported: extras of passes of a fixed width, or of a model that runs through its own
-                forward.
+            ModelUnsupported: extras, but the passes have a fixed width or the model runs through its
+                own forward.
         """
         if extras is not PLAIN:
             self.check_states(extras.taken)
@@ -200,10 +203,10 @@ class ModelRunner:
 
     @property
     def decoder(self) -> Decoder:
-        """What the model runs through.
+        """The decoder that runs the model.
 
         Raises:
-            ModelUnsupported: its own forward (`lean` is False).
+            ModelUnsupported: the model runs through its own forward (`lean` is False).
         """
         if self._decoder is None:
             raise ModelUnsupported(
@@ -213,18 +216,18 @@ class ModelRunner:
         return self._decoder
 
     def head_logits(self, hidden: Tensor) -> Tensor:
-        """``[n, vocab_size]``: the output head on normed states ``[n, hidden]``, a head's for instance.
+        """Apply the output head to normed states ``[n, hidden]``: logits ``[n, vocab_size]``.
 
         Raises:
-            ModelUnsupported: a model that runs through its own forward.
+            ModelUnsupported: the model runs through its own forward.
         """
         return self._fit(self.decoder.logits(hidden))
 
     def check_states(self, depths: Iterable[int]) -> None:
-        """Refuse depths that this model can't give.
+        """Refuse depths at which this model can't return hidden states.
 
         Raises:
-            ModelUnsupported: no states at such a depth, passes of a fixed width, or a model that runs
+            ModelUnsupported: the model has fewer layers, passes have a fixed width, or the model runs
                 through its own forward.
         """
         name = type(self.model).__name__
@@ -242,12 +245,12 @@ class ModelRunner:
 
     @torch.no_grad()
     def adopt(self, weights: Mapping[str, Tensor]) -> None:
-        """Take other values for the model's parameters, by their names; between two passes.
+        """Copy new values into the model's parameters, by their names. Call it between two passes.
 
-        Rows of caches stay as they are: those of earlier weights are read as if they were of these.
+        Caches are not recomputed: later passes read the rows that the old weights wrote.
 
         Raises:
-            ModelUnsupported: its passes are captured or its weights quantised, which keep the old ones.
+            ModelUnsupported: passes are captured or weights quantised; both are copies of old values.
         """
         if self.compiled is not None or self._quantised:
             raise ModelUnsupported(
@@ -259,7 +262,7 @@ class ModelRunner:
             self._decoder = self._decoder.renewed()
 
     def _pass(self, inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
-        """As many model calls as the model needs: one, or one per sequence."""
+        """Run the inputs: in one pass of the decoder, or sequence by sequence."""
         self.forwards += len(inputs) if extras.logits else 0
         if self._decoder is None:
             return ForwardOutput([self._fit(own_forward(self.model, item)) for item in inputs])
@@ -302,6 +305,7 @@ class ModelRunner:
         return ForwardOutput(each, states)
 
     def _fixed(self, item: ForwardInput, width: int) -> Tensor:
+        """Run one input in a pass of exactly ``width`` tokens."""
         tokens, count, cache = item.token_ids, item.token_ids.shape[0], item.cache
         if item.tree is not None:
             raise ValueError("a pass of fixed width takes chains only")
@@ -314,6 +318,7 @@ class ModelRunner:
         return logits[count - item.keep : count]
 
     def _fit(self, logits: Tensor) -> Tensor:
+        """Bring logits to the width ``vocab_size``: pad with minus infinity, or cut."""
         missing = self.vocab_size - logits.shape[-1]
         if missing > 0:
             return F.pad(logits, (0, missing), value=-torch.inf)

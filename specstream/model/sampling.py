@@ -1,4 +1,4 @@
-"""Logits to probabilities. Pure; the same function serves target and draft."""
+"""Turns logits into probabilities, and draws tokens. Target and draft use the same functions."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from specstream.types import SamplingParams
 __all__ = ["draw", "draw_at", "draw_one", "free_to_look", "probabilities", "uniforms", "without"]
 
 
-_COOL = 0.01  # Below this temperature the division of usual logits could overflow float32.
-_COLDEST = 1e-30  # The smallest temperature that float32 can divide by; as good as greedy.
+_COOL = 0.01  # below this temperature, dividing usual logits by it could overflow float32
+_COLDEST = 1e-30  # lower temperatures are raised to this, which is greedy in effect
 
 
 def free_to_look(rows: Tensor) -> bool:
-    """Whether reading values of ``rows`` costs nothing; elsewhere the host waits for the device."""
+    """Whether the host can read values of ``rows`` without waiting for a device: only on a CPU."""
     return rows.device.type == "cpu"
 
 
 def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
-    """The distribution that a token is drawn from under ``params``.
+    """Return the distribution that a token is drawn from under ``params``.
 
-    Warpers in the order of transformers; each works on what the one before left, normalised again.
-    Of equal values at a border, top-k, min-p and typical-p keep all, top-p the lowest ids.
+    The warpers are applied in transformers' order; each gets the renormalised result of the one before.
+    Among equal values at the cut-off, top-k, min-p and typical-p keep all, top-p the lowest ids.
 
     Args:
         logits: ``[..., V]``, any float dtype; each row has a finite maximum (below 1e36).
@@ -53,7 +53,7 @@ def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
 
 
 def _softmax(logits: Tensor, params: SamplingParams) -> Tensor:
-    """Temperature and top-k."""
+    """Apply temperature and top-k, then the softmax."""
     scaled = logits.float() if logits.dtype == torch.float64 else logits
     if params.temperature < _COOL:
         scaled = scaled.float() - scaled.amax(-1, keepdim=True)
@@ -68,7 +68,7 @@ def _softmax(logits: Tensor, params: SamplingParams) -> Tensor:
 
 @lru_cache(16)
 def _reciprocal(temperature: float, device: torch.device) -> Tensor:
-    """``[1]`` float32: a product with it converts a lower precision in the same operation."""
+    """``[1]`` float32: multiplying logits of lower precision by it also converts them to float32."""
     with torch.inference_mode(False):
         return torch.full((1,), 1.0 / temperature, dtype=torch.float32, device=device)
 
@@ -79,7 +79,7 @@ def _only(probs: Tensor, keep: Tensor) -> Tensor:
 
 
 def _until(ordered: Tensor, mass: float) -> Tensor:
-    """The leading entries that together just reach ``mass``; the first one in any case."""
+    """Mask of the leading entries whose sum just reaches ``mass``; at least the first entry."""
     before = ordered.cumsum(-1) - ordered
     keep = before < mass
     keep[..., 0] = True
@@ -87,7 +87,7 @@ def _until(ordered: Tensor, mass: float) -> Tensor:
 
 
 def _typical(probs: Tensor, mass: float) -> Tensor:
-    """The tokens whose surprise is nearest to the entropy, up to ``mass``."""
+    """Mask of typical-p: tokens whose surprisal is nearest to the entropy, until they have ``mass``."""
     surprise = -probs.log()
     entropy = (probs * surprise).nansum(-1, keepdim=True)  # 0 times infinity counts as 0
     distance = (surprise - entropy).abs()
@@ -98,43 +98,43 @@ def _typical(probs: Tensor, mass: float) -> Tensor:
 
 
 def draw(weights: Tensor, generator: torch.Generator) -> Tensor:
-    """One token per row of unnormalised ``weights [N, V]``: ``[N]`` int64.
+    """Draw one token per row of unnormalised ``weights [N, V]``: ``[N]`` int64.
 
-    Takes one uniform a row, so the generator's state after a call depends on the number of rows only.
+    Uses one uniform number per row, so the generator's state afterwards depends on the row count only.
     """
     return draw_at(weights, uniforms(weights.shape[0], generator))
 
 
 def uniforms(count: int, generator: torch.Generator) -> Tensor:
-    """``[count]`` float64 in [0, 1), on the generator's device."""
+    """Draw ``[count]`` float64 numbers, uniform in [0, 1), on the generator's device."""
     return torch.rand(count, dtype=torch.float64, device=generator.device, generator=generator)
 
 
 def draw_at(weights: Tensor, uniform: Tensor) -> Tensor:
-    """Inverse-CDF sampling: the index at which the mass of each row passes ``uniform``.
+    """Sample by inverse CDF: each row's first index at which its cumulative share exceeds ``uniform``.
 
     Args:
-        weights: ``[N, V]``, unnormalised, each row with some mass.
+        weights: ``[N, V]``, unnormalised, each row with a positive sum.
         uniform: ``[N]`` float64 in [0, 1).
 
     Returns:
-        ``[N]`` int64; an entry without mass is never chosen.
+        ``[N]`` int64; an entry of weight 0 is never chosen.
     """
     if weights.shape[0] == 1 and free_to_look(weights):
         found = draw_one(weights[0], uniform.item())
         return torch.tensor([weights.shape[-1] - 1 if found is None else found])
     cdf = weights.cumsum(-1, dtype=torch.float64)
     total = cdf[:, -1:]
-    # Rounding may lift the threshold to the total, past the last entry with mass.
+    # Rounding may lift the threshold to the total, which no entry's cumulative weight exceeds.
     below = torch.nextafter(total, torch.zeros_like(total))
     threshold = torch.minimum(uniform.unsqueeze(-1) * total, below)
-    # right=True finds the first entry above the threshold, so never one without mass.
+    # right=True finds the first entry above the threshold, so never one of weight 0.
     index = torch.searchsorted(cdf, threshold, right=True).squeeze(-1)
     return index.clamp_max(weights.shape[-1] - 1)  # a row of NaN has no such entry
 
 
 def draw_one(weights: Tensor, uniform: float) -> int | None:
-    """`draw_at` for one row ``[V]`` on a CPU; None if it has no mass or isn't finite."""
+    """As `draw_at` for one row ``[V]`` on a CPU; None if its sum is 0 or not finite."""
     if (index := native_draw(weights, uniform)) is not None:
         return index if index >= 0 else None
     cdf = weights.cumsum(-1, dtype=torch.float64)
@@ -146,7 +146,7 @@ def draw_one(weights: Tensor, uniform: float) -> int | None:
 
 
 def without(probs: Tensor, index: int) -> Tensor:
-    """``probs [V]`` float32 with 0 at ``index``, normalised; some mass has to be left."""
+    """Return ``probs [V]`` float32 with 0 at ``index``, renormalised; the rest must not all be 0."""
     rest = native_without(probs, index)
     if rest is None:
         rest = probs.clone()

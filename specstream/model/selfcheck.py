@@ -1,4 +1,4 @@
-"""Tries a loaded model: one that can't be decoded with a cache is refused before the first request."""
+"""Tries a loaded model, to refuse one that can't be decoded with a cache before the first request."""
 
 from __future__ import annotations
 
@@ -14,28 +14,32 @@ from specstream.model.runner import ModelRunner
 __all__ = ["check_decoding", "ordinary_ids"]
 
 _TEXT = "In 1969 two people walked on the moon, and the others watched."
-_FIRST, _ALL = 6, 11  # tokens of the first part, and of all
-# Largest relative difference: in float32; in half precision with one shape of passes, with several.
+_FIRST, _ALL = 6, 11  # number of tokens in the first part, and of all
+# Largest allowed relative difference of logits. In float32; in half precision between passes of the same
+# shape; in half precision between passes of different shapes.
 _EXACT, _SAME_SHAPE, _ROUNDED = 1e-3, 0.01, 0.1
-# Of a quantised model, whose inputs may share a scale: `check_widths` has the say about targets.
+# For quantised models, where the tokens of a pass may share a scale. Targets get the stricter
+# `check_widths` in addition.
 _COARSE = 0.5
 
 
 @torch.inference_mode()
 def check_decoding(name: str, runner: ModelRunner, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Compare logits of a few tokens read at once, with other tokens behind, and in parts.
+    """Compare logits of a few tokens: read at once, read with other tokens behind, and read in parts.
 
-    They differ where a later token changes an earlier one's row, or where a model keeps other state
-    than keys and values.
+    The logits differ if a later token changes an earlier token's logits, or if the model keeps state
+    beyond the keys and values in its cache.
 
     Args:
         name: The model's name, for errors.
-        runner: Runs the model. One with a `Decoder` has been compared with the model already.
+        runner: Runs the model. With a `Decoder`, which was compared with the model when it was made,
+            only the check for NaN is left.
         tokenizer: The model's.
 
     Raises:
         ModelUnsupported: this model can't be decoded with a cache.
-        ModelBroken: its logits are not numbers.
+        ModelBroken: a token's logits contain NaN, or none of them is finite.
+        ModelError: the model doesn't fit into the device's memory.
     """
     ids = torch.tensor(ordinary_ids(tokenizer, runner.model_vocab_size, _ALL), device=runner.device)
     try:
@@ -58,6 +62,7 @@ def _unsupported(name: str, runner: ModelRunner, why: str) -> ModelUnsupported:
 
 
 def _find_trouble(name: str, runner: ModelRunner, ids: Tensor) -> str:
+    """Why the model can't be decoded with a cache; empty if nothing is wrong."""
     whole = _whole(runner, ids)
     if not bool((whole.isfinite().any(-1) & ~whole.isnan().any(-1)).all()):
         dtype = str(runner.dtype).removeprefix("torch.")
@@ -84,14 +89,15 @@ def _find_trouble(name: str, runner: ModelRunner, ids: Tensor) -> str:
 
 
 def _whole(runner: ModelRunner, ids: Tensor) -> Tensor:
+    """Logits of ``ids`` read in one pass of the model's own forward, without a cache."""
     logits: Tensor = runner.model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0]
     return logits.float()
 
 
 def _in_parts(runner: ModelRunner, ids: Tensor) -> tuple[Tensor, bool]:
-    """Logits of ``ids`` read in three parts, each with junk behind it that is rolled back.
+    """Logits of ``ids`` read in three parts, and whether the cache grew as it should.
 
-    And whether the cache grew as it should; if not, no logits.
+    Two junk tokens follow each part and are rolled back. Without growth the logits are empty.
     """
     cache, rows, at = runner.new_cache(), [], 0
     for count in (_FIRST, 1, _ALL - _FIRST - 1):
@@ -106,7 +112,7 @@ def _in_parts(runner: ModelRunner, ids: Tensor) -> tuple[Tensor, bool]:
 
 
 def ordinary_ids(tokenizer: PreTrainedTokenizerBase, rows: int, count: int) -> list[int]:
-    """The first ``count`` tokens of a short text, below ``rows``; it is repeated as needed."""
+    """Return ``count`` ids of a repeated short text, without special ids and ids >= ``rows``."""
     special = set(tokenizer.all_special_ids)
     said = tokenizer.encode(_TEXT, add_special_tokens=False)
     usual = [int(i) for i in said if i < rows and i not in special] or list(range(rows))
@@ -114,10 +120,11 @@ def ordinary_ids(tokenizer: PreTrainedTokenizerBase, rows: int, count: int) -> l
 
 
 def _distance(found: Tensor, wanted: Tensor, *, exact: bool) -> float:
-    """Norm of the rows' difference, relative to the norm of the centred wanted rows.
+    """Norm of a row's difference, relative to the norm of the centred wanted row.
 
-    Of the worst row; with rounding, the median of the first part or of the rest, whichever is worse: a
-    mixture of experts sends single tokens elsewhere where scores nearly tie.
+    If ``exact``, that of the worst row. Else the median over the first part or over the rest, whichever
+    is worse: in a mixture of experts, rounding sends single tokens to other experts where scores nearly
+    tie.
     """
     finite = wanted.isfinite()
     wanted, found = wanted.where(finite, 0.0), found.where(finite, 0.0)

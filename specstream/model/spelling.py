@@ -1,4 +1,4 @@
-"""What every token of a tokenizer writes, in bytes: what two tokenizers have in common."""
+"""The bytes that each token of a tokenizer writes, by which the tokens of two tokenizers are matched."""
 
 from __future__ import annotations
 
@@ -20,17 +20,15 @@ _EXACT = "The  cat (and a dog)"
 
 
 class Spelling:
-    """A tokenizer's ids as bytes. A copy of the tokenizer is kept; any thread may use this one.
+    """The bytes behind a tokenizer's ids. Works on a copy of the tokenizer, and on any thread.
 
     Attributes:
-        name: Of the model, for errors.
-        controls: Text of each special token by id.
+        name: The model's name, for errors.
+        controls: Text of each special token, by id.
         pieces: For each id the bytes that it writes behind other text; None: no text (control tokens,
-            ids without a token). Half a character is a piece where tokens are bytes.
-        byte_ids: The token of each single byte that has one.
-        faithful: Whether text comes back as it was, cases and blanks included.
-        byte_ids: The token of each single byte that has one.
-        faithful: Whether text comes back as it was, cases and blanks included.
+            ids without a token). In a byte-level vocabulary a piece may be part of a character.
+        byte_ids: Id of the token that writes a single byte, by byte; bytes without one are missing.
+        faithful: Whether decoding an encoded text restores it, including case and inner blanks.
 
     Raises:
         VocabularyMismatch: the tokenizer has no Rust core, or can't decode what it encodes.
@@ -65,20 +63,20 @@ class Spelling:
         self.faithful = self.bytes_of(ids).decode(errors="replace").strip() == _EXACT
 
     def encode(self, text: str) -> tuple[list[int], list[int]]:
-        """Ids of ``text``, without control tokens, and the character at which each begins."""
+        """Return the ids of ``text``, without control tokens, and the character where each begins."""
         found = self._core.encode(text, add_special_tokens=False)
         return found.ids, [start for start, _ in found.offsets]
 
     def piece(self, token: int) -> bytes | None:
-        """What a token writes; None: no text."""
+        """Return the bytes that a token writes; None: no text."""
         return self.pieces[token] if 0 <= token < len(self.pieces) else None
 
     def bytes_of(self, ids: Iterable[int]) -> bytes:
-        """What tokens write, control tokens left out."""
+        """Return the bytes that tokens write; control tokens write none."""
         return b"".join(self.piece(token) or b"" for token in ids)
 
     def spelled(self, data: bytes) -> list[int] | None:
-        """``data`` byte by byte; None where the vocabulary lacks one."""
+        """Return one id per byte of ``data``; None if the vocabulary has no token for one of them."""
         ids = [self.byte_ids.get(byte) for byte in data]
         return None if None in ids else [i for i in ids if i is not None]
 
@@ -91,7 +89,7 @@ class Spelling:
 
 
 def whole(data: bytes) -> tuple[str, bytes]:
-    """The text of ``data``, and the bytes at its end that begin a character."""
+    """Decode ``data`` as UTF-8; return the text, and the bytes of an unfinished character at its end."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     return decoder.decode(data), decoder.getstate()[0]
 
@@ -115,7 +113,7 @@ def _pieces(
 
 
 def _of_alphabet(token: str) -> bytes | None:
-    """A token in the alphabet of GPT-2, one character a byte."""
+    """The bytes of a token in GPT-2's alphabet, where each character stands for a byte."""
     try:
         return bytes(_ALPHABET[char] for char in token)
     except KeyError:
@@ -123,7 +121,7 @@ def _of_alphabet(token: str) -> bytes | None:
 
 
 def _alphabet() -> dict[str, int]:
-    """Printable bytes stand for themselves, the others for characters from 256 on (GPT-2)."""
+    """Map characters to bytes as GPT-2 does: printable bytes stay; others are written from 256 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {
@@ -137,7 +135,7 @@ _ALPHABET = _alphabet()
 def _decoded(
     core: Tokenizer, tokens: Sequence[str | None], *, bytes_too: bool
 ) -> list[bytes | None]:
-    """What each token adds to the decoding of a plain word before it."""
+    """The bytes that each token adds when it is decoded behind the token of the letter a."""
     found: list[bytes | None] = [None] * len(tokens)
     anchors = core.encode("a", add_special_tokens=False).ids[-1:]
     known = [i for i, token in enumerate(tokens) if token is not None]

@@ -1,4 +1,4 @@
-"""Where a chain of greedy steps ends that is written in one call: `ModelRunner.chain`."""
+"""The rule by which a chain of greedy steps ends when it is made in one call: `ModelRunner.chain`."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ __all__ = ["NEVER", "Stop"]
 
 
 class Stop(NamedTuple):
-    """A rule that needs nothing but the chain's tokens and their probabilities.
+    """A stopping rule that depends only on the chain's tokens and their draft probabilities.
 
-    After step k (from 0), whose token has the probability c, *survival* is multiplied by the chance of
-    c's bucket. The chain ends there if survival times the smaller of that chance and ``ceiling`` is at
-    most ``prices[k]``.
+    The rule tracks *survival*, the estimated probability that all tokens so far are accepted. After step
+    k (from 0), whose token has the draft probability c, survival is multiplied by the acceptance chance
+    of c's bucket. The chain ends there if survival times min(that chance, ``ceiling``), the expected
+    gain of the next token, is at most ``prices[k]``.
 
     Attributes:
-        ends: Tokens behind which the chain ends in any case.
-        edges: Of the buckets, ascending; c is in the bucket behind the last edge that is at most c.
-        chances: One more than edges.
-        survival: Before the first step.
-        ceiling: See above.
-        prices: Of each step; empty: probabilities end nothing.
+        ends: Token ids after which the chain ends in any case.
+        edges: Edges between the buckets, ascending; c's bucket begins at the last edge that is <= c.
+        chances: Acceptance chance of each bucket; one entry more than ``edges``.
+        survival: Initial value, before the first step.
+        ceiling: Upper bound of the next token's acceptance chance.
+        prices: Cost of the token after each step; empty: probabilities don't end the chain.
     """
 
     ends: Sequence[int] = ()
@@ -33,4 +34,4 @@ class Stop(NamedTuple):
 
 
 NEVER = Stop()
-"""All steps that were asked for."""
+"""The rule that never ends a chain early."""

@@ -15,9 +15,9 @@ def to_device(
     device: torch.device,
     dtype: torch.dtype = torch.int64,
 ) -> Tensor:
-    """As ``torch.tensor(values, dtype, device)``, which would wait for the GPU's queue.
+    """Return ``torch.tensor(values, dtype, device)`` without waiting for the work queued on the GPU.
 
-    The driver copies pageable memory before it returns, so the source may be freed at once.
+    The driver reads pageable memory before the call returns, so the source may be freed at once.
     """
     made = torch.tensor(values, dtype=dtype)
     return made if device.type == "cpu" else made.to(device, non_blocking=True)

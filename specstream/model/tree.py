@@ -15,12 +15,13 @@ __all__ = ["Tree", "positions_of"]
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The last K tokens of a pass, each of which follows its parent instead of the token before it.
+    """A tree of the last K tokens of a pass: each follows its parent instead of the token before it.
 
-    Where attention is contiguous, a pass may also continue a tree: K is then larger than its tokens.
+    With contiguous attention a pass may also continue a tree whose first nodes are in the cache: K is
+    then larger than the number of the pass's tokens.
 
     Attributes:
-        parents: K indices; -1 is the token before the tree. A parent comes before its children.
+        parents: Each node's parent; -1 is the token before the tree. Parents precede their children.
     """
 
     parents: tuple[int, ...]
@@ -59,7 +60,10 @@ class Tree:
         return to_device([list(row) for row in self._seen()], device, torch.bool)
 
     def seen_bytes(self, before: int, count: int) -> bytes:
-        """`seen_behind` without the columns that all see, row by row: ``[count, max(count, K)]``."""
+        """As `seen_behind`, as bytes of shape ``[count, max(count, K)]``.
+
+        The columns of earlier rows, which all tokens see, are left out.
+        """
         size, chain = len(self.parents), max(self._chain(before, count), 0)
         rows = [b"\1" * (i + 1) + bytes(chain + size - i - 1) for i in range(chain)]
         rows += [b"\1" * chain + bytes(row) for row in self._seen()]
@@ -74,13 +78,14 @@ class Tree:
         return rows
 
     def seen_behind(self, before: int, count: int, width: int, device: torch.device) -> Tensor:
-        """``[count, width]`` bool for the last ``count`` tokens of a pass.
+        """Return which rows the last ``count`` tokens of a pass attend to: ``[count, width]`` bool.
 
         Args:
-            before: Rows of the cache before those tokens. Visible to all, but for nodes among them: of
-                a tree with more nodes than ``count`` the first are the cache's last rows.
-            count: Queries; those before the tree are a chain.
-            width: Columns; those from ``before + count`` on are hidden.
+            before: Rows of the cache before those tokens, visible to all of them. If the tree has more
+                than ``count`` nodes, its first nodes are the last of these rows, and these are visible
+                to their descendants only.
+            count: Number of queries; those before the tree form a chain.
+            width: Number of columns; those from ``before + count`` on are hidden.
             device: Device of the mask.
         """
         chain = self._chain(before, count)
@@ -95,7 +100,7 @@ class Tree:
         return seen
 
     def _chain(self, before: int, count: int) -> int:
-        """How many of ``count`` tokens are before the tree; below 0: so many nodes are in the cache."""
+        """How many of ``count`` tokens precede the tree; -n if its first n nodes are in the cache."""
         size = len(self.parents)
         if before + count < size:
             raise ValueError(f"a tree of {size} tokens needs as many rows, not {before + count}")
@@ -103,7 +108,7 @@ class Tree:
 
 
 def positions_of(before: int, count: int, tree: Tree | None) -> list[int]:
-    """Positions of ``count`` tokens behind ``before`` rows; a node's follows from its depth."""
+    """Return the positions of ``count`` tokens behind ``before`` rows; a node's depends on its depth."""
     if tree is None:
         return list(range(before, before + count))
     chain = count - len(tree.parents)

@@ -1,4 +1,4 @@
-"""Whether a target can verify trees: tried on a small one when the engine is built."""
+"""Checks, when the engine is built, that a target can verify trees."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _TREE, _PROMPT = Tree((-1, -1, 0, 1, 1)), 3
 
 @torch.inference_mode()
 def check_trees(runner: ModelRunner) -> None:
-    """Try a small tree: its logits must be those of its paths, one token after another.
+    """Run a small tree and compare each node's logits with those of its path read as a plain text.
 
     Raises:
-        ModelUnsupported: passes of a fixed width, or a model that takes positions or masks in
-            another way (relative biases, sliding windows).
+        ModelUnsupported: passes have a fixed width, or the model's logits differ because it treats
+            positions or masks in another way (relative biases, sliding windows).
     """
     if runner.fixed_width is not None:
-        # Sums over a path run in another order than over a chain: the last bits would differ.
+        # Attention sums a tree's path in another order than a chain: the last bits would differ.
         raise ModelUnsupported(
             "reproducible mode verifies chains only; choose a proposer of chains"
         )
@@ -43,7 +43,7 @@ def check_trees(runner: ModelRunner) -> None:
 
 
 def _error(runner: ModelRunner) -> tuple[float, float]:
-    """Largest difference of a small tree's logits to those of its paths, and the difference allowed."""
+    """The largest difference of a small tree's logits from its paths', and the largest allowed."""
     cache, size = runner.new_cache(), len(_TREE.parents)
     tokens = trial_tokens(_PROMPT + size, runner.model_vocab_size, runner.device)
     (found,) = runner.forward([ForwardInput(tokens, cache, 1 + size, _TREE)]).logits

@@ -1,4 +1,4 @@
-"""Compares vocabularies: of a draft and its target, of a tokenizer and its model."""
+"""Compares vocabularies: a draft's with its target's, and a tokenizer's with its model's."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ _log = logging.getLogger("specstream.model")
 
 
 def find_draft(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """The configured draft model, else the bundled one if its vocabulary is this tokenizer's, else None.
+    """Return the draft model to use, or None.
 
-    A configured draft may have another vocabulary: see `Translation`. Heads are no models.
+    That is the configured one, which may have another vocabulary (see `Translation`). If no draft is
+    configured it is the bundled one, provided that its vocabulary is this tokenizer's. Drafting heads
+    don't count as draft models; if only heads are configured, the result is None.
 
     Raises:
         ConfigError: two draft models are configured.
@@ -41,9 +43,10 @@ def find_draft(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> str 
 
 
 def same_ids(ours: PreTrainedTokenizerBase, theirs: PreTrainedTokenizerBase) -> bool:
-    """Whether two tokenizers give every token the same id; tokens added to one of them don't count.
+    """Whether two tokenizers give every token that they share the same id.
 
-    A token that only one of them has must be an added one: models of a family often differ in those.
+    Tokens of only one of them are accepted if they are added tokens: models of a family often differ in
+    those.
     """
     mine, other = ours.get_vocab(), theirs.get_vocab()
     if mine == other:
@@ -56,10 +59,10 @@ def same_ids(ours: PreTrainedTokenizerBase, theirs: PreTrainedTokenizerBase) -> 
 
 
 def check_same_ids(config: EngineConfig, draft: str, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuse a draft with another tokenizer, for who can't translate.
+    """Refuse a draft with another tokenizer, for callers that can't use a `Translation`.
 
     Raises:
-        VocabularyMismatch: its ids mean other tokens.
+        VocabularyMismatch: the draft's ids mean other tokens.
     """
     other = load_tokenizer(draft)
     if same_ids(tokenizer, other):
@@ -77,22 +80,24 @@ def check_same_ids(config: EngineConfig, draft: str, tokenizer: PreTrainedTokeni
 
 
 class Translation:
-    """Which ids of two vocabularies write the same bytes.
+    """The map between ids of two vocabularies that write the same bytes.
+
+    Control tokens are matched, too: by equal text, or as ids that end a turn.
 
     Args:
         target: The target's tokens.
-        draft: The draft's.
-        target_ends: Ids that end a turn.
-        draft_ends: The draft's own.
+        draft: The draft's tokens.
+        target_ends: The target's ids that end a turn.
+        draft_ends: The draft's ids that end a turn.
         target_rows: Width of the target's logits; ids beyond it are never drawn.
-        draft_rows: Likewise.
+        draft_rows: Width of the draft's logits.
 
     Attributes:
         pairs: ``(target id, draft id)`` of each common token, in the target's order; each id once.
-        to_draft: Their map, with the control tokens that both have, by text or as the end of a turn.
-        to_target: The other way.
-        overlap: Share of the target's tokens of a sample text that are, at the same place, the draft's
-            tokens too: how often the draft can name the target's next token.
+        to_draft: Target id to draft id.
+        to_target: Draft id to target id.
+        overlap: Share of the target's tokens of a sample text for which the draft's tokenizer has the
+            same token at the same place: an estimate of how often a draft can name the next token.
 
     Raises:
         VocabularyMismatch: no token is common.
@@ -127,7 +132,7 @@ class Translation:
         self.overlap = self._measured()
 
     def _controls(self, target_ends: Collection[int]) -> set[tuple[int, int]]:
-        """Pairs of control tokens: equal text first, then the ends of a turn."""
+        """Pairs of control tokens: first those of equal text, then the remaining ends of a turn."""
         by_text = {text: i for i, text in self.draft.controls.items() if i < self.draft_rows}
         found = {
             i: by_text[text]
@@ -141,7 +146,7 @@ class Translation:
         return set(found.items())
 
     def _measured(self) -> float:
-        """See ``overlap``."""
+        """Compute ``overlap``."""
         ours, theirs = (_spans(spelling) for spelling in (self.target, self.draft))
         common = self.to_draft
         same = sum(1 for span, token in ours.items() if common.get(token, -1) == theirs.get(span))
@@ -162,7 +167,7 @@ so the chairwoman postponed the vote until further notice.
 
 
 def _spans(spelling: Spelling) -> dict[tuple[int, int], int]:
-    """The sample's tokens by their first and last byte."""
+    """The sample text's tokens by their byte span (start, end), without a blank that is put in front."""
     found, at = dict[tuple[int, int], int](), 0
     ids, _ = spelling.encode(_SAMPLE)
     lead = 1 if spelling.bytes_of(ids).startswith(b" ") else 0
@@ -174,7 +179,7 @@ def _spans(spelling: Spelling) -> dict[tuple[int, int], int]:
 
 
 def _numbered(pieces: Sequence[bytes | None]) -> Iterator[tuple[int, bytes]]:
-    """Ids and pieces, so that in a map by piece the lowest id stands."""
+    """Ids and pieces from the highest id down, so that a dict by piece keeps the lowest id."""
     for i in range(len(pieces) - 1, -1, -1):
         piece = pieces[i]
         if piece:
@@ -184,11 +189,11 @@ def _numbered(pieces: Sequence[bytes | None]) -> Iterator[tuple[int, bytes]]:
 def check_rows(name: str, tokenizer: Any, rows: int) -> None:
     """Refuse a model with fewer output rows than its tokenizer has ids.
 
-    Special tokens added behind the vocabulary are only warned of: many tokenizers have a padding token
-    that no prompt contains. A prompt with one is refused.
+    For special tokens added behind the vocabulary only a warning is logged: many tokenizers have a
+    padding token that no prompt contains. Admission refuses a prompt that does contain one.
 
     Raises:
-        ModelBroken: ordinary tokens have no row.
+        ModelBroken: tokens other than special ones have no row.
     """
     beyond = sorted((i, token) for token, i in tokenizer.get_vocab().items() if i >= rows)
     if not beyond:

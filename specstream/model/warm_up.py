@@ -1,4 +1,4 @@
-"""The first pass of each shape, before a request would pay for it."""
+"""Runs the first pass of each shape in advance: first passes are slow, as kernels are prepared."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from specstream.model.runner import ModelRunner
 
 __all__ = ["warm_up"]
 
-_MOST_S = 1.0
+_MOST_S = 1.0  # seconds after which no further optional shape is begun
 
 
 @torch.inference_mode()
 def warm_up(runner: ModelRunner) -> None:
-    """Run the shapes of a prompt and of a round once.
+    """Run passes with the shapes of a prompt and of a round once.
 
-    Of the other numbers of rows that kernels are prepared for, as many as a second allows.
+    With packed matrices also run passes of the other numbers of rows that have their own kernels, for
+    about a second.
     """
     began, cache = time.perf_counter(), runner.new_cache()
     needed = [runner.fixed_width] if runner.fixed_width else [16, 5, 1]

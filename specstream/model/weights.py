@@ -1,4 +1,4 @@
-"""A Llama-family model as plain tensors, for the decoder."""
+"""The sizes and tensors of a Llama-family model, for the decoder."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["DecoderWeights", "LayerWeights", "RotaryTable", "drop_matrices"]
 
 _FAMILY = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 _STATIC_ROPE = {"default", "linear", "llama3"}
-_FIRST_POSITIONS = 256
+_FIRST_POSITIONS = 256  # that a rotary table has at first
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One decoder layer; matrices are ``[out, in]``, and those of one input are concatenated."""
+    """One decoder layer; matrices are ``[out, in]``, and those with the same input are concatenated."""
 
     norm: Tensor
     qkv: Tensor
@@ -40,14 +40,14 @@ class DecoderWeights:
 
     Attributes:
         hidden: Size of the hidden states.
-        intermediate: Size between an MLP's matrices.
+        intermediate: Size of the MLP's inner states.
         eps: Epsilon of the RMS norms.
-        activation: The MLPs' elementwise function.
-        activation_name: Its name in the model's config.
+        activation: The MLP's elementwise function.
+        activation_name: Name of that function in the model's config.
         embedding: ``[V, hidden]``.
-        norm: ``[hidden]``, before the head.
+        norm: ``[hidden]``, the final norm's weight.
         head: ``[V, hidden]``; often the embedding itself.
-        nbytes: Memory of all parameters.
+        nbytes: Memory of all parameters, in bytes.
     """
 
     heads: int
@@ -86,9 +86,9 @@ class DecoderWeights:
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> DecoderWeights | None:
-        """The weights of ``model``; its parameters become views of the concatenated ones.
+        """Return the weights of ``model``; its parameters become views of the concatenated tensors.
 
-        None for a model that these sizes and tensors don't describe completely.
+        None for a model that `Decoder` can't compute exactly from these sizes and tensors.
         """
         if not _plain(model):
             return None
@@ -112,7 +112,7 @@ class DecoderWeights:
         )
 
     def without_matrices(self) -> DecoderWeights:
-        """The same with layers whose matrices have shapes only; embedding and head stay."""
+        """Return a copy with meta tensors (shapes only) as layer matrices; embedding and head stay."""
         layers = [
             replace(
                 layer,
@@ -127,19 +127,20 @@ class DecoderWeights:
 
 
 def drop_matrices(model: PreTrainedModel) -> None:
-    """Free the matrices of the layers, of which something else holds its own copy.
+    """Free the matrices of a model's layers, once a decoder has its own quantised copies.
 
     The model's own forward raises a TypeError afterwards.
     """
     for module in _inner(model).layers.modules():
         if isinstance(module, nn.Linear):
-            module.register_parameter("weight", None)  # a meta tensor would give numbers
+            module.register_parameter("weight", None)  # a meta tensor would not raise
 
 
 class RotaryTable:
-    """Cosines and signed sines of the first positions, by the model's own frequencies.
+    """Cosines and signed sines of the first positions, from the model's own rotary module.
 
-    The first half of the sines is negated: a rotation is then x * cos + swapped(x) * sin.
+    The first half of each row of sines is negated, so that a rotation is x * cos + swapped(x) * sin,
+    where swapped exchanges the halves of x.
     """
 
     _wide: tuple[Tensor, Tensor] | None = None
@@ -150,7 +151,7 @@ class RotaryTable:
 
     @classmethod
     def by(cls, rotary: nn.Module, probe: Tensor, head_dim: int) -> RotaryTable:
-        """The table of transformers' ``rotary``, in the dtype and on the device of ``probe``."""
+        """Make the table of transformers' module ``rotary``, with the dtype and device of ``probe``."""
         table = cls.__new__(cls)
         table._fill(rotary, probe, head_dim)
         return table
@@ -168,7 +169,7 @@ class RotaryTable:
         self._cos, self._sin = self._angles(_FIRST_POSITIONS)
 
     def upto(self, end: int) -> tuple[Tensor, Tensor]:
-        """``[positions, head_dim]`` each, for at least the positions below ``end``."""
+        """Return cosines and signed sines ``[positions, head_dim]`` for at least ``end`` positions."""
         if end > self._cos.shape[0]:
             self._cos, self._sin = self._angles(2 * end)
         return self._cos, self._sin
@@ -197,10 +198,10 @@ def _plain(model: PreTrainedModel) -> bool:
     partial = float(rope.get("partial_rotary_factor", 1.0)) != 1.0
     if rope.get("rope_type", "default") not in _STATIC_ROPE or partial:
         return False
-    # Products of a quantised model may round their inputs, too, whatever its parameters look like.
+    # A quantised model may round the inputs of its products, even if its parameters look plain.
     if getattr(model, "hf_quantizer", None) is not None:
         return False
-    # Quantised or otherwise replaced layers and weights have products of their own.
+    # Tensor subclasses and replaced modules may compute anything: only plain ones are known.
     if not all(_dense(parameter) for parameter in model.parameters()):
         return False
     layers = _inner(model).layers
@@ -235,7 +236,7 @@ def _join(layer: Any) -> LayerWeights:
 
 
 def _joined(parts: Sequence[nn.Parameter]) -> Tensor:
-    """The concatenation of several parameters, which become views of it: no second copy."""
+    """Concatenate parameters, and make them views of the result, so that memory isn't used twice."""
     whole = torch.cat([part.data for part in parts])
     for part, view in zip(parts, torch.split(whole, [p.shape[0] for p in parts]), strict=True):
         part.data = view

@@ -1,7 +1,7 @@
 """Refuses a quantised target whose logits depend on how many tokens a pass reads.
 
-A scheme that chooses one scale for all tokens of a pass gives a verified token another distribution than
-the same token would have alone: what is then streamed follows no one model's distribution.
+If a scheme chooses one scale for all tokens of a pass, a token's distribution in a verification pass
+differs from that in a pass of its own. The streamed text then follows neither.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from specstream.model.selfcheck import ordinary_ids
 
 __all__ = ["check_widths", "loaded_scheme", "width_distances"]
 
-_TOKENS, _READ = 12, 4
-# Bounds in total variation. In a pass of one width, other neighbours change nothing where each token is
-# computed for itself. Between widths kernels round otherwise: .02 for plain models in bfloat16.
+_TOKENS, _READ = 12, 4  # tokens compared; tokens read per wider pass, with as many behind them
+# Largest allowed mean total variation: between passes of one width with other neighbouring tokens, which
+# change nothing if each token is computed independently; and between passes of different widths, whose
+# kernels round in other ways (0.02 for unquantised models in bfloat16).
 _NEIGHBOURS, _WIDTHS = 0.005, 0.06
 
 
 def loaded_scheme(model: PreTrainedModel) -> str | None:
-    """The scheme in which transformers has loaded the model's weights; None: they are not quantised."""
+    """Return the quantisation scheme of a loaded transformers model; None if it is not quantised."""
     quantizer = getattr(model, "hf_quantizer", None)
     method = getattr(getattr(quantizer, "quantization_config", None), "quant_method", None)
     return None if method is None else str(getattr(method, "value", method))
@@ -43,7 +44,7 @@ def check_widths(
         scheme: The scheme's name, for errors.
 
     Raises:
-        ModelUnsupported: they differ by more than rounding.
+        ModelUnsupported: the distributions differ by more than rounding.
     """
     ids = torch.tensor(ordinary_ids(tokenizer, runner.model_vocab_size, _TOKENS))
     neighbours, widths = width_distances(runner, ids.to(runner.device))
@@ -58,10 +59,10 @@ def check_widths(
 
 @torch.inference_mode()
 def width_distances(runner: ModelRunner, ids: Tensor) -> tuple[float, float]:
-    """How far next-token distributions behind ``ids [n]`` are apart, mean total variation.
+    """Return two mean total variations of the next-token distributions after each of ``ids [n]``.
 
-    Between passes of one width with two kinds of other tokens, and between passes of one token and
-    wider ones.
+    The first is between passes of one width with different neighbouring tokens, the second between
+    passes of one token and wider ones.
     """
     high = min(runner.vocab_size, runner.model_vocab_size)
     spread = trial_tokens(_READ, high, ids.device)
@@ -72,7 +73,10 @@ def width_distances(runner: ModelRunner, ids: Tensor) -> tuple[float, float]:
 
 
 def _distributions(runner: ModelRunner, ids: Tensor, count: int, behind: Tensor) -> Tensor:
-    """``[n, V]`` float32, of ``ids`` read by ``count``; those behind are rolled back each time."""
+    """Distributions ``[n, V]`` float32 after each of ``ids``, which are read ``count`` per pass.
+
+    Each pass also reads the tokens ``behind``, which are then rolled back.
+    """
     cache, rows = runner.new_cache(), list[Tensor]()
     for at in range(0, ids.shape[0], count):
         part = ids[at : at + count]
@@ -84,4 +88,5 @@ def _distributions(runner: ModelRunner, ids: Tensor, count: int, behind: Tensor)
 
 
 def _apart(one: Tensor, other: Tensor) -> float:
+    """Mean total variation between rows of distributions."""
     return float((one - other).abs().sum(-1).mean()) / 2

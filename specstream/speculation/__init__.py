@@ -1,1 +1,1 @@
-"""Speculative decoding proper: proposals, verdicts, proposers."""
+"""Speculative decoding: proposals, their verification, and the proposers that make them."""

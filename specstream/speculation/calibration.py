@@ -1,4 +1,4 @@
-"""What a draft step and a target pass cost here: a short measurement when an engine is built."""
+"""A short measurement of draft steps and target passes on this machine, made when an engine is built."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from specstream.speculation.policy.costs import Costs, DraftCosts
 
 __all__ = ["calibrate"]
 
-_CONTEXT = 128
-_WIDTHS = (1, 2, 6, 9)  # native passes take six tokens for little more than the time of one
-_LONG = 64  # tokens of a pass that reads
-_REPEATS = 7
-_ENOUGH_S = 0.6  # so long is measured; each pass twice at least
+_CONTEXT = 128  # cached rows behind which passes are timed
+# Tokens of the timed target passes: native passes read six tokens in little more than the time of one.
+_WIDTHS = (1, 2, 6, 9)
+_READ_WIDTH = 64  # tokens of the draft pass that measures the cost of reading a prompt
+_REPEATS = 7  # measurements of each pass, at most
+_BUDGET_S = 0.6  # seconds after which no measurement is repeated; each is made twice at least
 
 
 def calibrate(
@@ -27,12 +28,15 @@ def calibrate(
     draft: ModelRunner | None,
     others: Mapping[str, Callable[[], None]] | None = None,
 ) -> Costs:
-    """Time the passes that a round is made of; the engine's own rounds correct it from then on.
+    """Time the passes that rounds consist of, as initial costs; the engine's rounds refine them.
 
-    ``others``: by candidate, one draft pass of a method that drafts without a model of its own.
+    Draft passes are timed as in a round, right after a target pass: the target's weights displace the
+    draft's from the CPU's caches, and a draft that is timed alone looks a good deal faster.
 
-    The draft is timed as a round runs it, right behind the target: whatever the target reads drives
-    the draft's weights out of the caches, and a draft timed alone looks a good deal faster.
+    Args:
+        target: The target model.
+        draft: The draft model, if there is one.
+        others: By candidate, a function that makes one draft pass of a method without its own model.
     """
     main = _Bench(target)
     widest = min(target.fixed_width or max(_WIDTHS), main.room)
@@ -44,7 +48,7 @@ def calibrate(
     costs = Costs(passes, row_ms=None if row_ms is None else max(0.0, row_ms))
     if draft is not None:
         side = _Bench(draft)
-        long = min(_LONG, side.room)
+        long = min(_READ_WIDTH, side.room)
         both = [lambda: side.run(1), lambda: side.run(long)]
         step_ms, long_ms = _least_ms(both, before=lambda: main.run(1))
         read_ms = max(0.0, (long_ms - step_ms) / (long - 1))
@@ -56,19 +60,23 @@ def calibrate(
 
 
 class _Bench:
-    """A model with some context, whose passes can be repeated; the widest one may be ``room`` wide."""
+    """A model with some context, whose passes can be repeated.
+
+    Attributes:
+        room: The most tokens of a pass.
+    """
 
     def __init__(self, runner: ModelRunner, sequences: int = 1) -> None:
         self._runner = runner
         self._caches = [runner.new_cache() for _ in range(sequences)]
-        context = max(1, min(_CONTEXT, runner.context_length - _LONG))
+        context = max(1, min(_CONTEXT, runner.context_length - _READ_WIDTH))
         self.room = max(2, runner.context_length - context)
         for start in range(0, context, runner.fixed_width or context):
             count = min(runner.fixed_width or context, context - start)
             self._forward(count)
 
     def run(self, width: int) -> None:
-        """One pass of ``width`` tokens a sequence, waited for, and taken back."""
+        """Run a pass of ``width`` tokens a sequence, wait for the device, and roll the caches back."""
         lengths = [cache.length for cache in self._caches]
         self._forward(width)
         for cache, length in zip(self._caches, lengths, strict=True):
@@ -85,7 +93,7 @@ class _Bench:
 def _least_ms(
     works: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
 ) -> list[float]:
-    """The least time of each, taken in turn: what the machine does meanwhile befalls them alike."""
+    """The least time of each, in ms; measured in turn, so that other load on the machine affects all."""
     for work in works:
         work()
     least, began = [math.inf] * len(works), time.perf_counter()
@@ -95,8 +103,8 @@ def _least_ms(
                 before()
             start = time.perf_counter()
             work()
-            # Noise only adds: on a busy machine the least is nearest to the truth.
+            # Other load only adds time, so the least time is nearest to the true cost.
             least[index] = min(least[index], (time.perf_counter() - start) * 1e3)
-        if repeat > 0 and time.perf_counter() > began + _ENOUGH_S:
+        if repeat > 0 and time.perf_counter() > began + _BUDGET_S:
             break
     return least

@@ -1,7 +1,7 @@
 """Checks of proposals, before the target reads them.
 
-A proposer may be third-party code. What it returns becomes a proposal that can be verified, or one typed
-error; neither makes the host wait for the device.
+A proposer may be third-party code. Whatever it returns becomes either a proposal that can be verified or
+a `ProposalError`, without making the host wait for the device.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from specstream.speculation.proposal import MAX_NODES, Proposal
 
 __all__ = ["checked", "distributions", "marked"]
 
-_TOLERANCE = 1e-3  # of a row's sum: a hundred times the rounding of float32 over a large vocabulary
+_TOLERANCE = 1e-3  # of a row's sum: a hundred times float32's rounding over a large vocabulary
 
 
 def checked(
     proposal: object, most: int, vocab_size: int, device: torch.device, *, trees: bool = False
 ) -> Proposal:
-    """The proposal, if it has tensors of the right kind and is at most ``most`` tokens deep.
+    """Check a proposal's types, shapes, device and depth; return it in normal form.
 
-    On a CPU values are checked as well: ids, and rows that must be distributions. Elsewhere `marked` and
-    the verifier see to those.
+    On a CPU values are checked as well: ids must be in the vocabulary, and rows must be distributions.
+    On other devices `marked` and the verifier handle wrong values.
 
     Args:
-        proposal: What a proposer returned.
-        most: Its budget.
+        proposal: The object that a proposer returned.
+        most: Its budget: the greatest depth.
         vocab_size: Width of the target's logits.
-        device: Where the target is.
-        trees: Whether it may be a tree.
+        device: The target's device.
+        trees: Whether the proposer may propose trees.
 
     Raises:
-        ProposalError: says what is wrong.
+        ProposalError: the proposal is malformed; the message says how.
     """
     if not isinstance(proposal, Proposal):
         raise ProposalError(f"a proposer must return Proposal objects, not {proposal!r:.80}")
@@ -71,16 +71,16 @@ def checked(
     entered = proposal.entered
     if entered is not None and (tree is not None or not isinstance(entered, Entered)):
         raise ProposalError(
-            "entered must be what a pass without logits made of a chain's first tokens"
+            "entered must be an Entered object (or None), and only a chain may have one"
         )
-    # A drawn tree that happens to be a chain is judged as a tree: whether its nodes have siblings may
-    # depend on their tokens, and the rule must not.
+    # A drawn tree that happens to be a chain keeps its parents and so the tree rule: whether a node got
+    # a sibling may depend on its token, and which rule applies must not depend on drawn tokens.
     chain = tree is None and (probs is None or not trees)
     return replace(proposal, probs=probs, parents=None if chain else proposal.parents)
 
 
 def _shape(proposal: Proposal, trees: bool) -> Tree | None:
-    """The tree that a proposal is; None for a chain."""
+    """The checked tree of a proposal; None for a chain."""
     parents = proposal.parents
     if parents is None:
         return None
@@ -100,9 +100,9 @@ def _shape(proposal: Proposal, trees: bool) -> Tree | None:
 
 
 def marked(proposals: Sequence[Proposal], vocab_size: int) -> list[Proposal]:
-    """Replace ids outside the vocabulary where they were not checked, so that the target can read them.
+    """Replace ids outside the vocabulary where `checked` couldn't read them, so that no pass fails.
 
-    They are marked in `Proposal.sound`; the verifier accepts no drawn token there.
+    The replaced ids are False in `Proposal.sound`; the verifier accepts no drawn token there.
     """
     ids = torch.cat([proposal.tokens for proposal in proposals])
     if not ids.shape[0] or free_to_look(ids):
@@ -120,7 +120,7 @@ def _all_distributions(rows: Tensor) -> bool:
 
 
 def distributions(rows: Tensor) -> Tensor:
-    """Which ``rows [..., V]`` are distributions, as far as float32 can tell: ``[...]`` bool."""
+    """``[...]`` bool: which ``rows [..., V]`` are distributions, up to `_TOLERANCE`."""
     return ((rows.sum(-1) - 1.0).abs() < _TOLERANCE) & (rows.amin(-1) >= 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Why an adaptive proposer does what it does."""
+"""The explanation that an adaptive proposer gives of its decisions."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ __all__ = ["Explanation"]
 class Explanation:
     """The state of the policy in figures and words.
 
-    Costs are relative to a plain round: one token per request.
+    Costs are relative to the time of a plain round, which decodes one token per request.
 
     Attributes:
-        words: The same in a sentence.
+        words: The figures as a sentence.
         kind: The candidate that proposes in most rounds at present; "off" where few rounds have a
             proposal.
         num_tokens: Mean tokens proposed per round.
         acceptance: Probability that the first proposed token is accepted.
         tau: Mean tokens per round, the target's own token included.
-        draft_cost: One draft pass.
-        verify_cost: The target pass over a proposal of that length.
-        overhead: Everything outside the passes, in a round with a proposal.
+        draft_cost: Cost of one draft pass.
+        verify_cost: Cost of the target pass over a proposal of ``num_tokens`` tokens.
+        overhead: Cost of everything outside the passes, in a round with a proposal.
         predicted_speedup: Expected tokens per expected time, against plain decoding.
         ceiling: The speedup if every proposed token were accepted.
     """

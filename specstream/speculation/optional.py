@@ -1,8 +1,8 @@
-"""What a proposer may be besides a `Proposer`: told apart by the methods that it has.
+"""Optional interfaces of proposers, which the engine recognises by their methods.
 
-`StateReader` drafts from the target's hidden states (a `SelectiveReader` not of all requests),
-`MidwayProposer` beside the target's pass,
-`Passenger` within it; `AdaptiveProposer` is told what steps cost.
+A `StateReader` drafts from the target's hidden states (a `SelectiveReader` only for some requests), a
+`MidwayProposer` drafts in parallel with the target's pass, a `Passenger` within that pass; an
+`AdaptiveProposer` is told what steps cost.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ __all__ = [
 
 
 class CachedRequest(SpecRequest, Protocol):
-    """A request as the engine knows it: the target's cache is there, too."""
+    """A request with the target's KV cache, for proposers that draft with the target's layers."""
 
     @property
     def cache(self) -> KVCache:
-        """The target's cache. A proposer that drafts with the target's layers rolls it back."""
+        """The target's cache; a proposer that writes rows to it must roll it back."""
         ...
 
 
@@ -44,8 +44,8 @@ class States:
     """The target's hidden states for consecutive tokens of a request.
 
     Attributes:
-        start: Position of the first: ``states[k]`` belongs to ``token_ids[start + k]``. Tokens whose
-            cache was kept from an earlier turn come before it; their states were read in that turn.
+        start: Position of the first token: ``states[k]`` belongs to ``token_ids[start + k]``. Tokens
+            before it have rows in the cache from an earlier turn, in which their states were read.
         states: ``[n, depths, hidden]`` in the order of `Capabilities.hidden_states`, on the target's
             device and in its dtype.
     """
@@ -59,30 +59,30 @@ class StateReader(Proposer, Protocol):
     """A proposer that drafts from the target's hidden states."""
 
     def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
-        """The hidden states of tokens that have become part of their requests.
+        """Receive the hidden states of committed tokens that a pass has read.
 
-        Called once a pass after `observe`, for all that took part: for a prompt, the tokens that were
-        prefilled; for a round, the last committed token and the accepted ones, in the order of the text.
-        The token that followed them has no state yet.
+        Called once a pass, after `observe`, with all requests that took part: for a prompt, the states
+        of the tokens that were prefilled; for a round, of the last committed token and the accepted
+        ones, in text order. The token that followed them has no state yet.
         """
         ...
 
 
 @runtime_checkable
 class SelectiveReader(StateReader, Protocol):
-    """A reader that does without the states of some requests."""
+    """A `StateReader` that doesn't need the states of every request."""
 
     def wants_states(self, request: SpecRequest) -> bool:
-        """Asked before each pass that the request takes part in; the same answer for all of them.
+        """Whether states of this request are wanted; the answer must be the same before every pass.
 
-        A pass without a request whose states are wanted gives none, and `read` isn't called.
+        If no request of a pass has its states wanted, the pass returns none and `read` isn't called.
         """
         ...
 
 
 @runtime_checkable
 class MidwayProposer(Proposer, Protocol):
-    """A proposer that drafts ahead on a thread of its own while the target's pass goes on.
+    """A proposer that drafts on a thread of its own while the target's pass goes on.
 
     Attributes:
         midway_depth: After how many of the target's layers `midway` is called.
@@ -91,42 +91,47 @@ class MidwayProposer(Proposer, Protocol):
     midway_depth: int
 
     def midway(self, requests: Sequence[SpecRequest], states: Sequence[Tensor]) -> None:
-        """In the middle of a pass that verifies proposals; the pass goes on when this returns.
+        """Start drafting; called in the middle of a verifying pass, which goes on when this returns.
 
-        What it starts ends before `propose`, `observe` or `release` does anything else: the pass may
-        fail, and be repeated.
+        `propose`, `observe` and `release` must first wait until the started work has ended. The pass may
+        fail and be repeated.
 
         Args:
-            requests: Those with a proposal.
-            states: ``[K + 1, hidden]`` each, after ``midway_depth`` layers: of the last committed
-                token and the proposed ones.
+            requests: The requests with a proposal.
+            states: For each of them ``[K + 1, hidden]``, the states of the last committed token and the
+                proposed ones after ``midway_depth`` layers.
         """
         ...
 
     def close(self) -> None:
-        """The engine ends, or has another proposer: end the thread. Idempotent."""
+        """End the thread: the engine closes, or gets another proposer. Idempotent."""
         ...
 
 
 @runtime_checkable
 class Passenger(Proposer, Protocol):
-    """A proposer that drafts within the target's pass; it reads no hidden states."""
+    """A proposer that drafts by extra rows within the target's pass; it reads no hidden states."""
 
     def ride(self, requests: Sequence[SpecRequest], proposals: Sequence[Proposal]) -> Rider | None:
-        """What travels in the pass that verifies these proposals; None: nothing.
+        """The extra rows for the pass that verifies these proposals; None: no rows.
 
-        Called right before the pass, once more if it is repeated with fewer requests. The pass's first
-        inputs are those of ``requests``, in their order; others only read a prompt.
+        Called right before the pass, and again if the pass is repeated with fewer requests. The pass's
+        first inputs are those of ``requests``, in their order; any further inputs are prompts.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Milliseconds of the proposer, of the target's pass, and of the whole step.
+    """What one engine step took.
 
-    ``rows`` requests shared the pass, which read ``tokens`` tokens. In a step that prefilled prompts
-    ``rows`` is 0, as its times tell nothing about rounds.
+    Attributes:
+        propose_ms: Milliseconds of the proposer.
+        verify_ms: Milliseconds of the target's pass.
+        total_ms: Milliseconds of the whole step.
+        rows: Requests that shared the pass; 0 if the step also prefilled prompts, since its times say
+            nothing about rounds.
+        tokens: Tokens that the pass read.
     """
 
     propose_ms: float
@@ -138,16 +143,16 @@ class StepTimes:
 
 @runtime_checkable
 class AdaptiveProposer(Proposer, Protocol):
-    """A proposer that decides by what a round costs and brings."""
+    """A proposer whose decisions depend on what rounds cost and how many tokens they bring."""
 
     def clock(self, times: StepTimes) -> None:
-        """The step whose verdicts were observed last is over."""
+        """Learn the times of the step whose verdicts were observed last; called at its end."""
         ...
 
     def explain(self, request_id: int | None = None) -> Explanation:
-        """Why it decides as it does, for one request or in general."""
+        """Explain the current decisions, for one request or (None) in general."""
         ...
 
     def finish(self, request_id: int) -> None:
-        """The request is over; its sequence may live on. Idempotent."""
+        """Drop what is kept for a request that is over; its slot may live on. Idempotent."""
         ...

@@ -1,4 +1,4 @@
-"""How to write a drafting method: what a proposer gets and returns, and where it must be honest.
+"""The interface of drafting methods: what a proposer gets and returns, and which rules it must keep.
 
 A proposer is any object with the three methods of `Proposer`. In every round the engine calls
 `Proposer.propose` for all requests that speculate, runs the target once over the proposed tokens,
@@ -6,18 +6,18 @@ verifies them, and calls `Proposer.observe`. An example is
 `specstream.speculation.proposers.suffix`; `specstream.speculation.proposers` lists them by name.
 
 - **Honesty.** Return either the distribution that each token was *really drawn from*
-  (`Proposal.probs`), or none. Without, the verifier takes the draft for deterministic, and nothing it
-  proposes can change the distribution of the text. With wrong probabilities the text is wrong.
+  (`Proposal.probs`), or none. Without probabilities the verifier treats the tokens as deterministic, and
+  no proposal can change the distribution of the text. With wrong probabilities the text is wrong.
 - **Decide before drawing.** Whether and how far to draft, and whether a node of a tree gets another
   child, may depend on tokens already drawn, if those stay in the proposal. Dropping a token because of
-  its value or its probability biases the text. So does a proposal that is now a tree and now a chain
-  (`Proposal.parents` None), depending on what was drawn: chains have a rule of their own.
+  its value or its probability biases the text. So does returning a tree or a chain (`Proposal.parents`
+  None) depending on the drawn tokens, because chains are verified by another rule.
 - **Noise.** Draw with `SpecRequest.draw` only.
 - **Errors cost speed only.** An exception or a malformed proposal is logged; the round goes on.
 - **No waiting.** On a GPU, reading a tensor (``tolist``, ``item``) makes the host wait for the device.
 - **Memory.** Keep what belongs to a sequence under its `SpecRequest.slot`, and drop it in `release`.
-- **More.** `Capabilities` for trees; `specstream.speculation.optional` for proposers that read the
-  target's hidden states, take part in its pass, or are told what a step cost.
+- **More.** See `Capabilities` for trees, and `specstream.speculation.optional` for proposers that read
+  the target's hidden states, take part in its pass, or are told what a step cost.
 """
 
 from __future__ import annotations
@@ -53,16 +53,17 @@ class Proposal:
     Attributes:
         tokens: ``[K]`` int64 on the target's device, K >= 0.
         probs: ``[K, V]`` float32: row j is the distribution that ``tokens[j]`` was drawn from. In a
-            tree it is given the siblings before token j: the same row for each if they were drawn with
-            replacement; without, the row with those before it left out, normalised. None: deterministic.
+            tree that is the distribution given the siblings before token j: with replacement the same
+            row for all siblings; without replacement the row with the earlier siblings set to 0 and
+            normalised again. None: the tokens are deterministic.
         parents: The index of each token's parent (-1: the committed text); a parent comes before its
-            children. Siblings are tried in their order. None: a chain, which has a rule of its own where
-            tokens were drawn.
+            children. Siblings are tried in their order. None: a chain, which is verified by a rule of
+            its own if its tokens were drawn.
         source: The kind of proposer that made it, for reports.
-        sound: Set by the engine. ``[K]`` bool, False for ids that named no token and were replaced.
-        entered: What the target's own first layers made of the unread committed tokens and the first
-            proposed ones (`Extras.logits`), so that verification begins behind those layers. With
-            states of anything else the text is wrong. Chains only.
+        sound: Set by the engine: ``[K]`` bool, False where an id outside the vocabulary was replaced.
+        entered: The states of the unread committed tokens and the first proposed ones after the target's
+            own first layers (a pass with `Extras.logits` False), so that verification begins behind
+            those layers. With any other states the text is wrong. Chains only.
     """
 
     tokens: Tensor
@@ -74,19 +75,19 @@ class Proposal:
 
     @property
     def length(self) -> int:
-        """How many tokens are proposed."""
+        """The number of proposed tokens."""
         return self.tokens.shape[0]
 
     @property
     def links(self) -> Sequence[int]:
-        """``parents``, those of a chain included."""
+        """Each token's parent, for a chain as well."""
         return range(-1, self.length - 1) if self.parents is None else self.parents
 
     @property
     def paths(self) -> list[tuple[int, ...]]:
         """For each of the K + 1 rows of target logits, the indices of the proposed tokens before it.
 
-        Row 0 follows the committed tokens alone, row j + 1 token j and its ancestors.
+        Row 0 follows the committed tokens alone; row j + 1 follows token j and its ancestors.
         """
         found: list[tuple[int, ...]] = [()]
         for node, parent in enumerate(self.links):
@@ -98,7 +99,7 @@ class Proposal:
         """The shape of a tree; None for a chain.
 
         Raises:
-            ValueError: there aren't as many parents as tokens, or one comes after its child.
+            ValueError: the number of parents isn't K, or a parent comes after its child.
         """
         if self.parents is None:
             return None
@@ -108,7 +109,7 @@ class Proposal:
 
     @staticmethod
     def empty(device: torch.device | str = "cpu") -> Proposal:
-        """No tokens: the round is a plain decoding step."""
+        """A proposal without tokens: the round is a plain decoding step."""
         return Proposal(torch.empty(0, dtype=torch.int64, device=device))
 
 
@@ -118,15 +119,16 @@ class Verdict:
 
     Attributes:
         accepted: How many proposed tokens are accepted.
-        next_token: The token after them: *recovered* (drawn from the residual) where one was rejected,
-            *bonus* where none was.
+        next_token: The token after them: *recovered* (drawn from the residual) if a token was rejected,
+            *bonus* if none was.
         path: The indices of the accepted tokens in the proposal (for a chain 0, 1, …, accepted - 1).
-        tokens: What the round emits: the accepted tokens and the one after them.
-        broken: Rows of logits that are not finite, among them every such row that the reply gets to.
-        malformed: Ids or probabilities turned out to be out of range; the rest was verified.
-        predictions: For `Capabilities.predictions`, else (): K + 1 tokens, what the target would write
-            after the committed tokens and after each proposed token on its path (greedily, or as its
-            seed has it).
+        tokens: The tokens that the round emits: the accepted ones and the one after them.
+        broken: Indices of rows of logits that are not finite; all such rows on the accepted path are
+            among them.
+        malformed: Whether ids or probabilities were out of range; the rest was verified.
+        predictions: Empty unless `Capabilities.predictions`: K + 1 tokens that the target would write
+            after the committed tokens and after each proposed token on its path (its draw by the seed
+            if verified by exact match, else the likeliest).
     """
 
     accepted: int
@@ -139,26 +141,26 @@ class Verdict:
 
 
 class SpecRequest(Protocol):
-    """What a proposer may know of a request."""
+    """A request as proposers see it."""
 
     @property
     def slot(self) -> int:
-        """Names the sequence: the key for a proposer's own caches."""
+        """Identifies the sequence: the key under which a proposer keeps its own caches."""
         ...
 
     @property
     def id(self) -> int:
-        """Names the request; a slot may serve several, one after another."""
+        """Identifies the request; a slot may serve several requests, one after another."""
         ...
 
     @property
     def token_ids(self) -> list[int]:
-        """Prompt and committed tokens. Only grows while the request lives; not to be changed."""
+        """Prompt and committed tokens. It only grows while the request lives; don't change it."""
         ...
 
     @property
     def prompt_length(self) -> int:
-        """How many of ``token_ids`` are the prompt."""
+        """How many of ``token_ids`` belong to the prompt."""
         ...
 
     @property
@@ -173,14 +175,14 @@ class SpecRequest(Protocol):
 
     @property
     def phrase_left(self) -> int | None:
-        """About how many tokens the first speakable phrase still lacks; None if nobody asked."""
+        """About how many tokens the first speakable phrase still lacks; None if that isn't tracked."""
         ...
 
     def process(self, logits: Tensor, drafted: Sequence[int] | Tensor) -> Tensor:
-        """Logits ``[V]`` after ``token_ids`` and ``drafted`` with penalties, bans, grammar … applied.
+        """Apply penalties, bans, grammar … to logits ``[V]`` after ``token_ids`` and ``drafted``.
 
-        A draft that follows them is accepted more often. ``drafted`` may be a tensor ``[n]`` on the
-        device, which is read for a grammar only.
+        A draft that follows these processors is accepted more often. ``drafted`` may be a tensor ``[n]``
+        on the device; only a grammar reads it.
         """
         ...
 
@@ -189,25 +191,25 @@ class SpecRequest(Protocol):
 
         Args:
             probs: ``[1, n]``.
-            position: Tokens before the one that is drawn.
-            ids: ``[n]`` int64: the tokens that ``probs`` is of. Default: all, so that n is V and the
-                index is the token.
+            position: The number of tokens before the one that is drawn.
+            ids: ``[n]`` int64: the token ids of the columns of ``probs``. Default: n is V, and the index
+                is the token id.
 
-        It is independent of the verifier's, as sharing noise would bias the text; with a seed both are
-        keyed by the position, and that is what makes draft and target agree.
+        The noise is independent of the verifier's, because shared noise would bias the text. With a seed
+        (exact match) both use the same noise, keyed by position, so that draft and target agree.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a proposer needs and can do. An engine whose target can't serve it is refused when built.
+    """What a proposer needs and can do; building an engine fails if its target can't serve that.
 
     Attributes:
         hidden_states: After how many of the target's layers it wants hidden states (see `StateReader`).
-        own_cache: It keeps keys and values of its own.
-        trees: It may propose trees; a tree from any other proposer is malformed.
-        predictions: It wants `Verdict.predictions`.
+        own_cache: Whether it keeps keys and values of its own.
+        trees: Whether it may propose trees; a tree from any other proposer is malformed.
+        predictions: Whether it wants `Verdict.predictions`.
     """
 
     hidden_states: tuple[int, ...] = ()
@@ -217,25 +219,25 @@ class Capabilities:
 
 
 class Proposer(Protocol):
-    """Guesses what comes next. One object serves all requests of an engine, on the engine's thread."""
+    """A drafting method. One object serves all requests of an engine, on the engine's thread."""
 
     name: str
     capabilities: Capabilities
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """One proposal for each request; fewer tokens than the budget, or none, is always allowed.
+        """Return one proposal for each request; fewer tokens than the budget, or none, is allowed.
 
         Args:
-            requests: Those that speculate in this round.
+            requests: The requests that speculate in this round.
             budget: Maximum depth of each proposal: tokens of a chain, length of a tree's longest path.
                 A tree has `MAX_NODES` nodes at most.
         """
         ...
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
-        """What became of the latest proposals, before the tokens are committed."""
+        """Learn the verdicts on the latest proposals; called before the tokens are committed."""
         ...
 
     def release(self, slot: int) -> None:
-        """The sequence is gone: drop what is kept for it. Idempotent."""
+        """Drop what is kept for a slot, whose sequence is gone. Idempotent."""
         ...

@@ -1,11 +1,11 @@
-"""Verification rules for chains: the distribution of the accepted count, and of the token that follows.
+"""Verification rules for chains: the distributions of the accepted count and of the token after it.
 
 A rule turns a proposal and the target's distributions into an `Acceptance`, from which
-`specstream.speculation.verify` draws. Kept apart from drawing, the arithmetic can be enumerated exactly:
-summed over every proposal that a draft can make, it gives back the target's own distribution.
+`specstream.speculation.verify` draws. Because rules don't draw, tests can check them exactly: summed
+over every proposal that a draft can make, a rule's result is the target's own distribution.
 
-Shapes: ``tokens [..., K]``, ``draft [..., K, V]``, ``target [..., K + 1, V]``, normalised. Where chains
-of different lengths are padded, ``lengths [...]`` says how many of the K tokens are real.
+Shapes: ``tokens [..., K]``, ``draft [..., K, V]``, ``target [..., K + 1, V]``, normalised. If chains of
+different lengths are padded, ``lengths [...]`` says how many of the K tokens are real.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["Acceptance", "block_rule", "deterministic_rule", "ratio_rule"]
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """What a rule does with a chain.
+    """A rule's decision on a chain, as probabilities.
 
     Attributes:
-        accepted: ``[..., K + 1]``, the probability that exactly n leading tokens are accepted.
-        rows: For counts ``[..., n]`` int64 of accepted tokens, the distribution of the token that
-            follows, ``[..., n, V]``, unnormalised. Where ``accepted`` is 0 it may be anything. A
-            function, since only the row that was drawn is needed.
+        accepted: ``[..., K + 1]``: entry n is the probability that n leading tokens are accepted.
+        rows: For counts ``[..., n]`` int64 of accepted tokens, the distributions of the token that
+            follows, ``[..., n, V]``, unnormalised; arbitrary where ``accepted`` is 0. It is a function
+            because only the row that was drawn is needed.
     """
 
     accepted: Tensor
@@ -36,20 +36,20 @@ class Acceptance:
 
     @property
     def following(self) -> Tensor:
-        """``[..., K + 1, V]``: every row."""
+        """``[..., K + 1, V]``: the rows for every count."""
         counts = torch.arange(self.accepted.shape[-1], device=self.accepted.device)
         return self.rows(counts.expand(self.accepted.shape))
 
     @staticmethod
     def of(accepted: Tensor, following: Tensor) -> Acceptance:
-        """With rows that are there already."""
+        """An acceptance whose rows are computed already."""
         return Acceptance(accepted, partial(_rows, following))
 
 
 def ratio_rule(
     tokens: Tensor, draft: Tensor, target: Tensor, lengths: Tensor | None = None
 ) -> Acceptance:
-    """Token verification: keep x with probability min(1, p(x) / q(x)), else draw from max(p - q, 0).
+    """Token verification: accept x with probability min(1, p(x) / q(x)), else draw from max(p - q, 0).
 
     Leviathan et al. 2023, algorithm 1; Chen et al. 2023, algorithm 2.
     """
@@ -60,7 +60,7 @@ def ratio_rule(
 
 
 def deterministic_rule(tokens: Tensor, target: Tensor, lengths: Tensor | None = None) -> Acceptance:
-    """The ratio rule with q a point mass: keep x with probability p(x), else draw from p without x."""
+    """The ratio rule with q a point mass: accept x with probability p(x), else draw from p without x."""
     keep = _at(target[..., :-1, :], tokens)
     last = _last(tokens.shape[-1], lengths, target)
     return Acceptance(_chain(keep, target, lengths), partial(_others, target, tokens, last))
@@ -69,7 +69,7 @@ def deterministic_rule(tokens: Tensor, target: Tensor, lengths: Tensor | None = 
 def block_rule(
     tokens: Tensor, draft: Tensor, target: Tensor, lengths: Tensor | None = None
 ) -> Acceptance:
-    """Block verification: tests the block as a whole; never accepts fewer on average than the ratio.
+    """Block verification: test the block as a whole; never accepts fewer on average than `ratio_rule`.
 
     Sun et al. 2025 (ICLR), algorithm 2. With w_0 = 1 and w_i = min(1, w_{i-1} p(x_i) / q(x_i)):
     n = max{i : eta_i <= h_i} for independent uniform eta_i, where h_i = R_i / (R_i + 1 - w_i) and
@@ -90,7 +90,7 @@ def block_rule(
     step = torch.cat([share, weight[..., -1:]], -1)
     step = torch.where(at == last, weight, step)
     step = torch.where(at > last, 0.0, step)
-    step[..., 0] = 1.0  # eta_0 <= h_0 always: nothing is left to fall back to
+    step[..., 0] = 1.0  # eta_0 <= h_0 always: no count is below 0
     # n is the largest i whose step succeeds: read the steps from the end.
     missed = torch.cat([torch.ones_like(step[..., :1]), (1 - step).flip(-1)[..., :-1]], -1)
     accepted = step * missed.cumprod(-1).flip(-1)
@@ -109,8 +109,8 @@ def _residual(
 ) -> Tensor:
     """max(w p - q, 0) after ``counts`` tokens; p itself where all are accepted.
 
-    Where p and q agree up to rounding, the residual is empty while the rejection still has a probability
-    of that rounding; the target's row takes its place.
+    Where p and q agree up to rounding, the residual is empty although rounding leaves a rejection some
+    probability; the target's row takes its place.
     """
     own = _rows(target, counts)
     if not draft.shape[-2]:

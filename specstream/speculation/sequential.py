@@ -1,8 +1,9 @@
-"""Sequential verification: the rules for one chain, or one tree, on a CPU.
+"""Sequential verification: the rules for a single chain or tree on a CPU.
 
-A GPU needs the whole acceptance distribution in tensors, as reading a number would wait for it. On a CPU
-the number of accepted tokens is decided in plain numbers and only the rows that matter are computed (60
-instead of 151 µs a chain). With the same two uniforms both ways give the same verdict, up to rounding.
+On a GPU the whole acceptance distribution is computed in tensors, because reading a number makes the
+host wait. On a CPU the number of accepted tokens is decided in Python numbers, and only the rows that
+matter are computed (60 instead of 151 µs a chain). With the same two uniforms both ways give the same
+verdict, up to rounding.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["Rule", "follow_choices", "verify_sequentially", "verify_tree_sequent
 
 Rule = Literal["ratio", "block"]
 
-_TINY = 1e-38  # the smallest probability that float32 can tell from 0
+_TINY = 1e-38  # about the smallest normal float32: a divisor in place of a probability of 0
 
 
 def verify_sequentially(
@@ -30,17 +31,17 @@ def verify_sequentially(
     rule: Rule,
     noise: Sequence[float],
 ) -> tuple[int, int] | None:
-    """How many tokens of a chain are accepted, and the token that follows them.
+    """Verify a sampled chain.
 
     Args:
-        tokens: K of them, K >= 0.
-        target: ``[K + 1, V]``, row j follows the first j tokens; normalised.
+        tokens: The K proposed tokens, K >= 0.
+        target: ``[K + 1, V]``, normalised: row j is the target's distribution after the first j tokens.
         draft: ``[K, V]``, float32 or float64: what each token was drawn from; None: deterministic.
-        rule: For a draft with probabilities.
-        noise: Two uniforms in [0, 1): how many are accepted, and what follows.
+        rule: The rule for a draft with probabilities.
+        noise: Two uniforms in [0, 1): for the number of accepted tokens, and for the next token.
 
     Returns:
-        (accepted, next token); None if a number that was needed is not finite.
+        (number of accepted tokens, next token); None if a number that was needed is not finite.
     """
     count = len(tokens)
     if not count:
@@ -60,7 +61,7 @@ def verify_sequentially(
             n, rest = _FIND[rule](chances, target, draft, noise[0])
     token = draw_one(rest, noise[1])
     if token is None and n < count:
-        # The residual is empty where p and q agree up to rounding; so unlikely is the rejection.
+        # The residual is empty if p and q agree up to rounding, and a rejection is as unlikely then.
         token = draw_one(target[n], noise[1])
     return None if token is None else (n, token)
 
@@ -68,15 +69,15 @@ def verify_sequentially(
 def follow_choices(
     tokens: Sequence[int], links: Sequence[int], choice: Callable[[int, int], int | None]
 ) -> tuple[int, int] | None:
-    """Go along the target's own choices as far as they were proposed.
+    """Follow the path of proposed tokens that agree with the target's own choices.
 
     Args:
-        tokens: K of them, K >= 0.
+        tokens: The K proposed tokens, K >= 0.
         links: Each node's parent, -1 for the root.
-        choice: From a row, 0 to K, and the number of proposed tokens before it, to the target's token.
+        choice: Gives the target's token for a row, 0 to K, and the number of proposed tokens before it.
 
     Returns:
-        (last row, its choice); None where ``choice`` was None.
+        (last row of the path, its choice); None if ``choice`` returned None.
     """
     row, depth = 0, 0
     token = choice(row, depth)
@@ -94,22 +95,24 @@ def verify_tree_sequentially(
     draft: Tensor | None,
     noise: Sequence[float],
 ) -> tuple[int, int] | None:
-    """The row at which a tree's accepted path ends, and the token that follows it.
+    """Verify a sampled tree.
 
-    `specstream.speculation.tree_rules.tree_rule`, row by row until the path's end is found; a row's
-    probabilities are computed where it has children or the path ends.
+    This is `specstream.speculation.tree_rules.tree_rule`, evaluated row by row until the end of the
+    accepted path is found. A row's probabilities are computed only if it has children or the path ends
+    there.
 
     Args:
-        tokens: K of them, K >= 1.
+        tokens: The K proposed tokens, K >= 1.
         links: Each node's parent, -1 for the root.
-        target: From a row, 0 to K, to its probabilities ``[V]``; row 0 decides after the committed
-            tokens, row j + 1 after node j.
+        target: Gives the probabilities ``[V]`` of a row, 0 to K; row 0 is after the committed tokens,
+            row j + 1 after node j.
         draft: ``[K, V]``, float32 or float64: what each token was drawn from, given the siblings before
             it; None: deterministic.
-        noise: Two uniforms in [0, 1): where the path ends, and what follows.
+        noise: Two uniforms in [0, 1): for the end of the path, and for the next token.
 
     Returns:
-        (row, next token); None if a number that was needed is not finite.
+        (row at which the accepted path ends, next token); None if a number that was needed is not
+        finite.
     """
     children: list[list[int]] = [[] for _ in range(len(tokens) + 1)]
     for node, parent in enumerate(links):
@@ -128,20 +131,26 @@ def verify_tree_sequentially(
                 reach[node + 1] = reach[at] * chance
         if not math.isfinite(none):
             return None
-        if none > 0.0:  # with rounding, the last such row is the end at the latest
+        if none > 0.0:  # the last of these rows is the end if rounding leaves ``uniform`` positive
             end, found = at, judged
         uniform -= reach[at] * none
         if uniform < 0.0:
             break
     own = target(end) if found is None else found.target
     following = draw_one(own if found is None else found.rest(), noise[1])
-    if following is None:  # rounding: so unlikely is the path's end here
+    if following is None:  # by rounding the residual is empty, and this end of the path as unlikely
         following = draw_one(own, noise[1])
     return None if following is None else (end, following)
 
 
 class _Siblings:
-    """The children of one node: see `specstream.speculation.tree_rules.sibling_rule`."""
+    """Acceptance of the children of one node, as in `specstream.speculation.tree_rules.sibling_rule`.
+
+    Attributes:
+        target: The target's distribution at the node.
+        taken: The probability that each child is accepted.
+        none: The probability that none is.
+    """
 
     def __init__(
         self, target: Tensor, tokens: Sequence[int], draft: Sequence[Tensor] | None
@@ -150,34 +159,37 @@ class _Siblings:
         self.taken, self.none, self._left = list[float](), 1.0, target
         if draft is None:
             values = target.numpy()
-            for index, token in enumerate(tokens):  # a child that is there twice counts once
+            for index, token in enumerate(tokens):  # a token that is proposed twice counts once
                 self.taken.append(0.0 if token in tokens[:index] else values.item(token))
             self.none -= sum(self.taken)
-            self.none = 0.0 if self.none < 0.0 else self.none  # NaN stays
+            self.none = 0.0 if self.none < 0.0 else self.none  # unlike max(), this keeps NaN
             return
         for index, (token, drawn) in enumerate(zip(tokens, draft, strict=True)):
             if index:
                 self._left = _normalised(_residual(self._left, draft[index - 1], 1.0), self._left)
             p, q = self._left[token].item(), drawn[token].item()
-            chance = 0.0 if q <= 0.0 else 1.0 if p >= q else p / q  # NaN stays
+            chance = 0.0 if q <= 0.0 else 1.0 if p >= q else p / q  # keeps NaN
             self.taken.append(self.none * chance)
             self.none *= 1.0 - chance
 
     def rest(self) -> Tensor:
-        """What the following token is drawn from if none is accepted, unnormalised."""
+        """The unnormalised distribution of the next token if no child is accepted."""
         if self._draft is None:
             return _without(self.target, list(self._tokens))
         return _residual(self._left, self._draft[-1], 1.0)
 
 
 def _normalised(row: Tensor, otherwise: Tensor) -> Tensor:
-    """With sum 1; ``otherwise`` where nothing is left, which is where p and q agree up to rounding."""
+    """``row`` scaled to sum 1; ``otherwise`` if it is empty, that is if p and q agree up to rounding."""
     mass = row.sum().item()
     return row.div_(mass) if mass > 0.0 else otherwise
 
 
 def _in_a_row(chances: Sequence[float], uniform: float) -> int:
-    """How many independent tests succeed before one fails: n or more with the product of the first n."""
+    """Draw how many independent tests succeed before one fails.
+
+    The probability that at least n succeed is the product of the first n chances.
+    """
     product = 1.0
     for n, chance in enumerate(chances):
         product *= chance
@@ -197,7 +209,7 @@ def _ratio(
 def _block(
     ratios: Sequence[float], target: Tensor, draft: Tensor, uniform: float
 ) -> tuple[int, Tensor]:
-    """See `specstream.speculation.rules.block_rule`; from the end: most sums are never needed."""
+    """See `specstream.speculation.rules.block_rule`; from the end, so that most sums aren't needed."""
     weights = [1.0]
     for ratio in ratios:
         weights.append(min(1.0, weights[-1] * ratio))
@@ -216,7 +228,7 @@ def _block(
 
 
 def _without(own: Tensor, tokens: list[int]) -> Tensor:
-    """p, all but some tokens."""
+    """The row with the probability of some tokens set to 0."""
     left = own.clone()
     left[tokens] = 0.0
     return left

@@ -1,8 +1,9 @@
 """The rules of `specstream.speculation.rules` for trees: at each node one child or none is accepted.
 
 ``parents[j]`` is the node that token j follows (-1: the root), and comes before j. Row 0 of the target
-follows the root, row j + 1 node j. The `Acceptance` of a tree tells at which row verification ends (0:
-no token is accepted) and what follows there; for a chain it is that of the chain.
+is after the root, row j + 1 after node j. The `Acceptance` of a tree has the probability that
+verification ends at each row (0: no token is accepted), and the distribution of the token that follows
+there; for a chain it equals the chain's `Acceptance`.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ __all__ = ["Siblings", "path_to", "sibling_rule", "tree_rule"]
 
 @dataclass(frozen=True, slots=True)
 class Siblings:
-    """What happens at one node with m children.
+    """The acceptance of the m children of one node.
 
     Attributes:
         taken: ``[..., m]``, the probability that each child is accepted.
-        none: ``[...]``, the probability that none is.
-        following: ``[..., V]``, unnormalised: the distribution of the token that follows then. Where
-            ``none`` is 0 the row may be anything.
+        none: ``[...]``, the probability that no child is accepted.
+        following: ``[..., V]``, unnormalised: the distribution of the next token if none is; arbitrary
+            where ``none`` is 0.
     """
 
     taken: Tensor
@@ -41,15 +42,16 @@ def sibling_rule(children: Tensor, target: Tensor, draft: Tensor | None = None) 
     Args:
         children: ``[..., m]`` int64.
         target: ``[..., V]``, the target's distribution at the node.
-        draft: ``[..., m, V]``: row i is what child i was drawn from, *given the siblings before it*:
-            the same row for each if they were drawn with replacement; without, the row with those
-            before it left out, normalised. A child of probability 0 is never accepted. None: the
-            children were not drawn (top-k, n-grams).
+        draft: ``[..., m, V]``: row i is the distribution that child i was drawn from, *given the
+            siblings before it*: with replacement the same row for all; without replacement the row with
+            the earlier siblings set to 0 and normalised again. A child of probability 0 is never
+            accepted. None: the children were not drawn (top-k, n-grams).
 
     Returns:
-        For drawn children: with R_1 = p, take x with probability min(1, R(x) / S(x)), else
-        R <- norm(max(R - S, 0)) and try the next (SpecInfer, Miao et al. 2024; without replacement
-        Sequoia, Chen et al. 2024). For the others: draw y from p and go to the child that it is.
+        For drawn children, with R = p at first and S the row of the child x that is tried: accept x with
+        probability min(1, R(x) / S(x)), else set R to norm(max(R - S, 0)) and try the next child
+        (SpecInfer, Miao et al. 2024; without replacement Sequoia, Chen et al. 2024). For children that
+        were not drawn: draw y from p and accept the child whose token is y, if any.
     """
     if draft is None:
         return _deterministic(children, target)
@@ -63,7 +65,7 @@ def sibling_rule(children: Tensor, target: Tensor, draft: Tensor | None = None) 
         alive = alive * (1 - keep)
         residual = (rest - row).clamp_min(0)
         mass = residual.sum(-1, keepdim=True)
-        # Nothing is left only where R and S agree up to rounding, and then nothing is rejected.
+        # The residual is empty only if R and S agree up to rounding, and then no child is rejected.
         rest = torch.where(mass > 0, residual / mass.clamp_min(tiny), rest)
     return Siblings(torch.stack(taken, -1), alive, rest)
 
@@ -73,14 +75,14 @@ def _deterministic(children: Tensor, target: Tensor) -> Siblings:
     for i in range(children.shape[-1]):
         at = children[..., i : i + 1]
         taken.append(rest.gather(-1, at).squeeze(-1))
-        rest = rest.scatter(-1, at, 0)  # so a child that is there twice counts once
+        rest = rest.scatter(-1, at, 0)  # so that a token which is proposed twice counts once
     return Siblings(torch.stack(taken, -1), rest.sum(-1), rest)
 
 
 def tree_rule(
     tokens: Tensor, parents: Sequence[int], target: Tensor, draft: Tensor | None = None
 ) -> Acceptance:
-    """The acceptance distribution of a tree: that of siblings along every path, from the root down.
+    """The acceptance distribution of a tree: `sibling_rule` at every node, from the root down.
 
     Args:
         tokens: ``[..., K]``; siblings are tried in their order here.
@@ -112,7 +114,7 @@ def tree_rule(
 
 
 def path_to(node: int, parents: Sequence[int]) -> tuple[int, ...]:
-    """The nodes from the root's child down to ``node``, which is the last; of -1: none."""
+    """The nodes on the path from the root's child to ``node``, inclusive; empty for -1."""
     path: list[int] = []
     while node >= 0:
         path.append(node)

@@ -2,14 +2,14 @@
 
 Whatever is proposed, the emitted tokens have the distribution of sampling from the target one token at a
 time. That rests on `specstream.speculation.rules` and `specstream.speculation.tree_rules`, and on
-proposers that are honest about `Proposal.probs`. Three kinds of requests:
+proposers that return true `Proposal.probs`. There are three kinds of requests:
 
-- Greedy: the target's most likely token at every row; proposed tokens are accepted while they agree.
-- Exact match (`Case.key`): the same with the target's own draws, by Gumbel-max sampling. As the noise
-  depends on seed and position only, the text is a function of the seed and the target, and no proposal
-  can change it.
-- Sampled: the acceptance distribution of a rule, from which one draw decides how many tokens are
-  accepted and another one what follows.
+- Greedy: proposed tokens are accepted while they agree with the target's likeliest token at each row.
+- Exact match (`Case.key`): proposed tokens are accepted while they agree with the target's own draws by
+  Gumbel-max sampling. As the noise depends on seed and position only, the text is a function of the seed
+  and the target, and no proposal can change it.
+- Sampled: a rule gives the distribution of the number of accepted tokens; one draw decides that number,
+  a second one the token that follows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from specstream.types import SamplingParams
 
 __all__ = ["Case", "Rule", "verify_batch"]
 
-_EXACT = (torch.float32, torch.float64)  # what numpy knows as it is
+_NUMPY_DTYPES = (torch.float32, torch.float64)  # float types that numpy has, too
 _RULES: dict[Rule, Callable[..., Acceptance]] = {"ratio": ratio_rule, "block": block_rule}
 
 
@@ -52,11 +52,11 @@ class Case:
         proposal: A chain or tree of K tokens.
         logits: ``[K + 1, V]`` of the target, processors applied: row 0 after the committed tokens, row
             j + 1 after proposed token j on its path. V is the same for all cases of a batch.
-        params: How logits become a distribution.
+        params: The sampling parameters.
         generator: The verifier's noise, independent of the draft's, on the logits' device. A sampled
             case takes two uniforms, any other none.
-        key: For exact match: seed, and absolute position of the token that row 0 decides.
-        predictions: Whether the verdict is to have predictions.
+        key: For exact match the seed, and the absolute position of the token that row 0 decides.
+        predictions: Whether the verdict must have predictions.
     """
 
     proposal: Proposal
@@ -68,28 +68,29 @@ class Case:
 
     @property
     def sampled(self) -> bool:
-        """Whether a rule decides, rather than the target's own choice at every row."""
+        """Whether a rule decides what is accepted, rather than agreement with the target's choices."""
         return not self.params.greedy and self.key is None
 
 
 _Outcome = tuple[Tensor, Tensor, Tensor]
-"""What is read from the device of one case, as 1-D tensors.
+"""The outcome of one case, as three 1-D tensors on the device.
 
-The last accepted row and the next token (and predictions, if they are wanted), or the target's choice at
-every row; which rows are finite; and flags that are all true for a well-formed proposal.
+First the last accepted row and the next token (and predictions, if they are wanted) of a sampled case,
+or the target's choice at every row of any other; then which rows are finite; then flags that are all
+true for a well-formed proposal.
 """
 
 
 def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict]:
     """Verify a batch of chains and trees; a verdict doesn't depend on the other cases.
 
-    One transfer from the device for the whole batch. On a CPU, where reading is free, cases
-    are verified one by one (`specstream.speculation.sequential`).
+    The whole batch takes one transfer from the device. On a CPU, where reading is free, cases are
+    verified one by one (`specstream.speculation.sequential`).
 
     Args:
-        cases: Any mixture of kinds and lengths.
-        rule: For sampled chains that come with probabilities: ``"ratio"`` tests token by token,
-            ``"block"`` the block as a whole, which never accepts fewer on average.
+        cases: Requests of any kind, with proposals of any length.
+        rule: The rule for sampled chains with probabilities: ``"ratio"`` tests token by token,
+            ``"block"`` the block as a whole, which never accepts fewer tokens on average.
 
     Raises:
         ValueError: the shapes of a case don't fit together.
@@ -115,9 +116,10 @@ def verify_batch(cases: Sequence[Case], *, rule: Rule = "block") -> list[Verdict
 
 
 def _sequentially(case: Case, rule: Rule, noise: Tensor | None) -> Verdict | None:
-    """The verdict on what may be looked at: a chain or a tree on a CPU; None on others.
+    """Verify a case on a CPU; None if it has to be verified in tensors.
 
-    None, too, where numbers are missing, and where choices at rows off the path are wanted.
+    That is so on any other device, if a row that matters isn't finite, and if the target's choices at
+    rows off the accepted path are wanted as predictions.
     """
     proposal = case.proposal
     if not free_to_look(case.logits) or proposal.sound is not None:
@@ -148,8 +150,8 @@ def _row(case: Case, row: int) -> Tensor:
 def _choice(case: Case, row: int, depth: int) -> int | None:
     """The target's token at a row, ``depth`` tokens into the proposal; None: the row isn't finite."""
     logits = case.logits[row]
-    # In numpy: a tenth of the time of torch's argmax, and the first of equal values, too.
-    values = (logits if logits.dtype in _EXACT else logits.float()).numpy()
+    # numpy's argmax takes a tenth of the time of torch's; both return the first of equal values.
+    values = (logits if logits.dtype in _NUMPY_DTYPES else logits.float()).numpy()
     best = int(values.argmax())
     if not math.isfinite(values[best]):
         return None
@@ -161,12 +163,12 @@ def _choice(case: Case, row: int, depth: int) -> int | None:
 
 def _choices(case: Case) -> _Outcome:
     """The target's own token at every row, whatever was proposed."""
-    # `max` finds the first of equal values, as `argmax` does, in a seventh of its time in bfloat16.
+    # `max` returns the first of equal values, as `argmax` does, in a seventh of its time in bfloat16.
     values, tokens = case.logits.max(-1)
     if case.key is not None and not case.params.greedy:
         seed, first = case.key
-        # Row by row: a sum over one row may be split among threads, over several it is not, and the
-        # last bits must not depend on how many rows are verified together.
+        # Row by row, as torch may split a sum over one row among threads but not one over several rows,
+        # and the last bits must not depend on how many rows are verified together.
         rows = zip(torch.split(case.logits, 1), case.proposal.paths, strict=True)
         drawn = [
             gumbel_max(probabilities(row, case.params), seed, first + len(path))
@@ -183,8 +185,8 @@ def _sampled(cases: Sequence[Case], noise: dict[int, Tensor], rule: Rule) -> dic
     for index in noise:
         proposal = cases[index].proposal
         target = probabilities(cases[index].logits, cases[index].params)
-        finite[index] = target[:, 0].isfinite()  # a row is NaN all over, or nowhere
-        # Any distribution will do in place of none: the reply can't get past that row.
+        finite[index] = target[:, 0].isfinite()  # a row is either all NaN or has no NaN
+        # A NaN row is replaced by an arbitrary distribution: the reply can't get past that row.
         targets[index] = target.where(finite[index].unsqueeze(-1), 1.0 / target.shape[-1])
         if proposal.parents is not None:
             chosen, fits = _draw_tree(proposal, targets[index], noise[index])
@@ -204,11 +206,11 @@ def _sampled(cases: Sequence[Case], noise: dict[int, Tensor], rule: Rule) -> dic
 
 
 def _draw_tree(proposal: Proposal, target: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Row and token ``[2]``, and flags."""
+    """The last accepted row and the next token, ``[2]``, and flags ``[K]``."""
     draft, fits = proposal.probs, _marks(proposal)
     if draft is not None:
         fits = fits & distributions(draft)
-        draft = draft.where(fits.unsqueeze(-1), 0.0)  # such a token is never accepted
+        draft = draft.where(fits.unsqueeze(-1), 0.0)  # a token of probability 0 is never accepted
     acceptance = tree_rule(proposal.tokens, proposal.links, target, draft)
     end = draw_at(acceptance.accepted.unsqueeze(0), noise[:1])
     return torch.cat([end, draw_at(acceptance.rows(end), noise[1:])]), fits
@@ -220,7 +222,10 @@ def _draw_chains(
     noise: Tensor,
     rule: Callable[..., Acceptance] | None,
 ) -> tuple[Tensor, Tensor]:
-    """Accepted count and next token ``[B, 2]``, and flags ``[B, K]``; ``rule`` None: deterministic."""
+    """Accepted count and next token, ``[B, 2]``, and flags ``[B, K]``.
+
+    ``rule`` None: the chains are deterministic.
+    """
     count = max(chain.length for chain in chains)
     target = torch.stack([_pad(rows, count + 1) for rows in targets])
     tokens = torch.stack([_pad(chain.tokens, count) for chain in chains])
@@ -230,7 +235,7 @@ def _draw_chains(
         acceptance = deterministic_rule(tokens, target, lengths)
     else:
         draft = torch.stack([_pad(c.probs, count) for c in chains if c.probs is not None])
-        # A row that is no distribution vouches for nothing: the chain ends before it.
+        # A chain is cut before the first row that isn't a distribution.
         sound = fits & distributions(draft)
         real = torch.arange(count, device=lengths.device) < lengths.unsqueeze(-1)
         fits = sound | ~real
@@ -242,7 +247,7 @@ def _draw_chains(
 
 
 def _marks(proposal: Proposal) -> Tensor:
-    """``[K]`` bool: which tokens are ids of the vocabulary, as far as the engine has marked them."""
+    """``[K]`` bool: which tokens were ids of the vocabulary; all, if the engine marked none."""
     if proposal.sound is None:
         return torch.ones_like(proposal.tokens, dtype=torch.bool)
     return proposal.sound
@@ -254,7 +259,7 @@ def _pad(rows: Tensor, count: int, value: float = 0) -> Tensor:
 
 
 def _read(cases: Sequence[Case], outcomes: dict[int, _Outcome]) -> dict[int, Verdict]:
-    """Verdicts from what the device has decided, in one transfer."""
+    """Make verdicts from outcomes on the device, with one transfer for all of them."""
     if not outcomes:
         return {}
     parts = [part for i, made in outcomes.items() for part in (*made, cases[i].proposal.tokens)]

@@ -1,1 +1,1 @@
-"""Tool calls, told apart from the reply while both are generated."""
+"""Separates tool calls from the reply during generation, and forces or forbids calls."""

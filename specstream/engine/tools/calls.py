@@ -1,4 +1,4 @@
-"""Separates tool calls from the reply while both are generated."""
+"""Separates tool calls from the reply during generation."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["Calls"]
 class Calls:
     """Follows one reply, token by token; how the text is split into tokens changes nothing.
 
-    Nothing that a model writes is lost: what begins as a call and can't be read as one is given as a
-    call with a problem, its text as the arguments. White space at the beginning and behind a call is
-    part of the reply only if text follows.
+    Nothing that a model writes is lost: text that begins like a call but can't be parsed becomes a call
+    with a problem and with that text as its arguments. White space at the beginning of the reply and
+    after a call belongs to the reply only if text follows.
 
     Attributes:
-        log: The calls.
+        log: The calls that were parsed.
         end: Index of the token after the last one that belongs to a call.
     """
 
@@ -34,7 +34,7 @@ class Calls:
         self._form = form
         self._inlet = Inlet()
         self._said: list[str] = []
-        self._speaking = False  # if not, white space waits for text
+        self._speaking = False  # while False, white space is held back until text follows
         self._space = ""
         self._count = 0
         self._inside = False
@@ -43,26 +43,26 @@ class Calls:
 
     @property
     def markers(self) -> dict[int, str]:
-        """Tokens without a text of their own that `add` must be given as text, by id."""
+        """Special tokens that decode to no text; `add` must be given these texts for them, by id."""
         return self._form.markers
 
     @property
     def speaking(self) -> bool:
-        """Whether what comes next is the reply's text, as long as no opener begins in it."""
+        """Whether the next text belongs to the reply, provided that no opener begins in it."""
         waits = self._inside or self.log.writing or bool(self._inlet.pending)
         return self._speaking and not waits
 
     def opens(self, text: str) -> bool:
-        """Whether a call may begin in this text."""
+        """Whether the first character of an opener occurs in this text, so that a call may begin."""
         return any(opener[0] in text for opener in self._form.openers if opener)
 
     @property
     def over(self) -> bool:
-        """Whether the reply ends here: it may have one call, and has it."""
+        """Whether the reply ends here, because it has all the calls that it may have."""
         return self.log.full
 
     def add(self, text: str) -> str:
-        """Add the text that became certain with a token; return the part of it that is the reply."""
+        """Add the text that became final with a token; return the part of it that is the reply."""
         self._count += 1
         was_inside = self._inside or self.log.writing
         reply = self._take(text)
@@ -71,7 +71,7 @@ class Calls:
         return reply
 
     def finish(self, text: str = "") -> str:
-        """The reply ends with this text: return it, and text that was held back. Idempotent."""
+        """End the reply with ``text``; return the part of pending text that is the reply. Idempotent."""
         reply = self._take(text)
         self._inlet.ended = True
         reply += self._take("")
@@ -105,7 +105,7 @@ class Calls:
             self._space, self._speaking = "", True
 
     def _text(self) -> Step[str]:
-        """The reply up to an opener, which is returned; empty at the end."""
+        """Read text of the reply up to an opener and return the opener; "" at the reply's end."""
         openers = tuple(self._form.openers)
         while True:
             pending = self._inlet.pending
@@ -120,7 +120,7 @@ class Calls:
             yield
 
     def _bare(self) -> Step[None]:
-        """A reply that is a call from its first brace on; anything else stays text."""
+        """Parse a reply that is a call without an opener if it begins with a brace; else leave it."""
         inlet, log = self._inlet, self.log
         while (char := (yield from inlet.peek())).isspace():
             inlet.skip(1)
@@ -168,7 +168,7 @@ class Calls:
             yield from self._close(closer)
 
     def _named(self) -> Step[None]:
-        """``name[ARGS]{…}`` or ``name{…}``, with or without ``[CALL_ID]``: Mistral."""
+        """Parse Mistral's ``name[ARGS]{…}`` or ``name{…}``, with or without ``[CALL_ID]``."""
         inlet = self._inlet
         name, mark = yield from inlet.until("[CALL_ID]", "[ARGS]", "{")
         if mark == "[CALL_ID]":
@@ -183,7 +183,7 @@ class Calls:
         self.log.close()
 
     def _close(self, closer: str) -> Step[None]:
-        """Read the closing tag. A brace too many before it is dropped; anything else is kept."""
+        """Read up to the closing tag. Text before it, other than brackets, becomes a broken call."""
         self._inlet.mark()
         rest, _ = yield from self._inlet.until(closer)
         if rest.strip(" \n\t}]"):
@@ -192,7 +192,7 @@ class Calls:
             self.log.close()
 
     def _mend(self, error: Malformed | CutOff, closer: str) -> Step[None]:
-        """What can't be read as a call becomes one as it is, up to its closing tag."""
+        """Make a call with a problem of text that can't be parsed, up to its closing tag."""
         inlet, log = self._inlet, self.log
         if not log.writing:
             before = inlet.since_mark()

@@ -1,4 +1,4 @@
-"""The choice of tools as parameters: a grammar of calls, or openers that are ruled out."""
+"""Implements ``tool_choice`` by sampling parameters: a grammar that forces calls, or banned openers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from specstream.tools import Tool, Tools
 
 __all__ = ["with_choice"]
 
-# With free white space a model may write it without end.
+# JSON with little white space: where any is allowed, a model may write it endlessly.
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 
 
 def with_choice(
     params: SamplingParams, tools: Tools, form: CallFormat, opened: Tag | None
 ) -> SamplingParams:
-    """The parameters of a reply that must have a call, or may have none.
+    """Return the parameters with a grammar if a call is required, or with openers banned if none may be.
 
     Raises:
-        SamplingError: a call can't be forced: no llguidance, a grammar already, reasoning that the
-            prompt has opened, or a format that has no grammar here.
+        SamplingError: a call can't be forced: llguidance is missing, the request has a grammar already,
+            the prompt ends inside a reasoning span, or there is no grammar for the model's format.
     """
     if tools.choice == "none":
         return replace(params, bad_words=(*params.bad_words, *form.openers))
@@ -81,7 +81,7 @@ def _call(form: CallFormat, tool: Tool, key: str, arguments: str) -> str:
 
 
 def _mark(form: CallFormat, mark: str) -> str:
-    """A mark as a token, if it is a special one, else as text."""
+    """Return the grammar term for a mark: a token if the mark is a special token, else a text."""
     found = [number for number, name in form.markers.items() if name == mark]
     return f"<[{found[0]}]>" if found else _text(mark)
 

@@ -1,4 +1,4 @@
-"""How a model writes calls: told from its chat template, never from its name."""
+"""Recognises the format in which a model writes calls, by its chat template and never by its name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specstream.errors import PromptError
 
 __all__ = ["CallFormat", "format_of"]
 
-# What begins a call, and the tag that ends it. Hermes, Qwen and SmolLM write JSON between
+# Openers of calls with their closing tags ("": none). Hermes, Qwen and SmolLM write JSON between
 # <tool_call> tags, Qwen3-Coder and GLM other tags; Granite and Phi-4 write <|tool_call|>.
 _TAGS = {
     "<tool_call>": "</tool_call>",
@@ -25,13 +25,13 @@ _EXAMPLE = [{"type": "function", "function": {"name": "f", "description": "", "p
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """The format of one model.
+    """The format of one model's calls.
 
     Attributes:
-        openers: What begins a call, with the tag that ends it; "" where none does.
-        bare: Whether a reply may be a call from its first brace on (Llama 3).
-        markers: Special tokens among the marks, which have no text of their own, by id.
-        template: The chat template that it was told from.
+        openers: Texts that begin a call, each with its closing tag; "" if it has none.
+        bare: Whether a reply may be a call without an opener, from its first brace on (Llama 3).
+        markers: Special tokens among openers and other marks, which decode to no text, by id.
+        template: The chat template from which the format was recognised.
     """
 
     openers: dict[str, str]
@@ -41,10 +41,10 @@ class CallFormat:
 
 
 def format_of(tokenizer: Any) -> CallFormat:
-    """The format of the tokenizer's model.
+    """Return the call format of the tokenizer's model.
 
     Raises:
-        PromptError: the chat template takes no tools, or writes calls in a way that isn't known here.
+        PromptError: the chat template takes no tools, or its format of calls isn't known here.
     """
     name = getattr(tokenizer, "name_or_path", "") or "the target"
     if not getattr(tokenizer, "chat_template", None):

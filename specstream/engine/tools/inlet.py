@@ -1,7 +1,7 @@
-"""The characters of a reply as they come, for readers that wait for more of them.
+"""Input buffer of incremental parsers, which are generators.
 
-A reader is a generator: it yields where it needs text that was not written yet, so it makes the same of
-a reply however that is split.
+A parser yields when it needs text that the model has not written yet, so its result doesn't depend on
+how the reply is split into tokens.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ Step: TypeAlias = Generator[None, None, T]
 
 
 class Inlet:
-    """Text that was fed and not read yet. At the end of the reply, reads give ``""``.
+    """Text that was fed and not read yet. At the end of the reply, reads return ``""``.
 
     Attributes:
-        ended: Whether nothing more will be fed.
+        ended: Set by the owner once no more text will be fed.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Inlet:
         self.ended = False
 
     def feed(self, text: str) -> None:
-        """Add text; what was read is forgotten, unless it is marked."""
+        """Add text; text that was read is dropped, except from a mark on."""
         kept = self._at if self._mark is None else self._mark
         self._text = self._text[kept:] + text
         self._at -= kept
@@ -37,7 +37,7 @@ class Inlet:
 
     @property
     def pending(self) -> str:
-        """What can be read at once."""
+        """The text that can be read without waiting."""
         return self._text[self._at :]
 
     def skip(self, count: int) -> None:
@@ -45,16 +45,16 @@ class Inlet:
         self._at += count
 
     def mark(self) -> None:
-        """Keep what is read from here on, for `since_mark` or `rewind`."""
+        """Keep the text that is read from here on, for `since_mark` or `rewind`."""
         self._mark = self._at
 
     def since_mark(self) -> str:
-        """What was read since the mark."""
+        """The text that was read since the mark."""
         assert self._mark is not None
         return self._text[self._mark : self._at]
 
     def rewind(self) -> None:
-        """Make what was read since the mark pending again."""
+        """Make the text that was read since the mark pending again."""
         assert self._mark is not None
         self._at = self._mark
         self.release()
@@ -64,7 +64,7 @@ class Inlet:
         self._mark = None
 
     def peek(self) -> Step[str]:
-        """The next character, still to be read."""
+        """Return the next character without reading it."""
         while self._at == len(self._text):
             if self.ended:
                 return ""
@@ -78,13 +78,13 @@ class Inlet:
         return char
 
     def space(self) -> Step[str]:
-        """Read white space; returns the character behind it, still to be read."""
+        """Read white space; return the character after it without reading that."""
         while (char := (yield from self.peek())).isspace():
             self._at += 1
         return char
 
     def takes(self, mark: str) -> Step[bool]:
-        """Whether ``mark`` comes next; then it is read."""
+        """Read ``mark`` if it comes next; return whether it did."""
         while not self.pending.startswith(mark):
             if self.ended or not mark.startswith(self.pending):
                 return False
@@ -93,7 +93,10 @@ class Inlet:
         return True
 
     def until(self, *marks: str) -> Step[tuple[str, str]]:
-        """Read up to the first of ``marks``, and that too; without one, up to the end."""
+        """Read up to the first of ``marks`` and past it; return the text and the mark.
+
+        If none of them comes, return the text up to the reply's end and ``""``.
+        """
         while True:
             at, mark = first_of(marks, self.pending)
             if mark or self.ended:
@@ -105,9 +108,9 @@ class Inlet:
 
 
 def first_of(marks: tuple[str, ...], text: str) -> tuple[int, str]:
-    """Where the first of ``marks`` begins in ``text`` and which it is.
+    """Return where the first of ``marks`` begins in ``text``, and that mark.
 
-    Without one: where the longest end of the text begins that may become one, and ``""``.
+    If there is none: where the longest suffix begins that may become a mark, and ``""``.
     """
     found = [(at, -len(mark), mark) for mark in marks if (at := text.find(mark)) >= 0]
     if found:

@@ -1,7 +1,7 @@
-"""Calls as JSON objects, ``{"name": …, "arguments": {…}}``, given out while they are written.
+"""Parses calls written as JSON objects, ``{"name": …, "arguments": {…}}``, as they are generated.
 
-The reader looks at strings and brackets only, so arguments that are no JSON come out as they are, and
-the log says so when the call ends.
+The parser looks at strings and brackets only: arguments that aren't valid JSON are passed on as they
+are, and the log reports the problem when the call ends.
 """
 
 from __future__ import annotations
@@ -19,23 +19,26 @@ _ARGUMENTS = ("arguments", "parameters")
 
 
 class Malformed(Exception):
-    """The text can't be read as a call from here on."""
+    """The text can't be parsed as a call from here on."""
 
 
 class CutOff(Exception):
-    """The reply has ended."""
+    """The reply has ended inside a call."""
 
 
 def read_calls(inlet: Inlet, log: CallLog, *, expected: bool = True) -> Step[None]:
-    """One object, several with or without a separator, or a list of them. Leaves a mark.
+    """Parse one object, several with or without separators, or a list of objects.
+
+    Leaves the inlet marked: before the object that failed, or after the last call.
 
     Args:
-        inlet: Stands before the first of them.
-        log: What is read.
-        expected: If not, an object is no call unless its first key (but for a type or id) names a tool.
+        inlet: The input, before the first object.
+        log: Takes the calls.
+        expected: With False, an object counts as a call only if its first key, apart from ``type`` and
+            ``id``, names a known tool.
 
     Raises:
-        Malformed: it isn't a call, or can't be read any further.
+        Malformed: the text isn't a call, or can't be parsed any further.
         CutOff: the reply ended inside a call.
     """
     listed = (yield from inlet.space()) == "["
@@ -62,7 +65,11 @@ def read_calls(inlet: Inlet, log: CallLog, *, expected: bool = True) -> Step[Non
 
 
 def _next(inlet: Inlet, skipping: bool) -> Step[str]:
-    """The next character that is no white space; between calls, the space is left to the reply."""
+    """Return the next character that is no white space, without reading it.
+
+    Without ``skipping``, white space is read only if a further call or separator follows: otherwise it
+    belongs to the reply.
+    """
     if skipping:
         return (yield from inlet.space())
     count = 0
@@ -89,7 +96,7 @@ def _finish(inlet: Inlet, log: CallLog) -> None:
 
 
 def _object(inlet: Inlet, log: CallLog, expected: bool) -> Step[None]:
-    """The rest of an object, behind its brace."""
+    """Parse the rest of an object, after its opening brace."""
     early: str | None = None  # arguments that came before the name
     given = False
     while (char := (yield from inlet.space())) != "}":
@@ -127,7 +134,7 @@ def _object(inlet: Inlet, log: CallLog, expected: bool) -> Step[None]:
 
 
 def _arguments(inlet: Inlet, write: Callable[[str], None]) -> Step[None]:
-    """An object; some models write it as a string, or null for an empty one."""
+    """Parse arguments: an object, which some models write as a string, or as null if it is empty."""
     char = yield from inlet.peek()
     if char == '"':
         write((yield from _string(inlet)))
@@ -138,11 +145,11 @@ def _arguments(inlet: Inlet, write: Callable[[str], None]) -> Step[None]:
 
 
 def read_value(inlet: Inlet, write: Callable[[str], None]) -> Step[None]:
-    """Any value, given to ``write`` as it is read.
+    """Read any JSON value and pass it to ``write`` piece by piece.
 
     Raises:
         Malformed: ``<`` outside of a string, which begins a closing tag.
-        CutOff: the reply ended inside it.
+        CutOff: the reply ended inside the value.
     """
     depth, begun = 0, False
     while True:
@@ -165,7 +172,7 @@ def read_value(inlet: Inlet, write: Callable[[str], None]) -> Step[None]:
 
 
 def _raw_string(inlet: Inlet, write: Callable[[str], None]) -> Step[None]:
-    """A string with its quotes, as it is written."""
+    """Read a string and pass it to ``write`` verbatim, with quotes and escapes."""
     inside = escaped = False
     while True:
         char = yield from inlet.take()
@@ -178,7 +185,7 @@ def _raw_string(inlet: Inlet, write: Callable[[str], None]) -> Step[None]:
 
 
 def _string(inlet: Inlet) -> Step[str]:
-    """A string's text."""
+    """Read a string and return the text that it denotes."""
     char = yield from inlet.peek()
     if char != '"':
         raise Malformed if char else CutOff

@@ -1,4 +1,4 @@
-"""The calls of one reply, as far as they are written."""
+"""Records the calls of one reply while they are generated."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ __all__ = ["CallLog", "new_call_id"]
 
 _ALPHABET = string.ascii_letters + string.digits
 MAX_CALLS = 128
+"""Calls of one reply; later ones are not recorded."""
 
 
 def new_call_id() -> str:
-    """Nine letters and digits, as Mistral's chat templates demand; others take any id."""
+    """Return nine random letters and digits, as Mistral's chat templates demand; others take any id."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(9))
 
 
 @dataclass(slots=True)
 class _Call:
-    """``told``: characters that `CallLog.take` has given out; -1: not even the name."""
+    """``told``: characters of the arguments that `CallLog.take` has returned; -1: not even the name."""
 
     id: str
     name: str
@@ -30,14 +31,15 @@ class _Call:
     done: bool = False
     problem: CallProblem = ""
     told: int = -1
-    ended: bool = False  # `take` has said that it is done
+    ended: bool = False  # whether `take` has reported the call as done
 
 
 class CallLog:
-    """What readers write down, one call after another.
+    """Takes the calls of a reply from the parsers, one call after another.
 
     Attributes:
-        full: Nothing more is written down: the reply may have one call only, or it has `MAX_CALLS`.
+        full: Whether no further call is recorded: one is there and more aren't allowed, or there are
+            `MAX_CALLS`.
     """
 
     def __init__(self, tools: Tools, new_id: Callable[[], str] = new_call_id) -> None:
@@ -58,17 +60,17 @@ class CallLog:
         return bool(self._calls) and not self._calls[-1].done
 
     def open(self, name: str) -> None:
-        """A call begins."""
+        """Begin a call."""
         if not self.full:
             self._calls.append(_Call(self._new_id(), name))
 
     def write(self, text: str) -> None:
-        """More of the arguments of the call that has begun."""
+        """Append to the arguments of the open call, if there is one."""
         if self.writing:
             self._calls[-1].arguments += text
 
     def close(self, *, cut: bool = False) -> None:
-        """The call has ended; ``cut``: because the reply has."""
+        """End the open call, if there is one; ``cut``: the reply ended inside the call."""
         if not self.writing:
             return
         call = self._calls[-1]
@@ -86,7 +88,7 @@ class CallLog:
         return broken or ("" if self.tools.find(call.name) is not None else "unknown_tool")
 
     def take(self) -> tuple[ToolCallDelta, ...]:
-        """What is new since the last time."""
+        """Return what was recorded since the last call of this method."""
         deltas = []
         for index, call in enumerate(self._calls):
             if call.ended:

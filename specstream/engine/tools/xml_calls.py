@@ -1,4 +1,4 @@
-"""Calls in tags, as Qwen3-Coder and GLM write them; their values become JSON by the tool's schema."""
+"""Parses calls in the tags of Qwen3-Coder and GLM; values become JSON by the tool's schema."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["read_function", "read_pairs"]
 
 
 def read_function(inlet: Inlet, log: CallLog) -> Step[None]:
-    """``NAME>`` and ``<parameter=KEY>value</parameter>``, up to ``</function>``: Qwen3-Coder.
+    """Parse Qwen3-Coder's ``NAME>``, ``<parameter=KEY>value</parameter>`` … ``</function>``.
 
     Raises:
-        Malformed: something else stands between the parameters.
+        Malformed: there is other text between the parameters.
         CutOff: the reply ended inside the call.
     """
     name, mark = yield from inlet.until(">")
@@ -39,12 +39,12 @@ def read_function(inlet: Inlet, log: CallLog) -> Step[None]:
 
 
 def read_pairs(inlet: Inlet, log: CallLog, closer: str) -> Step[None]:
-    """``NAME`` and ``<arg_key>KEY</arg_key><arg_value>value</arg_value>``: GLM.
+    """Parse GLM's ``NAME``, then ``<arg_key>KEY</arg_key><arg_value>value</arg_value>`` pairs.
 
-    ``closer`` ends the call and is left to be read.
+    ``closer``, which ends the call, is not read.
 
     Raises:
-        Malformed: something else stands between the pairs.
+        Malformed: there is other text between the pairs.
         CutOff: the reply ended inside the call.
     """
     name, mark = yield from inlet.until("\n", "<arg_key>", closer)
@@ -72,7 +72,7 @@ def read_pairs(inlet: Inlet, log: CallLog, closer: str) -> Step[None]:
 
 
 class _Values:
-    """The arguments of one call, written as an object, key by key."""
+    """Writes the arguments of one call to the log as a JSON object, key by key."""
 
     def __init__(self, log: CallLog, name: str) -> None:
         tool = log.tools.find(name)
@@ -94,7 +94,7 @@ class _Values:
 
 
 def _typed(text: str, schema: Any) -> Any:
-    """The value that ``text`` stands for; text, unless the schema wants something else."""
+    """Return the value of ``text``: parsed as JSON unless the schema is missing or allows a string."""
     wanted = schema.get("type", "") if isinstance(schema, dict) else "string"
     names: Sequence[Any] = wanted if isinstance(wanted, list) else [wanted]
     if "string" in names:

@@ -1,10 +1,11 @@
-"""The seam between a decoder and its attention: planned once a pass, run in each layer."""
+"""The interface between a decoder and its attention: planned once per pass, run in each layer."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -12,19 +13,19 @@ from torch import Tensor
 from specstream.model.kv.base import RowCache
 from specstream.model.tree import Tree
 
-__all__ = ["AttentionBackend", "AttentionPlan", "Batch"]
+__all__ = ["AttentionBackend", "AttentionPlan", "Batch", "kept_rows"]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one pass appends to several sequences; its tokens are concatenated in this order.
+    """The tokens that one pass appends to several sequences, concatenated in this order.
 
     Attributes:
         caches: One per sequence, made by the back-end that plans the batch.
         counts: New tokens of each sequence, at least 1.
-        keeps: Of how many last tokens of each sequence the last layer's output is needed.
-        trees: Per sequence the token tree that its last tokens form, or None for a chain; None where
-            all are chains.
+        keeps: For each sequence, how many of its last tokens need the last layer's output.
+        trees: Per sequence the token tree that its last tokens form, or None for a chain. None if all
+            are chains.
     """
 
     caches: Sequence[RowCache]
@@ -33,7 +34,7 @@ class Batch:
     trees: Sequence[Tree | None] | None = None
 
     def kept(self, x: Tensor) -> Tensor:
-        """Of ``x [tokens, …]`` the rows of the last `keeps` tokens of each sequence."""
+        """Return the kept tokens' rows of ``x [tokens, …]``."""
         if sum(self.keeps) == x.shape[0]:
             return x
         parts = zip(x.split_with_sizes(list(self.counts)), self.keeps, strict=True)
@@ -41,18 +42,24 @@ class Batch:
         return each[0] if len(each) == 1 else torch.cat(each)
 
 
+def kept_rows(counts: Sequence[int], keeps: Sequence[int]) -> list[int]:
+    """Return the rows of the kept tokens in a pass: the last ``keeps[i]`` of each ``counts[i]``."""
+    stops = zip(accumulate(counts), keeps, strict=True)
+    return [row for stop, keep in stops for row in range(stop - keep, stop)]
+
+
 class AttentionPlan(ABC):
-    """Attention of one pass."""
+    """The attention of one pass: its indices, masks and views."""
 
     @abstractmethod
     def forward(self, layer: int, queries: Tensor, kv: Tensor) -> Tensor:
-        """Write the new keys and values of a layer and attend to all rows of each sequence.
+        """Write the new keys and values of a layer; let the queries attend to their sequences' rows.
 
         Args:
             layer: Index of the layer.
             queries: ``[n, heads, head_dim]``, rotated; n tokens, or the kept ones after `narrow`.
-            kv: ``[tokens, 2 * kv_heads, head_dim]``: rotated keys, then values. One tensor, so that
-                one copy writes both.
+            kv: ``[tokens, 2 * kv_heads, head_dim]``: rotated keys, then values. They are one tensor so
+                that one copy writes both.
 
         Returns:
             ``[n, heads * head_dim]``.
@@ -60,24 +67,24 @@ class AttentionPlan(ABC):
 
     @abstractmethod
     def narrow(self) -> slice | Tensor:
-        """From now on queries are those of the kept tokens only; returns their rows of the pass."""
+        """Expect queries of the kept tokens only from now on; return their rows in the pass."""
 
 
 class AttentionBackend(ABC):
-    """Keeps keys and values in one layout and attends to them."""
+    """A layout of keys and values, with the attention over it."""
 
     @abstractmethod
     def new_cache(self, fixed_capacity: int | None = None) -> RowCache:
-        """An empty cache for one sequence.
+        """Make an empty cache for one sequence.
 
-        With ``fixed_capacity`` every pass reads that many rows: sums then have one order.
+        With ``fixed_capacity`` every pass reads that many rows, so that all passes sum in one order.
         """
 
     @property
     def free_bytes(self) -> int | None:
-        """Unused bytes of a pool; None where each cache allocates memory of its own."""
+        """Unused bytes of the pool; None if each cache allocates its own memory."""
         return None
 
     @abstractmethod
     def plan(self, batch: Batch) -> AttentionPlan:
-        """Reserve the rows of a pass and prepare indices and masks."""
+        """Reserve the cache rows of a pass, and prepare its indices and masks."""

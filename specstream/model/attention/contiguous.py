@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specstream.model.attention.base import AttentionBackend, AttentionPlan, Batch
+from specstream.model.attention.base import AttentionBackend, AttentionPlan, Batch, kept_rows
 from specstream.model.attention.heads import Heads
 from specstream.model.attention.masks import SHORT, Masks
 from specstream.model.kv.contiguous import ContiguousCache
@@ -22,7 +22,10 @@ __all__ = ["ContiguousAttention"]
 
 
 class ContiguousAttention(AttentionBackend):
-    """Every sequence has a `ContiguousCache`; sequences of few tokens share all but the kernel call."""
+    """Attention over one `ContiguousCache` per sequence.
+
+    Sequences of few new tokens share all operations but the copy into the cache and the kernel call.
+    """
 
     def __init__(self, weights: DecoderWeights) -> None:
         w = weights
@@ -75,10 +78,10 @@ class _One(AttentionPlan):
         self.rows, self.kept = count, keep
         self._end, self._fixed = cache.length + count, cache.fixed_capacity
         self._fresh, self._shown = cache.views(count)
-        self._ask(count)
+        self._prepare(count)
 
-    def _ask(self, count: int) -> None:
-        """Prepare the last ``count`` tokens as queries."""
+    def _prepare(self, count: int) -> None:
+        """Choose mask and kernel for the last ``count`` tokens as queries."""
         before = self._end - count
         if self._tree is None:
             self._mask = self._masks.causal(count, before, self._fixed)
@@ -93,7 +96,7 @@ class _One(AttentionPlan):
 
     def narrow(self) -> slice:
         """See `AttentionPlan.narrow`."""
-        self._ask(self.kept)
+        self._prepare(self.kept)
         return slice(self.rows - self.kept, None)
 
     def forward(self, layer: int, queries: Tensor, kv: Tensor) -> Tensor:
@@ -104,7 +107,7 @@ class _One(AttentionPlan):
 
 
 class _Several(AttentionPlan):
-    """Several sequences of few tokens: two small operations per sequence and layer, the rest shared."""
+    """Several chains of few tokens each: per sequence and layer one copy and one kernel call."""
 
     def __init__(
         self,
@@ -122,23 +125,23 @@ class _Several(AttentionPlan):
         views = [cache.views(count) for cache, count in zip(caches, counts, strict=True)]
         self._fresh = list(zip(*(fresh for fresh, _ in views), strict=True))
         self._shown = list(zip(*(shown for _, shown in views), strict=True))
-        self._ask(self._counts)
+        self._prepare(self._counts)
 
-    def _ask(self, counts: list[int]) -> None:
+    def _prepare(self, counts: list[int]) -> None:
+        """Make masks for the last ``counts`` tokens of each sequence as queries."""
         each = zip(counts, self._ends, self._fixed, strict=True)
         self._seen = [self._masks.causal(count, end - count, fixed) for count, end, fixed in each]
         self._asked = [count * self._heads.group for count in counts]
 
     def kept_rows(self) -> list[int]:
         """Rows of this part whose output is needed."""
-        stops = zip(itertools.accumulate(self._counts), self._keeps, strict=True)
-        return [row for stop, keep in stops for row in range(stop - keep, stop)]
+        return kept_rows(self._counts, self._keeps)
 
     def narrow(self) -> slice | Tensor:
         """See `AttentionPlan.narrow`."""
         if self.kept == self.rows:
             return slice(None)
-        self._ask(self._keeps)
+        self._prepare(self._keeps)
         return to_device(self.kept_rows(), self._masks.device)
 
     def forward(self, layer: int, queries: Tensor, kv: Tensor) -> Tensor:
@@ -155,7 +158,7 @@ class _Several(AttentionPlan):
 
 
 class _Mixed(AttentionPlan):
-    """Short sequences together, then long ones and trees one by one."""
+    """A batch in parts: first the leading short sequences together, then the others one by one."""
 
     def __init__(self, parts: Sequence[_One | _Several], device: torch.device) -> None:
         self._parts, self._device = parts, device

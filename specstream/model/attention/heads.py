@@ -1,4 +1,7 @@
-"""Attention of one sequence over its own keys and values, query heads folded onto their key heads."""
+"""Grouped-query attention of one sequence over its own keys and values.
+
+For few queries, the query heads that share a key head are folded into the rows of one matrix.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ __all__ = ["Heads"]
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Numbers of query heads and key heads, and the size of each."""
+    """The number of query heads and of key heads, and the size of a head."""
 
     queries: int
     keys: int
@@ -20,23 +23,23 @@ class Heads:
 
     @property
     def group(self) -> int:
-        """Query heads that share a key head."""
+        """Number of query heads that share a key head."""
         return self.queries // self.keys
 
     def fold(self, queries: Tensor) -> Tensor:
-        """``[n, heads, head_dim]`` to ``[1, kv_heads, n * group, head_dim]``: no key is repeated."""
+        """Reshape ``[n, heads, head_dim]`` to ``[1, kv_heads, n * group, head_dim]``; repeats no key."""
         each = queries.view(1, -1, self.keys, self.group * self.dim)
         return each.transpose(1, 2).reshape(1, self.keys, -1, self.dim)
 
     def unfold(self, mixed: Tensor) -> Tensor:
-        """The inverse for attention's output: ``[n, heads * head_dim]``."""
+        """Undo `fold` for the output of attention: ``[n, heads * head_dim]``."""
         each = mixed.view(1, self.keys, -1, self.group, self.dim)
         return each.transpose(1, 2).reshape(-1, self.queries * self.dim)
 
     def attend_one(
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
     ) -> Tensor:
-        """Attention of one query, whose heads are in the folded order already."""
+        """Attention of one query: a view folds its heads, which are in that order already."""
         folded = queries.view(1, self.keys, self.group, self.dim)
         mixed = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
         return mixed.reshape(1, self.queries * self.dim)  # some kernels' results are not contiguous
@@ -44,14 +47,14 @@ class Heads:
     def attend_few(
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
     ) -> Tensor:
-        """Attention of up to `SHORT` queries."""
+        """Attention of up to `SHORT` queries, with folded heads; ``mask`` is folded, too."""
         folded = self.fold(queries)
         return self.unfold(F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask))
 
     def attend_many(
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
     ) -> Tensor:
-        """Attention of many queries; causal where there is no mask."""
+        """Attention of many queries, not folded; causal if ``mask`` is None."""
         mixed = F.scaled_dot_product_attention(
             queries.transpose(0, 1).unsqueeze(0),
             keys,

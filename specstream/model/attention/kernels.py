@@ -1,4 +1,4 @@
-"""Attention of ragged queries over slots of a key-value pool, in one call."""
+"""Attention kernels for sequences of different lengths over slots of a key-value pool, in one call."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["Kernel", "Ragged", "choose_kernel", "flash", "padded"]
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """Where the queries and the keys of N sequences are; int32 tensors on the device.
+    """The places of N sequences' queries and keys; int32 tensors on the device.
 
     Attributes:
         query_starts: ``[N + 1]``, cumulative numbers of queries.
-        key_starts: ``[N + 1]``, each sequence's first row of the pool; the last entry is unused.
-        key_counts: ``[N]``, rows to attend to; 0 is allowed.
-        max_queries: Upper bound of a sequence's queries.
+        key_starts: ``[N + 1]``, each sequence's first row in the pool; the last entry is unused.
+        key_counts: ``[N]``, number of rows to attend to; 0 is allowed.
+        max_queries: Upper bound of the number of a sequence's queries.
         max_keys: Upper bound of ``key_counts``.
     """
 
@@ -39,10 +39,10 @@ all its keys, the query before it one less, and so on. Without keys the log-sum-
 def flash(
     queries: Tensor, keys: Tensor, values: Tensor, ragged: Ragged, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """FlashAttention for ragged batches, from torch.
+    """Run torch's FlashAttention for variable lengths; see `Kernel`.
 
-    The kernel reads only the start and the number of used keys of a sequence, so the starts need not
-    increase and slots may have gaps.
+    The kernel uses only a sequence's first row and its number of keys. So slots may be in any order and
+    have gaps between them.
     """
     from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
@@ -55,18 +55,18 @@ def flash(
         ragged.max_queries,
         ragged.max_keys,
         return_aux=AuxRequest(lse=True),
-        # One query sees all keys anyway, and then the kernel packs the heads of a group.
+        # A single query sees all keys anyway, and without a mask the kernel packs a group's heads.
         window_size=(-1, 0) if causal and ragged.max_queries > 1 else (-1, -1),
         enable_gqa=queries.shape[1] != keys.shape[1],
         seqused_k=ragged.key_counts,
     )
-    return found[0], found[1]  # with the log-sum-exp a pair
+    return found[0], found[1]  # `return_aux` makes the result a pair
 
 
 def padded(
     queries: Tensor, keys: Tensor, values: Tensor, ragged: Ragged, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """The same by plain torch operations, padded to the longest sequence: any device and dtype."""
+    """As `flash`, in plain torch operations padded to the longest sequence: for any device and dtype."""
     heads, kv_heads, dim = queries.shape[1], keys.shape[1], queries.shape[2]
     starts, counts = ragged.query_starts.long(), ragged.key_counts.long()
     columns = torch.arange(ragged.max_keys, device=queries.device)
@@ -95,7 +95,7 @@ def padded(
 
 
 def choose_kernel(dtype: torch.dtype, head_dim: int, device: torch.device) -> Kernel:
-    """FlashAttention where this GPU, dtype and head size have it, else the padded implementation."""
+    """Return `flash` if it supports this device, dtype and head size, else `padded`."""
     fits = dtype in (torch.float16, torch.bfloat16) and head_dim % 8 == 0 and head_dim <= 256
     if device.type != "cuda" or not fits or torch.cuda.get_device_capability(device) < (8, 0):
         return padded

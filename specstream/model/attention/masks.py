@@ -9,12 +9,12 @@ from specstream.model.tree import Tree
 
 __all__ = ["SHORT", "Masks"]
 
-SHORT = 64  # queries of a sequence up to which query heads of one group are folded into one matrix
-_STORED = 8192  # context up to which one mask per width is stored
+SHORT = 64  # largest number of queries whose heads are folded, see `Heads.fold`
+_STORED = 8192  # rows before the queries up to which one mask per number of queries is stored
 
 
 class Masks:
-    """Makes masks for queries whose ``group`` heads per key head are folded, see `SHORT`."""
+    """Makes masks in the shape that `Heads` wants: one row per folded head for up to `SHORT` queries."""
 
     def __init__(self, group: int, dtype: torch.dtype, device: torch.device) -> None:
         self.device = device
@@ -22,10 +22,10 @@ class Masks:
         self._causal: dict[int, Tensor] = {}
 
     def causal(self, count: int, before: int, fixed_capacity: int | None) -> Tensor | None:
-        """For ``count`` queries behind ``before`` rows: ``[count * group, rows]``.
+        """Return the causal mask ``[count * group, rows]`` of ``count`` queries behind ``before`` rows.
 
-        ``[count, rows]`` for more than `SHORT` queries. None where no mask or the kernel's own causal
-        mask does.
+        For more than `SHORT` queries ``[count, rows]``. None if no mask is needed or the kernel's own
+        causal mask suffices.
         """
         folds = self._group if count <= SHORT else 1
         if fixed_capacity is not None:
@@ -38,7 +38,7 @@ class Masks:
             return self._triangle(count, before)
         if before > _STORED:
             return self._triangle(count, before).repeat_interleave(folds, 0)
-        # A stored triangle behind enough zeros serves every position by being cut at another place.
+        # One stored mask (zeros, then a triangle) serves any `before`: cut as many leading zeros off.
         stored = self._causal.get(count)
         if stored is None or stored.shape[1] < before + count:
             room = max(512, 2 * before)
@@ -47,7 +47,7 @@ class Masks:
         return stored[:, stored.shape[1] - before - count :]
 
     def tree(self, tree: Tree, count: int, before: int, fixed_capacity: int | None) -> Tensor:
-        """The same where the last of ``count`` queries are a tree's nodes; they see their ancestors."""
+        """As `causal` if the last queries are a tree's nodes, which attend to their ancestors only."""
         folds = self._group if count <= SHORT else 1
         seen = tree.seen_behind(before, count, fixed_capacity or before + count, self.device)
         return self.additive(seen).repeat_interleave(folds, 0)
@@ -57,6 +57,6 @@ class Masks:
         return self.additive(torch.ones(shape, dtype=torch.bool, device=self.device).tril_(before))
 
     def additive(self, seen: Tensor) -> Tensor:
-        """Zero where ``seen`` (bool, of any shape), else minus infinity."""
+        """Return a mask of the shape of ``seen`` (bool): 0 where it is True, else minus infinity."""
         zeros = torch.zeros(seen.shape, dtype=self._dtype, device=seen.device)
         return zeros.masked_fill_(~seen, -torch.inf)

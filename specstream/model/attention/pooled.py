@@ -1,4 +1,4 @@
-"""Attention of many ragged sequences in one kernel call a layer, over one pool: the GPU's back-end."""
+"""Attention of many sequences in one kernel call per layer, over one key-value pool: for GPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from specstream.model.attention.base import AttentionBackend, AttentionPlan, Batch
+from specstream.model.attention.base import AttentionBackend, AttentionPlan, Batch, kept_rows
 from specstream.model.attention.kernels import Kernel, Ragged, choose_kernel
 from specstream.model.kv.pooled import KVPool, PooledCache, rows_in_free_memory
 from specstream.model.transfer import to_device
@@ -19,12 +19,12 @@ __all__ = ["PooledAttention", "PooledPlan"]
 
 
 class PooledAttention(AttentionBackend):
-    """All sequences' rows are in one `KVPool`.
+    """Attention over one `KVPool` that holds the rows of all sequences.
 
     Args:
         weights: The model's sizes, dtype and device.
-        rows: Of the pool. Default: a share of the GPU's free memory.
-        kernel: Default: see `choose_kernel`.
+        rows: Size of the pool. Default: as fits into a share of the GPU's free memory.
+        kernel: The attention kernel. Default: that of `choose_kernel`.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class PooledAttention(AttentionBackend):
 
 
 class PooledPlan(AttentionPlan):
-    """Chains: one causal kernel call a layer.
+    """Attention of chains: one causal kernel call per layer.
 
     Args:
         backend: Pool and kernel.
@@ -74,11 +74,11 @@ class PooledPlan(AttentionPlan):
         self._written, self._ragged = written, ragged
 
     def narrow(self) -> slice | Tensor:
-        """See `AttentionPlan.narrow`; nothing to leave out."""
+        """See `AttentionPlan.narrow`; here all tokens are kept."""
         return slice(None)
 
     def write(self, layer: int, kv: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the new keys and values of a layer; the pool's keys and values."""
+        """Store the new keys and values of a layer; return the pool's keys and values of that layer."""
         both, keys, values = self._layers[layer]
         both.index_copy_(1, self._written, kv.view(kv.shape[0], 2, -1, kv.shape[2]).transpose(0, 1))
         return keys, values
@@ -91,38 +91,38 @@ class PooledPlan(AttentionPlan):
 
 
 class _ChainBatch(PooledPlan):
-    """Chains of a `Batch`, whose last layer may compute fewer queries."""
+    """Attention of a `Batch` of chains, whose last layer may compute the kept tokens only."""
 
     def __init__(self, backend: PooledAttention, written: Tensor, batch: Batch) -> None:
         self._batch = batch
-        super().__init__(backend, written, self._for(batch.counts, written.device))
+        super().__init__(backend, written, self._indices(batch.counts, written.device))
 
-    def _for(self, queries: Sequence[int], device: torch.device) -> Ragged:
+    def _indices(self, queries: Sequence[int], device: torch.device) -> Ragged:
         each = zip(self._batch.caches, self._batch.counts, strict=True)
         return _ragged(self._batch, queries, [cache.length + n for cache, n in each], device)
 
     def narrow(self) -> Tensor:
         """See `AttentionPlan.narrow`."""
         device = self._written.device
-        self._ragged = self._for(self._batch.keeps, device)
-        return to_device(_kept_rows(self._batch), device)
+        self._ragged = self._indices(self._batch.keeps, device)
+        return to_device(kept_rows(self._batch.counts, self._batch.keeps), device)
 
 
 class _TreeBatch(PooledPlan):
-    """A batch with trees, for kernels that know no mask.
+    """Attention of a batch with trees, for kernels that take no mask.
 
-    The rows before the pass are attended to by one kernel call that is not causal; the pass's own
-    tokens by a small masked product, padded to the longest sequence; both are merged by their
-    log-sum-exp.
+    One kernel call without a causal mask attends to the rows before the pass. A small masked product,
+    padded to the longest sequence, attends to the pass's own tokens. The two results are merged by
+    their log-sum-exp.
     """
 
     def __init__(self, backend: PooledAttention, written: Tensor, batch: Batch) -> None:
         self._batch = batch
-        super().__init__(backend, written, self._ask(batch.counts, written.device))
+        super().__init__(backend, written, self._prepare(batch.counts, written.device))
         self._own = _places(batch.counts, written.device)
 
-    def _ask(self, keeps: Sequence[int], device: torch.device) -> Ragged:
-        """Prepare the last tokens of each sequence as queries."""
+    def _prepare(self, keeps: Sequence[int], device: torch.device) -> Ragged:
+        """Make mask and indices for the last ``keeps`` tokens of each sequence as queries."""
         counts, trees = self._batch.counts, self._batch.trees or ()
         lengths = [cache.length for cache in self._batch.caches]
         width = max(keeps)
@@ -131,7 +131,7 @@ class _TreeBatch(PooledPlan):
         for i, (count, keep, tree) in enumerate(zip(counts, keeps, trees, strict=True)):
             shape = tree or Tree(())
             seen[i, :keep] = shape.seen_behind(count - keep, keep, max(counts), host)
-            seen[i, keep:, 0] = True  # padding: any key, so that no sum is empty
+            seen[i, keep:, 0] = True  # padding attends to some key, so that its softmax is not NaN
         self._seen = seen.to(device, non_blocking=True)[:, None, None]
         self._asked = _places(keeps, device)
         flat = [i * width + step for i, keep in enumerate(keeps) for step in range(keep)]
@@ -145,8 +145,8 @@ class _TreeBatch(PooledPlan):
     def narrow(self) -> Tensor:
         """See `AttentionPlan.narrow`."""
         device = self._written.device
-        self._ragged = self._ask(self._batch.keeps, device)
-        return to_device(_kept_rows(self._batch), device)
+        self._ragged = self._prepare(self._batch.keeps, device)
+        return to_device(kept_rows(self._batch.counts, self._batch.keeps), device)
 
     def forward(self, layer: int, queries: Tensor, kv: Tensor) -> Tensor:
         """See `AttentionPlan.forward`."""
@@ -155,7 +155,7 @@ class _TreeBatch(PooledPlan):
         own, own_lse = self._attend_to_pass(queries, kv)
         before_lse = before_lse.masked_fill(self._no_rows, -torch.inf)
         share = (before_lse - torch.logaddexp(before_lse, own_lse)).exp().T.unsqueeze(-1)
-        # A kernel's output without keys is unspecified; it might be NaN.
+        # The kernel's output for a sequence without keys is unspecified and might be NaN.
         before = before.float().masked_fill(self._no_rows[:, None, None], 0.0)
         mixed = own + (before - own) * share
         return mixed.to(queries.dtype).reshape(queries.shape[0], -1)
@@ -177,7 +177,7 @@ class _TreeBatch(PooledPlan):
 def _ragged(
     batch: Batch, queries: Sequence[int], keys: Sequence[int], device: torch.device
 ) -> Ragged:
-    """One transfer for all indices."""
+    """Make the kernel's indices, with one transfer to the device for all of them."""
     caches = cast("Sequence[PooledCache]", batch.caches)
     starts = [0]
     for count in queries:
@@ -189,16 +189,8 @@ def _ragged(
     return Ragged(parts[0], parts[1], parts[2], max(queries), max(keys))
 
 
-def _kept_rows(batch: Batch) -> list[int]:
-    rows, stop = list[int](), 0
-    for count, keep in zip(batch.counts, batch.keeps, strict=True):
-        stop += count
-        rows += range(stop - keep, stop)
-    return rows
-
-
 def _places(counts: Sequence[int], device: torch.device) -> Tensor:
-    """``[N, max(counts)]``: rows of each sequence's tokens in the pass; the last is repeated."""
+    """``[N, max(counts)]``: rows of each sequence's tokens in the pass, padded with its last row."""
     width, first = max(counts), 0
     places: list[list[int]] = []
     for count in counts:

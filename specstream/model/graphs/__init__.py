@@ -1,4 +1,4 @@
-"""Passes of few tokens, recorded once on a GPU: no Python and no launches between their products."""
+"""Passes of few tokens, captured once on a GPU: a replay needs no Python and no launch per kernel."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ __all__ = [
 
 _log = logging.getLogger("specstream.model")
 
-_BEFORE = 6  # tokens before a pass that is tried
-_UNITS = 64  # of the dtype's rounding, of the largest logit: the same sums in another order
+_BEFORE = 6  # tokens in the cache before a trial pass
+_UNITS = 64  # allowed difference in units of the dtype's epsilon, relative to the largest logit
 
 
 def compile_passes(
@@ -36,19 +36,19 @@ def compile_passes(
     vocab_size: int | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> CompiledPasses:
-    """Capture passes of a model on a GPU, and try each.
+    """Capture passes of a model on a GPU, and compare each with the eager pass.
 
-    What differs from the eager pass by more than rounding is dropped, with a warning.
+    A captured pass that differs by more than rounding is dropped, with a warning.
 
     Args:
         decoder: The model.
         plan: Widths and chains to capture.
         context_length: Rows that a sequence may have.
-        vocab_size: Tokens that a chain may choose from. Default: all.
-        check: Called before each recording; what it raises ends the capturing.
+        vocab_size: A chain chooses from this many first tokens of the vocabulary. Default: all.
+        check: Called before each capture; an exception that it raises ends the capturing.
 
     Raises:
-        ConfigError: another device.
+        ConfigError: the device is not a GPU.
     """
     device, vocab = decoder.weights.device, vocab_size or decoder.weights.vocab_size
     if device.type != "cuda":
@@ -60,7 +60,7 @@ def compile_passes(
 
 
 def _drop_what_differs(decoder: Decoder, made: CompiledPasses, vocab: int) -> None:
-    """Compare every captured pass with the eager one, and drop those that are off."""
+    """Compare every captured pass with the eager one, and drop those that differ."""
     allowed = _UNITS * torch.finfo(decoder.weights.dtype).eps
     for width in made.widths:
         off = max(_pass_is_off(decoder, made, width, batch) for batch in made.batches)
@@ -76,13 +76,13 @@ def _drop_what_differs(decoder: Decoder, made: CompiledPasses, vocab: int) -> No
 
 @torch.inference_mode()
 def _pass_is_off(decoder: Decoder, made: CompiledPasses, width: int, batch: int) -> float:
-    """The largest difference of logits, as a share of the largest logit (at least 1)."""
+    """The largest difference of logits, relative to the largest logit (at least 1)."""
     tokens, caches = _begun(decoder, width, 1 + batch)
     found = made([tokens] * batch, caches[1:], [width] * batch)
     if found is None:
         return torch.inf
     wanted = decoder.logits(decoder(tokens, caches[:1], [width]))
-    # A second pass reads what the first one wrote.
+    # A second pass reads the cache rows that the first one wrote.
     more = [decoder.logits(decoder(tokens[:1], [cache], [1])) for cache in caches]
     later = [_off(logits, more[0]) for logits in more[1:]]
     return max([_off(logits, wanted) for logits in found] + later)
@@ -90,7 +90,7 @@ def _pass_is_off(decoder: Decoder, made: CompiledPasses, width: int, batch: int)
 
 @torch.inference_mode()
 def _chain_is_off(decoder: Decoder, made: CompiledPasses, width: int, vocab: int) -> float:
-    """The same for a chain: of its choices' logits to the best ones, and of what is read next."""
+    """As `_pass_is_off` for a chain: checks its choices, their probabilities and the rows it wrote."""
     tokens, caches = _begun(decoder, width, 2)
     chained = made.chain(tokens, caches[1])
     if chained is None:
@@ -99,7 +99,7 @@ def _chain_is_off(decoder: Decoder, made: CompiledPasses, width: int, vocab: int
     read = torch.cat([tokens, choices[:-1]])
     logits = decoder.logits(decoder(read, caches[:1], [read.shape[0]]))[width - 1 :, :vocab].float()
     chosen = logits.gather(1, choices.unsqueeze(1))
-    # A probability implies the logit of its token, given the other logits.
+    # The logit that each confidence implies: log p plus the log-sum-exp of the eager logits.
     implied = confidences.log().unsqueeze(1) + logits.logsumexp(-1, keepdim=True)
     more = [decoder.logits(decoder(choices[-1:], [cache], [1])) for cache in caches]
     best = logits.amax(-1, keepdim=True)
@@ -107,7 +107,7 @@ def _chain_is_off(decoder: Decoder, made: CompiledPasses, width: int, vocab: int
 
 
 def _begun(decoder: Decoder, width: int, count: int) -> tuple[Tensor, list[RowCache]]:
-    """Tokens to read, and caches with the same few tokens before them."""
+    """``width`` tokens for a trial pass, and ``count`` caches with the same few tokens before them."""
     tokens = torch.arange(1, _BEFORE + width + 1, device=decoder.weights.device)
     tokens %= decoder.weights.vocab_size
     caches = [decoder.new_cache() for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Several greedy steps of a draft: each step reads the token that the last one chose."""
+"""Several greedy steps of a draft, without the host: each step reads the token of the step before."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["greedy_steps"]
 def greedy_steps(
     tokens: Tensor, steps: int, logits_after: Callable[[Tensor, int], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Choose ``tokens [steps]``, each the likeliest after those before, and their probabilities.
+    """Return ``steps`` greedy choices after ``tokens [n]``, and their probabilities: ``[steps]`` each.
 
-    ``logits_after(tokens [n], step)`` reads n tokens and returns the last one's logits, ``[V]`` float32:
-    first of ``tokens``, then of each choice but the last.
+    ``logits_after(tokens, step)`` reads tokens and returns the last one's logits, ``[V]`` float32. It is
+    called with ``tokens`` in step 0, then with each choice but the last.
     """
     chosen, confidences = [], []
     for step in range(steps):

@@ -1,4 +1,4 @@
-"""Passes recorded as CUDA graphs over a key-value pool: one launch for all kernels of a pass."""
+"""Passes captured as CUDA graphs over a key-value pool: one launch for all kernels of a pass."""
 
 from __future__ import annotations
 
@@ -22,31 +22,33 @@ from specstream.model.transfer import to_device
 __all__ = ["Capture", "GraphedPasses", "capture_on_gpu"]
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
-"""Runs work that always touches the same memory, and returns what does it again."""
+"""Captures work that always uses the same memory; returns the function that replays it."""
 
 _BATCHES = (1, 2, 4, 8, 16, 32)
-_PADDED_ROWS = 4096  # longest sequence for the padded kernel, which always reads so many rows
+_PADDED_ROWS = 4096  # longest sequence with the padded kernel, whose graph always reads the maximum
 
 
 @dataclass(slots=True)
 class _Graph:
-    """One recorded pass and its memory, which the recording knows by addresses only."""
+    """A captured pass, with the tensors that keep its memory alive: the capture holds addresses only."""
 
     tokens: Tensor  # [batch * width] int64
     places: Tensor  # [2, batch] int64: first row of each slot, and its rows before the pass
-    work: Callable[[], None] = lambda: None  # what was recorded; holds every tensor that it reads
+    work: Callable[[], None] = lambda: None  # the captured function, which holds its tensors
     results: tuple[Tensor, ...] = ()  # valid until the next replay of any graph
     replay: Callable[[], None] = lambda: None
 
 
 class GraphedPasses(CompiledPasses):
-    """One graph per number of sequences and width; a smaller batch is filled up with a scratch slot.
+    """One graph per number of sequences and width. Smaller batches are filled up by a scratch slot.
 
     Args:
-        decoder, plan, vocab_size: See `CompiledPasses`; the decoder's attention is pooled.
-        capture: How work is recorded.
+        decoder: The model; its attention is pooled.
+        plan: See `CompiledPasses`.
+        vocab_size: See `CompiledPasses`.
+        capture: Captures a pass, see `capture_on_gpu`.
         longest: Rows up to which sequences are served.
-        batches: Numbers of sequences.
+        batches: Numbers of sequences to capture passes for.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class GraphedPasses(CompiledPasses):
         self._graphs: dict[tuple[int, int, bool], _Graph] = {}
 
     def record_all(self, check: Callable[[], None]) -> None:
-        """Record every graph; ``check`` is called before each, and what it raises ends the recording."""
+        """Capture every graph; ``check`` is called before each, and its exceptions end the capturing."""
         keys = [(batch, width, False) for batch in self.batches for width in self.widths]
         keys += [(1, width, True) for width in self.chains]
         with torch.inference_mode():
@@ -78,8 +80,8 @@ class GraphedPasses(CompiledPasses):
                 check()
                 self._graph(*key)
 
-    def _serves(self, end: int, last: int) -> bool:
-        return last <= self._longest
+    def _serves(self, rows: int) -> bool:
+        return rows <= self._longest
 
     def _pass(
         self,
@@ -116,7 +118,10 @@ class GraphedPasses(CompiledPasses):
         width: int,
         room: int,
     ) -> None:
-        """Write a pass's inputs into the graph's memory; short sequences repeat their last token."""
+        """Reserve ``room`` rows of each cache, and write a pass's inputs into the graph's memory.
+
+        A sequence of fewer than ``width`` tokens repeats its last one.
+        """
         pooled = cast("Sequence[PooledCache]", caches)
         for cache in pooled:
             cache.reserve(cache.length + room)
@@ -183,14 +188,14 @@ class GraphedPasses(CompiledPasses):
 
 
 def capture_on_gpu(device: torch.device) -> Capture:
-    """Recording by CUDA, all graphs in one pool of memory: they never run side by side."""
+    """Return a `Capture` by CUDA. All graphs share one memory pool, as only one runs at a time."""
     with torch.cuda.device(device):
         pool = torch.cuda.graph_pool_handle()
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def capture(work: Callable[[], None]) -> Callable[[], None]:
         with torch.cuda.device(device):
-            # Libraries initialise themselves in the first calls, which can't be recorded.
+            # Libraries initialise themselves in their first calls, which can't be captured.
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 for _ in range(2):

@@ -1,4 +1,4 @@
-"""What captured passes have in common, however they are captured."""
+"""The interface of captured passes, and which passes of a target and a draft to capture."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ __all__ = ["DRAFT", "TARGET", "CapturePlan", "CompiledPasses"]
 
 @dataclass(frozen=True, slots=True)
 class CapturePlan:
-    """Which of a model's passes are captured."""
+    """The passes of a model to capture."""
 
-    widths: tuple[int, ...]  # tokens per sequence of a pass
-    chain_widths: tuple[int, ...] = ()  # tokens that a chain of greedy steps begins by reading
-    chain_steps: int = 0  # tokens that a chain writes
+    widths: tuple[int, ...]  # numbers of tokens that a pass reads per sequence
+    chain_widths: tuple[int, ...] = ()  # numbers of tokens that a greedy chain reads first
+    chain_steps: int = 0  # number of tokens that a chain chooses
 
 
-# Wider passes are rare, and the library's matrix products are as fast for those.
+# Wider passes are rare, and with the library's matrix products as fast without a capture.
 TARGET = CapturePlan((1, 2, 3, 4, 5, 6, 8))
 # After a round one or two tokens are new to the draft: the bonus token and the last accepted one.
 DRAFT = CapturePlan((1, 2, 3), chain_widths=(1, 2), chain_steps=4)
 
 
 class CompiledPasses(ABC):
-    """A model's captured passes; see `__call__` and `chain`.
+    """A model's captured passes (`__call__`) and chains of greedy steps (`chain`).
 
     A pass of a width that was not captured runs as the next wider one, with junk behind its tokens.
 
     Args:
         decoder: The model.
-        plan: What to capture.
-        vocab_size: Tokens that a chain may choose from.
+        plan: The passes to capture.
+        vocab_size: A chain chooses from this many first tokens of the vocabulary.
 
     Attributes:
-        widths: Captured widths, increasing.
-        chains: Numbers of tokens that a chain of greedy steps can begin with.
+        widths: Captured numbers of tokens per sequence, increasing.
+        chains: Captured numbers of tokens that a chain reads in its first step.
         batches: Captured numbers of sequences, increasing.
     """
 
@@ -58,15 +58,15 @@ class CompiledPasses(ABC):
         caches: Sequence[RowCache],
         keeps: Sequence[int],
     ) -> list[Tensor] | None:
-        """Append ``tokens [n]`` (int64) to each sequence; logits of the last, ``[keep, V]`` each.
+        """Append int64 ``tokens [n]`` to each sequence; return logits of the last, ``[keep, V]`` each.
 
-        None, with nothing done, where no pass is captured for that.
+        Returns None, with nothing done, if no captured pass fits.
         """
         counts = [ids.shape[0] for ids in tokens]
         width = next((width for width in self.widths if width >= max(counts)), 0)
         ends = [cache.length + width for cache in caches]
         served = width and len(caches) <= self.batches[-1]
-        if not served or not all(self._serves(end, end) for end in ends):
+        if not served or not all(map(self._serves, ends)):
             return None
         logits = self._pass(tokens, caches, keeps, width)
         for cache, count in zip(caches, counts, strict=True):
@@ -74,31 +74,30 @@ class CompiledPasses(ABC):
         return logits
 
     def chain(self, tokens: Tensor, cache: RowCache) -> tuple[Tensor, Tensor] | None:
-        """Append ``tokens [n]``, then greedy choices: ``tokens [steps]``, ``confidences [steps]``.
+        """Append ``tokens [n]``, then greedy choices; return ``choices [steps], confidences [steps]``.
 
-        A token's confidence is its probability. The cache grows by n rows and those of all choices but
-        the last. None, with nothing done, where no chain is captured for that.
+        A confidence is the probability of the chosen token. The cache grows by n rows and one for each
+        choice but the last. Returns None, with nothing done, if no captured chain fits.
         """
         count = tokens.shape[0]
-        end = cache.length + count
-        last = end + self._steps - 1
-        if count not in self.chains or not self._serves(end, last):
+        end = cache.length + count + self._steps - 1
+        if count not in self.chains or not self._serves(end):
             return None
         found = self._chain(tokens, cache)
-        cache.append_to(last)
+        cache.append_to(end)
         return found
 
     def drop(self, width: int) -> None:
-        """Serve a width's passes by the next wider one."""
+        """Drop the captured passes of a width; the next wider ones then serve it."""
         self.widths = tuple(known for known in self.widths if known != width)
 
     def drop_chain(self, width: int) -> None:
-        """Serve no chain that begins with so many tokens."""
+        """Drop the captured chain that begins by reading ``width`` tokens."""
         self.chains = tuple(known for known in self.chains if known != width)
 
     @abstractmethod
-    def _serves(self, end: int, last: int) -> bool:
-        """Whether a sequence can have ``end`` rows after a pass, ``last`` after its chain."""
+    def _serves(self, rows: int) -> bool:
+        """Whether a sequence may have ``rows`` rows after a pass or chain."""
 
     @abstractmethod
     def _pass(
@@ -108,8 +107,8 @@ class CompiledPasses(ABC):
         keeps: Sequence[int],
         width: int,
     ) -> list[Tensor]:
-        """Logits ``[keep, V]`` each; writes ``width`` rows of each cache, validates none."""
+        """Run a pass: logits ``[keep, V]`` each. Writes ``width`` rows per cache, validates none."""
 
     @abstractmethod
     def _chain(self, tokens: Tensor, cache: RowCache) -> tuple[Tensor, Tensor]:
-        """The same for a chain."""
+        """Run a chain, see `chain`; validates no rows."""

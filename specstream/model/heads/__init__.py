@@ -1,1 +1,1 @@
-"""Drafting heads on a target's hidden states: how their folders are recognised, read and refused."""
+"""Drafting heads on a target's hidden states: their networks, and how their folders are read."""

@@ -1,4 +1,4 @@
-"""What every drafting head tells of itself."""
+"""The interfaces of drafting heads, and helpers that several heads share."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["FeatureHead", "Head", "Level", "check_made_for", "spread"]
 
 
 class Head(Protocol):
-    """Trained weights that draft from a target's hidden states; made by its method's loader.
+    """Trained weights that draft from a target's hidden states, made by the loader of their method.
 
     Attributes:
         kind: The drafting method, a key of `specstream.speculation.proposers.KINDS`.
-        parameters: Trained parameters; weights shared with the target don't count.
-        nbytes: Size of the weights that it adds, in bytes; native code reads matrices of bfloat16 as
-            eight bits, which is half of that.
+        parameters: Number of trained parameters, without weights that are shared with the target.
+        nbytes: Bytes of the weights that the head adds, in the target's dtype. Native code keeps
+            bfloat16 matrices as eight bits, in half of that.
     """
 
     kind: str
@@ -32,13 +32,13 @@ class Head(Protocol):
 
 
 class Level(NamedTuple):
-    """What a pass of a `FeatureHead` gives for its kept rows.
+    """Results of a pass of a `FeatureHead`, for its kept rows.
 
     Attributes:
         logits: ``[kept, draft vocabulary]``.
-        features: ``[kept, width]``: what stands for features at the next level.
+        features: ``[kept, width]``, which the next level reads in place of the target's features.
         chances: ``[kept, most]``: log probabilities of the likeliest tokens, likeliest first.
-        choices: ``[kept, most]``: these tokens, ids of the target.
+        choices: ``[kept, most]``: these tokens, as ids of the target.
     """
 
     logits: Tensor
@@ -48,7 +48,7 @@ class Level(NamedTuple):
 
     @classmethod
     def of(cls, logits: Tensor, features: Tensor, ids: Tensor | None, most: int) -> Level:
-        """With the likeliest ``most`` tokens, or as many as there are."""
+        """Make a level from logits, with the likeliest ``most`` tokens or as many as there are."""
         best = logits.float().log_softmax(-1).topk(min(most, logits.shape[1]))
         return cls(
             logits, features, best.values, best.indices if ids is None else ids[best.indices]
@@ -56,17 +56,17 @@ class Level(NamedTuple):
 
 
 class FeatureHead(Head, Protocol):
-    """A head of one decoder layer that reads a feature and the token after it, row by row.
+    """A head of one decoder layer; each of its rows reads a feature and the token after it.
 
-    For deeper drafts what it returns takes the feature's place.
+    For deeper levels of a draft the features that the head returned are read in place of the target's.
 
     Attributes:
         title: Its name in explanations.
-        device: Of its tensors.
-        dtype: Of its features.
+        device: Device of its tensors.
+        dtype: Dtype of its features.
         depths: After how many of the target's layers it reads hidden states.
         width: Size of a feature.
-        ids: ``[draft vocabulary]`` the target's ids; None: they are the same.
+        ids: ``[draft vocabulary]``: each draft token's id in the target; None: the ids are the same.
     """
 
     title: str
@@ -77,11 +77,11 @@ class FeatureHead(Head, Protocol):
     ids: Tensor | None
 
     def new_cache(self) -> RowCache:
-        """An empty cache of one sequence; row t is made of token t's feature and of token t + 1."""
+        """An empty cache of one sequence; row t is made from token t's feature and token t + 1."""
         ...
 
     def fuse(self, states: Tensor) -> Tensor:
-        """The target's hidden states ``[n, depths, hidden]`` to features ``[n, width]``."""
+        """Turn the target's hidden states ``[n, depths, hidden]`` into features ``[n, width]``."""
         ...
 
     def __call__(
@@ -94,30 +94,33 @@ class FeatureHead(Head, Protocol):
         trees: Sequence[Tree | None] | None = None,
         most: int = 1,
     ) -> Level:
-        """Append rows to each sequence; what the kept ones give.
+        """Append rows to each sequence, and return the results of the kept rows.
 
         Args:
             tokens: ``[N]`` int64 ids of the target, the sequences' rows concatenated.
-            features: ``[N, width]``: of the tokens before these; true ones, or returned ones.
+            features: ``[N, width]``, of the token before each of these: from the target's states, or
+                returned by the head.
             caches: One per sequence; each grows by its count.
-            counts: Rows of each sequence, at least 1.
-            keeps: Of how many last rows of each sequence results are returned.
+            counts: New rows of each sequence, at least 1.
+            keeps: The number of last rows of each sequence whose results are returned.
             trees: Per sequence the tree that its last rows form, those of earlier passes included, or
                 None for a chain.
-            most: How many of the likeliest tokens are wanted.
+            most: How many of the likeliest tokens to return for each row.
         """
         ...
 
 
 def check_made_for(title: str, *facts: tuple[str, int, int]) -> None:
-    """Refuse a head of another target. What holds of both is no proof that it was made for this one.
+    """Refuse a head whose sizes show that it was made for another target.
+
+    Equal sizes don't prove that the head was made for this target.
 
     Args:
-        title: The head.
-        facts: What it reads, how much of it, and how much this target has.
+        title: The head's name in the message.
+        facts: Each a thing that the head reads, the head's number for it, and the target's.
 
     Raises:
-        ModelUnsupported: the first fact that differs.
+        ModelUnsupported: two numbers differ; names the first such fact.
     """
     for what, made, found in facts:
         if made != found:
@@ -128,13 +131,13 @@ def check_made_for(title: str, *facts: tuple[str, int, int]) -> None:
 
 
 def spread(rows: Tensor, ids: Tensor | None, size: int, rest: float = -torch.inf) -> Tensor:
-    """``[..., draft vocabulary]`` over the target's: ``[..., size]``, ``rest`` for all other tokens.
+    """Spread ``rows [..., draft vocabulary]`` over the target's vocabulary: ``[..., size]``.
 
     Args:
         rows: Logits or probabilities.
-        ids: The target's ids of what can be drafted; None: its first ones.
-        size: Of the target's vocabulary.
-        rest: Value of tokens that can't be drafted.
+        ids: Each draft token's id in the target; None: the target's first ids.
+        size: Size of the target's vocabulary.
+        rest: Value for tokens that can't be drafted.
     """
     if ids is None and rows.shape[-1] == size:
         return rows

@@ -1,13 +1,13 @@
-"""A block-parallel head (DFlash, arXiv 2602.06036): one pass drafts a whole block of tokens.
+"""Block-parallel heads (DFlash, arXiv 2602.06036): one pass drafts a whole block of tokens.
 
-The block is the last committed token and a mask token for each that is to be drafted; its few decoder
-layers see all of it at once. What they know of the text are keys and values made of the target's hidden
-states, a row for each token that the target has read.
+A block is the last committed token, its *anchor*, and a mask token for each token to be drafted. The
+head's few decoder layers read the whole block at once. The text before it is present as keys and values
+that are made from the target's hidden states, one row for each token that the target has read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -28,7 +28,8 @@ from specstream.model.heads.recognise import read_head_config
 from specstream.model.heads.tensors import Placed, Tensors
 from specstream.model.kv.contiguous import ContiguousCache
 from specstream.model.layers import layer_of, rotated
-from specstream.model.norms import rms_norm
+from specstream.model.norms import Norm, rms_norm
+from specstream.model.products import Product
 from specstream.model.runner import ModelRunner
 from specstream.model.transfer import to_device
 from specstream.model.weights import DecoderWeights
@@ -38,11 +39,11 @@ __all__ = ["BlockHead", "Context", "load"]
 
 @dataclass(slots=True)
 class Context:
-    """The rows of one sequence.
+    """The head's rows of one sequence.
 
     Attributes:
-        cache: Keys and values, one row a token.
-        first: Position of the first row.
+        cache: Keys and values, one row for each token.
+        first: Position of the first row's token.
     """
 
     cache: ContiguousCache
@@ -50,21 +51,21 @@ class Context:
 
     @property
     def end(self) -> int:
-        """Position behind the last row."""
+        """The position after the last row."""
         return self.first + self.cache.length
 
 
 class BlockHead:
-    """The head of a folder, ready to run with its target's embedding and output head.
+    """A block head, ready to draft with its target's embedding and output head.
 
     Args:
         shape: Sizes.
-        tensors: Its weights, of the published names; all are taken.
-        target: What it drafts for.
+        tensors: Its weights, under the published names.
+        target: The model that it drafts for.
 
     Raises:
         ModelBroken: a tensor is missing or has another shape.
-        ModelUnsupported: made for another target.
+        ModelUnsupported: it was made for another target.
     """
 
     kind = "block"
@@ -100,13 +101,13 @@ class BlockHead:
         self._heads = Heads(shape.heads, shape.kv_heads, shape.head_dim)
 
     def new_context(self) -> Context:
-        """Rows of a sequence of which nothing was read."""
+        """An empty context."""
         w = self._weights
         shape = len(w.layers), w.kv_heads, w.head_dim
         return Context(ContiguousCache(*shape, w.dtype, w.device))
 
     def read(self, contexts: Sequence[Context], states: Sequence[Tensor]) -> None:
-        """Append rows to each context, made of the target's ``[n, depths, hidden]``."""
+        """Append rows to each context, made from the target's states ``[n, depths, hidden]`` for it."""
         counts = [one.shape[0] for one in states]
         joint = states[0] if len(states) == 1 else torch.cat(list(states))
         features = self._feature_norm(self._fc(joint.flatten(1)))
@@ -122,10 +123,10 @@ class BlockHead:
     def block(
         self, contexts: Sequence[Context], anchors: Sequence[int], keeps: Sequence[int]
     ) -> Tensor:
-        """Logits ``[sum(keeps), V]`` of the tokens after each anchor; changes no context.
+        """Logits ``[sum(keeps), V]`` of the tokens after each anchor; leaves the contexts unchanged.
 
         Args:
-            contexts: Each ends before its anchor.
+            contexts: The rows of each sequence, up to the token before its anchor.
             anchors: The last token of each sequence.
             keeps: How many tokens of each block are wanted, from 1 to ``block_size - 1``.
         """
@@ -148,10 +149,14 @@ class BlockHead:
 
 
 class _RowsOf:
-    """Keys and values of all layers, made of the features: ``[n, 2 * kv_heads, head_dim]`` each."""
+    """Makes all layers' keys and values from features: ``[n, 2 * kv_heads, head_dim]`` each."""
 
-    def __init__(self, sizes: DecoderWeights, norms: object, products: object) -> None:
-        assert callable(norms) and callable(products)
+    def __init__(
+        self,
+        sizes: DecoderWeights,
+        norms: Callable[..., Norm],
+        products: Callable[[Tensor, Tensor | None], Product],
+    ) -> None:
         w, first = sizes, sizes.heads * sizes.head_dim
         biases = [one.qkv_bias[first:] for one in w.layers if one.qkv_bias is not None]
         joint = torch.cat([one.qkv[first:] for one in w.layers])
@@ -170,7 +175,7 @@ class _RowsOf:
 
 
 class _BlockPlan(AttentionPlan):
-    """Attention of blocks, whose tokens see the context and one another; nothing stays behind."""
+    """Attention of blocks, whose tokens see the context and each other; no row is kept afterwards."""
 
     def __init__(
         self, heads: Heads, shape: BlockShape, contexts: Sequence[Context], keeps: Sequence[int]
@@ -185,7 +190,7 @@ class _BlockPlan(AttentionPlan):
         self._asked = [range(self._size)] * len(contexts)
 
     def narrow(self) -> Tensor:
-        """See `AttentionPlan.narrow`: the first wanted tokens behind each anchor."""
+        """See `AttentionPlan.narrow`: the wanted tokens are the first ones after each anchor."""
         self._asked = [range(1, 1 + keep) for keep in self._keeps]
         starts = range(0, self._size * len(self._asked), self._size)
         rows = [
@@ -207,7 +212,7 @@ class _BlockPlan(AttentionPlan):
         return torch.cat(parts)
 
     def _mask(self, layer: int, number: int) -> Tensor | None:
-        """None: everything is seen."""
+        """The mask of a layer for one block; None: its tokens see everything."""
         causal, window = self._kinds[layer]
         before = self._lengths[number]
         if not causal and (window is None or window >= before + self._size):
@@ -225,7 +230,7 @@ class _BlockPlan(AttentionPlan):
 
 
 def load(folder: Path, target: ModelRunner) -> BlockHead:
-    """The head of a folder; see `specstream.model.heads.recognise.load_head`."""
+    """Load the head of a folder; see `specstream.model.heads.recognise.load_head`."""
     shape = BlockShape.of(read_head_config(folder))
     _check(shape, target)
     return BlockHead(shape, Tensors.read(folder), target)

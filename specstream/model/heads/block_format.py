@@ -1,4 +1,4 @@
-"""The folder of a block-parallel head (DFlash): its ``config.json``."""
+"""The ``config.json`` of block-parallel heads (DFlash)."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _SCALES = ("input_embedding_scale", "output_multiplier")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockShape(LayerShape):
-    """Sizes of a DFlash head, as wide as its target.
+    """Sizes of a DFlash head, whose hidden size is its target's.
 
     Attributes:
-        layers: Its decoder layers.
+        layers: Number of decoder layers.
         block_size: Tokens of a block, the anchor included.
         mask_token_id: The token that stands for one to be drafted.
         depths: After how many of the target's layers it reads hidden states.
-        target_layers: Layers of its target; None: not told.
-        causal: For each layer, whether a token of the block sees only those before it.
-        windows: For each layer how many positions back attention reaches; None: all.
+        target_layers: Number of layers of its target; None: the config doesn't say.
+        causal: For each layer, whether a token of the block sees only tokens before it.
+        windows: For each layer, how many positions back attention reaches; None: all.
     """
 
     layers: int
@@ -47,7 +47,7 @@ class BlockShape(LayerShape):
 
     @staticmethod
     def fits(config: Mapping[str, Any]) -> bool:
-        """Whether ``config`` is that of a DFlash head, of whatever version."""
+        """Whether ``config`` describes a DFlash head, of whatever version."""
         return "dflash_config" in config or any(
             str(name).startswith("DFlash") for name in config.get("architectures") or ()
         )
@@ -57,8 +57,8 @@ class BlockShape(LayerShape):
         """The shape that a published ``config.json`` describes.
 
         Raises:
-            ModelBroken: a field is missing or makes no sense.
-            ModelUnsupported: an extension that isn't known here.
+            ModelBroken: a field is missing or out of range.
+            ModelUnsupported: the head needs an extension that isn't supported.
         """
         own = config.get("dflash_config") or {}
         if not isinstance(own, Mapping):
@@ -82,7 +82,7 @@ class BlockShape(LayerShape):
             layers=layers,
             block_size=int(joint.get("block_size", 16)),
             mask_token_id=int(joint["mask_token_id"]),
-            # Published ids count layers from 0 and mean their output: one more than our depths.
+            # Published ids count layers from 0 and mean a layer's output; a depth is one more than that.
             depths=tuple(int(layer) + 1 for layer in joint["target_layer_ids"]),
             target_layers=None if told is None else int(told),
             causal=tuple(one if causal is None else bool(causal) for one in sliding),
@@ -106,7 +106,7 @@ class BlockShape(LayerShape):
 
     @property
     def config(self) -> dict[str, Any]:
-        """``config.json`` in the published layout."""
+        """The content of ``config.json``, in the published layout."""
         windows = [window for window in self.windows if window is not None]
         return self.written | {
             "architectures": ["DFlashDraftModel"],

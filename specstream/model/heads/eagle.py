@@ -1,7 +1,8 @@
-"""An EAGLE-3 head in service (arXiv 2503.01840): one decoder layer over the target's hidden states.
+"""EAGLE-3 heads (arXiv 2503.01840): one decoder layer over the target's hidden states.
 
-It reads a feature, fused from three of the target's layers, and the embedding of the token after it, and
-predicts the token after that; for deeper drafts its own output takes the feature's place.
+A row reads a feature, fused from the states of several (usually three) of the target's layers, and the
+embedding of the token after it, and predicts the token after that. For deeper levels of a draft the
+head's own output takes the feature's place.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ __all__ = ["EagleHead", "load"]
 
 
 class EagleHead:
-    """See the module; a `FeatureHead`.
+    """An EAGLE-3 head, ready to draft; a `FeatureHead`.
 
     Args:
         shape: Sizes and variants.
-        tensors: Of its folder.
-        target: What it drafts for; lends its embedding, and its output head where it has none.
+        tensors: The tensors of its folder.
+        target: The model that it drafts for, whose embedding and output head are used where the folder
+            has none.
 
     Raises:
         ModelBroken: a tensor is missing or has another shape.
@@ -67,7 +69,7 @@ class EagleHead:
         norm = take("norm.weight", s.hidden)
         self._embedding_norm, self._norm = norms(embedding_norm), norms(norm)
         self.ids = _vocabulary(shape, tensors, self.device)
-        self._embedding = _embedding(shape, take, like.embedding)
+        self._embedding = _embedding(take, like.embedding)
         self._output = products(_head(shape, take, like.head, self.ids))
         layer = layer_weights(of_layer, s, self._has, norm="hidden_norm.weight", wide=2)
         weights = head_weights(s, like, [layer])
@@ -84,13 +86,13 @@ class EagleHead:
         self.parameters, self.nbytes = take.parameters, take.nbytes
 
     def _has(self, name: str) -> bool:
-        """Of what a layer may have: biases of queries, keys and values."""
+        """Which optional tensors the layer has: only biases of queries, keys and values."""
         return self.shape.bias and name == "self_attn.q_proj.bias"
 
     def adopt(self, weights: Mapping[str, Tensor]) -> None:
-        """Take other weights of the same names and shapes; between two passes.
+        """Replace the weights by others of the same names and shapes; to be called between two passes.
 
-        Rows of caches stay as they are: those of earlier weights are read as if they were of these.
+        Cached rows stay as they are, although the earlier weights made them.
         """
         values = {name: value.detach().cpu() for name, value in weights.items()}
         if self.ids is not None:
@@ -103,7 +105,7 @@ class EagleHead:
         return self._layer.new_cache()
 
     def fuse(self, states: Tensor) -> Tensor:
-        """The target's hidden states ``[n, depths, hidden]`` to features ``[n, hidden]``."""
+        """See `FeatureHead`: a projection of all depths' states, with norms in some variants."""
         if self._tap_norms:
             parts = zip(self._tap_norms, states.unbind(1), strict=True)
             states = torch.stack([norm(one) for norm, one in parts], 1)
@@ -139,7 +141,7 @@ class EagleHead:
 
 
 def _vocabulary(shape: EagleShape, tensors: Tensors, device: torch.device) -> Tensor | None:
-    """``[draft vocabulary]`` int64: the target's ids; None: they are the same."""
+    """``[draft vocabulary]`` int64: each draft token's id in the target; None: the ids are the same."""
     if "t2d" in tensors:
         tensors.take("t2d", (shape.vocab_size,))
     if "d2t" not in tensors:
@@ -155,8 +157,8 @@ def _vocabulary(shape: EagleShape, tensors: Tensors, device: torch.device) -> Te
     return ids.to(device)
 
 
-def _embedding(shape: EagleShape, take: Placed, lent: Tensor) -> Tensor:
-    """Its own embedding, or the target's where that is all the same."""
+def _embedding(take: Placed, lent: Tensor) -> Tensor:
+    """The head's own embedding, or the target's if it has none or an equal one."""
     size = take.tensors.size("embed_tokens.weight")
     if size is not None and size[0] < lent.shape[0]:
         raise ModelBroken(f"{take.tensors.folder}: embed_tokens.weight has too few rows")
@@ -165,7 +167,7 @@ def _embedding(shape: EagleShape, take: Placed, lent: Tensor) -> Tensor:
 
 
 def _head(shape: EagleShape, take: Placed, lent: Tensor, ids: Tensor | None) -> Tensor:
-    """Its own output head, or those rows of the target's that it can draft."""
+    """The head's own output head, or the target's rows of the tokens that can be drafted."""
     if "lm_head.weight" in take.tensors:
         return take("lm_head.weight", shape.draft_vocab_size, shape.hidden)
     if ids is None:
@@ -176,12 +178,12 @@ def _head(shape: EagleShape, take: Placed, lent: Tensor, ids: Tensor | None) -> 
 
 
 def load(folder: str | Path, target: ModelRunner) -> EagleHead:
-    """The head of a folder, for a target; see `specstream.model.heads.eagle_format` for the layouts.
+    """Load the head of a folder; see `specstream.model.heads.eagle_format` for the layouts.
 
     Raises:
         ModelBroken: its files are damaged, or tensors are missing or of the wrong shape.
-        ModelUnsupported: made for another target, a variant that is not computed here, or a target that
-            gives no hidden states.
+        ModelUnsupported: it was made for another target, it is a variant that is not supported, or the
+            target gives no hidden states.
     """
     model = target.model.config.get_text_config()
     hidden, layers, vocabulary = model.hidden_size, model.num_hidden_layers, model.vocab_size

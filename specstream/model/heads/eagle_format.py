@@ -1,9 +1,9 @@
-"""The published layouts of EAGLE-3 heads: what their ``config.json`` means, and how ours is written.
+"""The published layouts of EAGLE-3 heads: how their ``config.json`` is read and written.
 
-Two conventions number the tapped layers. ``eagle_aux_hidden_state_layer_ids`` at the top (vLLM,
-speculators) counts states that *enter* a layer: id i is the state after i layers. The same key inside
-``eagle_config`` (SpecForge, SGLang) counts those that *leave* it: id i is the state after i + 1. Without
-either all of them take the states after 2, L // 2 and L - 3 layers.
+Two conventions number the layers whose states are read. ``eagle_aux_hidden_state_layer_ids`` at the top
+level (vLLM, speculators) counts states that *enter* a layer: id i is the state after i layers. The same
+key inside ``eagle_config`` (SpecForge, SGLang) counts states that *leave* a layer: id i is the state
+after i + 1 layers. Without either key all of them read the states after 2, L // 2 and L - 3 of L layers.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ __all__ = ["EagleShape", "default_depths", "is_eagle", "read_shape"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EagleShape(LayerShape):
-    """Sizes and variants of an EAGLE-3 head. Of its biases ``o_proj`` has none.
+    """Sizes and variants of an EAGLE-3 head; even with biases in attention ``o_proj`` has none.
 
     Attributes:
         target_hidden: Size of the target's hidden states.
-        draft_vocab_size: Tokens that it can draft.
+        draft_vocab_size: Number of tokens that it can draft.
         depths: After how many of the target's layers it reads hidden states.
         norm_before_residual: The layer adds its results to the normed feature, not to the feature.
-        fc_norm: Each tapped state has a norm of its own before ``fc`` (EAGLE 3.1).
-        norm_before_fc: All tapped states share a norm before ``fc``.
-        norm_output: The next draft step reads the normed output (EAGLE 3.1).
+        fc_norm: Each of the states that are read has a norm of its own before ``fc`` (EAGLE 3.1).
+        norm_before_fc: The states share one norm before ``fc``, over their concatenation.
+        norm_output: The next level of a draft reads the normed output (EAGLE 3.1).
     """
 
     target_hidden: int
@@ -63,12 +63,12 @@ class EagleShape(LayerShape):
 
 
 def default_depths(layers: int) -> tuple[int, ...]:
-    """The layers tapped where a config names none: after 2, half of them and all but 3."""
+    """The depths that are read if a config names none: after 2, half and all but 3 of the layers."""
     return min(2, layers), layers // 2, max(layers - 3, 1)
 
 
 def is_eagle(config: Mapping[str, Any]) -> bool:
-    """Whether a ``config.json`` is an EAGLE-3 head's."""
+    """Whether a ``config.json`` describes an EAGLE-3 head."""
     named = config.get("speculators_model_type") or _part(config, "speculators_config").get(
         "algorithm"
     )
@@ -76,22 +76,22 @@ def is_eagle(config: Mapping[str, Any]) -> bool:
         return named in ("eagle3", "peagle")
     if any("eagle3" in str(name).lower() for name in config.get("architectures") or ()):
         return True
-    # The original repository's config is a Llama's with one more number.
+    # The original repository's config is a Llama's with one additional key, draft_vocab_size.
     other = {"dflash_config", "block_size", "medusa_num_heads", "speculators_version"} & set(config)
     return config.get("model_type") == "llama" and "draft_vocab_size" in config and not other
 
 
 def read_shape(config: Mapping[str, Any], *, hidden: int, layers: int) -> EagleShape:
-    """The head that a ``config.json`` describes.
+    """The shape of the head that a ``config.json`` describes.
 
     Args:
         config: In the layout of the original repository, of SpecForge or of speculators.
-        hidden: Size of the target's hidden states, where the config doesn't tell.
-        layers: Of the target.
+        hidden: Size of the target's hidden states, used if the config doesn't have it.
+        layers: The target's number of layers.
 
     Raises:
-        ModelBroken: a size is missing or no number.
-        ModelUnsupported: a variant that is not computed here.
+        ModelBroken: a size is missing, or not a positive whole number.
+        ModelUnsupported: the head is of a variant that is not supported.
     """
     speculators = "transformer_layer_config" in config
     layer = _part(config, "transformer_layer_config") if speculators else config
@@ -122,7 +122,7 @@ def _depths(config: Mapping[str, Any], more: Mapping[str, Any]) -> tuple[int, ..
 
 
 def _refuse(config: Mapping[str, Any], layer: Mapping[str, Any]) -> None:
-    """Variants whose weights would load, and which would then draft nonsense."""
+    """Refuse variants whose weights would load but be computed wrongly."""
     if config.get("mask_token_id") is not None or config.get("speculators_model_type") == "peagle":
         raise ModelUnsupported(
             "this is a P-EAGLE head (mask_token_id), which drafts all tokens in one pass; only heads "

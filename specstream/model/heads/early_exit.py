@@ -1,7 +1,8 @@
-"""An exit from the middle of a target: its own norm and output head, or a trained adapter before.
+"""Early exits: logits from the states in the middle of a target.
 
-The trained exit adds a small MLP to the states of its depth, then norms them with weights of
-its own; the output head is the target's.
+An untrained exit applies the target's final norm and output head to these states. A trained exit first
+adds a small MLP's output to them, then norms them with weights of its own; the output head is the
+target's.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class ExitWeights(NamedTuple):
     """A trained exit's tensors.
 
     Attributes:
-        norm: ``[hidden]``.
+        norm: ``[hidden]``, before the MLP.
         up: ``[width, hidden]``.
         down: ``[hidden, width]``.
-        head_norm: ``[hidden]``.
+        head_norm: ``[hidden]``, before the output head.
     """
 
     norm: Tensor
@@ -42,13 +43,13 @@ class ExitWeights(NamedTuple):
 
 
 class EarlyExit:
-    """What the target would say after its first layers; a `Head`.
+    """Predicts the target's next token from the states after its first layers; a `Head`.
 
     Args:
-        target: Runs through `Decoder`.
-        layers: After how many of its layers; at least 1, fewer than all.
-        weights: Of a trained exit, in the target's dtype and on its device; None: the states go to the
-            target's final norm and output head as they are.
+        target: The target model, which must run through `Decoder`.
+        layers: After how many of its layers the exit is; at least 1, fewer than all.
+        weights: A trained exit's tensors, in the target's dtype and on its device; None: the states go
+            to the target's final norm and output head as they are.
 
     Raises:
         ModelUnsupported: the target can't be left there.
@@ -78,7 +79,7 @@ class EarlyExit:
             self._down = self._decoder.products(weights.down, None)
 
     def logits(self, states: Tensor) -> Tensor:
-        """``[n, V]`` of ``[n, hidden]``, the states after `layers` layers."""
+        """Logits ``[n, V]`` of the states ``[n, hidden]`` after `layers` layers."""
         if not self.trained:
             return self._decoder.logits(self._decoder.normed(states))
         inner = F.silu(self._up(self._norm(states)))
@@ -86,11 +87,11 @@ class EarlyExit:
 
 
 def load(folder: Path, target: ModelRunner) -> EarlyExit:
-    """The trained exit of a folder.
+    """Load the trained exit of a folder.
 
     Raises:
-        ModelBroken: its config or tensors are missing, or not what they should be.
-        ModelUnsupported: made for another target, or the target can't be left early.
+        ModelBroken: its config or tensors are missing or malformed.
+        ModelUnsupported: it was made for another target, or the target can't be left early.
     """
     config, sizes = read_head_config(folder), target.decoder.weights
     check_made_for(

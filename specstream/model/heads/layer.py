@@ -1,4 +1,4 @@
-"""Decoder layers that belong to a head: their tensors, sizes and positions, and one with a cache."""
+"""Decoder layers of heads: their tensors, sizes and positions, and `FeatureLayer`, which runs one."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def layer_weights(
     norm: str = "input_layernorm.weight",
     wide: int = 1,
 ) -> LayerWeights:
-    """The tensors of a layer, under the names of transformers' Llama and Qwen3.
+    """Take the tensors of a layer by the names of transformers' Llama and Qwen3.
 
     Args:
-        take: Of a name behind the layer's prefix, and a shape.
-        sizes: Of the layer.
-        has: Whether the layer has biases and norms of queries and keys, by their names.
-        norm: The norm of what queries, keys and values are made of.
-        wide: How many times the hidden size that is.
+        take: Takes a tensor by its name, without the layer's prefix, and its shape.
+        sizes: Sizes of the layer.
+        has: Whether a tensor of that name exists; asked for biases, query norm and key norm.
+        norm: Name of the norm before attention.
+        wide: Width of the input of queries, keys and values, in multiples of the hidden size.
     """
     s = sizes
     rows = {"q": s.heads * s.head_dim} | dict.fromkeys("kv", s.kv_heads * s.head_dim)
@@ -73,7 +73,7 @@ def layer_weights(
 def head_weights(
     sizes: LayerShape, target: DecoderWeights, layers: Sequence[LayerWeights]
 ) -> DecoderWeights:
-    """A head's layers beside what else is its target's."""
+    """The target's weights with a head's layers and sizes in place of its own."""
     return replace(
         target,
         heads=sizes.heads,
@@ -89,7 +89,7 @@ def head_weights(
 
 
 def rotary_of(sizes: LayerShape, like: Tensor) -> RotaryTable:
-    """Cosines and sines of the head's own positions, of the dtype and device of ``like``."""
+    """The rotary table of the head's own ``rope_parameters``, in the dtype and device of ``like``."""
     config = LlamaConfig(
         hidden_size=sizes.hidden,
         num_attention_heads=sizes.heads,
@@ -102,13 +102,15 @@ def rotary_of(sizes: LayerShape, like: Tensor) -> RotaryTable:
 
 
 class FeatureLayer:
-    """The layer of a `FeatureHead`. Keys and values are contiguous on every device: one layer's.
+    """The decoder layer of a `FeatureHead`.
+
+    Keys and values are contiguous on every device, never in a pool, as they belong to one layer only.
 
     Args:
-        weights: The head's; it has one layer.
-        norms: Makes a norm of its weight.
-        decoder: The target's, which makes its products.
-        rotary: Of its positions.
+        weights: The head's weights, with one layer.
+        norms: Makes a norm from its weight.
+        decoder: The target's decoder; it makes the layer's products.
+        rotary: The layer's rotary table.
     """
 
     def __init__(
@@ -137,7 +139,7 @@ class FeatureLayer:
         trees: Sequence[Tree | None] | None,
         entry: Tensor | None = None,
     ) -> Tensor:
-        """Append rows ``x [N, hidden]``, which are overwritten; the kept ones behind the layer.
+        """Append rows ``x [N, hidden]``, which are overwritten; return the layer's output of kept rows.
 
         See `FeatureHead` for the other arguments, `Layer` for ``entry``.
         """
@@ -162,12 +164,12 @@ class FeatureLayer:
         keeps: Sequence[int],
         trees: Sequence[Tree | None] | None,
     ) -> Batch:
-        """The rows of a pass."""
+        """The batch of a pass; `end` makes its rows valid."""
         if trees is not None and not any(trees):
             trees = None
         return Batch(caches, counts, keeps, trees)
 
     def end(self, batch: Batch) -> None:
-        """The caches hold the pass's rows from now on."""
+        """Declare the rows of a finished pass valid in their caches."""
         for cache, count in zip(batch.caches, batch.counts, strict=True):
             cache.append_to(cache.length + count)

@@ -1,4 +1,4 @@
-"""Medusa heads (arXiv 2401.10774): each predicts one further token from the last hidden state."""
+"""Medusa heads (arXiv 2401.10774): each predicts one of the next tokens from the last hidden state."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _MOST_HEADS = 32
 
 
 class MedusaHead:
-    """All heads of a folder; a `Head`.
+    """All Medusa heads of a folder; a `Head`.
 
-    Head k (from 0) reads the state behind the target's final norm that gave token t, and predicts token
-    t + 1 + k: residual blocks ``x + SiLU(W x + b)``, then an output head: one for each head, one for
-    all, or the target's own rows.
+    Head k (from 0) reads the state, after the target's final norm, from which token t was predicted, and
+    predicts token t + 1 + k. It consists of residual blocks ``x + SiLU(W x + b)`` and an output head,
+    which may be its own, shared by all heads, or rows of the target's.
 
     Args:
         shape: Sizes.
-        tensors: The weights; all that are known are taken.
+        tensors: The weights; all that have known names are taken.
         target: The model that is drafted for.
 
     Raises:
-        ModelBroken: a tensor is missing, or not what it should be.
+        ModelBroken: a tensor is missing or malformed.
         ModelUnsupported: the target gives no hidden states.
     """
 
@@ -61,15 +61,15 @@ class MedusaHead:
 
     @property
     def heads(self) -> int:
-        """How many tokens are predicted."""
+        """The number of heads, each of which predicts one token."""
         return len(self._blocks)
 
     def normed(self, states: Tensor) -> Tensor:
-        """Inputs of the heads: the target's final norm of ``[n, hidden]``."""
+        """The inputs of the heads: states ``[n, hidden]`` after the target's final norm."""
         return self._decoder.normed(states)
 
     def __call__(self, states: Tensor, heads: int) -> Tensor:
-        """``[heads, n, draft vocabulary]`` of normed states ``[n, hidden]``, by the first heads."""
+        """Logits ``[heads, n, draft vocabulary]`` of the first heads, for normed ``[n, hidden]``."""
         each = list[Tensor]()
         for blocks in self._blocks[:heads]:
             x = states
@@ -85,7 +85,7 @@ class MedusaHead:
         return logits.view(len(each), states.shape[0], -1)
 
     def whole(self, logits: Tensor) -> Tensor:
-        """``[..., draft vocabulary]`` over the target's vocabulary: -inf for all other tokens."""
+        """Spread logits ``[..., draft vocabulary]`` over the target's: -inf for all other tokens."""
         return spread(logits, self.ids, self.shape.vocab_size)
 
     def _block_names(self, head: int, at: int) -> list[str]:
@@ -103,7 +103,7 @@ class MedusaHead:
         return self._decoder.products(weight, bias)
 
     def _vocabulary(self) -> Tensor | None:
-        """The target's ids of the tokens that can be drafted; None: they are the same."""
+        """Each draft token's id in the target; None: the ids are the same."""
         wanted, count, folder = (
             names("token_map"),
             self.shape.draft_vocab_size,
@@ -124,12 +124,12 @@ class MedusaHead:
         return ids.to(self.device)
 
     def _own(self, head: int) -> list[str] | None:
-        """The names of a head's own output head, if there is one."""
+        """The names that a head's own output head may have; None: it has none."""
         wanted = names(f"{head}.{self.shape.layers}.weight", f"lm_heads.{head}.weight")
         return wanted if any(name in self._tensors for name in wanted) else None
 
     def _output_heads(self, lent: Tensor) -> list[Product] | None:
-        """One for each head or one for all; None: the target's."""
+        """One output head for each head, or one for all; None: the target's whole output head."""
         shared = next((n for n in names("lm_head.weight") if n in self._tensors), None)
         first = self._own(0)
         if self.shape.shared or first is None:
@@ -159,11 +159,11 @@ class MedusaHead:
 
 
 def load(folder: str | Path, target: ModelRunner) -> MedusaHead:
-    """The heads of a folder; see `specstream.model.heads.medusa_format` for the layouts.
+    """Load the heads of a folder; see `specstream.model.heads.medusa_format` for the layouts.
 
     Raises:
         ModelBroken: its files are damaged, or tensors are missing or of the wrong shape.
-        ModelUnsupported: made for another target, or the target gives no hidden states.
+        ModelUnsupported: they were made for another target, or the target gives no hidden states.
     """
     model = target.model.config.get_text_config()
     hidden, size = int(model.hidden_size), int(model.vocab_size)
@@ -173,8 +173,10 @@ def load(folder: str | Path, target: ModelRunner) -> MedusaHead:
     tensors = Tensors.read(folder, "medusa_lm_head.pt")
     head = MedusaHead(shape, tensors, target)
     told = config.get("num_heads", config.get("medusa_num_heads"))
-    if isinstance(told, int) and told > head.heads:  # published folders hold more than they tell
-        raise ModelBroken(f"{folder} tells of {told} Medusa heads and holds {head.heads}")
+    if isinstance(told, int) and told > head.heads:  # published folders may hold more than that
+        raise ModelBroken(
+            f"{folder} names {told} Medusa heads in config.json and holds {head.heads}"
+        )
     left = tensors.left
     if left and not (shape.shared and all("lm_heads." in name for name in left)):
         raise ModelBroken(f"{folder}: these tensors belong to no known head: {left}")

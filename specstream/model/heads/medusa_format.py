@@ -1,8 +1,9 @@
-"""The folder of Medusa heads: its ``config.json`` and the names of its tensors.
+"""The ``config.json`` and the tensor names of Medusa heads.
 
-Three layouts: the original repository's and text-generation-inference's (``medusa_num_heads``; tensors
-``0.0.linear.weight``, ``0.1.weight``, maybe behind ``medusa_head.``), and vLLM's (``model_type`` medusa;
-``blocks.0.layers.0.weight``, ``lm_heads.0.weight``, ``token_map``), which is written here, too.
+Three layouts are read: those of the original repository and of text-generation-inference
+(``medusa_num_heads``; tensors ``0.0.linear.weight``, ``0.1.weight``, maybe with the prefix
+``medusa_head.``), and vLLM's (``model_type`` medusa; ``blocks.0.layers.0.weight``,
+``lm_heads.0.weight``, ``token_map``), in which heads are also written.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from specstream.errors import ModelBroken, ModelUnsupported
 
 __all__ = ["MedusaShape", "is_medusa", "names"]
 
-_MOST = 32
+_MAX_BLOCKS = 32  # residual blocks of a head
 _LOSSY = {"posterior_alpha", "posterior_threshold", "typical_acceptance"}
 _PREFIXES = ("", "medusa_head.", "medusa_heads.")
 
@@ -26,10 +27,10 @@ class MedusaShape:
 
     Attributes:
         hidden: Size of the target's hidden states.
-        vocab_size: Of the target.
-        draft_vocab_size: Tokens that can be drafted; ``vocab_size`` for all.
+        vocab_size: Size of the target's vocabulary.
+        draft_vocab_size: Number of tokens that can be drafted; ``vocab_size`` if all can.
         layers: Residual blocks of each head.
-        shared: Whether all heads have one output head.
+        shared: Whether all heads share one output head.
     """
 
     hidden: int
@@ -44,18 +45,20 @@ class MedusaShape:
 
         Args:
             config: In one of the layouts.
-            hidden: Of the target; the original layout doesn't tell.
-            vocab_size: Of the target.
+            hidden: The target's hidden size, which the original layout doesn't have.
+            vocab_size: Size of the target's vocabulary.
 
         Raises:
-            ModelBroken: a number is none, or makes no sense.
-            ModelUnsupported: made for a target of other sizes.
+            ModelBroken: a size isn't a positive whole number, or is out of range.
+            ModelUnsupported: the heads were made for a target of other sizes.
         """
 
         def number(*keys: str, default: int) -> int:
             found = next((config[key] for key in keys if config.get(key) is not None), default)
             if type(found) is not int or found < 1:
-                raise ModelBroken(f"{keys[0]} of the Medusa heads is {found!r}, no size")
+                raise ModelBroken(
+                    f"{keys[0]} of the Medusa heads is {found!r}, not a positive whole number"
+                )
             return found
 
         if lossy := sorted(_LOSSY & config.keys()):
@@ -76,15 +79,15 @@ class MedusaShape:
                 f"this target has {vocab_size}"
             )
         layers = number("medusa_num_layers", "num_hidden_layers", default=1)
-        if layers > _MOST:
-            raise ModelBroken(f"Medusa heads with {layers} blocks each; {_MOST} at most")
+        if layers > _MAX_BLOCKS:
+            raise ModelBroken(f"Medusa heads with {layers} blocks each; {_MAX_BLOCKS} at most")
         drafted = number("truncated_vocab_size", default=whole)
         if drafted > whole:
             raise ModelBroken(f"truncated_vocab_size {drafted} is more than vocab_size {whole}")
         return cls(hidden, vocab_size, drafted, layers, bool(config.get("original_lm_head")))
 
     def config(self, heads: int) -> dict[str, Any]:
-        """``config.json`` in vLLM's layout."""
+        """The content of ``config.json``, in vLLM's layout."""
         return {
             "architectures": ["MedusaModel"],
             "model_type": "medusa",
@@ -99,11 +102,11 @@ class MedusaShape:
 
 
 def is_medusa(config: Mapping[str, Any]) -> bool:
-    """Whether a ``config.json`` is that of Medusa heads."""
+    """Whether a ``config.json`` describes Medusa heads."""
     named = "MedusaModel" in (config.get("architectures") or ())
     return named or "medusa_num_heads" in config or config.get("model_type") == "medusa"
 
 
 def names(*meant: str) -> list[str]:
-    """The names that a tensor may have, with the prefixes of all layouts."""
+    """All names that a tensor may have: each of ``meant`` with the prefixes of all layouts."""
     return [prefix + name for name in meant for prefix in _PREFIXES]

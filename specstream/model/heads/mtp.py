@@ -1,7 +1,8 @@
-"""A multi-token prediction module in service (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+"""Multi-token prediction modules (DeepSeek-V3, arXiv 2412.19437, section 2.2).
 
-One decoder layer behind a projection of [norm(embedding of a token); norm(state of the token before)].
-It predicts the token after; for deeper drafts its own normed output takes the state's place.
+A module is one decoder layer after a projection of [norm(embedding of a token); norm(state of the token
+before)]. It predicts the token after these two; for deeper levels of a draft its own normed output takes
+the state's place.
 """
 
 from __future__ import annotations
@@ -32,15 +33,17 @@ _log = logging.getLogger("specstream.model")
 
 
 class MtpHead:
-    """See the module; a `FeatureHead`. Keys and values are contiguous on every device: one layer's.
+    """A multi-token prediction module, ready to draft; a `FeatureHead`.
 
     Args:
         module: Its tensors.
-        target: Lends positions, embedding and output head, and tells the layer's sizes.
+        target: The model that it drafts for. The layer has the target's sizes and rotary table, and the
+            target's embedding and output head are used where the module has none.
 
     Raises:
-        ModelBroken: a tensor is missing, has another shape, or belongs to nothing that is known.
-        ModelUnsupported: attention with gates, quantised weights, or a target without hidden states.
+        ModelBroken: a tensor is missing, has another shape or an unknown name.
+        ModelUnsupported: the module has gated attention or quantised weights, or the target gives no
+            hidden states.
     """
 
     kind, title = "mtp", "the multi-token prediction module"
@@ -81,7 +84,7 @@ class MtpHead:
         return self._layer.new_cache()
 
     def fuse(self, states: Tensor) -> Tensor:
-        """See `FeatureHead`: the states themselves, or the target's final norm of them."""
+        """See `FeatureHead`: the last layer's states, in most layouts after the target's final norm."""
         last = states[:, 0]
         return last if self._before_norm else self._decoder.normed(last)
 
@@ -103,7 +106,13 @@ class MtpHead:
 
 
 def _refuse(tensors: Tensors, gated: int, hidden: int) -> None:
-    """Modules that are not computed here: quantised ones, and Qwen3-Next's with gates in the queries."""
+    """Refuse quantised modules, and those with gated attention (Qwen3-Next: gates in ``q_proj``).
+
+    Args:
+        tensors: The module's tensors.
+        gated: Rows of ``q_proj`` with gates.
+        hidden: Its columns.
+    """
     for name, dtype in tensors.dtypes.items():
         if not dtype.is_floating_point or dtype.itemsize < 2:
             raise ModelUnsupported(
@@ -118,9 +127,9 @@ def _refuse(tensors: Tensors, gated: int, hidden: int) -> None:
 
 
 def load(name: str, target: ModelRunner) -> MtpHead:
-    """The module in the target's own folder; see `specstream.model.heads.mtp_format` for the layouts.
+    """Load the module in the target's own folder; see `specstream.model.heads.mtp_format`.
 
-    Of several modules the first drafts all tokens.
+    If the folder holds several modules, the first drafts all tokens.
 
     Args:
         name: The target's folder or Hub id.
@@ -128,7 +137,7 @@ def load(name: str, target: ModelRunner) -> MtpHead:
 
     Raises:
         ModelBroken: tensors are missing, damaged or of the wrong shape.
-        ModelUnsupported: no module is there, or one of a kind that is not computed here.
+        ModelUnsupported: there is no module, or one of a kind that isn't supported.
     """
     found = find(name, target)
     if found is None:
@@ -140,7 +149,7 @@ def load(name: str, target: ModelRunner) -> MtpHead:
 
 
 def find(name: str, target: ModelRunner) -> MtpHead | None:
-    """As `load`, but None where the folder holds no module."""
+    """As `load`, but return None if the folder holds no module."""
     config = target.model.config
     target.check_states((int(config.get_text_config().num_hidden_layers),))
     found = read_modules(name, config)

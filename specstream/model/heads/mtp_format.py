@@ -1,11 +1,11 @@
-"""Where multi-token prediction modules lie in a target's own folder, and what their tensors are called.
+"""The names of multi-token prediction modules' tensors in a target's own folder.
 
-Three layouts. DeepSeek's: a layer behind the target's last, ``model.layers.N.{enorm,hnorm,eh_proj}`` and
-``shared_head.{norm,head}``. Qwen3-Next's: ``mtp.fc``, ``mtp.pre_fc_norm_{embedding,hidden}``,
-``mtp.norm``, ``mtp.layers.0.*``. MiMo's: ``model.mtp_layers.0.`` with ``token_layernorm``,
-``hidden_layernorm``, ``input_proj``, ``final_layernorm``. The first two read the target's state after
-its final norm (so do transformers' ``MtpModel`` and vLLM) and join [embedding, state]; MiMo's reads it
-before that norm and joins [state, embedding].
+Three layouts are read. DeepSeek's: a layer after the target's last,
+``model.layers.N.{enorm,hnorm,eh_proj}`` and ``shared_head.{norm,head}``. Qwen3-Next's: ``mtp.fc``,
+``mtp.pre_fc_norm_{embedding,hidden}``, ``mtp.norm``, ``mtp.layers.0.*``. MiMo's: ``model.mtp_layers.0.``
+with ``token_layernorm``, ``hidden_layernorm``, ``input_proj``, ``final_layernorm``. Modules of the first
+two read the target's state after its final norm (as do transformers' ``MtpModel`` and vLLM) and join
+[embedding, state]; MiMo's read it before that norm and join [state, embedding].
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class MtpTensors:
     """The first module of a folder.
 
     Attributes:
-        tensors: Its tensors: ``enorm``, ``hnorm``, ``eh_proj``, ``norm``, maybe ``head`` and
-            ``embed_tokens``, and those of a decoder layer by their usual names.
-        count: Modules that the folder holds.
-        state_first: ``eh_proj`` reads [state, embedding], not [embedding, state].
-        before_norm: It reads the target's states before the final norm.
+        tensors: Its tensors, renamed: ``enorm``, ``hnorm``, ``eh_proj``, ``norm``, maybe ``head`` and
+            ``embed_tokens``, and those of a decoder layer by transformers' names.
+        count: How many modules the folder holds.
+        state_first: Whether ``eh_proj`` reads [state, embedding] instead of [embedding, state].
+        before_norm: Whether it reads the target's states before the final norm.
     """
 
     tensors: Tensors
@@ -73,15 +73,15 @@ class MtpTensors:
 
 
 def read_modules(name: str, config: Any) -> MtpTensors | None:
-    """The module in the folder of a target, or of a Hub id that was downloaded; None: there is none.
+    """Read the module in a target's folder or downloaded Hub repository; None if there is none.
 
     Args:
-        name: Folder or Hub id; only safetensors are looked into.
-        config: The target's.
+        name: Folder or Hub id; only its safetensors files are searched.
+        config: The target's config.
 
     Raises:
-        ModelBroken: a file that can't be read.
-        ModelUnsupported: a module of a kind that is not computed here.
+        ModelBroken: a file can't be read.
+        ModelUnsupported: the module is of a kind that isn't supported.
     """
     layers = int(config.get_text_config().num_hidden_layers)
     places = {key: file for file in _files(name) for key in _keys(file)}

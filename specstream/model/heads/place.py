@@ -1,4 +1,4 @@
-"""Where a drafting head is: a folder here, or a repository on the Hub."""
+"""Finds the folder of a drafting head: a local one, or a repository on the Hub."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ _FILES = ["*.json", "*.safetensors", "*.bin", "*.pt"]
 
 
 def head_folder(name: str) -> Path | None:
-    """The folder of the head that ``name`` means, fetched from the Hub if need be; None: a model.
+    """The folder of the head that ``name`` means; None if ``name`` means an ordinary model.
 
-    Of a repository on the Hub ``config.json`` is fetched first, and the rest only if it is a head's.
+    From a repository on the Hub ``config.json`` is fetched first, and the other files only if it
+    describes a head.
 
     Raises:
         ModelNotFound: the Hub doesn't provide it.
-        ModelBroken: a config that can't be read.
+        ModelBroken: its ``config.json`` can't be read.
     """
     place = located(name)
     if Path(place).exists() or gguf_file(place) is not None:

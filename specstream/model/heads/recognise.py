@@ -1,4 +1,4 @@
-"""Which drafting method a folder is for, told by its ``config.json``."""
+"""Recognises by its ``config.json`` which drafting method a folder's head is for, and loads it."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ HEADS: Mapping[str, tuple[Callable[[Mapping[str, Any]], bool], str]] = {
     "medusa": (is_medusa, "specstream.model.heads.medusa:load"),
     "streaming": (StreamingShape.fits, "specstream.model.heads.streaming:load"),
 }
-"""By method: whether a ``config.json`` is one of its heads', and ``module:function`` that loads it."""
+"""By method: a test whether a ``config.json`` is of such a head, and its loader, ``module:function``."""
 
 
 def kind_of(config: Mapping[str, Any]) -> str | None:
-    """The method whose head ``config`` describes; None: no head, an ordinary model."""
+    """The method whose head ``config`` describes; None: it describes an ordinary model."""
     return next((kind for kind, (fits, _) in HEADS.items() if fits(config)), None)
 
 
 def read_head_config(folder: str | Path) -> dict[str, Any]:
-    """``config.json`` of a folder; empty where there is none.
+    """Read the ``config.json`` of a folder; empty if there is none.
 
     Raises:
-        ModelBroken: it isn't a JSON object.
+        ModelBroken: it can't be read, or isn't a JSON object.
     """
     path = Path(folder) / "config.json"
     if not path.is_file():
@@ -57,9 +57,10 @@ def read_head_config(folder: str | Path) -> dict[str, Any]:
 
 
 def told_acceptance(config: Mapping[str, Any]) -> tuple[float, ...]:
-    """What a ``config.json`` says of the draft's acceptance by position, each given those before.
+    """The acceptance probability of each drafted position, given that those before it are accepted.
 
-    `specstream.train` writes it, as ``"acceptance": [.57, .44]``; () where there is nothing of the kind.
+    `specstream.train` writes it to a ``config.json``, as ``"acceptance": [.57, .44]``; () if it is
+    missing or malformed.
     """
     found = config.get("acceptance")
     if not isinstance(found, list) or not all(type(one) is float for one in found):
@@ -68,11 +69,11 @@ def told_acceptance(config: Mapping[str, Any]) -> tuple[float, ...]:
 
 
 def load_head(folder: str | Path, target: ModelRunner) -> Head:
-    """The head of a folder, on the target's device.
+    """Load the head of a folder, to the target's device.
 
     Raises:
         ModelBroken: its files are damaged, or tensors are missing or of the wrong shape.
-        ModelUnsupported: made for another target, or the target can't serve it.
+        ModelUnsupported: it was made for another target, or the target can't serve it.
     """
     kind = kind_of(read_head_config(folder))
     if kind is None:

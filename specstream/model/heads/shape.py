@@ -1,4 +1,4 @@
-"""Sizes of a head's decoder layers, as the ``config.json`` of a Llama or a Qwen3 tells them."""
+"""Sizes of a head's decoder layers, by the fields of a Llama's or a Qwen3's ``config.json``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["LayerShape", "number"]
 
 
 def number(config: Mapping[str, Any], name: str) -> int:
-    """A size in a head's ``config.json``.
+    """Read a size from a head's ``config.json``.
 
     Raises:
-        ModelBroken: it is missing or no number.
+        ModelBroken: it is missing, or not a positive whole number.
     """
     found = config.get(name)
     if type(found) is not int or found < 1:
@@ -25,15 +25,15 @@ def number(config: Mapping[str, Any], name: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerShape:
-    """Sizes that all layers of a head have in common.
+    """Sizes that all decoder layers of a head have in common.
 
     Attributes:
-        hidden: Size of its hidden states.
-        intermediate: Size between an MLP's matrices.
-        vocab_size: Tokens of the target.
+        hidden: Size of the hidden states.
+        intermediate: Size of the MLP's inner states.
+        vocab_size: Tokens of the target's vocabulary.
         eps: Epsilon of the norms.
-        rope: ``rope_parameters`` of its config.
-        bias: Whether products of attention have biases.
+        rope: ``rope_parameters`` of the config.
+        bias: Whether the matrices of attention have biases.
     """
 
     hidden: int
@@ -50,10 +50,10 @@ class LayerShape:
 
     @staticmethod
     def read(config: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields that a config tells.
+        """Read these fields, by name, from a ``config.json``.
 
         Raises:
-            ModelBroken: a size is missing or no number.
+            ModelBroken: a size is missing, or not a positive whole number.
         """
         hidden, heads = number(config, "hidden_size"), number(config, "num_attention_heads")
         rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
@@ -75,7 +75,7 @@ class LayerShape:
 
     @property
     def written(self) -> dict[str, Any]:
-        """Those fields in a ``config.json``."""
+        """These fields as they are written to a ``config.json``."""
         return {
             "hidden_size": self.hidden,
             "intermediate_size": self.intermediate,

@@ -1,9 +1,9 @@
-"""A head for Speculative Streaming (arXiv 2402.11131): verification and drafting in one pass.
+"""Heads for Speculative Streaming (arXiv 2402.11131): verification and drafting in one pass.
 
-In the target's top layers each verified token has streams beside its own row, one for each token to be
-drafted. Stream j of a token sees the text up to the token and the token's streams up to j. Their rows
-share the target's products with the rows that are verified; adapters of low rank are added to theirs
-alone, so the target's own rows stay what they are.
+In the target's top layers each verified token has, in addition to its own row, *streams*: one row for
+each token to be drafted. Stream j of a token sees the text up to that token and the token's streams up
+to j. Streams share the matrix products of the verified rows; low-rank adapters are added to the streams'
+results only, so the target's own rows don't change. A *node* is a verified token that gets streams.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ __all__ = ["StreamingHead", "Streams", "load"]
 
 
 class StreamingHead:
-    """The head of a folder, on its target's layers.
+    """A streaming head on its target's top layers.
 
     Args:
         shape: Sizes.
-        tensors: Its weights; all are taken.
-        target: What it drafts for.
+        tensors: Its weights.
+        target: The model that it drafts for.
 
     Raises:
         ModelBroken: a tensor is missing or has another shape.
-        ModelUnsupported: made for another target, or one whose passes take no streams.
+        ModelUnsupported: it was made for another target, or the target's passes can't take streams.
     """
 
     kind = "streaming"
@@ -75,15 +75,15 @@ class StreamingHead:
         self.parameters, self.nbytes = take.parameters, take.nbytes
 
     def entered(self, states: Tensor) -> Tensor:
-        """The first rows of the streams, ``[n * streams, hidden]``, of nodes' states at `depth`."""
+        """The streams' initial rows, ``[n * streams, hidden]``, from the nodes' states at `depth`."""
         return self._entry(states).view(-1, self.shape.hidden_size)
 
     def layer(self, index: int) -> Layer:
-        """The target's layer ``index`` with its adapters."""
+        """The target's layer ``index`` with the adapters added."""
         return self._layers[index - self.shape.depth]
 
     def logits(self, states: Tensor) -> Tensor:
-        """``[n, vocab_size]`` of streams behind the last layer, ``[n, hidden]``."""
+        """Logits ``[n, vocab_size]`` of streams after the last layer, ``[n, hidden]``."""
         return self.target.head_logits(self._norm(states))
 
 
@@ -91,14 +91,14 @@ class Streams:
     """The streams of one pass; a `Rider`.
 
     Args:
-        head: Whose.
-        proposed: Of each of the pass's first inputs the proposed tokens, which are its last; each of
-            them and the token before them are nodes that get streams.
-        least: A proposed token that an early exit before the top layers finds less likely than this,
-            together with those before it, gets no streams. 0: all get them, and nothing is computed.
+        head: The streaming head.
+        proposed: For each of the pass's first inputs its proposed tokens, which are its last tokens.
+            They and the token before them are the input's nodes.
+        least: Proposed tokens get streams only before the first whose path an early exit, before the top
+            layers, finds less likely than this. 0: all get streams, and the exit isn't computed.
 
     Attributes:
-        states: Behind the pass: for each of those inputs, streams of its first nodes:
+        states: After the pass, for each of those inputs the final states of its nodes' streams,
             ``[nodes, streams, hidden]``.
     """
 
@@ -131,7 +131,7 @@ class Streams:
             end = self._starts[number] + self._batch.counts[number]
             position = end - 1 - self._proposed[number].shape[0]
             rows += range(first, first + nodes)
-            # A stream has the position of the token that it stands for.
+            # Stream j of a node at position p is at p + j, like the token in whose place it stands.
             places += [position + i + j for i in range(nodes) for j in range(1, count + 1)]
         entered = head.entered(x.index_select(0, to_device(rows, x.device)))
         head.rows.count = entered.shape[0]
@@ -147,7 +147,7 @@ class Streams:
         )
 
     def _prune(self, x: Tensor, firsts: Sequence[int]) -> None:
-        """Keep a chain's nodes as far as the early exit finds them likely."""
+        """Reduce each input's nodes to those that the early exit finds likely enough."""
         asked = [
             first + i
             for first, tokens in zip(firsts, self._proposed, strict=True)
@@ -177,9 +177,9 @@ class Streams:
 
 
 class _RidingPlan(AttentionPlan):
-    """Attention of the pass and of its streams, whose keys and values stand behind the pass's rows.
+    """Attention of a pass and its streams, whose keys and values are stored behind the pass's rows.
 
-    No cache is told of those rows, so the next pass writes over them.
+    The streams' rows are never declared valid, so the next pass overwrites them.
     """
 
     def __init__(
@@ -235,13 +235,13 @@ class _RidingPlan(AttentionPlan):
 
 
 class _Rows:
-    """How many of a pass's rows are streams: its last."""
+    """Tells the adapters how many of a pass's last rows are streams."""
 
     count = 0
 
 
 class _Adapted:
-    """A product of the target, with an adapter for the rows of streams."""
+    """A matrix product of the target, with a low-rank adapter for the rows of streams."""
 
     def __init__(self, base: Product, down: Product, up: Product, rows: _Rows) -> None:
         self._base, self._down, self._up, self._rows = base, down, up, rows
@@ -254,7 +254,15 @@ class _Adapted:
 
 
 def _seen(first: int, nodes: int, count: int, end: int, device: torch.device) -> Tensor:
-    """``[nodes * count, end + nodes * count]`` bool; the first node has row ``first`` of the cache."""
+    """The streams' attention mask, ``[nodes * count, end + nodes * count]`` bool: True where visible.
+
+    Args:
+        first: The first node's row in the cache.
+        nodes: Number of nodes.
+        count: Streams of each node.
+        end: Rows of the cache before the streams.
+        device: Device of the mask.
+    """
     rows = torch.arange(nodes * count, device=device)
     limits = (first + rows // count).unsqueeze(1)
     text = torch.arange(end, device=device) <= limits
@@ -263,7 +271,7 @@ def _seen(first: int, nodes: int, count: int, end: int, device: torch.device) ->
 
 
 def load(folder: Path, target: ModelRunner) -> StreamingHead:
-    """The head of a folder; see `specstream.model.heads.recognise.load_head`."""
+    """Load the head of a folder; see `specstream.model.heads.recognise.load_head`."""
     shape = StreamingShape.of(read_head_config(folder))
     _check(shape, target)
     return StreamingHead(shape, Tensors.read(folder), target)

@@ -1,4 +1,4 @@
-"""The folder of a head for Speculative Streaming: its ``config.json``."""
+"""The ``config.json`` of heads for Speculative Streaming."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ __all__ = ["MODEL_TYPE", "MOST_RANK", "MOST_STREAMS", "PRODUCTS", "StreamingShap
 
 MODEL_TYPE = "specstream-streaming"
 PRODUCTS = ("qkv", "out", "gate_up", "down")
-"""The products of a layer, each with an adapter: ``layers.I.NAME_a [rank, in]``, ``_b [out, rank]``."""
+"""The matrix products of a layer; each has an adapter, whose tensors are ``layers.I.NAME_a [rank, in]``
+and ``layers.I.NAME_b [out, rank]``.
+"""
 MOST_STREAMS, MOST_RANK = 16, 4096
 
 
@@ -23,10 +25,10 @@ class StreamingShape:
     Attributes:
         hidden_size: Size of the target's hidden states.
         vocab_size: Rows of the target's embedding.
-        num_target_layers: Layers of the target.
-        stream_layers: In how many of the top ones streams travel.
-        streams: Streams of each token: tokens that are drafted.
-        rank: Of the adapters.
+        num_target_layers: Number of layers of the target.
+        stream_layers: In how many of the target's last layers there are streams.
+        streams: Streams of each node, which is the most tokens that can be drafted.
+        rank: Rank of the adapters.
     """
 
     hidden_size: int
@@ -44,12 +46,12 @@ class StreamingShape:
 
     @property
     def depth(self) -> int:
-        """After how many of the target's layers streams begin."""
+        """The number of the target's layers before the streams begin."""
         return self.num_target_layers - self.stream_layers
 
     @staticmethod
     def fits(config: Mapping[str, Any]) -> bool:
-        """Whether ``config`` is that of a streaming head."""
+        """Whether ``config`` describes a streaming head."""
         return config.get("model_type") == MODEL_TYPE
 
     @classmethod
@@ -57,7 +59,7 @@ class StreamingShape:
         """The shape of a ``config.json``.
 
         Raises:
-            ModelBroken: a field is missing or makes no sense.
+            ModelBroken: a field is missing or out of range.
         """
         try:
             return cls(**{name: int(config[name]) for name in cls.__dataclass_fields__})
@@ -68,5 +70,5 @@ class StreamingShape:
 
     @property
     def config(self) -> dict[str, Any]:
-        """``config.json``."""
+        """The content of ``config.json``."""
         return {"model_type": MODEL_TYPE, "architectures": ["StreamingHead"], **asdict(self)}

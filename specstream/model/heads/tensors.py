@@ -1,4 +1,4 @@
-"""The tensors of a head's folder, each taken once by name and shape, and put where the target is."""
+"""The tensors of a head's folder, taken one by one with their names and shapes checked."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -16,10 +15,10 @@ __all__ = ["Placed", "Tensors"]
 
 
 class Tensors:
-    """Tensors by name, on the CPU.
+    """Tensors by name, on the CPU, each of which can be taken once.
 
     Args:
-        folder: Where they come from, for messages.
+        folder: The folder that they come from, for messages.
         values: The tensors.
     """
 
@@ -28,12 +27,12 @@ class Tensors:
 
     @classmethod
     def read(cls, folder: str | Path, *pickles: str) -> Tensors:
-        """All ``*.safetensors`` of a folder; without any, ``pytorch_model.bin`` or one of ``pickles``.
+        """Read all ``*.safetensors`` of a folder, or else ``pytorch_model.bin`` or one of ``pickles``.
 
         Pickles are read as weights only: code in them is not run.
 
         Raises:
-            ModelBroken: no file of weights, or one that can't be read.
+            ModelBroken: there is no file of weights, or one can't be read.
         """
         folder = Path(folder)
         files = sorted(folder.glob("*.safetensors"))
@@ -50,16 +49,7 @@ class Tensors:
                     values.update(load_file(file))
                 else:
                     values.update(torch.load(file, map_location="cpu", weights_only=True))
-            except (
-                SafetensorError,
-                OSError,
-                RuntimeError,
-                ValueError,
-                EOFError,
-                TypeError,
-            ) as error:
-                raise ModelBroken(f"{file} can't be read: {error}") from None
-            except Exception as error:  # pickle's errors share no base but this one
+            except Exception as error:  # unpickling errors have no other common base class
                 raise ModelBroken(f"{file} can't be read as weights: {error}") from None
         return cls(folder, values)
 
@@ -68,16 +58,16 @@ class Tensors:
 
     @property
     def dtypes(self) -> dict[str, torch.dtype]:
-        """Of all tensors that nobody took."""
+        """The dtypes of all tensors that were not taken."""
         return {name: tensor.dtype for name, tensor in self._values.items()}
 
     def size(self, name: str) -> tuple[int, ...] | None:
-        """The shape of a tensor; None: it is missing."""
+        """The shape of a tensor; None if it is missing."""
         found = self._values.get(name)
         return None if found is None else tuple(found.shape)
 
     def take(self, names: str | Sequence[str], shape: Sequence[int | None]) -> Tensor:
-        """The tensor of the first name that is there, and of this shape (None: any size).
+        """Take the tensor of the first of ``names`` that exists, and check its shape (None: any size).
 
         Raises:
             ModelBroken: it is missing, or of another shape.
@@ -97,20 +87,20 @@ class Tensors:
 
     @property
     def left(self) -> list[str]:
-        """Names of the tensors that nobody took."""
+        """The names of the tensors that were not taken."""
         return sorted(self._values)
 
 
 class Placed:
-    """Takes a head's trained tensors in the dtype and to the device of its target, and counts them.
+    """Takes a head's trained tensors, converts them to its target's dtype and device, and counts them.
 
     Args:
-        tensors: Where they are.
-        like: Has that dtype and device.
+        tensors: The tensors of the head's folder.
+        like: A tensor with that dtype and device.
 
     Attributes:
-        parameters: Numbers that were taken.
-        nbytes: Their memory, in bytes.
+        parameters: Elements of all tensors that were taken.
+        nbytes: Their memory after conversion, in bytes.
     """
 
     def __init__(self, tensors: Tensors, like: Tensor) -> None:
@@ -130,7 +120,7 @@ class Placed:
         return self._counted(found.to(self._like))
 
     def own(self, name: str, lent: Tensor, rows: int | None) -> Tensor | None:
-        """A matrix of ``rows`` rows that may be the target's; None: it is missing, or the same."""
+        """Take a matrix of ``rows`` rows; None if it is missing or equal to the target's, ``lent``."""
         if name not in self.tensors:
             return None
         found = self.tensors.take(name, (rows, lent.shape[1])).to(self._like)

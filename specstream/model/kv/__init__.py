@@ -1,4 +1,4 @@
-"""Storage of keys and values: absolute rollback for every model."""
+"""Key-value caches, which can be rolled back to any position."""
 
 from specstream.model.kv.base import KVCache
 

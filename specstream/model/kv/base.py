@@ -1,4 +1,4 @@
-"""The key-value cache of one sequence, as every forward pass and the engine see it."""
+"""The interface of a key-value cache of one sequence, for forward passes and the engine."""
 
 from __future__ import annotations
 
@@ -6,30 +6,33 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
 
-__all__ = ["KVCache", "RowCache"]
+__all__ = ["FIRST_CAPACITY", "KVCache", "RowCache"]
+
+FIRST_CAPACITY = 256
+"""Rows that a growing cache allocates first."""
 
 
 class KVCache(ABC):
     """Keys and values of one sequence, for every layer of one model.
 
-    ``length`` rows are valid. A pass appends rows; `rollback_to` takes rows back in O(1).
+    ``length`` rows are valid. A pass appends rows; `rollback_to` discards the last ones in O(1).
     """
 
     @property
     @abstractmethod
     def length(self) -> int:
-        """Valid rows: those that every layer has."""
+        """Number of valid rows: those that every layer has."""
 
     @abstractmethod
     def rollback_to(self, length: int) -> None:
-        """Keep the first ``length`` rows. Absolute, so doing it twice changes nothing.
+        """Keep the first ``length`` rows. The number is absolute, so a second call changes nothing.
 
         Raises:
             ValueError: ``length`` is negative or exceeds the valid rows.
         """
 
     def keep_path(self, start: int, path: Sequence[int]) -> None:
-        """Keep, of the rows of a token tree, those of one path, and move them together.
+        """Of a token tree's rows keep those of one path, moved together; discard the others.
 
         Afterwards ``length`` is ``start + len(path)``.
 
@@ -75,7 +78,7 @@ class RowCache(KVCache):
 
     @property
     def length(self) -> int:
-        """Valid rows. An interrupted pass has added none."""
+        """Number of valid rows. A pass that was interrupted has added none."""
         return self._length
 
     def rollback_to(self, length: int) -> None:
@@ -85,8 +88,8 @@ class RowCache(KVCache):
 
     @abstractmethod
     def reserve(self, rows: int) -> None:
-        """Make room for ``rows`` rows in total; valid rows keep their values."""
+        """Allocate memory for ``rows`` rows in total; valid rows keep their values."""
 
     def append_to(self, length: int) -> None:
-        """The rows below ``length`` have been written and are valid. Absolute, like `rollback_to`."""
+        """Declare the first ``length`` rows written and valid. Absolute, like `rollback_to`."""
         self._length = length

@@ -7,19 +7,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specstream.model.kv.base import RowCache
+from specstream.model.kv.base import FIRST_CAPACITY, RowCache
 from specstream.model.transfer import to_device
 
 __all__ = ["ContiguousCache"]
 
-_FIRST_CAPACITY = 256
-
 
 class ContiguousCache(RowCache):
-    """All layers side by side: ``[layers, 2, kv_heads, capacity, head_dim]``, keys before values.
+    """One tensor for all layers: ``[layers, 2, kv_heads, capacity, head_dim]``, keys before values.
 
-    One tensor, so that a pass makes the views of all layers at once; the rows of a head are adjacent,
-    as attention reads them. Grows by doubling, unless the capacity is ``fixed``.
+    With one tensor a pass makes the views of all layers at once. The rows of a head are adjacent, in
+    the order in which attention reads them. Grows by doubling, unless the capacity is fixed.
     """
 
     def __init__(
@@ -34,9 +32,9 @@ class ContiguousCache(RowCache):
         super().__init__()
         self.fixed_capacity = fixed_capacity
         self._layer_rows: tuple[Tensor, ...] | None = None
-        # Zeros, not empty: a masked row still takes part in sums, and 0 times NaN is NaN.
+        # Zeros, not empty: a masked row still enters sums with weight 0, and 0 times NaN is NaN.
         self._kv = torch.zeros(
-            (layers, 2, kv_heads, fixed_capacity or _FIRST_CAPACITY, head_dim),
+            (layers, 2, kv_heads, fixed_capacity or FIRST_CAPACITY, head_dim),
             dtype=dtype,
             device=device,
         )
@@ -47,12 +45,12 @@ class ContiguousCache(RowCache):
         return self._kv.nbytes
 
     def views(self, count: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """For each layer: where to write ``count`` more rows, and what attention then reads.
+        """Return views for a pass of ``count`` tokens: the rows to write, and those attention reads.
 
         Returns:
-            ``[count, 2, kv_heads, head_dim]`` per layer (keys, then values); and two tensors per
-            layer, keys and values, ``[1, kv_heads, rows, head_dim]``, up to the last written row or
-            the fixed capacity.
+            Per layer ``[count, 2, kv_heads, head_dim]`` for the new rows (keys, then values); and per
+            layer two tensors, keys and values, ``[1, kv_heads, rows, head_dim]``, up to the last new
+            row or the fixed capacity.
         """
         start, end = self._length, self._length + count
         self.reserve(end)
@@ -63,7 +61,7 @@ class ContiguousCache(RowCache):
         )
 
     def storage(self, rows: int) -> Tensor:
-        """The tensor of all rows, see the class; its capacity is at least ``rows``."""
+        """Return the tensor of all rows, see the class; its capacity is at least ``rows``."""
         self.reserve(rows)
         return self._kv
 

@@ -1,4 +1,4 @@
-"""A key-value pool: the rows of many sequences in one tensor, so that one kernel call reads them all."""
+"""A key-value pool: one tensor with the rows of many sequences, so that one kernel call reads all."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specstream.model.kv.base import RowCache
+from specstream.model.kv.base import FIRST_CAPACITY, RowCache
 from specstream.model.transfer import to_device
 from specstream.model.weights import DecoderWeights
 
 __all__ = ["KVPool", "PooledCache", "Slot", "rows_in_free_memory"]
 
-_SHARE = 0.5  # of the free memory that a pool takes; the draft's pool is made after the target's
+_SHARE = 0.5  # of the free memory that a pool takes; the draft's pool is made later
 _MOST_ROWS = 2**20  # of a pool, however much memory is free
-_FIRST_ROWS = 256  # of a sequence; the slot doubles as the sequence grows
+_FIRST_ROWS = FIRST_CAPACITY  # of a sequence's first slot; then slots double if memory allows
 
 
 def rows_in_free_memory(weights: DecoderWeights) -> int:
-    """Rows of a pool that takes its share of the GPU's free memory."""
+    """Return how many rows of this model fit into a pool's share of the GPU's free memory."""
     free, _ = torch.cuda.mem_get_info(weights.device)
     return min(int(free * _SHARE) // weights.kv_bytes, _MOST_ROWS)
 
@@ -36,9 +36,10 @@ class Slot:
 
 
 class KVPool:
-    """``kv [layers, 2, rows, kv_heads, head_dim]``, divided into slots; its address never changes.
+    """A tensor ``kv [layers, 2, rows, kv_heads, head_dim]``, divided into slots of adjacent rows.
 
-    Freed rows join their free neighbours; a request takes the first free range that is large enough.
+    Its address never changes. `take` is first fit: it uses the first free range that is large enough.
+    Released rows are merged with free neighbours.
     """
 
     def __init__(self, weights: DecoderWeights, rows: int) -> None:
@@ -49,13 +50,13 @@ class KVPool:
             self.kv = torch.zeros(
                 (len(w.layers), 2, rows, w.kv_heads, w.head_dim), dtype=w.dtype, device=w.device
             )
-            # Per layer keys and values together, keys, values.
+            # Views of each layer: keys and values together, keys, values.
             self.layers = [(both, both[0], both[1]) for both in self.kv]
         self._free = [Slot(0, rows)] if rows else []
-        self._returned: deque[Slot] = deque()  # by finalizers, which run on any thread
+        self._returned: deque[Slot] = deque()  # released slots: finalizers may run on any thread
 
     def take(self, wanted: int, least: int) -> Slot:
-        """A slot of ``wanted`` rows, or of ``least`` where that many are not free.
+        """Return a slot of ``wanted`` adjacent rows, or of ``least`` if no free range has as many.
 
         Raises:
             torch.OutOfMemoryError: no free range of ``least`` rows.
@@ -72,7 +73,7 @@ class KVPool:
         )
 
     def release(self, slot: Slot) -> None:
-        """The slot's rows may be given to another sequence. From any thread."""
+        """Give a slot's rows back. May be called from any thread."""
         self._returned.append(Slot(slot.start, slot.rows))
 
     @property
@@ -127,7 +128,7 @@ class PooledCache(RowCache):
         slot.start, slot.rows = larger.start, larger.rows
 
     def valid_rows(self) -> Tensor:
-        """A view of the valid rows, ``[layers, 2, length, kv_heads, head_dim]``."""
+        """Return a view of the valid rows, ``[layers, 2, length, kv_heads, head_dim]``."""
         start = self.slot.start
         return self._pool.kv[:, :, start : start + self._length]
 

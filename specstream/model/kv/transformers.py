@@ -1,4 +1,4 @@
-"""The cache of a model that runs through its own forward, on transformers' cache classes."""
+"""A key-value cache, on transformers' cache classes, for a model that runs through its own forward."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from transformers import PretrainedConfig
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 from specstream.errors import ModelUnsupported
-from specstream.model.kv.base import KVCache
+from specstream.model.kv.base import FIRST_CAPACITY, KVCache
 from specstream.model.transfer import to_device
 
 __all__ = ["TransformersCache", "check_supported"]
 
-_FIRST_CAPACITY = 256
 _ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
 
 
 def check_supported(config: PretrainedConfig) -> None:
-    """Refuse a model whose state is not a plain list of keys and values.
+    """Refuse a model that keeps other state than keys and values per position.
 
-    Sliding-window and chunked layers pass: their whole history is kept and the mask cuts it.
+    Sliding-window and chunked layers are accepted: all their rows are kept, and the mask hides old ones.
 
     Raises:
         ModelUnsupported: recurrent, convolutional, hybrid or indexed layers, whose state can't be
@@ -34,8 +33,8 @@ def check_supported(config: PretrainedConfig) -> None:
             f"{config.model_type}: encoder-decoder models are not supported; choose a decoder-only model"
         )
     if config.model_type == "moshi":
-        raise ModelUnsupported("moshi: it reads audio along with text, which is not done here")
-    # transformers itself says which state each layer keeps; asking it covers every architecture.
+        raise ModelUnsupported("moshi: it reads audio along with text, which is not supported")
+    # transformers' own cache for the config shows which state each layer keeps, for any architecture.
     probe = DynamicCache(config=text)
     kinds = {type(layer).__name__ for layer in probe.layers}
     odd = {kind for kind in kinds if kind not in {"DynamicLayer", "DynamicSlidingWindowLayer"}}
@@ -69,7 +68,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocate on first use: shapes, dtype and device are known then."""
         batch, heads, needed, _ = key_states.shape
-        capacity = self._fixed or max(_FIRST_CAPACITY, needed)
+        capacity = self._fixed or max(FIRST_CAPACITY, needed)
         # Zeros, not empty: a hidden row still takes part in sums, and 0 times NaN is NaN.
         self.keys = key_states.new_zeros(batch, heads, capacity, key_states.shape[-1])
         self.values = value_states.new_zeros(batch, heads, capacity, value_states.shape[-1])
@@ -79,7 +78,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append rows; return all rows in use."""
+        """Append rows; return the rows to attend to: those in use, or the fixed capacity."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         end = self.length + key_states.shape[-2]
@@ -108,7 +107,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             buffer[:, :, start : start + len(path)] = buffer.index_select(2, rows)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """(length of keys that the mask covers, offset of the first)."""
+        """Return the number of key rows that the mask covers, and the offset of the first."""
         return self._fixed or self.length + query_length, 0
 
     def get_seq_length(self) -> int:
@@ -116,14 +115,14 @@ class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return self.length
 
     def get_max_length(self) -> int:
-        """No fixed maximum."""
+        """Return -1, transformers' value for a cache without a maximum length."""
         return -1
 
 
 class TransformersCache(KVCache):
     """Wraps ``transformers``, the cache object that the model's own forward takes and appends to.
 
-    With ``fixed_capacity`` that many rows are allocated at once and every pass reads all of them.
+    With ``fixed_capacity`` that many rows are allocated on first use and every pass reads all of them.
     """
 
     def __init__(self, config: PretrainedConfig, fixed_capacity: int | None = None) -> None:
@@ -133,7 +132,7 @@ class TransformersCache(KVCache):
 
     @property
     def length(self) -> int:
-        """Valid rows; a forward that was interrupted has written to some layers only."""
+        """Number of valid rows: the least of any layer, as an interrupted forward wrote to some only."""
         return min(layer.length for layer in self._layers)
 
     def rollback_to(self, length: int) -> None:

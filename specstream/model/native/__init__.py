@@ -1,1 +1,1 @@
-"""Passes in native code: C++ compiled for this very CPU when it is first needed."""
+"""Forward passes and sampling on a CPU in C++, compiled for this CPU when first needed."""

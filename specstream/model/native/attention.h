@@ -1,31 +1,31 @@
-// Attention of a few tokens, for the heads of queries that share a head of keys and values.
+// Attention of a few tokens of a sequence, for the query heads that share one key-value head.
 #pragma once
 
 #include <vector>
 
 #include "lanes.h"
 
-struct Sequence {         // whose new rows are adjacent in a pass, in order
-  char* kv;               // [layers, 2, kv_heads, capacity, head_dim], contiguous
-  int64_t capacity;
-  int64_t before, count;  // rows in the cache; new rows
-  int64_t visible;        // first rows that all new rows see
-  const uint8_t* seen;    // [count, before + count - visible]: the others; null: a chain
+struct Sequence {         // its new rows are adjacent in a pass, in order
+  char* kv;               // the cache: [layers, 2, kv_heads, capacity, head_dim], contiguous
+  int64_t capacity;       // rows that the cache has room for
+  int64_t before, count;  // valid rows in the cache; new rows of this pass
+  int64_t visible;        // the number of first rows that all new rows see
+  const uint8_t* seen;    // tree mask [count, before + count - visible] of the other rows; null: a chain
 };
 
-template <class T> struct Heads {  // of queries, [tokens, group, dim], that share keys and values
-  const float* queries;
-  float* out;              // likewise
-  int64_t stride, outs;    // from one token to the next, of queries and out
-  int64_t group, dim;
+template <class T> struct Heads {  // the query heads that share one key-value head
+  const float* queries;    // [tokens, group, dim]
+  float* out;              // [tokens, group, dim]
+  int64_t stride, outs;    // floats from one token to the next, in queries and in out
+  int64_t group, dim;      // query heads; size of a head
   const T *keys, *values;  // [capacity, dim]
 };
 
-// Every sum runs over the rows in their order, and rows that a token doesn't see add exactly nothing: a
-// token gets the very sums that it would get alone, and a node of a tree those that it would get in a chain.
+// Every sum runs over the rows in their order, and rows that a token doesn't see don't change it by a bit: so a
+// token gets the same bits as in a pass of its own, and a node of a tree the same as in a chain.
 template <class T> class Attention {
  public:
-  // Of new rows [token, token + count) of a sequence.
+  // Computes the outputs of new rows [token, token + count) of a sequence.
   void operator()(const Sequence& s, int64_t token, int64_t count, const Heads<T>& heads) {
     s_ = &s, heads_ = &heads, token_ = token, many_ = count * heads.group;
     rows_ = s.before + (s.seen ? s.count : token + count);
@@ -53,17 +53,17 @@ template <class T> class Attention {
   }
 
  private:
-  static constexpr int64_t BLOCK = 16;  // rows that are widened once for all queries
+  static constexpr int64_t BLOCK = 16;  // cached rows that are converted to float at a time, for all queries
 
   static int64_t padded(int64_t count, int64_t to) { return (count + to - 1) / to * to; }
   int64_t at(int64_t q, int64_t stride) const {
     return q / heads_->group * stride + q % heads_->group * heads_->dim;
   }
-  int64_t end(int64_t q) const {  // of the rows that may be seen
+  int64_t end(int64_t q) const {  // the number of first rows among which query q's visible ones are
     return s_->seen ? rows_ : s_->before + token_ + q / heads_->group + 1;
   }
 
-  // BLOCK rows as floats, zeros behind a row's dim and behind the last row.
+  // Converts BLOCK rows to floats, with zeros after a row's dim and after the last row.
   void widen(const T* from, int64_t first) {
     for (int64_t r = 0; r < BLOCK; r++)
       for (int64_t k = 0; k < wide_; k += LANES)
@@ -71,7 +71,7 @@ template <class T> class Attention {
               &block_[r * wide_ + k]);
   }
 
-  // Products of a query and the keys of a block.
+  // Scores of a query for the keys of a block.
   void compare(int64_t q, int64_t first) {
     const float scale = 1.f / std::sqrt((float)heads_->dim);
     for (int64_t r = 0; r < BLOCK; r += LANES) {
@@ -86,7 +86,7 @@ template <class T> class Attention {
     }
   }
 
-  // Minus infinity where nothing is seen.
+  // Sets the scores of rows that the query doesn't see to minus infinity.
   void hide(int64_t q) {
     float* scores = &scores_[q * long_];
     for (int64_t row = end(q); row < padded(end(q), LANES); row++) scores[row] = -INFINITY;
@@ -107,7 +107,7 @@ template <class T> class Attention {
       store(exp(wide(scores + row) - most), scores + row);
   }
 
-  // The values of a block, by weight. What isn't seen is left out: it might be no number.
+  // Adds the values of a block by their weights. Rows that aren't seen are skipped: they may hold NaN.
   void mix(int64_t q, int64_t first, int64_t count) {
     const float* weights = &scores_[q * long_ + first];
     float* to = &mixed_[q * wide_];
@@ -132,6 +132,6 @@ template <class T> class Attention {
 
   const Sequence* s_;
   const Heads<T>* heads_;
-  int64_t token_, many_, rows_, wide_, long_;  // many_: queries
+  int64_t token_, many_, rows_, wide_, long_;  // many_: number of queries; wide_, long_: padded dim, rows
   std::vector<float> queries_, block_, scores_, mixed_, totals_;
 };

@@ -1,4 +1,4 @@
-// Several greedy steps of one sequence: each reads the token that the last one chose.
+// Several greedy decoding steps of one sequence, each of which reads the token that the last one chose.
 #pragma once
 
 #include <algorithm>
@@ -7,20 +7,20 @@
 
 struct Chain {
   Matrix head;
-  const float* norm;        // [hidden], before the head
+  const float* norm;        // [hidden], the final norm before the output head
   const void* embedding;    // [vocabulary, hidden], FLOAT32 or BFLOAT16 as the keys and values are
-  int64_t steps, choices;   // tokens that are written; how many of the vocabulary can be chosen
-  float* logits;            // [head.rows]
-  int64_t* tokens;          // [steps]
-  float* confidences;       // [steps]: the tokens' probabilities
-  const int64_t* ends;      // [end_count]: tokens behind which it ends
-  const double *edges, *chances, *prices;  // [edge_count], one more, [steps] or null: see stop.py
+  int64_t steps, choices;   // the most tokens to decode; only the first `choices` token ids can be chosen
+  float* logits;            // [head.rows], scratch
+  int64_t* tokens;          // [steps], output
+  float* confidences;       // [steps], output: the tokens' probabilities
+  const int64_t* ends;      // [end_count]: tokens after which the chain ends
+  const double *edges, *chances, *prices;  // [edge_count], [edge_count + 1], [steps] or null: see stop.py
   int64_t end_count, edge_count;
-  double survival, ceiling;
-  int64_t made;             // steps, once it is known where it ends; 0 until then
+  double survival, ceiling;  // see stop.py
+  int64_t made;             // output: the number of decoded tokens; 0 until the chain has ended
 };
 
-// The likeliest tokens in order, with their log probabilities. Of NaN nothing is likely: that is -inf or NaN.
+// Finds the likeliest tokens, in order, and their log probabilities. If logits are NaN, those are -inf or NaN.
 inline void likeliest(const float* logits, int64_t count, int64_t choices, float* chances,
                       int64_t* tokens) {
   std::fill(chances, chances + choices, -INFINITY);
@@ -40,7 +40,7 @@ inline void likeliest(const float* logits, int64_t count, int64_t choices, float
   for (int64_t k = 0; k < choices; k++) chances[k] -= whole;
 }
 
-// Whether it ends behind a step; every step is asked once, in order.
+// Whether the chain ends after a step, by the rule in stop.py; must be called once for each step, in order.
 inline bool ends(Chain& chain, int64_t step, int64_t token, float confidence) {
   if (step + 1 == chain.steps) return true;
   if (std::count(chain.ends, chain.ends + chain.end_count, token)) return true;
@@ -51,7 +51,7 @@ inline bool ends(Chain& chain, int64_t step, int64_t token, float confidence) {
   return chain.survival * std::min(chance, chain.ceiling) <= chain.prices[step];
 }
 
-// One thread's part; p.x has room for the rows of the first pass.
+// One thread's part of all steps; p.x holds the embeddings of the first pass's tokens.
 template <class T>
 void run_steps(const Sizes& sizes, const Layer* layers, int64_t depth, Pass p, Chain& chain,
                Team& team) {

@@ -1,4 +1,4 @@
-"""Several greedy steps of a draft in one call."""
+"""Several greedy steps of a draft model in one native call."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from specstream.model.weights import DecoderWeights, RotaryTable
 
 __all__ = ["NativeChain"]
 
-_MOST_BYTES = 32 * 2**20  # of a model whose step takes no longer than calling it
+_MAX_WEIGHT_BYTES = 32 * 2**20  # a step of so small a model takes no longer than a Python call
 
 
 class NativeChain:
-    """Greedy steps of one sequence of a model.
+    """Takes greedy decoding steps of one sequence, several in one native call.
 
     Args:
-        library: Native code.
-        layers: The model's.
+        library: The native library.
+        layers: The model's layers.
         head: The model's output head.
-        weights: The model's embedding and norm.
-        rotary: Of the model's positions.
+        weights: The model's weights, of which the embedding and the final norm are used.
+        rotary: The model's rotary table.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class NativeChain:
         weights: DecoderWeights,
         rotary: RotaryTable,
     ) -> NativeChain | None:
-        """None where not all of a model is native, or the model is large.
+        """Make a chain; None if a part of the model isn't native, or the model is large.
 
-        Steps that a draft then doesn't want are wasted, which is cheap for small models only.
+        Steps behind the end of a draft are wasted, which is cheap for small models only.
         """
-        if library is None or layers is None or weights.nbytes > _MOST_BYTES:
+        if library is None or layers is None or weights.nbytes > _MAX_WEIGHT_BYTES:
             return None
         if not isinstance(head, NativeMatrix):
             return None
@@ -68,16 +68,17 @@ class NativeChain:
     def __call__(
         self, tokens: Tensor, cache: RowCache, steps: int, choices: int, stop: Stop
     ) -> tuple[Tensor, Tensor]:
-        """Append ``tokens [n]`` and go on: ``tokens [made]`` and their probabilities, ``[made]``.
+        """Append ``tokens [n]``, then decode; return the tokens ``[made]`` and their probabilities.
 
-        The cache grows by n rows and those of all choices but the last.
+        The cache grows by n rows and by those of all decoded tokens but the last.
 
         Args:
-            tokens: int64.
-            cache: Contiguous, of no fixed capacity.
-            steps: Tokens to write at most, at least 1; with `Stop.prices` one more than these.
-            choices: Only the vocabulary's first so many can be chosen.
-            stop: Where to end earlier.
+            tokens: ``[n]`` int64.
+            cache: A contiguous cache of no fixed capacity.
+            steps: The most tokens to decode, at least 1; with `Stop.prices` at most one more than there
+                are prices.
+            choices: Only the first ``choices`` ids of the vocabulary can be chosen.
+            stop: A rule to end earlier.
         """
         if stop.prices:
             steps = min(steps, len(stop.prices) + 1)

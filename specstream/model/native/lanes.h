@@ -1,5 +1,5 @@
-// As many floats as a register holds, in the vector types of GCC and Clang. (GCC keeps wider vectors than
-// that in memory.)
+// Vectors of as many floats as a register holds, by the vector extensions of GCC and Clang. (GCC keeps wider
+// vectors in memory.)
 #pragma once
 
 #include <cmath>
@@ -40,15 +40,15 @@ struct bfloat { uint16_t bits; };
 #define TILES
 #endif
 
-// Zen 4 (which GCC 12 calls Zen 3) and later multiply pairs of bfloat16 twice as fast as floats; Intel's
-// CPUs no faster, but for those with a matrix unit, which takes pairs.
+// AMD's CPUs from Zen 4 on (which GCC 12 calls Zen 3) multiply pairs of bfloat16 twice as fast as floats.
+// Intel's multiply them no faster, except by the matrix unit, which takes pairs.
 #if defined(TILES) || \
     (defined(__AVX512BF16__) && (defined(__znver3__) || defined(__znver4__) || defined(__znver5__)))
 #define PAIRS
 typedef __m512bh pairs;
 #endif
 
-// Without loops early on, GCC keeps an array of vectors in registers.
+// Unrolls a loop before GCC decides which arrays of vectors to keep in registers.
 #define UNROLLED _Pragma("GCC unroll 16")
 
 template <class V> inline V load(const void* from) {
@@ -64,7 +64,7 @@ template <class To, class From> inline To bits(const From& from) {
   return load<To>(&from);
 }
 
-#if defined(__AVX512F__)  // GCC 12 converts these in halves
+#if defined(__AVX512F__)  // by intrinsics, since GCC 12 converts these in two halves
 inline ints ints_of(bytes v) {
   return (ints)_mm512_maskz_cvtepi8_epi32((__mmask16)-1, (__m128i)v);
 }
@@ -74,7 +74,7 @@ inline words words_of(octets v) {
 inline words words_of(halves v) {
   return (words)_mm512_maskz_cvtepu16_epi32((__mmask16)-1, (__m256i)v);
 }
-#elif defined(__AVX2__)  // and these one by one
+#elif defined(__AVX2__)  // by intrinsics, since GCC 12 converts these element by element
 inline ints ints_of(bytes v) { return (ints)_mm256_cvtepi8_epi32(_mm_loadl_epi64((__m128i*)&v)); }
 inline words words_of(octets v) {
   return (words)_mm256_cvtepu8_epi32(_mm_loadl_epi64((__m128i*)&v));
@@ -86,7 +86,7 @@ inline words words_of(octets v) { return __builtin_convertvector(v, words); }
 inline words words_of(halves v) { return __builtin_convertvector(v, words); }
 #endif
 
-// Keeps v in a register: GCC would rather read it from memory at each use, and wait for that.
+// Forces v into a register: GCC would otherwise read it from memory again at each use, which is slower.
 template <class V> inline void held(V& v) {
 #if defined(__x86_64__) && defined(__AVX2__)
   asm("" : "+v"(v));
@@ -100,8 +100,8 @@ inline floats floats_of(ints v) { return __builtin_convertvector(v, floats); }
 inline floats wide(const float* from) { return load<floats>(from); }
 inline floats wide(const bfloat* from) { return bits<floats>(words_of(load<halves>(from)) << 16); }
 
-// a * b + c. Written out, and compiled with -ffp-contract=off: the compiler would fuse or not, here in
-// one way and there in another, and a row's bits would depend on the rows beside it.
+// a * b + c. Explicit, and compiled with -ffp-contract=off, because the compiler would fuse in some places and
+// not in others, and a row's bits would then depend on the rows beside it.
 inline floats fused(floats a, floats b, floats c) {
 #if defined(__AVX512F__)
   return (floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -115,7 +115,7 @@ inline floats fused(floats a, floats b, floats c) {
 }
 
 #if defined(PAIRS)
-// Both products of each lane's pairs, added to its sum.
+// Adds both products of each lane's pairs to the lane's sum.
 inline floats fused(pairs a, pairs b, floats sum) {
   return (floats)_mm512_dpbf16_ps((__m512)sum, a, b);
 }
@@ -125,7 +125,7 @@ inline pairs pairs_of(floats first, floats second) {
 }
 #endif
 
-// The first `left` floats, which may be fewer than a register's; zeros behind them.
+// Loads the first `left` values, which may be fewer than a register holds; zeros after them.
 template <class T> inline floats some(const T* from, int64_t left) {
   if (left >= LANES) return wide(from);
   T part[LANES] = {};
@@ -133,7 +133,7 @@ template <class T> inline floats some(const T* from, int64_t left) {
   return wide(part);
 }
 
-// v, of which only the first `left` lanes count: `rest` behind them.
+// v with the lanes from `left` on set to `rest`.
 inline floats filled(const floats& v, int64_t left, float rest) {
   if (left >= LANES) return v;
   float part[LANES];
@@ -147,7 +147,7 @@ inline void store_some(const floats& v, float* to, int64_t left) {
 }
 
 inline void narrow(float v, float* to) { *to = v; }
-inline void narrow(float v, bfloat* to) {  // to the nearest, ties to even
+inline void narrow(float v, bfloat* to) {  // rounds to the nearest, ties to even
   const uint32_t raw = bits<uint32_t>(v);
   to->bits = v != v ? 0x7fc0 : (raw + 0x7fff + ((raw >> 16) & 1)) >> 16;
 }
@@ -156,7 +156,7 @@ inline void narrow(float v, bfloat* to) {  // to the nearest, ties to even
 inline void narrow(const floats& v, bfloat* to) { store(_mm512_cvtneps_pbh((__m512)v), to); }
 #endif
 
-// By value: what has an address stays in memory.
+// The sum of all lanes, pairwise. By value, since GCC keeps a vector whose address is taken in memory.
 template <class V> inline float sum(V v) {
   typedef float half __attribute__((vector_size(sizeof(V) / 2)));
   struct Two { half a, b; };
@@ -165,7 +165,7 @@ template <class V> inline float sum(V v) {
 }
 template <> inline float sum(four v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 
-// Lane i: the sum of v[i], for i below N; 0 behind them. A sum's order doesn't depend on N.
+// Lane i is the sum of v[i]'s lanes, for i below N; 0 in the others. The order of a sum doesn't depend on N.
 template <class V, int N> inline V sums(V (&v)[N]) {
   static_assert(N <= LANES, "one lane each");
   UNROLLED for (int left = N, n = LANES / 2; n > 0; n /= 2, left = (left + 1) / 2)
@@ -185,7 +185,7 @@ template <class V, int N> inline V sums(V (&v)[N]) {
   return v[0];
 }
 
-// exp(x) to two units in the last place; 0 below -87. x is at most 88.
+// exp(x) with an error of at most two units in the last place; 0 for x below -87. x must be at most 88.
 // Polynomial: S. Moshier, Cephes, expf.
 inline floats exp(const floats& x) {
   const floats z = x * 1.44269504f;

@@ -1,5 +1,5 @@
-// Decoder layers of the Llama family on a CPU: all threads stay in one parallel region from the first
-// layer to the last, and a pass of few rows reads nothing but weights and cached rows from memory.
+// Decoder layers of the Llama family on a CPU. All threads stay in one parallel region from the first layer to
+// the last; a pass of few rows reads nothing but weights and cached rows from main memory.
 #pragma once
 
 #include <new>
@@ -9,14 +9,14 @@
 #include "team.h"
 
 struct Layer {
-  const float *norm, *query_norm, *key_norm, *mlp_norm;  // query_norm, key_norm: null without
+  const float *norm, *query_norm, *key_norm, *mlp_norm;  // query_norm, key_norm: null if there is none
   Matrix qkv, out, gate_up, down;
 };
 
 struct Sizes {
   int64_t hidden, heads, kv_heads, head_dim, intermediate;
   float eps;
-  int32_t activation;  // 0: silu, 1: gelu by tanh
+  int32_t activation;  // 0: SiLU, 1: GELU by its tanh approximation
   int32_t kind;        // of keys and values: FLOAT32 or BFLOAT16
 };
 
@@ -25,10 +25,10 @@ struct Pass {
   const float* entry;      // [n, qkv.columns]: read by the first layer instead of norm(x); or null
   const float *cos, *sin;  // [positions, head_dim], the first half of the sines negated
   const int64_t* positions;  // [n]
-  const Sequence* sequences;
-  float* scratch;
-  int64_t n, count, first;  // rows, sequences, number of the first layer in the caches
-  float* const* taps;       // by layer: where x is copied before it, or null; or null: nowhere
+  const Sequence* sequences;  // [count]
+  float* scratch;          // its size: see run_layers in passes.cpp
+  int64_t n, count, first;  // rows; sequences; the first layer's index in the caches
+  float* const* taps;       // by layer: where to copy x before that layer, or null; or null: no copies
 };
 
 inline void normed(const float* x, const float* weight, int64_t size, float eps, float* to) {
@@ -42,7 +42,7 @@ inline void normed(const float* x, const float* weight, int64_t size, float eps,
     store_some(some(x + k, size - k) * scale * some(weight + k, size - k), to + k, size - k);
 }
 
-inline floats activated(const floats& x, int32_t kind) {  // gelu by tanh is x * sigmoid(2 u)
+inline floats activated(const floats& x, int32_t kind) {  // GELU's tanh approximation is x * sigmoid(2 u)
   const floats u = kind ? (x + x * x * x * 0.044715f) * 1.5957691216f : x;
   return x / (1.f + exp(-u < 88.f ? -u : floats{} + 88.f));
 }
@@ -55,7 +55,7 @@ inline void rotate(float* head, int64_t dim, const float* cos, const float* sin)
   }
 }
 
-// x [n, columns] times a matrix: out [n, rows]. room: of one thread.
+// x [n, columns] times a matrix: out [n, rows]. `room` is a buffer of the calling thread.
 inline void product(const Matrix& w, const float* x, int64_t n, float* out, std::vector<bfloat>& room,
                     Team& team) {
   const void* entry = entry_of(w, x, n, room);
@@ -64,7 +64,7 @@ inline void product(const Matrix& w, const float* x, int64_t n, float* out, std:
   });
 }
 
-// Floats whose first is at the start of a cache line: a register's load that lies in two takes twice as long.
+// An allocator that aligns to cache lines: loading a register from two lines takes twice as long.
 template <class V> struct Lines {
   typedef V value_type;
   V* allocate(size_t n) { return (V*)::operator new(n * sizeof(V), std::align_val_t(64)); }
@@ -74,7 +74,7 @@ template <class V> struct Lines {
 };
 typedef std::vector<float, Lines<float>> Aligned;
 
-// One thread's part of the pass; T: of keys and values.
+// One thread's part of a pass; T is the type of keys and values.
 template <class T> class Worker {
  public:
   Worker(const Sizes& sizes, const Pass& pass, Team& team)
@@ -103,8 +103,8 @@ template <class T> class Worker {
 
  private:
   struct Row { const Sequence* sequence; int64_t token; };
-  static constexpr int64_t PIECE = 256;  // rows of a matrix whose results a thread keeps to itself
-  static constexpr int64_t TOGETHER = 4;  // rows of a sequence whose keys and values are read once
+  static constexpr int64_t PIECE = 256;  // rows of a matrix whose results a thread buffers
+  static constexpr int64_t TOGETHER = 4;  // new rows of a sequence that share one reading of its cached rows
 
   void copy(float* to) {
     team_.each(p_.n, 1, [&](int64_t start, int64_t end) {
@@ -112,7 +112,7 @@ template <class T> class Worker {
     });
   }
 
-  // Every thread for itself: shorter than waiting for another.
+  // Norms all rows of x. Every thread does so for itself, which takes less time than waiting for the others.
   const float* norm(const float* weight) {
     for (int64_t i = 0; i < p_.n; i++)
       normed(p_.x + i * s_.hidden, weight, s_.hidden, s_.eps, entry_.data() + i * s_.hidden);
@@ -134,7 +134,7 @@ template <class T> class Worker {
     });
   }
 
-  // Of a few adjacent rows, the heads that share keys and values.
+  // Attention of a few adjacent rows, for the query heads that share key-value head `kv`.
   void attend(int64_t index, int64_t first, int64_t kv) {
     const int64_t dim = s_.head_dim, group = s_.heads / s_.kv_heads;
     const int64_t stride = (s_.heads + 2 * s_.kv_heads) * dim, outs = s_.heads * dim;
@@ -146,7 +146,7 @@ template <class T> class Worker {
              place(*row.sequence, index, 1, kv, 0)});
   }
 
-  // Turn a head of queries or keys; store one of keys or values.
+  // Norms and rotates a head of queries or keys; stores a head of keys or values in the cache.
   void place_head(const Layer& layer, int64_t index, int64_t i, int64_t number) {
     const int64_t dim = s_.head_dim, kv = number - s_.heads;
     float* head = joint_ + (i * (s_.heads + 2 * s_.kv_heads) + number) * dim;
@@ -198,9 +198,11 @@ template <class T> class Worker {
   const Pass& p_;
   Team& team_;
   std::vector<Row> rows_;
-  std::vector<int64_t> starts_;  // of the rows that attend together
+  std::vector<int64_t> starts_;  // the first row of each group that attends together
   Aligned entry_, piece_;
-  std::vector<bfloat> narrow_;  // what a product reads, where that isn't x itself
+  std::vector<bfloat> narrow_;  // x as products read it, if they convert it
   Attention<T> attend_;
-  float *joint_, *mixed_, *inner_;  // shared: [n, heads of all], [n, heads], [n, intermediate]
+  // Shared by all threads: queries, keys and values [n, all heads]; attention's output [n, heads]; the MLP's
+  // inner states [n, intermediate].
+  float *joint_, *mixed_, *inner_;
 };

@@ -1,4 +1,4 @@
-"""Decoder layers in native code: a pass is one call, whatever its sequences are."""
+"""Decoder layers in native code: one call for a whole pass, over any number of sequences."""
 
 from __future__ import annotations
 
@@ -30,25 +30,30 @@ MatrixOf = Callable[[Tensor, Tensor | None], NativeMatrix]
 
 
 class Prepared(NamedTuple):
-    """A pass as native code takes it, and what must stay alive meanwhile."""
+    """The arguments of a native pass.
+
+    Attributes:
+        given: The structure that native code reads.
+        kept: The tensors and arrays that it points to, which must stay alive until the pass ends.
+    """
 
     given: structs.Pass
     kept: object
 
 
 class NativeLayers:
-    """All layers of ``weights``; see `of`.
+    """All decoder layers of a model or head; made by `of`.
 
     Args:
-        library: Native code.
-        weights: The model's or a head's.
-        matrix: Makes what is read of a weight and its bias.
+        library: The native library.
+        weights: The weights of the model or head.
+        matrix: Makes a native matrix from a weight and its bias, for instance a quantised one.
     """
 
     def __init__(self, library: Library, weights: DecoderWeights, matrix: MatrixOf) -> None:
         w = weights
         self._library, self._matrix, self.depth = library, matrix, len(w.layers)
-        self._kept = list[object]()  # what native code reads by addresses
+        self._kept = list[object]()  # tensors and matrices that ``structs`` points to
         self.structs = (structs.Layer * len(w.layers))(*map(self._layer, w.layers))
         self.sizes = structs.Sizes(
             w.hidden,
@@ -67,9 +72,10 @@ class NativeLayers:
     def of(
         cls, library: Library | None, weights: DecoderWeights, matrix: MatrixOf | None = None
     ) -> NativeLayers | None:
-        """The layers; None without native code, or where it doesn't compute such layers.
+        """Make the layers; None without native code, or if it can't compute them.
 
-        Their device, dtype, activation and sizes decide. ``matrix`` defaults to the weights themselves.
+        It computes layers on a CPU of known dtypes and activations whose sizes are multiples of
+        `COLUMNS`. By default matrices are read as they are, without quantising them.
         """
         w = weights
         wide = (w.hidden, w.intermediate, w.heads * w.head_dim)
@@ -81,7 +87,7 @@ class NativeLayers:
 
     @staticmethod
     def take(batch: Batch) -> bool:
-        """Whether the caches of a batch grow: fixed ones are read to their ends."""
+        """Whether native code can run this batch: no cache has a fixed capacity."""
         return all(cache.fixed_capacity is None for cache in batch.caches)
 
     def _layer(self, layer: LayerWeights) -> structs.Layer:
@@ -111,33 +117,35 @@ class NativeLayers:
         end: int | None = None,
         entry: Tensor | None = None,
     ) -> None:
-        """Layers ``first`` to ``end`` for the rows of a batch, in place; validates no rows of caches.
+        """Run layers ``first`` to ``end`` over the rows of a batch, in place.
+
+        The rows are written to the caches but not declared valid.
 
         Args:
-            x: ``[n, hidden]`` float32, contiguous.
-            rotary: Of the tokens' positions.
-            batch: Its caches are contiguous and of no fixed capacity.
+            x: ``[n, hidden]`` float32, contiguous; overwritten by the result.
+            rotary: The rotary table.
+            batch: The pass; its caches are contiguous and of no fixed capacity.
             first: The first layer.
-            end: The layer after the last; None: all.
+            end: The layer after the last one; None: all layers.
             entry: ``[n, wide]``, read by the first layer instead of its norm of x.
         """
         end = self.depth if end is None else end
         self.run_on(self.prepared(x, rotary, batch, first, entry), first, end)
 
     def run_on(self, ready: Prepared, first: int, end: int) -> None:
-        """`run` in parts: layers ``first`` to ``end`` over what was prepared for all of them."""
+        """Run layers ``first`` to ``end`` of a prepared pass, for a pass that is run in parts."""
         if first == end:
             return
         ready.given.first = first
         start = ctypes.cast(ctypes.byref(self.structs[first]), ctypes.POINTER(structs.Layer))
         given, threads = ctypes.byref(ready.given), torch.get_num_threads()
         self._library.run_layers(ctypes.byref(self.sizes), start, end - first, given, threads)
-        ready.given.entry = None  # of the first layer only
+        ready.given.entry = None  # only the pass's first layer reads it
 
     def run_tapped(
         self, ready: Prepared, x: Tensor, first: int, end: int, taps: Taps, dtype: torch.dtype
     ) -> None:
-        """`run_on`, with ``taps`` given the states ``[n, hidden]`` at their depths, in ``dtype``."""
+        """As `run_on`, and give ``taps`` the states ``[n, hidden]`` at its depths, in ``dtype``."""
         wanted = [depth for depth in sorted(taps.depths) if first <= depth <= end]
         for until in taps.pauses(first, end):
             inside = [depth for depth in wanted if depth < until]
@@ -154,7 +162,7 @@ class NativeLayers:
             first, wanted = until, [depth for depth in wanted if depth > until]
 
     def run_level(self, ready: Prepared, level: structs.Level) -> None:
-        """The first layer between what ``level`` says, over rows that were prepared with an entry."""
+        """Run one level of an EAGLE head: the first layer and the steps around it; see ``level.h``."""
         sizes, given = ctypes.byref(self.sizes), ctypes.byref(ready.given)
         threads = torch.get_num_threads()
         self._library.run_level(sizes, self.structs, given, ctypes.byref(level), threads)
@@ -168,7 +176,7 @@ class NativeLayers:
         entry: Tensor | None = None,
         upto: int = 0,
     ) -> Prepared:
-        """A pass as native code takes it; arguments as of `run`, positions below ``upto`` may follow."""
+        """Prepare a pass; for arguments see `run`. Later steps may reach positions below ``upto``."""
         count = x.shape[0]
         wide = None if entry is None else entry.float().contiguous()
         at = positions(batch)
@@ -200,7 +208,7 @@ class NativeLayers:
 def _sequence(
     cache: ContiguousCache, count: int, tree: Tree | None, kept: list[object]
 ) -> structs.Sequence:
-    """``kept`` takes what the structure points to."""
+    """The structure of one sequence; buffers that it points to are appended to ``kept``."""
     before = cache.length
     storage = cache.storage(before + count)
     address, capacity = storage.data_ptr(), storage.shape[3]

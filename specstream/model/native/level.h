@@ -1,26 +1,26 @@
-// One level of a draft by an EAGLE head: its rows from embeddings to the likeliest tokens, in one call.
+// One level of an EAGLE head's draft in one call, from embeddings to the likeliest tokens.
 #pragma once
 
 #include "chain.h"
 
 struct Level {
   Matrix output;
-  const float *embedding_norm, *feature_norm, *norm;  // [hidden] each
+  const float *embedding_norm, *feature_norm, *norm;  // [hidden] each; norm: before the output head
   const void* embedding;  // [vocabulary, hidden], FLOAT32 or BFLOAT16 as the keys and values are
   const int64_t* tokens;  // [n]
   const float* features;  // [n, hidden]
-  const int64_t* kept;    // [keeps]: rows of the pass that results are wanted of
-  float* entry;           // [n, 2 * hidden]
-  float* finals;          // [keeps, hidden]: normed states
-  float* states;          // [keeps, hidden]: what stands for features at the next level
+  const int64_t* kept;    // [keeps]: the rows of the pass whose results are wanted
+  float* entry;           // [n, 2 * hidden]: the layer's input, normed embeddings and features
+  float* finals;          // [keeps, hidden]: normed states, scratch
+  float* states;          // [keeps, hidden]: features for the next level
   float* logits;          // [keeps, output.rows]
   float* chances;         // [keeps, choices]: log probabilities of the likeliest tokens, in order
   int64_t* choices_of;    // [keeps, choices]: these tokens
   int64_t keeps, choices;
-  int32_t residual_normed, output_normed;  // whether the layer's input, and what it returns, is normed
+  int32_t residual_normed, output_normed;  // whether the layer adds to the normed feature; if `states` are normed
 };
 
-// One thread's part; p.entry is l.entry, and p.x is made here.
+// One thread's part; p.entry must be l.entry, and p.x is filled here.
 template <class T>
 void run_rows(const Sizes& s, const Layer* layer, const Pass& p, const Level& l, Team& team) {
   const int64_t size = s.hidden;

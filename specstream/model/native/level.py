@@ -1,4 +1,4 @@
-"""A level of a draft by an EAGLE head in one call: embeddings, norms, its layer, output and choices."""
+"""One level of an EAGLE head's draft in one native call, from embeddings to the likeliest tokens."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ __all__ = ["LevelWeights", "NativeLevel"]
 
 
 class LevelWeights(NamedTuple):
-    """What is around the layer of an EAGLE head.
+    """The weights and variants around the layer of an EAGLE head.
 
     Attributes:
         embedding: ``[V, hidden]``.
-        embedding_norm: ``[hidden]``, like the other norms.
-        feature_norm: Of what is read beside the embedding.
-        norm: Before the output head.
-        residual_normed: The layer adds its results to the normed feature, not to the feature.
-        output_normed: The normed state takes the feature's place at the next level.
+        embedding_norm: ``[hidden]``: norm of the token's embedding.
+        feature_norm: ``[hidden]``: norm of the feature.
+        norm: ``[hidden]``: norm before the output head.
+        residual_normed: Whether the layer adds its results to the normed feature, not to the feature.
+        output_normed: Whether the next level reads the normed state as its feature.
     """
 
     embedding: Tensor
@@ -40,13 +40,13 @@ class LevelWeights(NamedTuple):
 
 
 class NativeLevel:
-    """See the module.
+    """Computes levels of an EAGLE head; made by `of`.
 
     Args:
         layers: The head's one layer.
         output: Its output head.
-        weights: The rest.
-        rotary: Of the layer.
+        weights: The weights around the layer.
+        rotary: The layer's rotary table.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class NativeLevel:
         weights: LevelWeights,
         rotary: RotaryTable,
     ) -> NativeLevel | None:
-        """None where the layer or the output head isn't native, or the embedding has another dtype."""
+        """Make it; None if the layer or output head isn't native, or the embedding's dtype differs."""
         if layers is None or not isinstance(output, NativeMatrix):
             return None
         if weights.embedding.dtype is not layers.dtype:
@@ -80,18 +80,20 @@ class NativeLevel:
     def __call__(
         self, tokens: Tensor, features: Tensor, batch: Batch, most: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Rows of a batch; what the kept ones give, as float32 but for the last; validates no rows.
+        """Append the rows of a batch; return the results of the kept rows.
+
+        The rows are written to the caches but not declared valid.
 
         Args:
-            tokens: ``[n]`` int64, below the embedding's size.
+            tokens: ``[n]`` int64, less than the embedding's number of rows.
             features: ``[n, hidden]``.
-            batch: Its caches are contiguous and of no fixed capacity.
-            most: How many of the likeliest tokens are wanted, at most as many as can be drafted.
+            batch: The pass; its caches are contiguous and of no fixed capacity.
+            most: How many of the likeliest tokens to return, at most as many as can be drafted.
 
         Returns:
-            Logits ``[kept, output.rows]``, features of the next level ``[kept, hidden]``, log
-            probabilities of the likeliest tokens ``[kept, most]``, likeliest first, and these tokens
-            ``[kept, most]`` int64.
+            Logits ``[kept, output.rows]``, features for the next level ``[kept, hidden]``, log
+            probabilities of the likeliest tokens ``[kept, most]``, likeliest first, all float32; and
+            these tokens ``[kept, most]`` int64.
         """
         count, hidden = features.shape
         kept = list(_kept(batch))
@@ -130,7 +132,7 @@ class NativeLevel:
 
 
 def _kept(batch: Batch) -> Iterator[int]:
-    """The rows of a pass that results are wanted of."""
+    """The indices of a pass's kept rows."""
     ends = accumulate(batch.counts)
     for end, keep in zip(ends, batch.keeps, strict=True):
         yield from range(end - keep, end)

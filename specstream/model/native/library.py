@@ -1,4 +1,4 @@
-"""The native library: C++ of this folder, compiled for this CPU once and kept for later starts."""
+"""The native library: the C++ of this folder, compiled once for this CPU and kept for later starts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import platform
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 
@@ -38,66 +40,53 @@ _TIMEOUT_S = 300.0
 
 
 class Library:
-    """The functions of ``passes.cpp``; a pass holds no Python lock.
+    """The functions of ``passes.cpp``.
 
-    Sampling does: a row takes less time than another thread with the lock, which would be waited for.
+    Passes and products release Python's lock (the GIL). Sampling functions keep it: they are short, and
+    getting the lock back from another thread could take longer than the work.
 
     Raises:
         OSError: the file can't be loaded.
-        AttributeError: one of another version.
+        AttributeError: the file lacks a function.
     """
 
     def __init__(self, path: Path) -> None:
-        code = ctypes.CDLL(str(path))
-        pointer, size, count = ctypes.POINTER, ctypes.c_int64, ctypes.c_int32
-        self.run_layers = code.run_layers
-        self.run_layers.argtypes = [pointer(Sizes), pointer(Layer), size, pointer(Pass), count]
-        self.run_layers.restype = None
-        self.run_chain = code.run_chain
-        self.run_chain.argtypes = [*self.run_layers.argtypes[:-1], pointer(Chain), count]
-        self.run_chain.restype = None
-        self.run_level = code.run_level
-        self.run_level.argtypes = [
-            *(pointer(Sizes), pointer(Layer), pointer(Pass)),
-            *(pointer(Level), count),
-        ]
-        self.run_level.restype = None
-        self.run_product = code.run_product
-        address = ctypes.c_void_p
-        self.run_product.argtypes = [pointer(Matrix), address, size, address, count]
-        self.run_product.restype = None
-        brief = ctypes.PyDLL(str(path))
-        self.run_softmax = brief.run_softmax
-        self.run_softmax.argtypes = [address, count, size, size, ctypes.c_float, address]
-        self.run_softmax.restype = None
-        self.run_drawn = brief.run_drawn
-        self.run_drawn.argtypes = [address, size, ctypes.c_double]
-        self.run_drawn.restype = size
-        self.run_without = brief.run_without
-        self.run_without.argtypes = [address, size, size, address]
-        self.run_without.restype = None
-        self.run_residual = brief.run_residual
-        self.run_residual.argtypes = [address, address, size, ctypes.c_float, address]
-        self.run_residual.restype = None
-        self.run_distributions = brief.run_distributions
-        self.run_distributions.argtypes = [address, size, size, ctypes.c_float]
-        self.run_distributions.restype = count
-        self.run_spread = brief.run_spread
-        self.run_spread.argtypes = [address, address, size, size, size, ctypes.c_float, address]
-        self.run_spread.restype = None
-        self.run_keyed = brief.run_keyed
-        self.run_keyed.argtypes = [address, address, size, size, size]
-        self.run_keyed.restype = size
+        code, brief = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
+        address, size = ctypes.c_void_p, ctypes.c_int64
+        count, real = ctypes.c_int32, ctypes.c_float
+        layers = ctypes.POINTER(Sizes), ctypes.POINTER(Layer)
+        given, matrix = ctypes.POINTER(Pass), ctypes.POINTER(Matrix)
+        chain, level = ctypes.POINTER(Chain), ctypes.POINTER(Level)
+        self.run_layers = _typed(code.run_layers, None, *layers, size, given, count)
+        self.run_chain = _typed(code.run_chain, None, *layers, size, given, chain, count)
+        self.run_level = _typed(code.run_level, None, *layers, given, level, count)
+        self.run_product = _typed(code.run_product, None, matrix, address, size, address, count)
+        row = address, size
+        softmax = address, count, size, size, real, address
+        self.run_softmax = _typed(brief.run_softmax, None, *softmax)
+        self.run_drawn = _typed(brief.run_drawn, size, *row, ctypes.c_double)
+        self.run_without = _typed(brief.run_without, None, *row, size, address)
+        self.run_residual = _typed(brief.run_residual, None, address, *row, real, address)
+        self.run_distributions = _typed(brief.run_distributions, count, *row, size, real)
+        self.run_spread = _typed(brief.run_spread, None, address, *row, size, size, real, address)
+        self.run_keyed = _typed(brief.run_keyed, size, address, *row, size, size)
+
+
+def _typed(function: Any, result: Any, *arguments: Any) -> Callable[..., Any]:
+    """``function`` of a library, with the ctypes of its result and arguments declared."""
+    function.restype, function.argtypes = result, arguments
+    return cast("Callable[..., Any]", function)
 
 
 def library(wanted: bool | None) -> Library | None:
-    """The library, compiled now if it never was.
+    """The library, compiled now if there is no compiled file for this CPU.
 
     Args:
-        wanted: None: None where it can't be had, with a line in the log; False: None.
+        wanted: False: return None. None: return None, with a line in the log, if it can't be had. True:
+            raise an error then.
 
     Raises:
-        ConfigError: it is wanted and can't be had: no working C++ compiler, or the folder of compiled
+        ConfigError: ``wanted`` is True, and there is no working C++ compiler or the folder for compiled
             code can't be written.
     """
     if wanted is False:
@@ -112,7 +101,7 @@ def library(wanted: bool | None) -> Library | None:
 
 @cache
 def native_library() -> Library | str:
-    """The library, or in words why there is none; looked for once in a process."""
+    """The library, or a text that says why there is none; tried once in a process."""
     compiler = shutil.which(os.environ.get("CXX", "") or "c++") or shutil.which("g++")
     if compiler is None:
         return _none("there is no C++ compiler (g++ or clang++, or the one that CXX names)")
@@ -121,7 +110,7 @@ def native_library() -> Library | str:
         path = store.path(_recipe(compiler), lambda to: _compile(compiler, to))
         try:
             return Library(path)
-        except (OSError, AttributeError):  # damaged: once more
+        except (OSError, AttributeError):  # the kept file is damaged: compile again
             store.discard(path)
             return Library(store.path(_recipe(compiler), lambda to: _compile(compiler, to)))
     except subprocess.TimeoutExpired:
@@ -138,7 +127,7 @@ def native_library() -> Library | str:
 
 
 def loaded_library() -> Library | None:
-    """The library if something in this process had it compiled or loaded; never compiles."""
+    """The library if this process has compiled or loaded it already, else None; never compiles."""
     if not native_library.cache_info().currsize:
         return None
     made = native_library()
@@ -162,25 +151,25 @@ def _compile(compiler: str, to: Path) -> None:
         except subprocess.CalledProcessError:
             if not threaded:
                 raise
-            continue  # Apple's compiler has no OpenMP: one thread
+            continue  # without OpenMP, which Apple's compiler lacks: passes then use one thread
         _log.info("compiled native passes in %.0f s", time.perf_counter() - began)
         return
 
 
 def _recipe(compiler: str) -> dict[str, object]:
-    """All that the code depends on."""
+    """Everything that compiled code depends on: it is compiled again when any of this changes."""
     here = Path(__file__).parent
     return {
         "sources": [hashlib.sha256((here / name).read_bytes()).hexdigest() for name in _SOURCES],
         "flags": [*_FLAGS, *_THREADED],
         "compiler": compiler,
-        "torch": torch.__version__,  # whose threads it shares
+        "torch": torch.__version__,  # they share OpenMP's threads
         "machine": [platform.system(), platform.machine(), _processor()],
     }
 
 
 def _processor() -> str:
-    """The model and the abilities of this CPU: code is compiled for just these."""
+    """The model and feature flags of this CPU, for which the code is compiled (``-march=native``)."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0].splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-// A constant matrix as it lies in memory, and how its values are multiplied.
+// A constant matrix in memory, and how its values are loaded and multiplied.
 #pragma once
 
 #include <type_traits>
@@ -9,22 +9,22 @@ enum Kind : int32_t { FLOAT32, BFLOAT16, INT8, INT4 };
 
 struct Matrix {  // [rows, columns], columns in multiples of 32
   const void* values;
-  const float* scales;  // INT8: [rows]; INT4: [rows, columns / 32, 2], a scale and what 0 stands for
+  const float* scales;  // INT8: [rows]; INT4: [rows, columns / 32, 2], a scale and the least value
   const float* bias;    // [rows] or null
   int64_t rows, columns;
   int32_t kind;
 };
 
-constexpr int64_t FAR = 8192, NEAR = 256;  // bytes ahead that the second and the first cache fetch
-constexpr int64_t GROUP = 32;  // columns between two fetches
+constexpr int64_t FAR = 8192, NEAR = 256;  // bytes ahead that are prefetched into the L2 and the L1 cache
+constexpr int64_t GROUP = 32;  // columns between two prefetches; columns of a group of INT4
 
 inline void fetch(const void* at) {
   __builtin_prefetch((const char*)at + FAR, 0, 2);
   __builtin_prefetch((const char*)at + NEAR, 0, 3);
 }
 
-// How values are multiplied: WIDTH columns at once. entry(x): those of a row of x. part(of): those of a
-// matrix, of(i) being the i-th LANES of them. added(w, x, sum): their products, added to each lane's sum.
+// How values are multiplied, WIDTH columns at once. entry(x) loads these columns of a row of x. part(of) makes
+// those of a matrix, where of(i) gives the i-th LANES of them. added(w, x, sum) adds their products to the sums.
 struct Floats {
   typedef float Entry;
   typedef floats Part;
@@ -35,7 +35,7 @@ struct Floats {
 };
 
 #if defined(PAIRS)
-struct Narrow {  // both factors in bfloat16, neighbours added up
+struct Narrow {  // both factors are bfloat16; the products of two neighbours go to one lane
   typedef bfloat Entry;
   typedef pairs Part;
   static constexpr int64_t WIDTH = 2 * LANES;
@@ -47,8 +47,8 @@ struct Narrow {  // both factors in bfloat16, neighbours added up
 typedef Floats Narrow;
 #endif
 
-// A thread's view of a matrix, by what a value is. part(row, column, i): the i-th WIDTH columns of a group
-// that begins at `column`; it takes about TAKEN registers.
+// A view of a matrix from one row on, by the type of its values. part(row, column, i) loads the i-th WIDTH
+// columns of the group that begins at `column`, which takes about TAKEN registers.
 template <class W> struct Rows {  // FLOAT32 and BFLOAT16
   typedef std::conditional_t<std::is_same_v<W, float>, Floats, Narrow> Products;
   static constexpr int TAKEN = 1;
@@ -88,7 +88,7 @@ template <> struct Rows<bytes> {
   float scale(int64_t row) const { return scales[row]; }
 };
 
-template <> struct Rows<octets> {  // INT4: 16 bytes hold 32 columns, the first in their low halves
+template <> struct Rows<octets> {  // INT4: 16 bytes hold 32 columns, the first 16 in the low four bits
   typedef Narrow Products;
   static constexpr int TAKEN = 5;
   const uint8_t* values;
@@ -106,7 +106,7 @@ template <> struct Rows<octets> {  // INT4: 16 bytes hold 32 columns, the first 
   auto part(int64_t row, int64_t column, int64_t i) const {
     const int64_t group = (row * columns + column) / GROUP;
     return Products::part([&](int64_t k) {
-      const int64_t first = i * Products::WIDTH + k * LANES;  // of the group's columns
+      const int64_t first = i * Products::WIDTH + k * LANES;  // column within the group
       const words both = words_of(load<octets>(values + group * 16 + first % 16));
       const floats codes = floats_of((ints)(first < 16 ? both & 15 : both >> 4));
       return fused(codes, all(groups[2 * group]), all(groups[2 * group + 1]));

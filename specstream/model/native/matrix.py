@@ -1,4 +1,4 @@
-"""A constant matrix as native code reads it: as it is, or in eight or four bits a value."""
+"""Constant matrices for native products: as they are, or quantised to eight or four bits a value."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ from specstream.model.native.structs import BFLOAT16, FLOAT32, INT4, INT8, Matri
 __all__ = ["COLUMNS", "NativeMatrix", "native_takes"]
 
 COLUMNS = 32
-"""Those of a matrix come in such multiples; so many share a scale of four-bit values."""
+"""A matrix's number of columns must be a multiple of this; a group of four-bit values has this size."""
 
-_LEAST = 1e-30  # divides a row of zeros
-
+_MIN_SCALE = 1e-30  # the scale of values that are all equal, which avoids a division by 0
 
 _DTYPES = (torch.float32, torch.bfloat16)
 
 
 def native_takes(weight: Tensor) -> bool:
-    """Whether native code multiplies by this ``[rows, columns]``."""
+    """Whether native code can multiply by this weight ``[rows, columns]``."""
     return weight.device.type == "cpu" and weight.dtype in _DTYPES and not weight.shape[1] % COLUMNS
 
 
 class NativeMatrix:
-    """``[rows, columns]``, the columns a multiple of 32; as a function ``x @ matrix.T + bias``.
+    """A matrix ``[rows, columns]`` of a linear layer; calling it computes ``x @ matrix.T + bias``.
 
-    Eight bits: each row has a scale. Four bits: every 32 values of a row have a scale and a lowest
-    value; both float32. A matrix that is not quantised is the weight itself, not a copy.
+    With eight bits each row has a scale; with four bits each group of 32 values of a row has a scale and
+    a least value; scales and least values are float32. A matrix that isn't quantised is the weight
+    itself, not a copy.
 
-    x is multiplied in float32, or, by any matrix that isn't float32, in bfloat16 where the CPU
-    multiplies pairs of them (AMD's from Zen 4 on, Intel's with a matrix unit, AMX). By an eight-bit
-    matrix CPUs with AVX-512 VNNI multiply x as integers of 16 bits, scaled by its row's largest value.
+    Products are computed in float32, with two exceptions. If the matrix isn't float32 and the CPU
+    multiplies pairs of bfloat16 fast (AMD's from Zen 4 on, Intel's with the matrix unit AMX), x is
+    rounded to bfloat16. For an eight-bit matrix CPUs with AVX-512 VNNI convert x to integers of 16 bits,
+    scaled by its row's largest absolute value.
 
     Args:
-        library: Native code.
-        weight: float32 or bfloat16, on the CPU.
+        library: The native library.
+        weight: float32 or bfloat16, on the CPU; the number of columns is a multiple of 32.
         bias: ``[rows]``.
-        scheme: Bits of a value; None: as they are.
+        scheme: How values are quantised; None: not at all.
     """
 
     def __init__(
@@ -69,10 +70,10 @@ class NativeMatrix:
         )
 
     def __call__(self, x: Tensor) -> Tensor:
-        """``[…, columns]`` to ``[…, rows]``, in the dtype of x.
+        """Multiply ``[…, columns]`` to ``[…, rows]``, in the dtype of x.
 
         Raises:
-            RuntimeError: gradients are wanted, which there are none of.
+            RuntimeError: x requires gradients, which native products can't compute.
         """
         if x.requires_grad and torch.is_grad_enabled():
             raise RuntimeError("native products have no gradients")
@@ -89,20 +90,23 @@ class NativeMatrix:
 
 
 def _eight_bits(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Integers -127 to 127, and ``[rows]`` scales."""
-    scales = (weight.abs().amax(1) / 127).clamp_min(_LEAST)
-    # Native code reads columns by 64: behind the last row it may read some more.
+    """Integers from -127 to 127, and ``[rows]`` scales."""
+    scales = (weight.abs().amax(1) / 127).clamp_min(_MIN_SCALE)
+    # Padded, because native code reads 64 columns at a time and may read beyond the last row.
     values = torch.zeros(weight.numel() + 2 * COLUMNS, dtype=torch.int8)[: weight.numel()]
     values.copy_((weight / scales.unsqueeze(1)).round_().view(-1))
     return values.view(weight.shape), scales
 
 
 def _four_bits(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """``[rows, groups, 16]`` bytes, value i below i + 16; ``[rows, groups, 2]``, scale and least."""
+    """``[rows, groups, 16]`` bytes and ``[rows, groups, 2]``: each group's scale and least value.
+
+    Byte i has value i of its group in the low four bits and value i + 16 in the high ones.
+    """
     rows, columns = weight.shape
     groups = weight.view(rows, columns // COLUMNS, COLUMNS)
     low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
-    scale = ((high - low) / 15).clamp_min(_LEAST)
+    scale = ((high - low) / 15).clamp_min(_MIN_SCALE)
     values = ((groups - low) / scale).round_().clamp_(0, 15).to(torch.uint8)
     first, second = values.chunk(2, -1)
     return first | (second << 4), torch.cat([scale, low], -1).contiguous()

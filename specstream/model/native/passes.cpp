@@ -1,4 +1,4 @@
-// What Python calls; see structs.py for the structures there.
+// The functions that Python calls; structs.py declares the same structures.
 
 #include "chain.h"
 #include "level.h"
@@ -6,7 +6,7 @@
 
 extern "C" {
 
-// Layers over p.x; scratch: n * ((2 * heads + 2 * kv_heads) * head_dim + intermediate) floats.
+// Decoder layers over pass->x; scratch: n * ((2 * heads + 2 * kv_heads) * head_dim + intermediate) floats.
 void run_layers(const Sizes* sizes, const Layer* layers, int64_t depth, const Pass* pass,
                 int32_t threads) {
   together(threads, [&](Team& team) {
@@ -25,7 +25,7 @@ void run_product(const Matrix* w, const float* x, int64_t n, float* out, int32_t
   });
 }
 
-// A pass over one sequence, then greedy steps behind it; scratch as for run_layers.
+// A pass over one sequence, then greedy decoding steps; scratch as for run_layers.
 void run_chain(const Sizes* sizes, const Layer* layers, int64_t depth, const Pass* pass,
                Chain* chain, int32_t threads) {
   together(threads, [&](Team& team) {
@@ -36,7 +36,7 @@ void run_chain(const Sizes* sizes, const Layer* layers, int64_t depth, const Pas
   });
 }
 
-// One level of a draft by a head of one layer; scratch as for run_layers.
+// One level of an EAGLE head's draft; scratch as for run_layers.
 void run_level(const Sizes* sizes, const Layer* layer, const Pass* pass, const Level* level,
                int32_t threads) {
   together(threads, [&](Team& team) {
@@ -47,7 +47,7 @@ void run_level(const Sizes* sizes, const Layer* layer, const Pass* pass, const L
   });
 }
 
-// Logits [rows, n], FLOAT32 or BFLOAT16, to probabilities; see sampling.h for these six.
+// Logits [rows, n], FLOAT32 or BFLOAT16, to probabilities. For this and the functions below see sampling.h.
 void run_softmax(const void* x, int32_t kind, int64_t rows, int64_t n, float scale, float* out) {
   for (int64_t row = 0; row < rows; row++, out += n)
     if (kind == BFLOAT16)
@@ -74,7 +74,7 @@ int32_t run_distributions(const float* rows, int64_t count, int64_t n, float tol
   return 1;
 }
 
-// Rows [count, n] of the columns `ids` to rows [count, size], `rest` elsewhere.
+// Spreads rows [count, n] to the columns `ids` of rows [count, size], `rest` elsewhere.
 void run_spread(const float* rows, const int64_t* ids, int64_t count, int64_t n, int64_t size,
                 float rest, float* out) {
   std::fill(out, out + count * size, rest);

@@ -1,10 +1,10 @@
-// Rows times a matrix, which is read in order, and once where the rows are few: such a product waits for
-// memory.
+// Products of a few rows of x and a constant matrix. The matrix is read in order, and only once for few rows,
+// because memory bandwidth limits such a product.
 //
-// Sums are float32, lane by lane in the order of the columns, so a row's result doesn't depend on how
-// many rows there are. Where the CPU multiplies pairs of bfloat16, both factors are rounded to that unless
-// the matrix is float32, as in torch's products; elsewhere x is float32. Bytes: quads.h. CPUs with a matrix
-// unit: tiles.h.
+// Sums are float32, lane by lane in the order of the columns, so a row's result doesn't depend on the number of
+// rows. If the CPU multiplies pairs of bfloat16 and the matrix isn't float32, both factors are rounded to
+// bfloat16, as in torch's products; otherwise x is float32. Eight-bit matrices by VNNI: quads.h. CPUs with a
+// matrix unit: tiles.h.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@
 #include "matrix.h"
 #include "tiles8.h"
 
-// R rows of a matrix times M rows of x; out[m * stride + r].
+// R rows of a matrix times M rows of x, to out[m * stride + r].
 template <class W, int R, int M>
 inline void tile(const Matrix& w, int64_t row, const Entry<W>* x, float* out, int64_t stride) {
   typedef typename Rows<W>::Products Products;
@@ -44,19 +44,19 @@ inline void tile(const Matrix& w, int64_t row, const Entry<W>* x, float* out, in
       out[m * stride + r] = std::fma(found[m * R + r], rows.scale(r), w.bias ? w.bias[row + r] : 0.f);
 }
 
-// Where registers are many and wide, more rows of x share what is read of a matrix, and three of its rows
-// are multiplied at once where four don't fit.
+// With many wide registers (AVX-512) more rows of x share one load of the matrix, and three of its rows are
+// multiplied at once if four don't fit.
 constexpr bool MANY = LANES == 16;
-constexpr int64_t MOST = MANY ? 12 : 6;  // rows of x whose sums are kept in registers
-constexpr int64_t MOST_LONG = 6;         // of more columns: so many stay in the nearest cache
+constexpr int64_t MOST = MANY ? 12 : 6;  // the most rows of x whose sums are kept in registers
+constexpr int64_t MOST_LONG = 6;         // the same for rows of more than LONG columns, which must stay in L1
 constexpr int64_t LONG = 1024;
-constexpr int64_t STEP = MANY ? 12 : 8;  // rows of a matrix that are multiplied behind one another
+constexpr int64_t STEP = MANY ? 12 : 8;  // rows of a matrix that stay in L1 for all rows of x
 #if defined(TILES)
-constexpr int64_t SHARE = 2 * SIDE;  // rows of a matrix that a thread takes at least
+constexpr int64_t SHARE = 2 * SIDE;  // a thread takes rows of a matrix in multiples of this
 #else
 constexpr int64_t SHARE = STEP;
 #endif
-constexpr int64_t FEW = 48;  // rows of x that stay in the caches beside a part of the matrix
+constexpr int64_t FEW = 48;  // rows of x that stay in the caches together with a part of the matrix
 
 template <class W, int M>
 inline void strip(const Matrix& w, int64_t row, int64_t end, const Entry<W>* x, float* out,
@@ -75,7 +75,7 @@ inline void any_strip(int64_t m, const Matrix& w, int64_t row, int64_t end, cons
   strip<W, M>(w, row, end, x, out, stride);
 }
 
-// STEP rows of the matrix stay in the nearest cache for all n rows of x, which are few.
+// Products with n rows of x, which are few: STEP rows of the matrix stay in L1 for all of them.
 template <class W>
 void strips(const Matrix& w, int64_t row, int64_t end, const Entry<W>* x, int64_t n, float* out,
             int64_t stride) {
@@ -100,7 +100,8 @@ void blocks(const Matrix& w, int64_t row, int64_t end, const void* entry, int64_
     strips<W>(w, row, end, x, n < FEW ? n : FEW, out, stride);
 }
 
-// Whether vectors multiply by an eight-bit matrix. The matrix unit takes as long for one row of x as for sixteen.
+// Whether a product is computed by quads.h. On CPUs with a matrix unit only for few rows of x: the unit takes as
+// long for one row as for sixteen.
 inline bool by_quads(const Matrix& w, int64_t n) {
 #if defined(TILES)
   return w.kind == INT8 && (n <= MOST_QUADS || !tiles_allowed());
@@ -111,8 +112,8 @@ inline bool by_quads(const Matrix& w, int64_t n) {
 #endif
 }
 
-// Rows [row, end) of a matrix times x [n, columns]: out[m * stride] and on, one float per row. x is what
-// `entry_of` gives.
+// Rows [row, end) of a matrix times x [n, columns]: for row m of x, one float per row of the matrix from
+// out[m * stride] on. x must come from `entry_of`.
 inline void multiply(const Matrix& w, int64_t row, int64_t end, const void* x, int64_t n, float* out,
                      int64_t stride) {
 #if defined(QUADS)
@@ -133,7 +134,7 @@ inline void multiply(const Matrix& w, int64_t row, int64_t end, const void* x, i
   }
 }
 
-// x [n, columns] as products with w read it: itself, or converted into `room`.
+// x [n, columns] in the form that products with w read: x itself, or converted into `room`.
 inline const void* entry_of(const Matrix& w, const float* x, int64_t n, std::vector<bfloat>& room) {
 #if defined(QUADS)
   if (by_quads(w, n)) return quartered(x, n, w.columns, room);

@@ -1,5 +1,6 @@
-// Products of eight-bit matrices by an instruction that adds four products of bytes to each lane (VNNI). x is read
-// as integers of 16 bits, in two halves of eight, so sums are exact: those of tiles8.h.
+// Products of eight-bit matrices by VNNI, whose instruction adds four products of bytes to each lane. x is
+// converted to integers of 16 bits, split into two halves of eight. Sums of integers are exact, so results have
+// the same bits as those of tiles8.h.
 #pragma once
 
 #include <algorithm>
@@ -10,14 +11,14 @@
 #if defined(QUADS)
 
 constexpr int64_t LINE = 64;          // bytes of a register
-constexpr int64_t MOST_QUADS = 6;     // rows of x whose sums are kept in registers
-constexpr int64_t QUAD_STEP = 12;     // rows of a matrix that stay in the nearest cache for all rows of x
-constexpr int64_t QUAD_ROWS = 48;     // rows of x that stay in the caches beside a part of the matrix
+constexpr int64_t MOST_QUADS = 6;     // the most rows of x whose sums are kept in registers
+constexpr int64_t QUAD_STEP = 12;     // rows of a matrix that stay in L1 for all rows of x
+constexpr int64_t QUAD_ROWS = 48;     // rows of x that stay in the caches together with a part of the matrix
 
 inline int64_t whole_lines(int64_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
 
-// A row of x [columns] as such integers, by LANES columns: put(column, upper halves, lower ones). Returns its
-// scale, which isn't finite where a value isn't.
+// Converts a row of x [columns] to integers of 16 bits; calls put(column, upper halves, lower halves) for each
+// LANES columns. Returns the row's scale, which isn't finite if a value isn't.
 template <class Put> inline float halve(const float* x, int64_t columns, Put put) {
   constexpr float MOST = 127 * 256;
   floats largest = {}, rest = {};
@@ -36,8 +37,8 @@ template <class Put> inline float halve(const float* x, int64_t columns, Put put
   return most / MOST + sum(rest);
 }
 
-// Rows of x: of each a scale, and 128 times the sums of its halves; then the upper halves of each and its lower
-// ones, [n, 2, bytes].
+// The converted rows of x: each row's scale, 128 times the sums of its upper and of its lower halves, and these
+// halves, [n, 2, bytes].
 struct Quads {
   const float* scales;
   const int32_t* shifts;
@@ -58,7 +59,7 @@ inline const void* quartered(const float* x, int64_t n, int64_t columns, std::ve
   const int64_t size = 12 * whole_lines(n) + 2 * n * whole_lines(columns);
   room.assign((size + LINE) / 2, bfloat{});
   char* start = (char*)room.data();
-  start += -(uintptr_t)start % LINE;  // a load that lies in two cache lines takes twice as long
+  start += -(uintptr_t)start % LINE;  // aligned: a load from two cache lines takes twice as long
   const Quads to(start, n, columns);
   for (int64_t m = 0; m < n; m++) {
     int8_t* halves = (int8_t*)to.x + 2 * m * to.bytes;
@@ -73,13 +74,14 @@ inline const void* quartered(const float* x, int64_t n, int64_t columns, std::ve
   return start;
 }
 
-// Each lane's products of bytes of a matrix, 0 to 255, and of x, added to its sum. (GCC copies sums between the
-// intrinsics of this instruction, and runs out of registers.)
+// Adds to each lane's sum four products of a matrix's bytes, 0 to 255, and x's, -128 to 127. In assembly: with
+// the intrinsic GCC copies the sums, and runs out of registers.
 inline void add_quads(__m512i& sum, const __m512i& w, const __m512i& x) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
 }
 
-// R rows of a matrix times M rows of x. Bytes of the matrix are read as 0 to 255, 128 too much each.
+// R rows of a matrix times M rows of x. The instruction takes the matrix's bytes as 0 to 255, so 128 is added to
+// each; Quads::shifts corrects the sums for that.
 template <int R, int M>
 inline void quad_tile(const Matrix& w, int64_t row, const Quads& x, float* out, int64_t stride) {
   const int8_t* values = (const int8_t*)w.values + row * w.columns;
@@ -122,8 +124,8 @@ inline void quad_strip(int64_t m, const Matrix& w, int64_t row, int64_t end, con
   for (; row < end; row++, out++) quad_tile<1, M>(w, row, x, out, stride);
 }
 
-// As `multiply`, for an eight-bit matrix; x is what `quartered` gives. Behind the values of the matrix there are
-// as many bytes as a register holds.
+// As `multiply`, for an eight-bit matrix; x must come from `quartered`. Memory must be readable for the length
+// of a register behind the matrix's values.
 inline void quads(const Matrix& w, int64_t row, int64_t end, const void* entry, int64_t n, float* out,
                   int64_t stride) {
   const Quads x(entry, n, w.columns);

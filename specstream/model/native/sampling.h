@@ -1,13 +1,13 @@
-// Rows of a vocabulary: logits to probabilities, and one token drawn from a row.
+// Rows over a vocabulary: probabilities from logits, and draws of a token from a row.
 #pragma once
 
 #include <algorithm>
 
 #include "lanes.h"
 
-constexpr int64_t BLOCK = 256;  // values that are added up in floats
+constexpr int64_t BLOCK = 256;  // values that are summed as floats; the sums of blocks are added as doubles
 
-// exp(scale * x) with sum 1; NaN all over where there is one, or no finite maximum.
+// exp(scale * x), scaled to sum 1; all NaN if a value is NaN or the maximum isn't finite.
 template <class T> void softmax(const T* x, int64_t n, float scale, float* out) {
   auto scaled = [&](int64_t i) {
     return filled(some(x + i, n - i) * scale, n - i, -INFINITY);
@@ -34,7 +34,7 @@ template <class T> void softmax(const T* x, int64_t n, float scale, float* out) 
   for (int64_t i = 0; i < n; i++) out[i] *= share;
 }
 
-// Where the running sum passes uniform * (sum of all); -1 without a positive, finite sum.
+// The index at which the running sum passes uniform * (sum of all); -1 if that sum isn't positive and finite.
 inline int64_t drawn(const float* weights, int64_t n, double uniform) {
   auto mass = [&](int64_t start) {
     double sums[8] = {}, rest = 0;
@@ -57,14 +57,14 @@ inline int64_t drawn(const float* weights, int64_t n, double uniform) {
     if (after > wanted) break;
     before = after;
   }
-  for (int64_t i = start; i < n && !(before > wanted); i++)  // beyond the block, if rounding wants it
+  for (int64_t i = start; i < n && !(before > wanted); i++)  // by rounding it may pass only after the block
     if (weights[i] > 0) before += weights[found = i];
-  for (; found < 0; n--)  // nor is there any mass behind it: the last that there is
+  for (; found < 0; n--)  // no mass from `start` on, again by rounding: take the last index that has some
     found = weights[n - 1] > 0 ? n - 1 : -1;
   return found;
 }
 
-// Weights without the one at `index`, with sum 1; NaN all over where nothing is left.
+// The weights with 0 at `index`, scaled to sum 1; all NaN if nothing is left.
 inline void without(const float* weights, int64_t n, int64_t index, float* out) {
   std::copy(weights, weights + n, out);
   out[index] = 0;
@@ -82,11 +82,11 @@ inline void without(const float* weights, int64_t n, int64_t index, float* out) 
 inline void residual(const float* p, const float* q, int64_t n, float weight, float* out) {
   for (int64_t i = 0; i < n; i++) {
     const float left = weight * p[i] - q[i];
-    out[i] = left < 0 ? 0 : left;  // NaN stays
+    out[i] = left < 0 ? 0 : left;  // keeps NaN
   }
 }
 
-// Whether a row has no negative value and a sum of 1 but for `tolerance`.
+// Whether a row has no negative value and a sum within `tolerance` of 1.
 inline bool distribution(const float* row, int64_t n, float tolerance) {
   double whole = 0;
   for (int64_t start = 0; start < n; start += BLOCK) {
@@ -108,9 +108,9 @@ inline uint64_t mixed(uint64_t value) {  // SplitMix64's finaliser
   return value ^ (value >> 31);
 }
 
-// The index of the largest log(probs) + G, the Gumbel noise of noise.py for a seed, a position and tokens
-// (null: 0 to n - 1). G is -log(E) and E is -log(u), so that is the smallest E / probs; E is at least 1 - u,
-// so hardly any logarithm is needed.
+// The index of the largest log(probs) + G, where G is the Gumbel noise of noise.py for a seed, a position and
+// tokens (null: 0 to n - 1). As G = -log(E) and E = -log(u), that is the index of the smallest E / probs; as E is
+// at least 1 - u, most tokens are ruled out without a logarithm.
 inline int64_t keyed(const float* probs, const int64_t* tokens, int64_t n, int64_t seed,
                      int64_t position) {
   constexpr uint64_t GOLDEN = 0x9e3779b97f4a7c15u;
@@ -127,7 +127,7 @@ inline int64_t keyed(const float* probs, const int64_t* tokens, int64_t n, int64
     }
     for (int64_t k = 0; k < count; k++) {
       const double p = probs[start + k];
-      if (!(1 - uniform[k] < p * least)) continue;  // nor for p of 0 or NaN
+      if (!(1 - uniform[k] < p * least)) continue;  // also if p is 0 or NaN
       const double wait = -std::log(uniform[k]) / p;
       if (wait < least) least = wait, best = start + k;
     }

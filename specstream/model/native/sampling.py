@@ -1,7 +1,8 @@
-"""Rows of a vocabulary on a CPU: probabilities and draws in native code, where a model had it compiled.
+"""Probabilities of a vocabulary and draws from them in native code, on a CPU.
 
-Each function gives None where torch's operations are to be used instead: no native code in this process,
-another device, dtype or layout, gradients that may be wanted, or very many values.
+Each function returns None if the caller has to use torch's operations instead: no model in this process
+has loaded native code, a tensor has another device, dtype or layout or requires gradients, or there are
+too many values.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = [
     "native_without",
 ]
 
-_MOST = 2**20  # values of several rows: others wait for Python's lock meanwhile
+_MAX_VALUES = 2**20  # of all rows together: other threads wait for Python's lock meanwhile
 _KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
 
 
@@ -31,7 +32,7 @@ def native_softmax(logits: Tensor, scale: float) -> Tensor | None:
 
     Args:
         logits: ``[..., V]`` float32 or bfloat16.
-        scale: Above 0.
+        scale: A positive factor, the inverse of the temperature.
     """
     library = _for(logits, *_KINDS)
     if library is None or not logits.numel():
@@ -46,7 +47,10 @@ def native_softmax(logits: Tensor, scale: float) -> Tensor | None:
 
 
 def native_draw(weights: Tensor, uniform: float) -> int | None:
-    """Where the running sum of ``weights [n]`` passes ``uniform`` of all; -1: there is no mass."""
+    """The index at which the running sum of ``weights [n]`` passes ``uniform`` times the whole sum.
+
+    -1 if the sum isn't positive and finite.
+    """
     library = _for(weights, torch.float32)
     if library is None:
         return None
@@ -55,7 +59,7 @@ def native_draw(weights: Tensor, uniform: float) -> int | None:
 
 
 def native_without(weights: Tensor, index: int) -> Tensor | None:
-    """``weights [n]`` with 0 at ``index`` and sum 1."""
+    """``weights [n]`` with 0 at ``index``, scaled to sum 1."""
     library = _for(weights, torch.float32)
     if library is None:
         return None
@@ -65,7 +69,7 @@ def native_without(weights: Tensor, index: int) -> Tensor | None:
 
 
 def native_residual(own: Tensor, drafted: Tensor, weight: float) -> Tensor | None:
-    """``max(weight * own - drafted, 0)`` of rows ``[n]``."""
+    """``max(weight * own - drafted, 0)`` for rows ``[n]``."""
     library = _for(own, torch.float32)
     if library is None or _for(drafted, torch.float32) is None or own.shape != drafted.shape:
         return None
@@ -78,19 +82,19 @@ def native_residual(own: Tensor, drafted: Tensor, weight: float) -> Tensor | Non
 def native_distributions(rows: Tensor, tolerance: float) -> bool | None:
     """Whether all ``rows [..., V]`` have no value below 0 and sums within ``tolerance`` of 1."""
     library, width = _for(rows, torch.float32), rows.shape[-1]
-    if library is None or not 0 < rows.numel() <= _MOST:
+    if library is None or not 0 < rows.numel() <= _MAX_VALUES:
         return None
     count = rows.numel() // width
     return bool(library.run_distributions(rows.data_ptr(), count, width, tolerance))
 
 
 def native_spread(rows: Tensor, ids: Tensor, size: int, rest: float) -> Tensor | None:
-    """``rows [..., n]`` of the columns ``ids [n]`` to ``[..., size]``, ``rest`` elsewhere."""
+    """Spread ``rows [..., n]`` to the columns ``ids [n]`` of ``[..., size]``, ``rest`` elsewhere."""
     library, width = _for(rows, torch.float32), rows.shape[-1]
     if library is None or _for(ids, torch.int64) is None or ids.shape != rows.shape[-1:]:
         return None
     count = rows.numel() // max(width, 1)
-    if not 0 < count * size <= _MOST:
+    if not 0 < count * size <= _MAX_VALUES:
         return None
     wide = torch.empty(*rows.shape[:-1], size)
     addresses = rows.data_ptr(), ids.data_ptr()
@@ -109,6 +113,7 @@ def native_gumbel_max(probs: Tensor, ids: Tensor | None, seed: int, position: in
 
 
 def _for(rows: Tensor, *dtypes: torch.dtype) -> Library | None:
+    """The library if it is loaded and can read ``rows``."""
     if rows.device.type != "cpu" or rows.dtype not in dtypes or not rows.is_contiguous():
         return None
     if rows.requires_grad:

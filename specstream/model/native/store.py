@@ -1,4 +1,4 @@
-"""A folder of compiled code: the next start loads in milliseconds what took seconds to compile."""
+"""A folder of compiled code, so that later starts load it in milliseconds instead of compiling it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from specstream.cache import cache_folder
 
 __all__ = ["CodeStore"]
 
-_KEPT = 8  # of other versions and CPUs, each some 100 kB
-_STALE_S = 24 * 3600.0
+_KEPT = 8  # compiled files, of several versions and CPUs; each has some 100 kB
+_STALE_S = 24 * 3600.0  # age from which temporary folders are removed
 
 
 class CodeStore:
-    """A folder of files, each named by the hash of its recipe.
+    """A folder of compiled files, each named by a hash of everything that it depends on (its recipe).
 
     ``folder`` defaults to ``compiled`` in ``$SPECSTREAM_CACHE``, else in ``specstream`` in the user's
     cache folder. Only the ``kept`` most recently used files stay. Several processes may share it: a
@@ -35,18 +35,18 @@ class CodeStore:
         self._kept = kept
 
     def path(self, recipe: Mapping[str, object], make: Callable[[Path], None]) -> Path:
-        """The file made from ``recipe`` (JSON data); ``make`` writes it to a path if there is none.
+        """The file for ``recipe`` (JSON data); if there is none, ``make`` writes it to the path it gets.
 
         Raises:
-            OSError: the folder can't be written, or others can write to it.
+            OSError: the folder can't be written, or other users can write to it.
         """
         digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
         path = self.folder / f"{digest[:32]}.so"
-        # Code is loaded from here: nobody else may write to it.
+        # Code is loaded from here, so no other user may be able to write to it.
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_ours(self.folder)
         if path.is_file():
-            with suppress(OSError):  # a folder that was filled beforehand may be read-only
+            with suppress(OSError):  # the folder may be read-only, if it was filled beforehand
                 os.utime(path)
             return path
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
@@ -57,7 +57,7 @@ class CodeStore:
         return path
 
     def discard(self, path: Path) -> None:
-        """Remove a useless file; the next start makes it again."""
+        """Remove a file that can't be used, so that it is made again."""
         path.unlink(missing_ok=True)
 
     def _forget(self) -> None:
@@ -66,10 +66,10 @@ class CodeStore:
             try:
                 used.append((path.stat().st_mtime, path))
             except FileNotFoundError:
-                continue  # another process was quicker
+                continue  # another process has removed it
         for _, path in sorted(used)[: -self._kept]:
             path.unlink(missing_ok=True)
-        for left in self.folder.glob("tmp*"):  # by a process that was killed
+        for left in self.folder.glob("tmp*"):  # left behind by a process that was killed
             with suppress(OSError):
                 if time.time() - left.stat().st_mtime > _STALE_S:
                     shutil.rmtree(left)

@@ -1,4 +1,4 @@
-"""The structures that native code reads, field by field as they are declared there."""
+"""The structures that native code reads; fields and their order are those of the C++ declarations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// The threads of one parallel region, and the work of its phases.
+// The threads of one parallel region, among which the work of its phases is divided.
 #pragma once
 
 #include <atomic>
@@ -8,11 +8,11 @@
 #include <omp.h>
 #endif
 
-// Every thread of the region calls `each` with the same work; the next phase begins when all of it is
-// done. Work is taken in pieces: a thread whose core is busy with something else takes fewer.
+// Every thread of the region calls `each` with the same work, which is one phase; `each` returns when all of it
+// is done. Threads take the work in small pieces, so that one whose core is also used by others takes fewer.
 class Team {
  public:
-  // Once by every thread, before the first phase.
+  // To be called once by every thread, before the first phase.
   void begin() {
     phase() = 0;
 #if defined(_OPENMP)
@@ -21,7 +21,7 @@ class Team {
 #endif
   }
 
-  // body(start, end) for parts of [0, items), each a multiple of `step` items but for the last.
+  // Calls body(start, end) for parts of [0, items), which are multiples of `step` items except for the last.
   template <class Body> void each(int64_t items, int64_t step, Body body) {
     std::atomic<int64_t>& next = next_[phase() & 1];
     const int64_t pieces = size_ == 1 ? 1 : PIECES * size_;
@@ -35,8 +35,8 @@ class Team {
   }
 
  private:
-  static constexpr int PIECES = 8;  // per thread and phase
-  static constexpr int SPINS = 4000;  // before a thread offers its core to others
+  static constexpr int PIECES = 8;  // pieces of a phase's work per thread
+  static constexpr int SPINS = 4000;  // loops of busy waiting before a thread yields its core
 
   static int& phase() {
     static thread_local int number;
@@ -65,7 +65,7 @@ class Team {
   alignas(64) std::atomic<int> done_{0};
 };
 
-// Runs body(team) on so many threads.
+// Runs body(team) on `threads` threads; without OpenMP on one.
 template <class Body> void together(int threads, Body body) {
   Team team;
 #if defined(_OPENMP)

@@ -1,7 +1,7 @@
-// Products on a CPU's matrix unit (AMX, Intel from 2023 on): 16 rows of a matrix times up to 16 rows of x,
-// 32 columns at once, so a pass of a dozen tokens takes hardly longer than one of one.
+// Products on a CPU's matrix unit (AMX, Intel from 2023 on): 16 rows of a matrix times up to 16 rows of x, 32
+// columns at once, so a pass of a dozen tokens takes hardly longer than a pass of one.
 //
-// Both factors are bfloat16. Sums are float32, and those of a row don't depend on the rows beside.
+// Both factors are bfloat16. Sums are float32, and those of a row of x don't depend on the other rows.
 #pragma once
 
 #include "matrix.h"
@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-// Whether the operating system lets this process use the unit, which has to be asked once.
+// Whether the operating system lets this process use the unit; a process has to request that once.
 inline bool tiles_allowed() {
   constexpr long REQUEST = 0x1023, DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   static const bool allowed = syscall(SYS_arch_prctl, REQUEST, DATA) == 0;
@@ -23,9 +23,9 @@ inline bool tiles_allowed() {
 
 constexpr int64_t SIDE = 16;  // rows of a tile
 
-// The unit has eight tiles. Tile 2 * r + m holds the sums of the r-th SIDE rows of a matrix and the m-th of x,
-// tile 4 + r values of the matrix, 6 + m those of x; r and m are 0 or 1. In assembly:
-// GCC's intrinsics take literals for tiles, no template's argument.
+// The unit has eight tiles. With r and m 0 or 1: tile 2 * r + m holds the sums of the r-th SIDE rows of the matrix
+// and the m-th SIDE rows of x, tile 4 + r values of the matrix, tile 6 + m values of x. The functions are in
+// assembly because GCC's intrinsics take only literals for tiles, not a template's argument.
 template <int T> inline void clear() { asm volatile("tilezero %%tmm%c0" ::"i"(T)); }
 template <int T> inline void fill(const void* from, int64_t stride) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(T) : "memory");
@@ -37,11 +37,11 @@ template <int SUMS, int MATRIX, int X> inline void add_products() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(MATRIX), "i"(X));
 }
 
-// For `count` rows of a matrix in a tile, and so many columns of sums, where m is 0 and where it is 1.
+// Configures the tiles for `count` rows of a matrix, and for `first` and `second` rows of x (m = 0 and m = 1).
 inline void shape_tiles(int64_t count, int64_t first, int64_t second) {
   struct {
     uint8_t palette = 1, start = 0, unused[14] = {};
-    uint16_t bytes[16] = {};  // of a row
+    uint16_t bytes[16] = {};  // bytes of a tile's row
     uint8_t rows[16] = {};
   } shape;
   for (int i = 0; i < 8; i++) {
@@ -53,7 +53,7 @@ inline void shape_tiles(int64_t count, int64_t first, int64_t second) {
   asm volatile("ldtilecfg %0" ::"m"(shape));
 }
 
-// Where a tile of a matrix can be loaded from: where it lies, or `room`, if it has to be converted.
+// The address to load a tile of a matrix from: in the matrix, or `room`, if values have to be converted.
 template <class W>
 inline const bfloat* tile_at(const Rows<W>& rows, int64_t count, int64_t row, int64_t column,
                              bfloat* room) {
@@ -65,15 +65,15 @@ inline const bfloat* tile_at(const Rows<W>& rows, int64_t count, int64_t row, in
   }
 }
 
-// Where a column of a tile lies, from its first value on. (A tile of sums has a row of the matrix in each row,
-// `out` in each column.)
+// Offsets of the values of a tile's column from its first one, to transpose sums: a tile of sums has a row for
+// each row of the matrix, `out` a column.
 inline ints tile_column() {
   constexpr int8_t NUMBERS[SIDE] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   return ints_of(load<bytes>(NUMBERS)) * (int32_t)SIDE;
 }
 
-// `count` rows of a matrix, for each of R, times n rows of x, which are at most M * SIDE. The matrix is not
-// prefetched: with 32 rows read side by side, that only took time.
+// `count` rows of a matrix, for each of R, times n rows of x, at most M * SIDE. The matrix isn't prefetched: with
+// 32 of its rows read side by side, prefetching only made products slower.
 template <class W, int M, int... R>
 inline void tiled(std::integer_sequence<int, R...>, const Matrix& w, int64_t row, int64_t count,
                   const bfloat* x, int64_t n, float* out, int64_t stride) {
@@ -123,7 +123,7 @@ inline void tiled_rows(const Matrix& w, int64_t row, int64_t end, const bfloat* 
   asm volatile("tilerelease");
 }
 
-// As `blocks`; x is what `paired` gives.
+// As `blocks`; x must come from `paired`.
 template <class W>
 void tiles(const Matrix& w, int64_t row, int64_t end, const bfloat* x, int64_t n, float* out,
            int64_t stride) {
@@ -136,7 +136,7 @@ void tiles(const Matrix& w, int64_t row, int64_t end, const bfloat* x, int64_t n
   }
 }
 
-// x [n, columns] by SIDE rows: [columns / 2, rows, 2].
+// Converts x [n, columns] to bfloat16 in the layout of tiles: for each SIDE rows [columns / 2, rows, 2].
 inline const void* paired(const float* x, int64_t n, int64_t columns, std::vector<bfloat>& room) {
   std::vector<bfloat> row(columns);
   room.resize(n * columns);

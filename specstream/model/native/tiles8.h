@@ -1,5 +1,5 @@
-// Products of eight-bit matrices on the matrix unit: x is read as in quads.h, and a matrix goes from memory into
-// the unit as it is.
+// Products of eight-bit matrices on the matrix unit: x is converted to integers as in quads.h, and the matrix is
+// loaded into the unit without conversion.
 #pragma once
 
 #include "quads.h"
@@ -15,8 +15,8 @@ template <int SUMS, int MATRIX, int X> inline void add_byte_products() {
 
 inline int64_t room_of_scales(int64_t n) { return (n + SIDE - 1) / SIDE * SIDE; }
 
-// x [n, columns] as such integers: a scale for each row, then by SIDE rows the upper halves and the lower ones,
-// each [columns / 4, rows, 4].
+// Converts x [n, columns] to integers of 16 bits: a scale for each row, then for each SIDE rows the upper halves
+// and the lower halves, each [columns / 4, rows, 4].
 inline const void* halved(const float* x, int64_t n, int64_t columns, std::vector<bfloat>& room) {
   const int64_t whole = whole_lines(columns), before = room_of_scales(n);
   room.assign(2 * before + n * whole, bfloat{});
@@ -35,7 +35,7 @@ inline const void* halved(const float* x, int64_t n, int64_t columns, std::vecto
   return room.data();
 }
 
-// `count` rows of a matrix, for each of R, times n rows of x, which are at most SIDE.
+// `count` rows of a matrix, for each of R, times n rows of x, at most SIDE.
 template <int... R>
 inline void tiled_bytes(std::integer_sequence<int, R...>, const Matrix& w, int64_t row, int64_t count,
                         const int8_t* x, const float* scales, int64_t n, float* out, int64_t stride) {
@@ -69,7 +69,7 @@ inline void tiled_bytes(std::integer_sequence<int, R...>, const Matrix& w, int64
   ((keep<2 * R>(sums[0], BYTES), keep<2 * R + 1>(sums[1], BYTES), finish(R * SIDE)), ...);
 }
 
-// As `tiles`; x is what `halved` gives. Behind the values of the matrix there are as many bytes as a tile is wide.
+// As `tiles`; x must come from `halved`. Memory must be readable for a tile's width behind the matrix's values.
 inline void byte_tiles(const Matrix& w, int64_t row, int64_t end, const void* entry, int64_t n, float* out,
                        int64_t stride) {
   const float* scales = (const float*)entry;

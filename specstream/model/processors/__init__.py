@@ -1,4 +1,4 @@
-"""Logits processors: what the sampling parameters of stage ``"logits"`` do, in a registry."""
+"""Logits processors: a registry that implements the sampling parameters of stage ``"logits"``."""
 
 from specstream.model.processors.parameters import PROCESSORS
 from specstream.model.processors.pipeline import LogitsPipeline, Processed

@@ -1,4 +1,4 @@
-"""What a processor is, what it may need of the model, and what it knows of the rows it processes."""
+"""The types of logits processors: processor, facts about the model, context of the processed rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Context", "ModelFacts", "Processor"]
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """The target's tokenizer, the prompt, the width of the logits, the model's own ends, the device."""
+    """Tokenizer, prompt, width of the logits, end-of-sequence ids and device of a request's target."""
 
     tokenizer: Any
     prompt_ids: Sequence[int]
@@ -29,15 +29,16 @@ class ModelFacts:
 
 @dataclass
 class Context:
-    """The tokens before n rows: row j follows ``token_ids`` and ``tokens[i] for i in paths[j]``.
+    """The tokens before each of n rows: row j follows ``token_ids`` and ``tokens[i] for i in paths[j]``.
 
     Attributes:
         token_ids: The prompt and the committed tokens.
-        committed: The same on the logits' device, ``[m]``.
-        tokens: ``[K]`` int64 there: the proposed tokens, maybe not computed yet.
+        committed: ``token_ids`` on the logits' device, ``[m]``.
+        tokens: The proposed tokens, ``[K]`` int64 on the logits' device, maybe not computed yet.
         paths: For each row the indices of the proposed tokens before it.
-        may_wait: Whether values on the device may be read: on a CPU, or to explain an error.
-        faults: Errors by row. Such a row becomes NaN; its error counts if the reply gets to it.
+        may_wait: Whether the host may read values from the device: on a CPU, or to explain an error.
+        faults: Errors by row. A row with an error becomes NaN; the error is raised only if the reply
+            reaches that row.
     """
 
     token_ids: list[int]
@@ -49,12 +50,12 @@ class Context:
 
     @cached_property
     def host_tokens(self) -> list[int]:
-        """The proposed tokens, read from the device: the one attribute that waits for it."""
+        """The proposed tokens on the host. Reading this waits for the device."""
         ids: list[int] = self.tokens.tolist()
         return ids
 
     def ids(self, start: int = 0) -> Tensor:
-        """``[n, m]``: the tokens before each row from position ``start`` on; -1 behind shorter ones."""
+        """Return the tokens before each row from position ``start`` on: ``[n, m]``, padded with -1."""
         count = len(self.tokens)
         width = max(map(len, self.paths))
         index = [[*path, *[count] * (width - len(path))] for path in self.paths]
@@ -62,7 +63,7 @@ class Context:
         return torch.cat([near, self._gather(self.tokens, index)], 1)
 
     def last(self, count: int) -> Tensor:
-        """``[n, count]``: the last tokens before each row; -1 in front of shorter ones."""
+        """Return the last ``count`` tokens before each row: ``[n, count]``, padded in front with -1."""
         near = self.committed[max(0, len(self.committed) - count) :]
         known = torch.cat([near, self.tokens])
         rows = [[*range(len(near)), *(len(near) + i for i in path)] for path in self.paths]
@@ -77,12 +78,12 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """One step on the way from the model's logits to those that are sampled from.
+    """One change of the model's logits before they are sampled from.
 
     Attributes:
-        name: What error messages call it.
+        name: The processor's name in error messages.
         apply: Changes ``rows [n, V]`` float32 in place. A row must not depend on the other rows, to the
-            last bit. Works on the device where possible: `Context.host_tokens` costs a wait a round.
+            last bit. Should stay on the device: `Context.host_tokens` costs a synchronisation per round.
     """
 
     name: str

@@ -1,7 +1,8 @@
-"""A function per sampling parameter: makes its processors for one request.
+"""One function per sampling parameter, which makes the processors of one request.
 
-To add one, declare its field in `specstream.params.SamplingParams` with stage ``"logits"`` (default,
-range, example), write its function here, and add it to `PROCESSORS` where it is to be applied.
+To add a parameter, declare its field in `specstream.params.SamplingParams` with stage ``"logits"``
+(default, range, example), write its function here, and add it to `PROCESSORS` at the place in the order
+where it should be applied.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def _repetition(params: SamplingParams, model: ModelFacts) -> list[Processor]:
 
     def apply(rows: Tensor, context: Context) -> None:
         index = context.ids()
-        index = index.where(index >= 0, context.token_ids[-1])  # a token that is among them anyway
+        index = index.where(index >= 0, context.token_ids[-1])  # padding: any id of the context
         scores = rows.gather(1, index)
         rows.scatter_(1, index, torch.where(scores < 0, scores * factor, scores / factor))
 
@@ -62,7 +63,7 @@ def _bias(params: SamplingParams, model: ModelFacts) -> list[Processor]:
 
 
 def _bad_words(params: SamplingParams, model: ModelFacts) -> list[Processor]:
-    """The last token of each text is ruled out where its other tokens precede, as in transformers."""
+    """Forbid the last token of each text where the text's other tokens precede, as transformers does."""
     texts = [text for word in params.bad_words for text in (word, " " + word.lstrip())]
     found = [ids for text in texts if (ids := _tokenised(text, model))]
     if not found:
@@ -81,7 +82,7 @@ def _bad_words(params: SamplingParams, model: ModelFacts) -> list[Processor]:
 
 
 def _tokenised(text: str, model: ModelFacts) -> list[int]:
-    """The tokens of a text; none if tokenizer or model lack one, for then it can't be written anyway."""
+    """The tokens of a text; empty if tokenizer or model lack one: the text then can't be generated."""
     ids = [int(i) for i in model.tokenizer.encode(text, add_special_tokens=False)]
     if model.end_ids.intersection(ids):
         raise SamplingError(
@@ -104,7 +105,7 @@ def _min_tokens(params: SamplingParams, model: ModelFacts) -> list[Processor]:
 
 
 def _grammar(params: SamplingParams, model: ModelFacts) -> list[Processor]:
-    """Host work: the mask of each row is computed there, and uploaded without waiting."""
+    """Forbid tokens by grammar. The masks are computed on the host and uploaded without waiting."""
     assert params.grammar is not None
     state = GrammarState(params.grammar, model.tokenizer, model.vocab_size, model.end_ids)
     least = params.min_tokens
@@ -112,7 +113,7 @@ def _grammar(params: SamplingParams, model: ModelFacts) -> list[Processor]:
         raise SamplingError(
             f"no reply of this grammar has min_tokens={least} tokens; lower min_tokens"
         )
-    read = len(model.prompt_ids)
+    read = len(model.prompt_ids)  # tokens of the context that the grammar has seen or skips
 
     def apply(rows: Tensor, context: Context) -> None:
         nonlocal read
@@ -139,7 +140,7 @@ def _custom(params: SamplingParams, model: ModelFacts) -> list[Processor]:
 
 
 def _called(name: str, function: Callable[..., Any]) -> Processor:
-    """Calls a function of the caller's row by row, as transformers does."""
+    """Make a processor of a function that the request brings; it is called row by row."""
 
     def apply(rows: Tensor, context: Context) -> None:
         ids = context.ids()
@@ -152,7 +153,7 @@ def _called(name: str, function: Callable[..., Any]) -> Processor:
                     context.faults[row] = error
 
     def checked(ids: Tensor, row: Tensor, may_wait: bool) -> Tensor:
-        """Scores ``[V]``; NaN where values are wrong that can't be read yet."""
+        """Return the function's scores ``[V]``; all NaN if they are invalid but can't be read yet."""
         scores = row.clone().unsqueeze(0)
         try:
             out = function(ids, scores)
@@ -185,7 +186,7 @@ PROCESSORS: Mapping[str, Callable[[SamplingParams, ModelFacts], list[Processor]]
     "grammar": _grammar,
     "processors": _custom,
 }
-"""What makes the processors of each parameter of stage ``"logits"``, in the order of application.
+"""Makers of the processors, by parameter of stage ``"logits"``, in the order of application.
 
-They raise `SamplingError` if a parameter can't be honoured with a model.
+A maker raises `SamplingError` if the model can't honour the parameter.
 """

@@ -1,7 +1,7 @@
-"""All processors of one request, with the right context for every proposed position.
+"""Applies all processors of one request, with the right context for every proposed position.
 
-A row follows the committed tokens *and the proposed ones before it*; whatever looks at the context must
-see exactly that.
+A row follows the committed tokens *and the proposed tokens before it*: exactly these are the context
+that a processor must see.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def _not_finite(row: int) -> SpecstreamError:
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """Logits that can be verified.
+    """Processed logits, ready for verification.
 
     Attributes:
-        rows: ``[n, V]``. A row that could not be processed holds NaN, or -inf only.
-        fault: Why a row is of that kind. To be called for rows that the reply gets to, before the
-            target's next pass: it may have to process the row again.
+        rows: ``[n, V]``. A row that could not be processed holds NaN, or nothing but -inf.
+        fault: Returns the error of such a row. Call it for rows that the reply reaches, and before the
+            target's next pass: it may process the row again.
     """
 
     rows: Tensor
@@ -45,7 +45,7 @@ class Processed:
 
 
 class LogitsPipeline:
-    """The processors of one request. Rows don't depend on the other rows, to the last bit."""
+    """The processors of one request. A row's result doesn't depend on other rows, to the last bit."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class LogitsPipeline:
         """Make the processors of the parameters that are set.
 
         Raises:
-            SamplingError: a parameter can't be honoured with this model.
+            SamplingError: this model can't honour a parameter.
         """
         model = ModelFacts(tokenizer, prompt_ids, vocab_size, end_ids, device)
         wanted = {PROCESSORS[name] for name in params.processing}
@@ -69,7 +69,7 @@ class LogitsPipeline:
 
     @staticmethod
     def needed(params: SamplingParams) -> bool:
-        """Whether any processor is on."""
+        """Whether ``params`` need any processor."""
         return not params.plain_logits
 
     def apply(
@@ -88,11 +88,11 @@ class LogitsPipeline:
         proposed: Tensor,
         paths: Sequence[Sequence[int]],
     ) -> Processed:
-        """Process ``logits [n, V]``; nothing that goes wrong with a row is raised.
+        """Return ``logits [n, V]``, processed. Errors of single rows are not raised: see `Processed`.
 
         Args:
-            logits: The target's, of any float dtype.
-            token_ids: The prompt and the committed tokens: those of the last call, and maybe more.
+            logits: The target's logits, of any float dtype.
+            token_ids: The prompt and the committed tokens: those of the last call and maybe more.
             proposed: ``[K]`` int64 on the logits' device. The host reads it for a grammar only.
             paths: Row j follows ``token_ids`` and ``proposed[i] for i in paths[j]``.
         """
@@ -107,7 +107,7 @@ class LogitsPipeline:
         return Processed(rows, partial(self._fault, logits, context))
 
     def _fault(self, logits: Tensor, context: Context, row: int) -> SpecstreamError:
-        """Why a row has nothing to choose from: its processors once more, one by one."""
+        """Find why a row has no token to choose, by applying the processors again one by one."""
         if row in context.faults:
             return context.faults[row]
         rows = logits[row : row + 1].to(torch.float32, copy=True)

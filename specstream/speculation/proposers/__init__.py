@@ -1,7 +1,7 @@
-"""One file a method. A kind names its module, which is read only when the kind is used.
+"""The drafting methods, one module each; a module is imported only when its method is used.
 
-A module has a function ``build(config, parts)``, which returns the proposer: a `CandidateProposer` where
-``auto`` may choose the method.
+Each module has a function ``build(config, parts)`` that returns the proposer; if ``auto`` may choose the
+method, that is a `CandidateProposer`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ KINDS = {
 
 
 def build_proposer(config: ProposerConfig, parts: Parts) -> Proposer:
-    """The proposer that ``config`` describes.
+    """Build the proposer that ``config`` describes.
 
     Raises:
-        ConfigError: a model or head that it needs wasn't loaded.
-        ModelUnsupported: the target can't serve it.
+        ConfigError: a model or head that the method needs wasn't loaded.
+        ModelUnsupported: the target can't serve the method.
     """
     return cast("Proposer", importlib.import_module(KINDS[config.kind]).build(config, parts))

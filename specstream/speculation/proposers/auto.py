@@ -1,4 +1,4 @@
-"""Chooses each round, per request, which proposer drafts and how many tokens."""
+"""The adaptive proposer: chooses for each request and round who drafts and how many tokens."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from specstream.speculation.proposers.candidate import CandidateProposer, Drafte
 
 __all__ = ["AutoProposer"]
 
-_STATES_EVERY = 4  # requests, of which one has its states read while no reader of states pays
+_STATES_EVERY = 4  # while no reader of hidden states pays, one of so many requests has states read
 
 
 class _Round(NamedTuple):
-    """What was planned and proposed for one request."""
+    """The plan, the offers and the proposal of one request in one round."""
 
     plan: Plan
     offers: dict[str, Offer]
     drafted: Drafted
 
     def outcome(self, request_id: int, verdict: Verdict) -> Outcome:
-        """The round with its verdict; offers of known tokens are compared whoever proposed."""
+        """Combine the round with its verdict, and compare offered tokens with the committed ones."""
         compared = {
             name: _agreement(offer.ids, verdict.tokens)
             for name, offer in self.offers.items()
@@ -57,7 +57,7 @@ class _Round(NamedTuple):
 
 
 def _agreement(offered: Sequence[int], tokens: Sequence[int]) -> tuple[int, int]:
-    """How many offered tokens have a committed counterpart, and how many agree, from the first on."""
+    """Return how many offered tokens can be compared, and the length of the agreeing prefix."""
     count, agreed = min(len(offered), len(tokens)), 0
     while agreed < count and offered[agreed] == tokens[agreed]:
         agreed += 1
@@ -65,15 +65,15 @@ def _agreement(offered: Sequence[int], tokens: Sequence[int]) -> tuple[int, int]
 
 
 class AutoProposer:
-    """Candidates under a `Policy`.
+    """Proposers among which a `Policy` chooses.
 
-    Every choice is made before the tokens it concerns are drawn, or keeps them, so the output
-    distribution is the target's whatever the policy does.
+    A choice is made before the tokens concerned are drawn, or else keeps them. So the output
+    distribution is the target's whatever the policy decides.
 
     Args:
-        policy: Decides.
-        candidates: The proposers that it chooses among, the same as the policy's.
-        now: The host's clock, in seconds.
+        policy: Plans each round.
+        candidates: The proposers to choose among, the same as the policy's.
+        now: Clock of the host, in seconds.
     """
 
     name = "auto"
@@ -101,29 +101,31 @@ class AutoProposer:
         ]
         self._reading = {made.candidate.name for made, _ in self._readers}
         self._others = {n: made for n, made in self._candidates.items() if n not in self._reading}
-        self._stateless: dict[int, bool] = {}  # by request: whether nobody reads its states
-        self._begun = 0  # requests
+        self._stateless: dict[int, bool] = {}  # by request: whether its hidden states are not read
+        self._begun = 0  # number of requests so far
         self._now = now
-        self._planning = self._learning = 0.0  # s, of this step, and of the one before
+        self._planning = self._learning = (
+            0.0  # s: planning of this step, learning of the one before
+        )
         self._rounds: dict[int, _Round] = {}
         self._used: set[str] = set()  # candidates that drafted in this step
-        self._asked = False  # for proposals, since the last step's times
+        self._asked = False  # whether `propose` was called since the last step's times
         self._outcomes: list[Outcome] = []
         self._passes = self._read = 0
         self._over: list[int] = []  # requests that ended before their last round was learned from
 
     @property
     def costs(self) -> Costs:
-        """What passes cost here, as far as it is known by now."""
+        """The cost model as learned so far."""
         return self._policy.costs
 
     def candidate(self, name: str) -> Candidate | None:
-        """One of those that it chooses among."""
+        """Return the candidate of that name; None if there is none."""
         made = self._candidates.get(name)
         return None if made is None else made.candidate
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """What the policy planned for each."""
+        """Propose for each request what the policy planned."""
         began = self._now()
         self._asked = True
         self._rounds, self._used, self._passes, self._read = {}, set(), 0, 0
@@ -156,7 +158,7 @@ class AutoProposer:
         return Outlook(request.id, request.params.greedy, budget, offers, request.phrase_left)
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
-        """Keep what became of the proposals until the step's times are known."""
+        """Keep the verdicts until the step's times are known."""
         rounds, self._rounds = self._rounds, {}
         self._outcomes = [
             rounds[request.id].outcome(request.id, verdict)
@@ -167,9 +169,10 @@ class AutoProposer:
             self._candidates[name].observe(requests, verdicts)
 
     def wants_states(self, request: SpecRequest) -> bool:
-        """Of one request in four, while no candidate that reads states has proposed much of late.
+        """Return whether the request's hidden states are read.
 
-        Taking states and keeping them costs each round of a small target some percent.
+        While hardly any proposal comes from candidates that read hidden states, only one request in four
+        has them read: keeping states costs a small target some percent of each round.
         """
         stateless = self._stateless.get(request.id)
         if stateless is None:
@@ -180,9 +183,9 @@ class AutoProposer:
         return not stateless
 
     def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
-        """Pass each candidate that drafts from hidden states those of the layers that it wants."""
+        """Give each candidate that drafts from hidden states those of the layers it asked for."""
         told = [(r, s) for r, s in zip(requests, states, strict=True) if self.wants_states(r)]
-        if not told:  # memory ran out: nobody is left in the pass
+        if not told:  # memory ran out: no request is left in the pass
             return
         requests, states = zip(*told, strict=True)
         for made, wanted in self._readers:
@@ -193,9 +196,9 @@ class AutoProposer:
             made.read(requests, some)
 
     def clock(self, times: StepTimes) -> None:
-        """Tell the policy what the step took and brought.
+        """Give the policy the step's times and outcomes.
 
-        Without rows the times are no sample of a round, and only the outcomes are learned from.
+        If ``times.rows`` is 0, the times are no sample of a round, and only acceptance is learned.
         """
         began = self._now()
         planning_ms, learning_ms = self._planning * 1e3, self._learning * 1e3
@@ -215,7 +218,7 @@ class AutoProposer:
         self._outcomes, self._over, self._asked, self._used = [], [], False, set()
         self._passes = self._read = 0
         try:
-            # Asked and yet no outcome: something broke, in this step or in one before it.
+            # Proposals were asked for and there is no outcome: this step or one before it failed.
             if outcomes or (not asked and 0 < times.rows == times.tokens):
                 self._policy.observe(measured, outcomes)
         finally:
@@ -224,11 +227,11 @@ class AutoProposer:
             self._planning, self._learning = 0.0, self._now() - began
 
     def explain(self, request_id: int | None = None) -> Explanation:
-        """The policy's reasons."""
+        """Explain the policy's latest plans."""
         return self._policy.explain(request_id)
 
     def finish(self, request_id: int) -> None:
-        """Forget the request, once its last round is learned from."""
+        """Forget the request as soon as its last round has been learned from."""
         self._stateless.pop(request_id, None)
         self._rounds.pop(request_id, None)
         if any(outcome.id == request_id for outcome in self._outcomes):
@@ -237,6 +240,6 @@ class AutoProposer:
             self._policy.forget(request_id)
 
     def release(self, slot: int) -> None:
-        """Drop what the candidates keep for the slot."""
+        """Have all candidates drop their caches of the slot."""
         for made in self._candidates.values():
             made.release(slot)

@@ -1,4 +1,4 @@
-"""The adaptive proposer over everything that was loaded."""
+"""Builds the adaptive proposer over all drafting methods whose models were loaded."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from specstream.speculation.proposers.parts import Parts
 
 __all__ = ["build"]
 
-_DEEPEST = 8  # levels of a head's drafts: what lies beyond is seldom accepted
+_MAX_DEPTH = 8  # levels of an EAGLE draft: deeper ones are seldom accepted
 
 
 def build(config: AutoProposerConfig, parts: Parts) -> AutoProposer:
-    """An adaptive proposer over lookup, the draft model if there is one, and every head."""
+    """Build the adaptive proposer over lookup, the draft model if there is one, and every head."""
     made = [cast(CandidateProposer, build_proposer(one, parts)) for one in _configs(config, parts)]
     passes = {one.candidate.name: one.rehearse for one in made if isinstance(one, Rehearsed)}
     costs = calibrate(parts.target, parts.draft, passes)
@@ -52,9 +52,9 @@ def _configs(config: AutoProposerConfig, parts: Parts) -> Iterator[ProposerConfi
         yield LookaheadProposerConfig()
     if parts.draft is not None:
         yield DraftProposerConfig(window=config.window, vocabulary=config.vocabulary)
-    # One line a method with a head.
+    # A new method with a head gets one line here.
     if "eagle" in parts.heads:
-        yield EagleProposerConfig(depth=min(config.max_tokens, _DEEPEST), top_k=config.top_k)
+        yield EagleProposerConfig(depth=min(config.max_tokens, _MAX_DEPTH), top_k=config.top_k)
     if "early-exit" in parts.heads:
         yield EarlyExitProposerConfig()
     if "medusa" in parts.heads:
@@ -63,4 +63,3 @@ def _configs(config: AutoProposerConfig, parts: Parts) -> Iterator[ProposerConfi
         yield MtpProposerConfig(num_tokens=min(config.max_tokens, 4))
     if "block" in parts.heads:
         yield BlockProposerConfig(num_tokens=config.max_tokens)
-    # One line a method with a head: ``if "eagle" in parts.heads: yield EagleProposerConfig()``.

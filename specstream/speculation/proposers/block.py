@@ -20,16 +20,21 @@ from specstream.speculation.proposers.parts import Parts
 
 __all__ = ["BlockProposer", "build"]
 
-_REHEARSED = 128  # rows of the context in a rehearsal
-_TOGETHER = 1024  # tokens whose states wait, at most, until a block is drafted behind them
+_REHEARSED = 128  # context rows behind which `BlockProposer.rehearse` drafts
+_TOGETHER = 1024  # kept states from which rows are made even if nothing is drafted
 
 
 @dataclass(slots=True)
 class _Slot:
-    """A slot's context, and the states of the tokens behind it that have no rows there yet.
+    """A slot's context rows, and the target's hidden states that have no rows yet.
 
-    Rows are made when a block is drafted: in many rounds others draft, and many rows cost little more
-    than one.
+    Rows are made only when a block is drafted: in many rounds another method drafts, and making many
+    rows at once costs little more than making one.
+
+    Attributes:
+        context: The rows.
+        unread: The number of states without a row.
+        states: Those states, ``[n, depths, hidden]`` each.
     """
 
     context: Context
@@ -43,10 +48,11 @@ class _Slot:
 
 
 class BlockProposer(TaskProposer):
-    """Drafts the tokens after the last one all at once, each from a distribution of its own.
+    """Drafts a block of tokens after the last committed one in a single pass of the head.
 
-    A token is drawn without regard to those before it in its block, so its q is the block's marginal.
-    The chain is cut where its likelihood falls below ``min_confidence``: known, on a CPU, at no cost.
+    Each token is drawn regardless of the others in its block, so its q is the marginal at its position.
+    The chain is cut where its probability falls below ``min_confidence`` (checking that is free on a
+    CPU).
     """
 
     name = "block"
@@ -60,18 +66,18 @@ class BlockProposer(TaskProposer):
         self.capabilities = Capabilities(hidden_states=head.depths, own_cache=True)
 
     def go_on(self) -> Callable[[float], bool] | None:
-        """See `TaskProposer.go_on`: until the chain falls below ``min_confidence``."""
+        """See `TaskProposer.go_on`: end the chain once it is less likely than ``min_confidence``."""
         return stop_below(self._config.min_confidence)
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
-        """As many tokens as a block has, once the request's text was read."""
+        """Offer as many tokens as a block has, once the states of all tokens but the last were read."""
         found = self._known(request)
         if found is None:
             return Offer(0)
         return Offer(min(budget, self.most), behind=self._behind(found))
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
-        """One pass for all tasks."""
+        """Draft the blocks of all tasks in one pass of the head."""
         ready = [(task, self._known(task.request)) for task in tasks]
         known = [(task, one) for task, one in ready if one is not None and task.count > 0]
         found: dict[int, Drafted] = {}
@@ -89,35 +95,36 @@ class BlockProposer(TaskProposer):
         return [found.get(task.request.id, empty) for task in tasks]
 
     def _behind(self, slot: _Slot) -> int:
-        """Tokens without rows beyond those that a round of its own may have left."""
+        """How many tokens lack rows, beyond those that a round drafted by this head leaves anyway."""
         return max(0, slot.unread - self.most - 1)
 
     def _known(self, request: SpecRequest) -> _Slot | None:
-        """The slot, if all tokens of the request but the last were read."""
+        """The request's slot; None unless the states of all its tokens but the last were read."""
         found = self._slots.get(request.slot)
         return found if found is not None and found.end == len(request.token_ids) - 1 else None
 
     def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
-        """Keep what is appended; a context that does not reach the states begins anew there."""
+        """Keep the states of committed tokens; after a gap, the context begins anew at the states."""
         long = list[_Slot]()
         for request, one in zip(requests, states, strict=True):
             found = self._continued(request.slot, one.start)
-            found.states.append(one.states.clone())  # a view would keep the whole pass's
+            found.states.append(one.states.clone())  # a view would keep the whole pass's alive
             found.unread += one.states.shape[0]
             if found.unread >= _TOGETHER:
                 long.append(found)
         self._enter(long)
 
     def _enter(self, slots: Sequence[_Slot]) -> None:
-        """Make rows of the states that wait."""
+        """Make rows from the slots' kept states."""
         waiting = [one for one in slots if one.unread]
         states = [torch.cat(one.states) for one in waiting]
-        for one in waiting:  # first: a slot whose rows can't be made begins anew
+        for one in waiting:  # cleared first, so that a slot begins anew if making its rows fails
             one.states, one.unread = [], 0
         if waiting:
             self._head.read([one.context for one in waiting], states)
 
     def _continued(self, slot: int, start: int) -> _Slot:
+        """The slot with its rows before position ``start``; empty if they don't reach that far."""
         found = self._slots.get(slot)
         if found is None or not found.context.first <= start <= found.end:
             found = self._slots[slot] = _Slot(self._head.new_context())
@@ -128,12 +135,12 @@ class BlockProposer(TaskProposer):
         return found
 
     def release(self, slot: int) -> None:
-        """Drop the slot's context, and what waits."""
+        """Drop the slot's context and kept states."""
         self._slots.pop(slot, None)
 
     @torch.inference_mode()
     def rehearse(self) -> None:
-        """One block behind a context of typical length."""
+        """Draft one block behind `_REHEARSED` rows of context, and wait for the device."""
         head = self._head
         context = head.new_context()
         context.cache.reserve(_REHEARSED)
@@ -142,7 +149,7 @@ class BlockProposer(TaskProposer):
 
 
 def build(config: BlockProposerConfig, parts: Parts) -> BlockProposer:
-    """The block head that was loaded.
+    """Build the proposer of the block head that was loaded.
 
     Raises:
         ConfigError: none was loaded.

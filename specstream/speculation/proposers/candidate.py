@@ -1,4 +1,4 @@
-"""The interface of proposers that the adaptive proposer chooses among: drafts, heads, lookups, trees."""
+"""The interface of proposers among which the adaptive proposer chooses."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["CandidateProposer", "Drafted", "Rehearsed", "Task", "TaskProposer"]
 
 @dataclass(slots=True)
 class Task:
-    """A proposal that was planned: at most ``count`` tokens (levels of a tree) from ``offer``.
+    """A planned proposal: at most ``count`` tokens (levels of a tree) from ``offer``.
 
-    ``go_on`` is called after each token of a chain, with the draft's probability of it; the token is
-    kept, and False ends the chain there. None: nothing has to be known of a token before the next.
-    Of a tree, and ``least``: see `Plan`.
+    ``go_on`` is called after each token of a chain with the draft's probability of that token. The
+    token is kept; False ends the chain. None: the chain's length doesn't depend on its tokens.
+    For trees, and for ``least``, see `Plan`.
     """
 
     request: SpecRequest
@@ -34,10 +34,11 @@ class Drafted(NamedTuple):
 
     Attributes:
         proposal: The tokens, fewer or none where no more can be proposed.
-        confidences: The draft's probability of each (the mass of each level), as far as `Task.go_on`
-            was asked.
-        passes: Draft passes for it; tasks in lockstep share them, so the step's number is the largest.
-        read: Tokens that the draft caught up on.
+        confidences: The draft's probability of each token (the mass of each level of a tree) for which
+            `Task.go_on` was called.
+        passes: Number of draft passes. Tasks in lockstep share passes, so a step has as many as the task
+            with the most.
+        read: Tokens that the draft read to catch up.
     """
 
     proposal: Proposal
@@ -47,31 +48,31 @@ class Drafted(NamedTuple):
 
 
 class CandidateProposer(Proposer, Protocol):
-    """A proposer that can be chosen round by round. Every method runs on the engine's thread.
+    """A proposer that can be chosen round by round. All methods run on the engine's thread.
 
-    Whether and how far it drafts may depend only on what was drafted before the token in question: a
-    token that was drawn must be proposed, however unlikely it is.
+    Whether another token is drafted may depend only on tokens drafted before it: a token that was drawn
+    must be proposed, however unlikely it is, or the output distribution would be biased.
     """
 
     @property
     def candidate(self) -> Candidate:
-        """Its name, what it costs and how its acceptance is predicted."""
+        """The policy's view of this proposer."""
         ...
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
-        """What it could propose now, at most ``budget`` tokens (levels); without a draft pass."""
+        """Return what it could propose now, at most ``budget`` tokens (levels), without a draft pass."""
         ...
 
     def draft(self, tasks: Sequence[Task]) -> Sequence[Drafted]:
-        """Carry out tasks, all of one step; several in lockstep."""
+        """Draft for all tasks of one step, several of them in lockstep."""
         ...
 
 
 class TaskProposer(Protocol):
-    """Proposes what it would draft for tasks as long as its settings allow.
+    """A candidate that can also be used alone, with proposals as long as its settings allow.
 
     Attributes:
-        most: Tokens of a proposal, levels of a tree.
+        most: Largest number of tokens of a proposal (levels of a tree).
     """
 
     most: int
@@ -87,21 +88,21 @@ class TaskProposer(Protocol):
         return [drafted.proposal for drafted in self.draft(tasks)]
 
     def go_on(self) -> Callable[[float], bool] | None:
-        """`Task.go_on` of a proposal that nobody planned."""
+        """Return `Task.go_on` for use without a policy."""
         return None
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
-        """Nothing: what is kept of accepted tokens comes from elsewhere."""
+        """Do nothing: accepted tokens are read at the next proposal."""
         return
 
 
 @runtime_checkable
 class Rehearsed(CandidateProposer, Protocol):
-    """A candidate whose draft pass can be timed before there is a request.
+    """A candidate whose draft pass can be timed before the first request.
 
-    Of others the first rounds tell what a draft pass costs; until then it counts as a target pass.
+    A draft pass of any other candidate counts as a target pass until its first rounds are timed.
     """
 
     def rehearse(self) -> None:
-        """One draft pass of typical size, waited for, that leaves nothing behind."""
+        """Make one draft pass of typical size, wait for its result, and keep no state."""
         ...

@@ -1,4 +1,4 @@
-"""The draft model as a proposer, whether its tokenizer is the target's or another."""
+"""Builds the proposer of a draft model, whose tokenizer may be the target's or another one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["build"]
 
 
 def build(config: DraftProposerConfig, parts: Parts) -> CandidateProposer:
-    """The proposer that fits the draft's vocabulary.
+    """Build the proposer that fits the draft's vocabulary.
 
     Raises:
         ConfigError: no draft model was loaded.

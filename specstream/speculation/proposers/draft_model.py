@@ -21,21 +21,23 @@ from specstream.speculation.proposers.drafting import Drafting, DraftSequence
 
 __all__ = ["DraftModelProposer", "DraftRunner"]
 
-_LEAST = 64  # tokens that the draft reads at once, however few the target does: it is quick at that
-_SHARED = 192  # tokens that it reads at once where several requests wait for the step to end
+# Prompt tokens that the draft reads in one round. A small model reads many tokens in about the time of a
+# few, so the first bound holds even if the target's own prefill chunk is smaller.
+_MIN_CHUNK = 64
+_SHARED_CHUNK = 192  # at most this many, over all requests, where several wait for the step to end
 
 
 class DraftRunner(Protocol):
-    """What a draft needs of a `ModelRunner`."""
+    """The part of a `ModelRunner` that a draft model needs."""
 
     @property
     def device(self) -> torch.device:
-        """Where it runs."""
+        """The device that the model runs on."""
         ...
 
     @property
     def context_length(self) -> int:
-        """Tokens that a sequence may have."""
+        """The most tokens that a sequence may have."""
         ...
 
     def new_cache(self) -> KVCache:
@@ -54,15 +56,16 @@ class DraftRunner(Protocol):
 
 
 class DraftModelProposer(TaskProposer):
-    """Lets a small model write ahead, a little cooler than the target, with its top-k and top-p.
+    """Drafts chains with a small model, at a slightly lower temperature than the target's.
 
     Greedy requests get a deterministic draft; sampled ones the probabilities that each token was
-    drawn from. Several requests draft in step, so that one pass of the draft serves them all.
+    drawn from, with the request's top-k and top-p. Several requests draft in lockstep: one draft pass
+    serves them all.
 
-    A chain is looked at while it is written where that costs nothing (on a CPU), where processors
-    need its tokens, or where ``go_on`` asks; it then ends early after an end-of-sequence token or
-    when ``go_on`` says so. The last token is kept in any case, so the decision doesn't bias what is
-    proposed.
+    The host reads a chain's tokens while it is written where that costs nothing (on a CPU), where
+    processors need the tokens, or where ``go_on`` needs their probabilities. The chain then ends early
+    after an end-of-sequence token or when ``go_on`` returns False. The last token is kept in any case,
+    so stopping doesn't bias what is proposed.
     """
 
     name = "draft"
@@ -76,27 +79,28 @@ class DraftModelProposer(TaskProposer):
         prefill_chunk: int = 512,
     ) -> None:
         self.most, self._runner = config.num_tokens, runner
-        # Room enough to go on from there: the window moves on when the draft's context is full.
+        # At most half of the draft's context: the window moves only when the context is full, and then
+        # there must be room to go on.
         self._window = min(config.window, max(1, runner.context_length // 2))
         self._eos_ids = eos_ids
-        self._prefill_chunk = max(prefill_chunk, _LEAST)
+        self._prefill_chunk = max(prefill_chunk, _MIN_CHUNK)
         self._sequences: dict[int, DraftSequence] = {}
         self._looks = runner.device.type == "cpu"
         self.candidate = Candidate("draft", "the draft model", stops=self._looks)
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
-        """Any number of tokens, once the draft has read what it is behind."""
+        """Offer up to ``budget`` tokens, once the draft has read the tokens that it lags behind."""
         return Offer(budget, behind=self.behind(request))
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
-        """Write the tasks' chains in lockstep."""
+        """Draft the tasks' chains in lockstep."""
         chains = [Drafting(task.request, task.count, task.go_on) for task in tasks]
         passes, device = self.write(chains), self._runner.device
         return [Drafted(c.proposal(device), c.confidences, passes, c.read) for c in chains]
 
     def write(self, chains: Sequence[Drafting]) -> int:
-        """Write the chains, in step; the number of the draft's passes."""
-        left = self._prefill_chunk if len(chains) == 1 else min(self._prefill_chunk, _SHARED)
+        """Write the chains in lockstep; return the number of draft passes."""
+        left = self._prefill_chunk if len(chains) == 1 else min(self._prefill_chunk, _SHARED_CHUNK)
         for chain in chains:
             self._begin(chain, left)
             left = max(0, left - chain.read)
@@ -115,10 +119,10 @@ class DraftModelProposer(TaskProposer):
         return passes
 
     def _write_at_once(self, chain: Drafting) -> int:
-        """Some greedy steps as one, where they can be: their number, or 0 for none.
+        """Take several greedy steps in one call of the runner; return their number, 0 if it can't.
 
-        They are looked at one by one all the same. What is left over stands in the cache only, behind
-        the rows that count.
+        Each token still passes through `Drafting.take`. Steps after the one that ends the chain leave
+        rows in the cache behind the valid ones, which `observe` rolls back.
         """
         params, room = chain.request.params, chain.count - len(chain.tokens)
         if room < 2 or not (params.greedy and params.plain_logits):
@@ -140,17 +144,18 @@ class DraftModelProposer(TaskProposer):
         return choices.shape[0]
 
     def behind(self, request: SpecRequest) -> int:
-        """Tokens that the draft has to read first, beyond the one or two of any round."""
+        """How many tokens the draft has to read first, beyond the one or two of any round."""
         state, unread = self._sequence(request), len(request.token_ids)
         if state is not None and self._start(state, unread) == state.start:
             unread -= state.end
         return max(0, min(unread, self._window) - 2)
 
     def _begin(self, chain: Drafting, most: int) -> None:
-        """Bring the slot's cache up to the committed tokens, all but what the first pass reads.
+        """Prepare the slot's cache, and set the committed tokens that the first draft pass reads.
 
-        If more than ``most`` have to be read for that, so many are, and the chain stays empty; but
-        nobody waits for the prompts of others who has next to nothing to read.
+        If more than ``most`` tokens have to be read first, ``most`` of them are read now and nothing is
+        drafted in this round. A request with little to read (less than `_MIN_CHUNK`) drafts even if
+        other requests' prompts have used ``most`` up.
         """
         request = chain.request
         if chain.count < 1:
@@ -162,8 +167,8 @@ class DraftModelProposer(TaskProposer):
             return
         behind = request.token_ids[state.end :]
         chain.read = max(0, len(behind) - 2)
-        if chain.read > most and chain.read >= min(_LEAST, self._prefill_chunk):
-            # Catch up a part a round, as the target does, so that nobody else waits for it.
+        if chain.read > most and chain.read >= min(_MIN_CHUNK, self._prefill_chunk):
+            # Read one chunk a round, as the target does, so that other requests needn't wait for it.
             chain.read = most
             if part := behind[:most]:
                 self._runner.forward([ForwardInput(self._ids(part), state.cache)])
@@ -173,7 +178,7 @@ class DraftModelProposer(TaskProposer):
         chain.unread = self._ids(behind)
 
     def _choose_each(self, chains: Sequence[Drafting], rows: Sequence[Tensor]) -> None:
-        """Take each chain's next token from its row ``[1, V]``; plain greedy choices all at once."""
+        """Choose each chain's next token from its row ``[1, V]``; all plain greedy ones at once."""
         easy = [
             self._looks and chain.request.params.greedy and chain.request.params.plain_logits
             for chain in chains
@@ -193,9 +198,10 @@ class DraftModelProposer(TaskProposer):
                 chain.choose(row, looks=self._looks, ends=self._eos_ids, params=params)
 
     def _sequence(self, request: SpecRequest) -> DraftSequence | None:
-        """The slot's cache, if there is one, without rows of an earlier request that aren't this one's.
+        """The slot's cache, if any, rolled back to its common prefix with the request's tokens.
 
-        Within a request nothing but the tail can differ, and that is taken back by `observe`.
+        Only a new request needs the comparison: within one request only rows of drafted tokens can be
+        wrong, and `observe` rolls those back.
         """
         state = self._sequences.get(request.slot)
         if state is not None and state.request_id != request.id:
@@ -205,18 +211,21 @@ class DraftModelProposer(TaskProposer):
         return state
 
     def _start(self, state: DraftSequence, length: int) -> int:
-        """Where the context begins for ``length`` tokens: where it did, or a window before their end."""
+        """The position at which the draft's context begins for ``length`` tokens.
+
+        That is where it began before, or one window before the end of the tokens.
+        """
         held = length - state.start
         full = held >= self._runner.context_length
         far = held - len(state.rows) > self._window
-        # The prompt has lost its beginning: from the old place on there would be little left to know.
+        # The prompt has lost its oldest part since: too few of its tokens are behind ``start``.
         short = state.start > 0 and held < max(1, self._window // 2)
         return max(0, length - self._window) if full or far or short else state.start
 
     def _synchronised(self, request: SpecRequest) -> DraftSequence:
-        """The slot's cache, rolled back to what it has in common with the request's tokens.
+        """The slot's cache, made if need be and rolled back to its common prefix with the request.
 
-        At least the last token is left to read: its logits are what the draft begins with.
+        At least the last token is left to read: the first drafted token is chosen from its logits.
         """
         state = self._sequence(request)
         if state is None:
@@ -234,20 +243,20 @@ class DraftModelProposer(TaskProposer):
         return to_device(tokens, self._runner.device)
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
-        """Keep the rows of accepted tokens, take back the others; called before the commit."""
+        """Keep the rows of accepted tokens and roll back the others; called before the commit."""
         for request, verdict in zip(requests, verdicts, strict=True):
             state = self._sequences.get(request.slot)
             if state is None or state.request_id != request.id:
                 continue
             if state.end != len(request.token_ids):
-                continue  # it wrote nothing this round
+                continue  # nothing was drafted for it in this round
             state.rows.extend(verdict.tokens[: verdict.accepted])
             state.keep(min(len(state.rows), state.cache.length))
 
     def reread(self, request: SpecRequest, count: int) -> Tensor | None:
-        """Logits ``[count, V]`` of a request's last tokens, whose rows then stand in the cache.
+        """Read a request's last ``count`` tokens into the cache; return their logits ``[count, V]``.
 
-        None where the draft holds too little of the request for that.
+        None if too little of the request is in the cache for that.
         """
         state, length = self._sequence(request), len(request.token_ids)
         if state is None or self._start(state, length) != state.start:
@@ -263,13 +272,13 @@ class DraftModelProposer(TaskProposer):
         return logits
 
     def settle(self, slot: int, tokens: Sequence[int], chain: Sequence[int], sure: int = 0) -> None:
-        """Keep the slot's rows as far as they are those of ``tokens``, in place of `observe`.
+        """Roll the slot's cache back to its common prefix with ``tokens``; used in place of `observe`.
 
         Args:
-            slot: Whose cache.
-            tokens: A request's tokens, or those that may be its tokens next.
-            chain: What `write` wrote last, behind the rows that it read.
-            sure: So many of the first tokens are known to be the same.
+            slot: The slot whose cache is rolled back.
+            tokens: A request's tokens, or those that it would have after an outcome.
+            chain: The tokens that `write` drafted last; their rows are behind those that it read.
+            sure: The number of first tokens that are known to agree and aren't compared.
         """
         state = self._sequences.get(slot)
         if state is None:

@@ -1,4 +1,4 @@
-"""What a draft model holds of a request, and the chain that it is writing for it."""
+"""A draft model's state for one request: its KV cache, and the chain that is being drafted."""
 
 from __future__ import annotations
 
@@ -16,59 +16,74 @@ from specstream.types import SamplingParams
 __all__ = ["DraftSequence", "Drafting", "joined"]
 
 _SHARPER = 0.85
-"""The draft's temperature by the target's.
+"""Factor from the target's sampling temperature to the draft's.
 
-A small model spreads over what it can't tell apart. On the bundled pair 0.8 to 0.85 has the largest
-overlap with the target's distribution, sum min(p, q), in every domain and at target temperatures from
-0.8 to 1.3 (below that, all are alike): of blocks of four, 1 to 3 % more tokens stand than at the
-target's own temperature. Any value is exact, for q is told as it was.
+A small model spreads its probability over tokens that it can't tell apart. On the bundled pair a factor
+of 0.8 to 0.85 gives the largest overlap with the target's distribution, sum min(p, q), in every domain
+and at target temperatures from 0.8 to 1.3 (at lower temperatures the factor makes no difference): of
+blocks of four drafted tokens, 1 to 3 % more are accepted than without it. Any factor keeps the output
+exact, because the verifier gets the q that the tokens were really drawn from.
 """
 
 
 @dataclass(slots=True)
 class DraftSequence:
-    """The draft's own cache of one slot, and the tokens whose rows it holds for certain.
+    """The draft model's KV cache for one slot, and the tokens that its rows belong to.
 
-    Those are the request's from ``start`` on: of a long prompt the draft reads the end only. After a
-    proposal the cache holds rows of proposed tokens, too; the verdict tells which stay.
+    After a proposal the cache also holds rows of proposed tokens; the verdict decides which of them
+    stay.
+
+    Attributes:
+        cache: The draft's KV cache.
+        request_id: The request whose tokens the cache holds.
+        start: Position of the cache's first row in the request; the draft reads only the end of a long
+            prompt.
+        rows: The tokens from ``start`` on whose rows are certainly in the cache.
     """
 
     cache: KVCache
     request_id: int
     start: int = 0
     rows: list[int] = field(default_factory=list)
-    _law: tuple[SamplingParams, SamplingParams] | None = None  # a request's, and the draft's for it
+    _sharpened: tuple[SamplingParams, SamplingParams] | None = None  # latest argument and result
 
     def sharpened(self, params: SamplingParams) -> SamplingParams:
-        """What the draft draws by, for a request that samples by ``params``."""
-        if self._law is None or self._law[0] is not params:
-            self._law = params, replace(params, temperature=params.temperature * _SHARPER)
-        return self._law[1]
+        """The draft's sampling parameters for a request with ``params``: a lower temperature."""
+        if self._sharpened is None or self._sharpened[0] is not params:
+            cooler = replace(params, temperature=params.temperature * _SHARPER)
+            self._sharpened = params, cooler
+        return self._sharpened[1]
 
     @property
     def end(self) -> int:
-        """The request's tokens up to here are read, or skipped."""
+        """The position up to which the request's tokens have been read or skipped."""
         return self.start + len(self.rows)
 
     def keep(self, count: int) -> None:
-        """Keep the first ``count`` rows."""
+        """Roll the cache back to its first ``count`` rows."""
         self.cache.rollback_to(count)
         del self.rows[count:]
 
 
 @dataclass(slots=True)
 class Drafting:
-    """One request's chain while it is being written.
+    """One request's chain of drafted tokens while it is being written.
 
-    A token that was drawn is proposed: whether the chain ends is decided behind it.
+    Every token that is drawn is proposed: whether the chain ends is decided only after a token, so that
+    stopping can't bias which tokens are proposed.
 
     Attributes:
-        request: Whose.
-        count: At most so many tokens.
-        go_on: Asked with the draft's probability of each token after that token was taken; False ends
-            the chain. None: never asked, so that nothing waits for the device.
-        confidences: Those probabilities, as far as they were asked for.
-        read: Tokens that had to be read first, beyond the one or two of any round.
+        request: The request that is drafted for.
+        count: The most tokens that the chain may have.
+        go_on: Called after each token with the draft's probability of that token; False ends the chain.
+            None: the chain has no such rule, and the host needn't wait for the device.
+        confidences: The probabilities that ``go_on`` was called with.
+        read: Committed tokens that the draft had to read first, beyond the one or two of any round.
+        tokens: The drafted tokens, ``[1]`` each.
+        probs: For sampled requests the row ``[1, V]`` that each token was drawn from.
+        drafted: The tokens on the host, as far as they were read from the device.
+        state: A draft model's cache for the slot; None: another method writes the chain.
+        unread: The tokens that the next draft pass reads; None: the chain is complete.
     """
 
     request: SpecRequest
@@ -78,9 +93,9 @@ class Drafting:
     read: int = 0
     tokens: list[Tensor] = field(default_factory=list)
     probs: list[Tensor] = field(default_factory=list)
-    drafted: list[int] = field(default_factory=list)  # known where the chain is looked at
+    drafted: list[int] = field(default_factory=list)
     state: DraftSequence | None = None
-    unread: Tensor | None = None  # what the next pass reads; None: the chain is complete
+    unread: Tensor | None = None
 
     def choose(
         self,
@@ -91,15 +106,16 @@ class Drafting:
         params: SamplingParams | None = None,
         widened: Callable[[Tensor, float], Tensor] | None = None,
     ) -> bool:
-        """Take the next token by the draft's row; whether the chain goes on.
+        """Choose the next token from the draft's logits; return whether the chain goes on.
 
         Args:
             logits: ``[1, V]``.
-            looks: Whether reading the token costs nothing; otherwise only where ``go_on`` asks.
-            ends: Tokens behind which nothing is drafted, where they are looked at.
-            params: What the draft draws by. Default: the request's.
-            widened: Spreads a row over the target's vocabulary, the value given for all other tokens.
-                Default: the row has that width.
+            looks: Whether the token is read on the host (free on a CPU); without it, the token is read
+                only if ``go_on`` needs its probability.
+            ends: Token ids after which nothing is drafted; they are noticed only if the token is read.
+            params: The draft's sampling parameters. Default: the request's.
+            widened: Spreads a row of a smaller draft vocabulary over the target's, with the given value
+                for all tokens that can't be drafted. Default: the row has the target's width.
         """
         request, params = self.request, params or self.request.params
         row, plain, probs = logits, self.request.params.plain_logits, None
@@ -130,10 +146,18 @@ class Drafting:
         ends: frozenset[int] = frozenset(),
         probs: Tensor | None = None,
     ) -> bool:
-        """Append a token ``[1]``, looked at unless ``drawn`` is None; whether the chain goes on."""
+        """Append a token ``[1]``; return whether the chain goes on.
+
+        Args:
+            token: The token on the device.
+            drawn: The same token on the host; None: it wasn't read.
+            confidence: The draft's probability of it; None: not known. After a NaN nothing is appended.
+            ends: Token ids after which nothing is drafted.
+            probs: The row ``[1, V]`` that the token was drawn from; None: it is deterministic.
+        """
         self.unread = None
         if confidence != confidence:
-            return False  # damaged weights or overflow: no distribution that a token comes from
+            return False  # NaN, from damaged weights or overflow: there is no distribution to draw from
         self.tokens.append(token)
         ended = len(self.tokens) >= self.count
         if probs is not None:
@@ -148,14 +172,14 @@ class Drafting:
         return not ended
 
     def proposal(self, device: torch.device, source: str = "draft") -> Proposal:
-        """What was written."""
+        """The chain as a proposal."""
         return joined(self.tokens, self.probs, source, device)
 
 
 def joined(
     tokens: list[Tensor], probs: list[Tensor], source: str, device: torch.device | str = "cpu"
 ) -> Proposal:
-    """A chain of tokens ``[1]``, with the rows ``[1, V]`` that they were drawn from, if any."""
+    """Join tokens ``[1]``, and the rows ``[1, V]`` that they were drawn from, if any, to a chain."""
     if not tokens:
         return Proposal.empty(device)
     if len(tokens) == 1:

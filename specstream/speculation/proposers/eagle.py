@@ -24,22 +24,27 @@ from specstream.speculation.proposers.parts import Parts
 
 __all__ = ["EagleProposer", "build"]
 
-_LEAST = 64  # rows that are read at once, however few the target reads: the head is quick at that
-_REHEARSED = 128  # rows of context in a rehearsal
-_NEW = 0.1  # weight of the latest tree in the mean of their breadths
+# Rows that the head makes in one round even if the target's prefill chunk is smaller: one layer reads
+# many rows in about the time of a few.
+_MIN_CHUNK = 64
+_REHEARSED = 128  # cached rows behind which `EagleProposer.rehearse` drafts
+_BREADTH_WEIGHT = 0.1  # of the latest tree, in the moving average of nodes a level
 
 
 @dataclass(slots=True)
 class _Sequence:
-    """The head's rows of one slot, from position ``start`` on, and the target's states that follow them.
+    """The head's cached rows of one slot, and the target's hidden states that have no row yet.
 
-    A row is made of a feature, fused from states, and of the token after it. After a rollback to an
-    earlier turn the last row left may hold a token that was replaced since; that costs acceptance at
-    one place.
+    A row is made from a feature (fused hidden states of one token) and the token after it. After a
+    rollback to an earlier turn the last remaining row may have been made with a token that was replaced
+    since; that lowers acceptance at one position only.
 
     Attributes:
-        unread: States without a row yet, ``[n, depths, hidden]`` in ``parts``, which are joined and
-            fused when they are needed: in many rounds others draft.
+        cache: Keys and values of the head's layer.
+        start: Position of the first row.
+        unread: The number of states without a row.
+        parts: Those states, ``[n, depths, hidden]`` each. They are joined and fused only when the head
+            drafts, as in many rounds another method does.
     """
 
     cache: RowCache
@@ -53,7 +58,7 @@ class _Sequence:
         return self.start + self.cache.length + self.unread
 
     def add(self, start: int, states: Tensor, window: int) -> None:
-        """States of the tokens from ``start`` on; whatever was known from there on is replaced."""
+        """Append the states of the tokens from position ``start`` on, replacing any from there on."""
         if not self.start <= start <= self.end:
             self._restart(start)
         rows = start - self.start
@@ -62,20 +67,20 @@ class _Sequence:
         if start < self.end:
             before = self.take(self.unread)[: rows - self.cache.length]
             self.parts, self.unread = [before], before.shape[0]
-        self.parts.append(states.clone())  # a view would keep the whole pass's
+        self.parts.append(states.clone())  # a view would keep the states of the whole pass alive
         self.unread += states.shape[0]
-        if self.unread > 2 * window:  # not in every round of a reply that others draft
+        if self.unread > 2 * window:  # so that a long reply drafted by others seldom copies states
             self.trim(window)
 
     def trim(self, window: int) -> None:
-        """Of more unread states than ``window`` keep the last, without the rows before them."""
+        """If more than ``window`` states have no row, keep the last ``window`` and drop all rows."""
         if self.unread > window:
             start, kept = self.end - window, self.take(self.unread)[-window:].clone()
             self._restart(start)
             self.parts, self.unread = [kept], window
 
     def take(self, count: int) -> Tensor:
-        """The first ``count`` unread states, which are unread no longer."""
+        """Remove and return the first ``count`` states without a row."""
         whole = self.parts[0] if len(self.parts) == 1 else torch.cat(self.parts)
         self.parts, self.unread = [whole[count:]], self.unread - count
         return whole[:count]
@@ -86,12 +91,12 @@ class _Sequence:
 
 
 class EagleProposer(TaskProposer):
-    """Chains (``top_k`` 1) or dynamic trees from a head such as EAGLE's; one pass a level for all.
+    """Drafts chains (``top_k`` 1) or dynamic trees with an EAGLE head; one head pass a level for all.
 
-    Rows of drafted tokens are taken back after each round; those of accepted tokens are made anew from
-    the target's own features. The rows of a prompt are read when a request drafts for the first time,
-    at most a chunk a round. Trees and chains that are looked at wait for the device at each level, drawn
-    trees at each node.
+    Rows of drafted tokens are rolled back after each round; rows of accepted tokens are made anew from
+    the target's own features. A prompt's rows are made when its request drafts for the first time, at
+    most one chunk a round. On a GPU, trees and chains with a ``go_on`` rule make the host wait for the
+    device at each level, drawn trees at each node.
     """
 
     def __init__(
@@ -104,16 +109,16 @@ class EagleProposer(TaskProposer):
     ) -> None:
         self._config, self._head, self.name = config, head, head.kind
         self._vocab_size, self._eos_ids = vocab_size, eos_ids
-        self._chunk, self.most = max(prefill_chunk, _LEAST), config.depth
+        self._chunk, self.most = max(prefill_chunk, _MIN_CHUNK), config.depth
         self._tree = config.top_k > 1
         self._looks = head.device.type == "cpu" or self._tree
         self._sequences: dict[int, _Sequence] = {}
-        self._breadth = float(config.top_k)  # nodes a level of trees of late
+        self._breadth = float(config.top_k)  # nodes a level, a moving average over trees
         self.capabilities = Capabilities(head.depths, own_cache=True, trees=self._tree)
         self.candidate = Candidate(head.kind, head.title, stops=self._looks)
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
-        """Up to ``depth`` levels, once the prompt's rows are read."""
+        """Offer up to ``depth`` levels, once the states of all tokens but the last were read."""
         found = self._sequences.get(request.slot)
         if found is None or found.end != len(request.token_ids) - 1:
             return Offer(0)
@@ -127,23 +132,23 @@ class EagleProposer(TaskProposer):
         )
 
     def _behind(self, unread: int) -> int:
-        """Tokens without rows beyond those that a round of its own may have left."""
+        """How many tokens lack rows, beyond those that a round drafted by this head leaves anyway."""
         return max(0, unread - self.most - 1)
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
-        """Grow what was planned, in lockstep."""
+        """Grow the tasks' chains or trees in lockstep."""
         growths = [self._growth(task) for task in tasks]
         passes = self.grow(growths)
         made = [Drafted(one.proposal(), one.confidences, passes, one.read) for one in growths]
         for one in made:
             if one.confidences and self._tree:
                 breadth = one.proposal.length / len(one.confidences)
-                self._breadth += _NEW * (breadth - self._breadth)
+                self._breadth += _BREADTH_WEIGHT * (breadth - self._breadth)
         return made
 
     @torch.inference_mode()
     def rehearse(self) -> None:
-        """One level behind some context, waited for."""
+        """Draft one level behind `_REHEARSED` rows of context, and wait for the device."""
         head, width = self._head, self._config.top_k
         cache = head.new_cache()
         cache.reserve(_REHEARSED)
@@ -154,7 +159,7 @@ class EagleProposer(TaskProposer):
 
     @torch.inference_mode()
     def grow(self, growths: Sequence[Chain | TreeGrowth]) -> int:
-        """Grow all to their end; the number of the head's passes."""
+        """Grow all chains and trees to their end; return the number of head passes."""
         kept = [(cache, cache.length) for cache in self._begin(growths)]
         passes = 0
         try:
@@ -169,7 +174,10 @@ class EagleProposer(TaskProposer):
         return passes
 
     def _level(self, active: Sequence[Chain | TreeGrowth], *, first: bool) -> None:
-        """One pass over the frontiers; of the first, which are committed tokens, the last row counts."""
+        """Run the head once over all frontiers.
+
+        The first frontiers are committed tokens, of which only the last row gives a draft.
+        """
         fronts = [cast(Frontier, growth.frontier) for growth in active]
         caches = [self._sequences[growth.request.slot].cache for growth in active]
         counts = [front.tokens.shape[0] for front in fronts]
@@ -192,9 +200,10 @@ class EagleProposer(TaskProposer):
             row += keep
 
     def _begin(self, growths: Sequence[Chain | TreeGrowth]) -> list[RowCache]:
-        """Lay out what the first pass reads; the caches of those that take part.
+        """Set the frontiers that the first pass reads; return the caches of the growths that draft.
 
-        Who has more to read than a chunk reads that much, and drafts nothing in this round.
+        A request with more rows to make than the chunk allows makes that many, and drafts nothing in
+        this round.
         """
         left, caches = self._chunk, list[RowCache]()
         for growth in growths:
@@ -206,7 +215,7 @@ class EagleProposer(TaskProposer):
             if count < 1:
                 continue
             growth.read = self._behind(count)
-            whole = count <= max(left, _LEAST)
+            whole = count <= max(left, _MIN_CHUNK)
             if not whole:
                 count = growth.read = left
             left = max(0, left - growth.read)
@@ -229,11 +238,11 @@ class EagleProposer(TaskProposer):
         return kind(*base, top_k=self._config.top_k, size=size, least=task.least)
 
     def _size(self, depth: int) -> int:
-        """Nodes of a tree of ``depth`` levels."""
+        """The most nodes of a tree of ``depth`` levels."""
         return min(self._config.nodes, self._config.top_k * depth)
 
     def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
-        """Keep the states of tokens that became part of their requests; rows are made on demand."""
+        """Keep the states of committed tokens; rows are made from them when the head drafts."""
         window = self._config.window
         for request, one in zip(requests, states, strict=True):
             found = self._sequences.get(request.slot)
@@ -250,7 +259,7 @@ class EagleProposer(TaskProposer):
 
 
 def build(config: EagleProposerConfig, parts: Parts) -> EagleProposer:
-    """The head as a proposer.
+    """Build the proposer of the EAGLE head that was loaded.
 
     Raises:
         ConfigError: no head was loaded.

@@ -1,4 +1,4 @@
-"""An EAGLE head's tree for a sampled request: each node's children are drawn without replacement."""
+"""EAGLE trees for sampled requests: the children of a node are drawn without replacement."""
 
 from __future__ import annotations
 
@@ -16,27 +16,32 @@ from specstream.speculation.proposers.eagle_growth import Seen, TreeGrowth
 __all__ = ["DrawnTree"]
 
 _FIRST, _LATER = (0.2, 0.75), (0.05, 0.5)
-"""How often a child is accepted that was drawn with probability q, ``base + slope * q``: first, later.
+"""Acceptance of a child that was drawn with probability q, as (base, slope) of ``base + slope * q``.
 
-SmolLM2's head at temperature .8, 15,000 draws: first children of q below .02 in .25 of all cases, around
-.5 in .57, above .95 in .95; second ones in .11, .36 and .82. With bases that fit these, trees get more
-nodes than pay.
+The first pair is for a node's first child, the second for later ones. Measured with SmolLM2's head at
+temperature .8 over 15,000 draws: first children are accepted with probability .25 for q below .02, .57
+around .5 and .95 above .95; second children with .11, .36 and .82. The bases here are below those of a
+fit to these figures, because with a fit trees get more nodes than pay.
 """
 
-_NOTHING = 1e-5  # of a row's mass: no other child is drawn from the rest
+_MIN_REST = 1e-5  # of a row's mass: from less no further child is drawn
 
 
 class _Place:
-    """A node, as far as its next child is concerned.
+    """A place where the tree can get a node: the next child of one parent.
 
     Args:
-        row: Of what was seen.
+        row: The parent's row in `Seen`.
         node: The parent.
-        reached: Probability that verification gets to the next child.
-        probs: ``[n]``, what the child will be drawn from, over the draft's vocabulary or the target's: 0
-            where a child was drawn.
-        square: Sum of the squares of ``probs``.
-        law: Of its acceptance; see `_FIRST`.
+        reached: Estimated probability that verification gets to this child.
+        probs: ``[n]``, the distribution that the child is drawn from, over the draft's vocabulary or the
+            target's; 0 for children that were drawn before.
+        square: Sum of the squares of ``probs``, which is the mean of q over the draw.
+        law: (base, slope) of the child's acceptance; see `_FIRST`.
+
+    Attributes:
+        hope: Estimated probability that the child is accepted, averaged over all tokens that may be
+            drawn; NaN from damaged weights.
     """
 
     __slots__ = ("_law", "hope", "node", "probs", "reached", "row", "square")
@@ -52,14 +57,18 @@ class _Place:
     ) -> None:
         self.row, self.node, self.reached = row, node, reached
         self.probs, self.square, self._law = probs, square, law
-        # That the next child is accepted, over all that may be drawn; NaN comes of damaged weights.
         self.hope = reached * (law[0] + law[1] * square)
 
     def after(self, index: int, q: float) -> tuple[float, _Place | None]:
-        """Once a child of probability q is drawn: the chance that it is accepted, and the next place."""
+        """Account for a drawn child of probability q.
+
+        Returns:
+            The estimated probability that it is accepted, and the place of its next sibling; None: too
+            little mass is left for one.
+        """
         accepted, left = self._law[0] + self._law[1] * q, 1.0 - q
         following = None
-        if left > _NOTHING:
+        if left > _MIN_REST:
             square = max(self.square - q * q, 0.0) / (left * left)
             reached = self.reached * (1.0 - accepted)
             following = _Place(
@@ -70,26 +79,30 @@ class _Place:
 
 @dataclass(slots=True)
 class DrawnTree(TreeGrowth):
-    """`TreeGrowth` whose nodes are drawn, so that the verifier can hold each against its probability.
+    """A `TreeGrowth` whose nodes are drawn, so that the verifier can use their probabilities.
 
-    Of as many nodes more are accepted than of the likeliest ones, for p and q overlap by more than the
-    mass that p has in q's first tokens (SpecInfer, arXiv 2305.09781; Sequoia, 2402.12374).
+    Of the same number of nodes more are accepted than with the likeliest tokens, because sum min(p, q)
+    is larger than p's mass on q's likeliest tokens (SpecInfer, arXiv 2305.09781; Sequoia, 2402.12374).
 
-    A level has ``top_k`` nodes at most, drawn where the next child is likeliest to be accepted, as far
-    as that is likelier than ``least``. Whether another child is drawn is decided by what was drawn
-    before, and whatever was drawn stays: the text would be biased by a choice among drawn tokens. All
-    shapes are judged by one rule, also a tree that happens to be a chain (`checked` sees to it).
+    A level gets at most ``top_k`` nodes. Each is drawn at the place where a child is likeliest to be
+    accepted, as long as that probability is at least ``least``. Whether another child is drawn depends
+    only on tokens drawn before, and every drawn token stays in the proposal: choosing among drawn tokens
+    would bias the text. A tree that happens to be a chain is verified by the tree rule, too (see
+    `checked`).
+
+    Attributes:
+        drawn_from: For each node the distribution ``[n]`` that it was drawn from.
     """
 
-    drawn_from: list[Tensor] = field(default_factory=list)  # [n] of each node
+    drawn_from: list[Tensor] = field(default_factory=list)
 
     @property
     def choices(self) -> int:
-        """0: it draws instead."""
+        """0: tokens are drawn from the logits, so a head pass needn't return the likeliest ones."""
         return 0
 
     def take(self, seen: Seen) -> None:
-        """As `TreeGrowth.take`; nothing more is read once there is no room for a node."""
+        """As `TreeGrowth.take`; the draft is complete once it has ``size`` nodes."""
         TreeGrowth.take(self, seen)
         if len(self.tokens) >= self.size:
             self.frontier = None
@@ -113,22 +126,23 @@ class DrawnTree(TreeGrowth):
         return source
 
     def _draw(self, probs: Tensor, position: int) -> tuple[int, int, float]:
-        """An index into ``probs [n]``, the token that it stands for, and its probability."""
+        """Draw an index into ``probs [n]``; return it, its token id and its probability."""
         ids = self._ids
         drawn = self.request.draw(probs.unsqueeze(0), position, ids)
         if free_to_look(probs):
             index = int(drawn)
             return index, index if ids is None else int(ids[index]), float(probs[index])
         told = drawn, drawn if ids is None else ids[drawn], probs[drawn]
-        at, token, q = torch.cat([one.double() for one in told]).tolist()  # waits once a node
+        at, token, q = torch.cat([one.double() for one in told]).tolist()  # one transfer a node
         return int(at), int(token), q
 
     @property
     def _ids(self) -> Tensor | None:
-        """The tokens that rows are of; None: the target's vocabulary."""
+        """``[n]`` token ids that the rows' columns stand for; None: the target's vocabulary."""
         return self.head.ids if self.request.params.plain_logits else None
 
     def _places(self, seen: Seen) -> Iterator[_Place]:
+        """The first child's place of each node of the beam."""
         rows, params = seen.logits, self.request.params
         if not params.plain_logits:
             wide = zip(self.widened(rows, -math.inf), self.beam, strict=True)
@@ -144,7 +158,7 @@ class DrawnTree(TreeGrowth):
                 yield place
 
     def proposal(self) -> Proposal:
-        """All that was drawn."""
+        """All drawn nodes, with the distributions that they were drawn from."""
         if not self.tokens:
             return Proposal.empty(self.head.device)
         tokens = torch.tensor(self.tokens, device=self.head.device)

@@ -1,7 +1,7 @@
-"""What an EAGLE head writes for one request in one round: a chain, or a dynamic tree.
+"""The chain or dynamic tree that an EAGLE head drafts for one request in one round.
 
-Both are grown level by level. `EagleProposer` runs the head once a level for all requests; here is
-decided what the next level reads.
+Both are grown level by level. `EagleProposer` runs the head once a level for all requests; the classes
+here decide which tokens the next level reads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ __all__ = ["Chain", "Frontier", "Growth", "Seen", "TreeGrowth"]
 
 
 class Frontier(NamedTuple):
-    """What the next pass reads: tokens ``[b]``, features ``[b, hidden]``, and the tree they are in."""
+    """Inputs of the next head pass for one request.
+
+    Attributes:
+        tokens: ``[b]`` int64 ids of the target.
+        features: ``[b, hidden]``, of the tokens before those.
+        tree: The tree whose last nodes the tokens are; None: a chain.
+    """
 
     tokens: Tensor
     features: Tensor
@@ -31,13 +37,13 @@ class Frontier(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a pass gave for a request's frontier.
+    """Results of a head pass for one request's frontier.
 
     Attributes:
         logits: ``[b, draft vocabulary]``.
-        features: ``[b, hidden]``.
+        features: ``[b, hidden]``, which the next level reads.
         choices: ``[b, k]`` ids of the likeliest tokens, likeliest first.
-        told: Their log probabilities and their ids on the host; None: nobody looks.
+        told: Log probabilities and ids of ``choices`` on the host; None: they were not read.
     """
 
     logits: Tensor
@@ -48,17 +54,17 @@ class Seen(NamedTuple):
 
 @dataclass(slots=True)
 class Growth:
-    """What both have in common.
+    """A draft that is being grown: the common part of chains and trees.
 
     Attributes:
-        request: Whose.
-        count: Tokens of a chain, levels of a tree, at most.
-        head: Maps draft ids to the target's.
+        request: The request that is drafted for.
+        count: The most tokens of a chain, or levels of a tree.
+        head: The EAGLE head.
         vocab_size: Width of the target's logits.
-        eos_ids: Ids behind which nothing is drafted, where they are looked at.
-        go_on: See `Task.go_on`; None: never asked.
-        frontier: What the next pass reads; None: nothing more.
-        read: Rows of committed tokens that were read beyond the one or two of any round.
+        eos_ids: Token ids after which nothing is drafted; they are noticed only if tokens are read.
+        go_on: See `Task.go_on`; None: there is no such rule.
+        frontier: Inputs of the next head pass; None: the draft is complete.
+        read: Rows of committed tokens that had to be made first, beyond the one or two of any round.
     """
 
     request: SpecRequest
@@ -72,20 +78,20 @@ class Growth:
 
     @property
     def choices(self) -> int:
-        """How many of a row's likeliest tokens it looks at."""
+        """How many of each row's likeliest tokens a head pass has to return."""
         return 1
 
     def widened(self, rows: Tensor, rest: float) -> Tensor:
-        """``[b, draft vocabulary]`` to ``[b, V]``, ``rest`` where nothing can be drafted."""
+        """Spread ``[b, draft vocabulary]`` to ``[b, V]``, ``rest`` for tokens that can't be drafted."""
         return spread(rows, self.head.ids, self.vocab_size, rest)
 
 
 @dataclass(slots=True)
 class Chain(Growth):
-    """One token after another; sampled requests draw them, and q says so.
+    """A chain: greedy requests take the likeliest token, sampled ones draw it and keep its q.
 
     Attributes:
-        written: The tokens.
+        written: The chain so far.
     """
 
     written: Drafting = field(init=False)
@@ -95,11 +101,11 @@ class Chain(Growth):
 
     @property
     def confidences(self) -> list[float]:
-        """The head's probability of each token, as far as ``go_on`` was asked."""
+        """The head's probabilities of the tokens that ``go_on`` was called with."""
         return self.written.confidences
 
     def take(self, seen: Seen) -> None:
-        """Take the next token; decide whether the chain goes on."""
+        """Choose the next token from a head pass, and set or clear the frontier."""
         params = self.request.params
         if params.greedy and params.plain_logits:
             drawn = confidence = None
@@ -113,7 +119,7 @@ class Chain(Growth):
         self.frontier = Frontier(self.written.tokens[-1], seen.features) if goes_on else None
 
     def proposal(self) -> Proposal:
-        """What was written."""
+        """The chain as a proposal."""
         return self.written.proposal(self.head.device, self.head.kind)
 
 
@@ -121,9 +127,21 @@ class Chain(Growth):
 class TreeGrowth(Growth):
     """The dynamic tree of EAGLE-2 (arXiv 2406.16858); its nodes are deterministic.
 
-    A level's nodes are the likeliest ``top_k`` paths among the children of the level before, ``top_k``
-    of each. In the end the likeliest ``size`` of all children stay, whether or not they were grown. A
-    path less likely than ``least`` doesn't pay for its node: only the very likeliest node stays then.
+    The nodes of a level that the head reads next are those with the ``top_k`` likeliest paths; each gets
+    its ``top_k`` likeliest tokens as children. The proposal is the likeliest ``size`` of all nodes,
+    whether or not the head has read them. A node whose path is less likely than ``least`` costs more in
+    the target pass than it brings and isn't added, except for the first, so that a tree isn't empty.
+
+    Attributes:
+        top_k: Children of a node, and nodes that the head reads a level.
+        size: The most nodes of the proposal.
+        least: The least path probability of a node.
+        confidences: The masses of levels that ``go_on`` was called with.
+        tokens: Each node's token id.
+        parents: Each node's parent, -1 for the root.
+        scores: Each node's log probability of its path.
+        level: The level of the children that are added next, from 0.
+        beam: The nodes that the last head pass read; -1 stands for the committed text.
     """
 
     top_k: int = 4
@@ -133,11 +151,12 @@ class TreeGrowth(Growth):
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
-    level: int = 0  # of the children that come next
-    beam: list[int] = field(default_factory=lambda: [-1])  # the nodes that the last pass read
-    _rows: list[int] = field(default_factory=list)  # of all read nodes, their parents' rows
+    level: int = 0
+    beam: list[int] = field(default_factory=lambda: [-1])
+    # The tree of the nodes in the head's cache: each one's parent row, and each node's own row.
+    _rows: list[int] = field(default_factory=list)
     _row_of: dict[int, int] = field(default_factory=lambda: {-1: -1})
-    _mass: float = 1.0  # of the level before
+    _mass: float = 1.0  # of the level before: the sum of its nodes' path probabilities
 
     @property
     def choices(self) -> int:
@@ -145,7 +164,7 @@ class TreeGrowth(Growth):
         return self.top_k
 
     def take(self, seen: Seen) -> None:
-        """Add the children of the nodes that were read; choose which of them are read next."""
+        """Add the children of the nodes that were read; choose those that the next pass reads."""
         self.frontier, first = None, len(self.tokens)
         source = self.add(seen)
         self.level += 1
@@ -166,13 +185,13 @@ class TreeGrowth(Growth):
         self.frontier = Frontier(ids, seen.features.index_select(0, rows), Tree(tuple(self._rows)))
 
     def add(self, seen: Seen) -> list[int]:
-        """Add children; of each, the row of what was seen that its parent is."""
+        """Add the children of the beam; return, for each child, its parent's row in ``seen``."""
         source = list[int]()
         for row, (node, children) in enumerate(zip(self.beam, self._children(seen), strict=True)):
             score = self.scores[node] if node >= 0 else 0.0
             for chance, token in children:
                 worse = self.tokens and math.exp(score + chance) < self.least
-                if chance > -math.inf and not worse:  # not for NaN, either
+                if chance > -math.inf and not worse:  # false for NaN, too
                     self.append(token, node, score + chance)
                     source.append(row)
         return source
@@ -184,7 +203,7 @@ class TreeGrowth(Growth):
         self.scores.append(score)
 
     def path(self, node: int) -> list[int]:
-        """The tokens from the first level down to a node; of -1: none."""
+        """The tokens on the path from the first level to a node, inclusive; empty for -1."""
         path = list[int]()
         while node >= 0:
             path.append(self.tokens[node])
@@ -192,14 +211,14 @@ class TreeGrowth(Growth):
         return path[::-1]
 
     def _goes_on(self, mass: float) -> bool:
-        """Whether to draft more after a level of that mass, given the one before."""
+        """Ask ``go_on`` about a level; ``mass`` is its share of the mass of the level before."""
         if self.go_on is None:
             return True
         self.confidences.append(mass)
         return self.go_on(mass)
 
     def _children(self, seen: Seen) -> Iterator[list[tuple[float, int]]]:
-        """The likeliest tokens after each node that was read, with their log probabilities."""
+        """For each node of the beam, log probabilities and ids of the likeliest tokens after it."""
         assert seen.told is not None
         if self.request.params.plain_logits:
             for chances, ids in zip(*seen.told, strict=True):
@@ -211,7 +230,7 @@ class TreeGrowth(Growth):
             yield list(zip(best.values.tolist(), best.indices.tolist(), strict=True))
 
     def proposal(self) -> Proposal:
-        """The likeliest nodes. A node is no likelier than its parent, so that no parent is missing."""
+        """The likeliest ``size`` nodes; their parents are among them, being at least as likely."""
         order = sorted(range(len(self.tokens)), key=lambda node: -self.scores[node])
         kept = sorted(order[: self.size])
         if not kept:
@@ -223,5 +242,5 @@ class TreeGrowth(Growth):
 
 
 def widest(growths: Sequence[Growth]) -> int:
-    """How many choices a pass must give for each row."""
+    """How many of each row's likeliest tokens a joint head pass has to return."""
     return max(one.choices for one in growths)

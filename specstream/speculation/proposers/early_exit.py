@@ -1,4 +1,4 @@
-"""Self-speculation: the target's first layers draft, its others verify (LayerSkip, arXiv 2404.16710)."""
+"""Self-speculation: the target's first layers draft, the rest verify (LayerSkip, arXiv 2404.16710)."""
 
 from __future__ import annotations
 
@@ -26,28 +26,32 @@ from specstream.speculation.proposers.parts import Parts
 
 __all__ = ["EarlyExitProposer", "build", "exit_of"]
 
-_CONTEXT = 128  # rows before a pass that is timed
+_CONTEXT = 128  # cached rows behind which `EarlyExitProposer.rehearse` drafts
 
 
 @dataclass(slots=True)
 class _Chain(Drafting):
-    """A chain that the target's first layers write."""
+    """A chain drafted by the target's first layers.
 
-    states: list[Tensor] = field(default_factory=list)  # ``[n, hidden]`` each, in order
+    Attributes:
+        states: The states ``[n, hidden]`` that each draft pass left after these layers, in order.
+    """
+
+    states: list[Tensor] = field(default_factory=list)
 
     @property
     def cache(self) -> RowCache:
-        """The target's."""
+        """The target's cache of the request."""
         return cast(RowCache, cast(CachedRequest, self.request).cache)
 
 
 class EarlyExitProposer(TaskProposer):
-    """Lets the first layers of the target write ahead; their keys, values and states are kept.
+    """Drafts with the target's first layers, whose keys, values and states the target's pass reuses.
 
-    The drafted tokens' rows of these layers are in the target's own cache, and the target's pass over
-    them begins behind these layers: verification costs the other layers only, and the last token whole.
-    Nothing is kept between rounds. What the exit says can only cost acceptance, as the kept states are
-    the target's own.
+    The drafted tokens' rows of these layers are in the target's own cache, and the verifying pass begins
+    behind these layers; only for the last drafted token, which no draft pass read, it computes them all.
+    Nothing is kept between rounds. A bad exit lowers acceptance but can't change the output, because the
+    reused states are the target's own.
     """
 
     name = "early-exit"
@@ -69,18 +73,18 @@ class EarlyExitProposer(TaskProposer):
         )
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
-        """Any number of tokens."""
+        """Offer up to ``budget`` tokens."""
         return Offer(budget)
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
-        """Write the tasks' chains in lockstep."""
+        """Draft the tasks' chains in lockstep."""
         chains = [_Chain(task.request, task.count, task.go_on) for task in tasks]
         passes = self._write(chains)
         return [Drafted(self._proposal(c), c.confidences, passes) for c in chains]
 
     @torch.inference_mode()
     def rehearse(self) -> None:
-        """One draft pass of one token."""
+        """Draft one token behind `_CONTEXT` rows, and wait for the device."""
         cache = cast(RowCache, self._target.new_cache())
         rows = min(_CONTEXT, self._target.context_length - 1)
         cache.reserve(rows + 1)
@@ -90,7 +94,7 @@ class EarlyExitProposer(TaskProposer):
         self._exit.logits(states[:, 0])[0, 0].item()  # wait for the device
 
     def _write(self, chains: Sequence[_Chain]) -> int:
-        """Write the chains, in step; the number of passes of the first layers."""
+        """Write the chains in lockstep; return the number of passes through the first layers."""
         active, passes = [chain for chain in chains if chain.count > 0], 0
         starts = [(chain.cache, chain.cache.length) for chain in active]
         try:
@@ -117,7 +121,7 @@ class EarlyExitProposer(TaskProposer):
         return passes
 
     def _proposal(self, chain: _Chain) -> Proposal:
-        """What was written, with the states that verification goes on from."""
+        """The chain as a proposal, with the states from which the verifying pass goes on."""
         made = chain.proposal(self._target.device, self.name)
         if not chain.tokens:
             return made
@@ -125,19 +129,20 @@ class EarlyExitProposer(TaskProposer):
         return replace(made, entered=Entered(chain.cache.length, self._exit.layers, states))
 
     def release(self, slot: int) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is kept between rounds."""
 
 
 def exit_of(parts: Parts, layers: int | None, *, share: float) -> EarlyExit:
-    """The trained exit that was loaded, else the target's own norm and head behind ``layers`` layers.
+    """The trained exit that was loaded, or an untrained one: the target's own norm and output head.
 
     Args:
         parts: The engine's models.
-        layers: None: where the trained exit is, else behind this ``share`` of the target's layers.
+        layers: The number of layers before the exit; None: the trained exit's, or without a trained exit
+            ``share`` of the target's layers.
         share: See ``layers``.
 
     Raises:
-        ConfigError: a trained exit is behind another number of layers.
+        ConfigError: the trained exit is behind another number of layers.
         ModelUnsupported: the target can't be left there.
     """
     trained = cast("EarlyExit | None", parts.heads.get(EarlyExit.kind))
@@ -154,7 +159,7 @@ def exit_of(parts: Parts, layers: int | None, *, share: float) -> EarlyExit:
 
 
 def build(config: EarlyExitProposerConfig, parts: Parts) -> EarlyExitProposer:
-    """The target's first layers as a proposer.
+    """Build the proposer that drafts with the target's first layers.
 
     Raises:
         ConfigError: see `exit_of`.

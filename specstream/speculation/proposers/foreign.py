@@ -1,4 +1,4 @@
-"""A draft model with another tokenizer than the target's (Timor et al. 2025, arXiv 2502.05202)."""
+"""Drafting with a model whose tokenizer isn't the target's (Timor et al. 2025, arXiv 2502.05202)."""
 
 from __future__ import annotations
 
@@ -27,24 +27,26 @@ __all__ = ["ForeignDraftProposer"]
 _log = logging.getLogger("specstream.speculation")
 
 Way = Literal["retokenised", "intersection"]
-_ALIKE = 0.98  # overlap from which a greedy draft misses nothing among the common tokens
-_ENOUGH = 0.5  # overlap below which most of q would be cut off
+# Least share of common tokens for drafting by intersection. Greedy: below that, the draft's likeliest
+# token is too often none of them. Sampled: below that, most of q would be cut off.
+_MIN_OVERLAP_GREEDY, _MIN_OVERLAP_SAMPLED = 0.98, 0.5
 _GREEDY = SamplingParams()
 
 
 class ForeignDraftProposer(TaskProposer):
-    """Lets a draft write in its own tokens, in one of two ways that fit different requests.
+    """Drafts in another vocabulary than the target's, in one of two ways, chosen per request.
 
-    Retokenised: the draft's greedy text becomes the target's tokens, without probabilities.
-    Intersection: the draft draws among common tokens, with their probabilities.
+    Retokenised: the draft writes greedily in its own tokens, and its text is encoded in the target's
+    tokens, without probabilities. Intersection: the draft draws among the tokens that both vocabularies
+    have, with their probabilities.
 
     Args:
         config: Settings; ``vocabulary`` forces one way.
-        runner: The draft.
-        target_eos: Ids that end a turn, the target's.
-        translation: The two vocabularies.
-        device: The target's.
-        prefill_chunk: Tokens that one pass reads at most.
+        runner: The draft model.
+        target_eos: The target's token ids that end a turn.
+        translation: Between the two vocabularies.
+        device: The target's device.
+        prefill_chunk: The most prompt tokens that one pass reads.
     """
 
     name = "draft"
@@ -78,23 +80,23 @@ class ForeignDraftProposer(TaskProposer):
         )
 
     def way(self, params: SamplingParams) -> Way:
-        """How a request is drafted for."""
+        """The way in which a request with these parameters is drafted for."""
         if self._config.vocabulary != "auto":
             return self._config.vocabulary
-        least = _ALIKE if params.greedy else _ENOUGH
+        least = _MIN_OVERLAP_GREEDY if params.greedy else _MIN_OVERLAP_SAMPLED
         return "intersection" if self._translation.overlap >= least else "retokenised"
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
-        """Any number of tokens, once the draft has read what it is behind.
+        """Offer up to ``budget`` tokens, once the draft has read the tokens that it lags behind.
 
-        None behind half a character that the draft has no tokens for.
+        Nothing is offered after an incomplete character that the draft can't spell.
         """
         way = self.way(request.params)
         view = self._view(request, way)
         return Offer(0) if view is None else Offer(budget, behind=self._writers[way].behind(view))
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
-        """Write the tasks' chains, those of one way in lockstep."""
+        """Draft the tasks' chains; those drafted in the same way run in lockstep."""
         results: list[Drafted] = [Drafted(Proposal.empty(self._device)) for _ in tasks]
         passes = 0
         for way, writer in self._writers.items():
@@ -117,7 +119,7 @@ class ForeignDraftProposer(TaskProposer):
     def _proposal(self, task: Task, chain: Drafting, way: Way) -> Proposal:
         drafted = torch.cat(chain.tokens).tolist() if chain.tokens else []
         if chain.state is not None and drafted:
-            # The cache holds them; the next round compares them with what was committed.
+            # Their rows are in the cache; the next round compares them with the committed tokens.
             read = self._read_as(drafted) if way == "intersection" else drafted
             chain.state.rows.extend(read)
         if way == "intersection":
@@ -128,11 +130,11 @@ class ForeignDraftProposer(TaskProposer):
         return Proposal(to_device(ids, self._device), source="draft")
 
     def _read_as(self, ids: Sequence[int]) -> list[int]:
-        """Common tokens as the draft's own, in the ids of `IntersectionRunner`."""
+        """The ids by which `IntersectionRunner` names the draft's own tokens for common ``ids``."""
         return [self._common.shift + self._translation.to_draft.get(i, 0) for i in ids]
 
     def _view(self, request: SpecRequest, way: Way) -> Rendered | None:
-        """The request as the draft sees it; None if it can't be rendered."""
+        """The request in the draft's tokens; None if its text is empty or can't be spelled."""
         kept = self._renderings.get(request.slot)
         if kept is None or kept.request_id != request.id:
             kept = self._renderings[request.slot] = Rendering(self._translation, request.id)
@@ -145,7 +147,7 @@ class ForeignDraftProposer(TaskProposer):
         return Rendered(request, [self._common.shift + i for i in ids], request.params)
 
     def release(self, slot: int) -> None:
-        """Drop the slot's text and caches."""
+        """Drop the slot's rendered text and draft caches."""
         self._renderings.pop(slot, None)
         for writer in self._writers.values():
             writer.release(slot)

@@ -1,7 +1,7 @@
 """A draft restricted to the tokens that both vocabularies have (TLI, Timor et al. 2025).
 
-The draft's logits of common tokens stand at the target's ids, all other ids have none: after the softmax
-that is q restricted to the common tokens and normalised again, and tokens are drawn from just that.
+The draft's logits of common tokens are moved to the target's ids; all other ids get -inf. The softmax of
+that is q restricted to the common tokens and normalised again, which tokens are really drawn from.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ __all__ = ["IntersectionRunner"]
 
 
 class IntersectionRunner:
-    """A draft model that speaks the target's ids; a `DraftRunner`.
+    """A draft model that reads and writes the target's token ids; a `DraftRunner`.
 
-    Its logits are as wide as the target's. It reads ids of the target that are common, and any of its
-    own tokens under their id plus the target's width.
+    Logits are as wide as the target's. Input ids are the target's ids of common tokens, or any of the
+    draft's own ids plus ``shift``.
+
+    Attributes:
+        shift: The width of the target's logits.
     """
 
     def __init__(self, runner: ModelRunner, translation: Translation) -> None:
@@ -35,7 +38,7 @@ class IntersectionRunner:
         self.shift = width = translation.target_rows
         pairs = torch.tensor(translation.pairs, device=runner.device)
         self._target_ids, self._draft_ids = pairs[:, 0].contiguous(), pairs[:, 1].contiguous()
-        # An id of the target without a counterpart is never drawn, so it is never read.
+        # A target id without a counterpart is never drawn, so its entry (0) is never used.
         self._own = torch.zeros(width + translation.draft_rows, dtype=torch.int64)
         self._own = self._own.to(runner.device)
         self._own[self._target_ids] = self._draft_ids
@@ -46,14 +49,14 @@ class IntersectionRunner:
         return self._runner.new_cache()
 
     def forward(self, inputs: Sequence[ForwardInput]) -> ForwardOutput:
-        """As `ModelRunner.forward`, with ids and logits as told above."""
+        """As `ModelRunner.forward`, with ids and logits as the class describes."""
         own = [replace(item, token_ids=self._own[item.token_ids]) for item in inputs]
         return ForwardOutput([self._common(one) for one in self._runner.forward(own).logits])
 
     def chain(
         self, token_ids: Tensor, cache: KVCache, most: int, stop: Stop | None = None
     ) -> tuple[Tensor, Tensor] | None:
-        """None: a captured chain chooses among all of the draft's tokens."""
+        """None: a chain in one call would choose among all of the draft's tokens."""
         return None
 
     def _common(self, logits: Tensor) -> Tensor:

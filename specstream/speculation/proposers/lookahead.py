@@ -1,10 +1,11 @@
 """Lookahead decoding (Fu et al. 2024): the target guesses several positions at once, without a draft.
 
-A window of guessed tokens rides along in the target's pass. Row 0 is a chain after the committed text;
-token i of row r follows row 0 up to i and then column i of the rows before it. What the target predicts
-after the last row is the next row. Each column then is an n-gram, which goes into a pool by its first
-token. A round tries the latest n-grams that begin with the last committed token. All of it is one tree,
-so whatever of it agrees with the target is accepted, window included.
+Each target pass also reads a window of guessed tokens. Row 0 of the window is a chain after the
+committed text; token i of row r follows row 0 up to i and then column i of the rows before r. The
+target's predictions after the last row become the next row. A column of a full window is an n-gram,
+which goes into a pool under its first token. Each round proposes the latest n-grams whose first token is
+the last committed one. N-grams and window form one tree, so any path in it that agrees with the target
+is accepted.
 """
 
 from __future__ import annotations
@@ -25,29 +26,29 @@ from specstream.speculation.proposers.parts import Parts
 __all__ = ["LOOKAHEAD", "LookaheadProposer", "NgramPool", "build"]
 
 LOOKAHEAD = Candidate("lookahead", "lookahead decoding", "none")
-_KEYS = 2048  # first tokens of a pool
+_MAX_KEYS = 2048  # first tokens that a pool keeps n-grams of
 
 
 class NgramPool:
-    """N-grams by their first token: the ``most`` latest of each, of the `_KEYS` latest first tokens."""
+    """N-grams by first token: the latest ``most`` for each of the latest `_MAX_KEYS` first tokens."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._known: OrderedDict[int, list[tuple[int, ...]]] = OrderedDict()
 
     def add(self, first: int, rest: tuple[int, ...]) -> None:
-        """Enter an n-gram, or make it the latest."""
+        """Add an n-gram, or make it the latest of its first token."""
         known = self._known.setdefault(first, [])
         self._known.move_to_end(first)
         if rest in known:
             known.remove(rest)
         known.append(rest)
         del known[: -self._most]
-        if len(self._known) > _KEYS:
+        if len(self._known) > _MAX_KEYS:
             self._known.popitem(last=False)
 
     def after(self, first: int) -> list[tuple[int, ...]]:
-        """What may follow a token, the latest first."""
+        """The n-grams that begin with ``first``, without that token; the latest first."""
         return self._known.get(first, [])[::-1]
 
     def __len__(self) -> int:
@@ -55,7 +56,7 @@ class NgramPool:
 
 
 class _Trie:
-    """A tree in which no node has two children alike: siblings are tried as different tokens."""
+    """A tree whose siblings are different tokens, as verification requires."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -63,7 +64,7 @@ class _Trie:
         self._nodes: dict[tuple[int, int], int] = {}
 
     def add(self, parent: int, token: int) -> int:
-        """The child of a node, made if need be."""
+        """Return the child of a node with this token, added if need be."""
         node = self._nodes.get((parent, token))
         if node is None:
             node = self._nodes[parent, token] = len(self.tokens)
@@ -74,15 +75,15 @@ class _Trie:
 
 @dataclass(slots=True)
 class _Window:
-    """One request's guesses.
+    """One request's window of guessed tokens.
 
     Attributes:
         request_id: The request.
         pool: Its n-grams.
         rows: Guessed tokens, the oldest row first. Column i of row r is at position ``at + i + r``.
-        ages: For each column, how many rows were predicted since it was begun.
-        at: How long the committed text was.
-        room: The deepest tree of this round.
+        ages: For each column, how many of its rows the target has predicted since it was filled anew.
+        at: Position of the first guessed token: the length of the committed text.
+        room: The greatest depth that this round's tree may have.
         last: The nodes of the last row in the tree that is being verified.
         nodes: How many nodes that tree has; 0: none is being verified.
     """
@@ -97,7 +98,7 @@ class _Window:
     nodes: int = 0
 
     def plant(self, trie: _Trie, columns: int) -> None:
-        """Put the window's first columns into a tree."""
+        """Add the window's first columns to a tree."""
         self.last, chain = [], -1
         for column in range(columns):
             node = chain = trie.add(chain, self.rows[0][column])
@@ -106,12 +107,12 @@ class _Window:
             self.last.append(node)
 
     def advance(self, predictions: Sequence[int], height: int) -> None:
-        """Append the next row; of a full window, enter the n-grams and drop the oldest row.
+        """Append the predicted row; if the window was full, pool its n-grams and drop the oldest row.
 
-        A column is an n-gram once each of its tokens was predicted after the one before.
+        A column counts as an n-gram once each of its tokens was predicted after the one before.
 
         Args:
-            predictions: Of the target, after the committed text and each node.
+            predictions: The target's tokens after the committed text and after each node.
             height: Rows of a full window.
         """
         new = [predictions[node + 1] for node in self.last]
@@ -128,7 +129,7 @@ class _Window:
         self.ages[len(new) :] = [0] * (len(self.ages) - len(new))
 
     def follow(self, text: list[int]) -> None:
-        """Move the window to the end of the text; its last columns are guessed anew."""
+        """Move the window to the end of the committed text; new last columns get filler tokens."""
         width, passed = len(self.rows[0]), len(text) - self.at
         for row in self.rows:
             del row[:passed]
@@ -138,15 +139,15 @@ class _Window:
 
 
 def _filler(text: list[int], count: int) -> list[int]:
-    """Tokens to begin with: the text's latest."""
+    """``count`` initial guesses: the text's last tokens, backwards."""
     return [text[-1 - i % len(text)] for i in range(count)]
 
 
 class LookaheadProposer:
-    """Drafts n-grams that the target guessed earlier, and has it guess more of them.
+    """Proposes n-grams from the target's earlier guesses, and adds a window that yields new ones.
 
-    Deterministic, so the verifier needs no probabilities. Each round adds up to ``(window + branches) *
-    (ngram - 1)`` tokens to the target's pass.
+    Drafts are deterministic, so the verifier needs no probabilities. Each round adds up to ``(window +
+    branches) * (ngram - 1)`` tokens to the target's pass.
     """
 
     name = "lookahead"
@@ -160,11 +161,11 @@ class LookaheadProposer:
         self._windows: dict[int, _Window] = {}
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """The window and the n-grams that follow the last token, as a tree."""
+        """Propose the window and the n-grams that follow the last token, as one tree."""
         return [self._tree(r, b, b) for r, b in zip(requests, budget, strict=True)]
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
-        """N-grams; the window is part of the first level's price."""
+        """Offer n-grams; the window's nodes count as part of the first level."""
         window, levels = self._window(request), min(self._height, budget)
         window.room = budget
         guessed = self._columns(budget, len(window.rows)) * len(window.rows)
@@ -174,17 +175,17 @@ class LookaheadProposer:
         return Offer(levels, nodes=[guessed + tried * level for level in range(1, levels + 1)])
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
-        """The window, and the n-grams up to the planned depth."""
+        """Draft the n-grams up to the planned depth, and the whole window."""
         return [
             Drafted(self._tree(task.request, task.count, self._window(task.request).room))
             for task in tasks
         ]
 
     def _tree(self, request: SpecRequest, levels: int, room: int) -> Proposal:
-        """N-grams of ``levels`` tokens at most, and the window as far as it fits a depth of ``room``."""
+        """A tree of n-grams of at most ``levels`` tokens, and the window cut to a depth of ``room``."""
         window, trie = self._window(request), _Trie()
         window.follow(request.token_ids)
-        # First the n-grams: what they share with the window keeps their place.
+        # N-grams first, so that tokens which they share with the window are tried in the n-grams' order.
         for rest in window.pool.after(request.token_ids[-1]):
             node = -1
             for token in rest[: min(levels, room)]:
@@ -195,7 +196,7 @@ class LookaheadProposer:
         return Proposal(tokens, parents=tuple(trie.parents), source="lookahead")
 
     def _columns(self, room: int, rows: int) -> int:
-        """How many columns fit: the last one is the deepest."""
+        """How many columns of ``rows`` rows fit into a depth of ``room``: the last is the deepest."""
         return max(0, min(self._config.window, room + 1 - rows))
 
     def _window(self, request: SpecRequest) -> _Window:
@@ -209,12 +210,12 @@ class LookaheadProposer:
         return window
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
-        """Take up what the target predicted after the windows."""
+        """Advance the windows by the target's predictions."""
         for request, verdict in zip(requests, verdicts, strict=True):
             window = self._windows.get(request.slot)
             if window is None or window.request_id != request.id:
                 continue
-            # A proposal that was refused has other predictions.
+            # If the engine refused the proposal, the predictions don't belong to its tree.
             if window.nodes and len(verdict.predictions) == window.nodes + 1:
                 window.advance(verdict.predictions, self._height)
             window.nodes = 0
@@ -225,5 +226,5 @@ class LookaheadProposer:
 
 
 def build(config: LookaheadProposerConfig, parts: Parts) -> LookaheadProposer:
-    """On the target's device; the target must be able to verify trees."""
+    """Build the proposer; the target must be able to verify trees."""
     return LookaheadProposer(config, parts.target.device)

@@ -1,4 +1,4 @@
-"""A chain out of marginals: every position's logits are known before any token is drawn."""
+"""Chains from marginals: heads that predict all positions at once, before any token is drawn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ __all__ = ["stop_below", "take_chain"]
 
 
 def stop_below(least: float) -> Callable[[float], bool] | None:
-    """A `Task.go_on` that ends a chain once it is less likely than ``least``; None for 0: never."""
+    """A `Task.go_on` that ends a chain once its probability falls below ``least``.
+
+    None for ``least`` 0: the chain has no such rule.
+    """
     if least <= 0.0:
         return None
     chance = 1.0
@@ -28,14 +31,15 @@ def stop_below(least: float) -> Callable[[float], bool] | None:
 
 
 def take_chain(task: Task, logits: Tensor, *, looks: bool, source: str) -> Drafted:
-    """One token of each row, in order; a greedy request's the likeliest, else drawn from the row.
+    """Make a chain with one token from each row: the likeliest if greedy, else drawn from the row.
 
     Whether the chain ends is decided after a token, which is kept, and before the next is drawn.
 
     Args:
-        task: Whose, and when to stop.
-        logits: ``[n, V]``, in order; n is at most ``task.count``.
-        looks: Whether reading the tokens costs nothing; otherwise only where ``task.go_on`` asks.
+        task: The request, and when to stop.
+        logits: ``[n, V]``, one row for each position; n is at most ``task.count``.
+        looks: Whether the host reads the tokens (free on a CPU); without it, they are read only if
+            ``task.go_on`` needs their probabilities.
         source: `Proposal.source`.
     """
     params = task.request.params

@@ -22,10 +22,10 @@ __all__ = ["MedusaProposer", "build"]
 
 
 class _Last(NamedTuple):
-    """The state that gave a request's last token.
+    """The hidden state from which a request's last token was predicted.
 
     Attributes:
-        end: How many tokens come before that token.
+        end: The number of tokens before that last token.
         state: ``[hidden]``, before the target's final norm.
     """
 
@@ -34,11 +34,11 @@ class _Last(NamedTuple):
 
 
 class MedusaProposer(TaskProposer):
-    """Chains (``top_k`` 1) or trees out of the heads' marginals; one pass of the heads a round for all.
+    """Drafts chains (``top_k`` 1) or trees from the heads' marginals; one head pass a round for all.
 
-    A head doesn't know which tokens were drafted before its own, so a tree is the likeliest paths by the
-    product of the heads' probabilities. A tree's nodes are deterministic. Trees are grown on the host,
-    which waits for the device once a round.
+    A head doesn't know which tokens were drafted before its own, so a tree consists of the paths whose
+    product of the heads' probabilities is largest. A tree's nodes are deterministic. Trees are grown on
+    the host, which waits for the device once a round.
     """
 
     name = "medusa"
@@ -58,7 +58,7 @@ class MedusaProposer(TaskProposer):
         self.candidate = Candidate("medusa", "the Medusa heads", passes="one")
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
-        """As many levels as there are heads, once a state was read."""
+        """Offer as many levels as there are heads, once the last token's state was read."""
         if self._state(request) is None:
             return Offer(0)
         levels = min(budget, self.most)
@@ -67,7 +67,7 @@ class MedusaProposer(TaskProposer):
 
     @torch.inference_mode()
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
-        """Run the heads once for all tasks, then choose for each."""
+        """Run the heads once for all tasks, then make each one's chain or tree."""
         made = [Drafted(Proposal.empty(self._head.device)) for _ in tasks]
         states = dict[int, Tensor]()
         for index, task in enumerate(tasks):
@@ -97,19 +97,19 @@ class MedusaProposer(TaskProposer):
         return None if found is None or found.end != len(request.token_ids) - 1 else found.state
 
     def _size(self, depth: int) -> int:
-        """Nodes of a tree of ``depth`` levels."""
+        """The most nodes of a tree of ``depth`` levels."""
         return min(self._config.nodes, self._config.top_k * depth)
 
     @torch.inference_mode()
     def rehearse(self) -> None:
-        """One pass of the heads for one request, waited for."""
+        """Run the heads once for one request, and wait for the device."""
         head = self._head
         state = torch.zeros(1, head.shape.hidden, dtype=head.dtype, device=head.device)
         top = min(self._config.top_k, head.shape.draft_vocab_size)
         head(head.normed(state), self.most).float().log_softmax(-1).topk(top).values.tolist()
 
     def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
-        """Keep the last state of each; a copy, so that the others of the pass aren't kept with it."""
+        """Keep a copy of each request's last state: a view would keep the whole pass's states alive."""
         for request, one in zip(requests, states, strict=True):
             count = one.states.shape[0]
             if count:
@@ -122,7 +122,7 @@ class MedusaProposer(TaskProposer):
 
 
 def build(config: MedusaProposerConfig, parts: Parts) -> MedusaProposer:
-    """The heads as a proposer.
+    """Build the proposer of the Medusa heads that were loaded.
 
     Raises:
         ConfigError: none were loaded.

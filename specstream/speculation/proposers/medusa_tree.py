@@ -1,4 +1,4 @@
-"""A tree out of marginals: the likeliest paths by the product of their tokens' probabilities."""
+"""Trees from marginals: the likeliest paths by the product of their tokens' probabilities."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ def grow(
     size: int,
     eos_ids: frozenset[int],
 ) -> Proposal:
-    """The likeliest ``size`` nodes, of each level's tokens the likeliest ``top_k``.
+    """Grow the tree of the likeliest ``size`` nodes, each with at most ``top_k`` children.
 
-    A node's children and next sibling are no likelier than itself, so taking the likeliest of those
-    known so far gives the likeliest of all, parents and elder siblings first.
+    A node's first child and next sibling are no likelier than the node itself. So a best-first search,
+    which always adds the likeliest of the known candidates, finds the likeliest nodes of all, parents
+    and likelier siblings first.
 
     Args:
-        request: With penalties, bans or a grammar, each path's next row is processed on its own.
-        rows: ``[levels, draft vocabulary]``, one head's logits each.
+        request: If it has penalties, bans or a grammar, the row after each path is processed separately.
+        rows: ``[levels, draft vocabulary]``: each head's logits.
         head: Maps draft ids to the target's.
-        top_k: Choices after a node.
-        size: Nodes at most.
-        eos_ids: Ids behind which nothing is drafted.
+        top_k: The most children of a node.
+        size: The most nodes.
+        eos_ids: Token ids after which nothing is drafted.
     """
     plain = _plain(rows, head, top_k) if request.params.plain_logits else None
     tokens, parents, levels, paths = list[int](), list[int](), list[int](), list[list[int]]()
     known: list[tuple[float, int, int, int]] = []  # -score, order, parent, rank
-    choices = dict[int, _Choices]()  # by parent
+    choices = dict[int, _Choices]()  # by node: the tokens that its children may have
     scores: dict[int, float] = {-1: 0.0}
 
     def add(parent: int, rank: int) -> None:
@@ -78,7 +79,7 @@ def grow(
 
 
 def _plain(rows: Tensor, head: MedusaHead, top_k: int) -> list[_Choices]:
-    """The choices of each level, whatever comes before."""
+    """The choices of each level, which don't depend on the path before."""
     best = rows.float().log_softmax(-1).topk(min(top_k, rows.shape[-1]))
     ids = best.indices if head.ids is None else head.ids[best.indices]
     values = zip(best.values.tolist(), ids.tolist(), strict=True)
@@ -88,12 +89,12 @@ def _plain(rows: Tensor, head: MedusaHead, top_k: int) -> list[_Choices]:
 def _processed(
     request: SpecRequest, row: Tensor, head: MedusaHead, top_k: int, path: Sequence[int]
 ) -> _Choices:
-    """The choices after a path."""
+    """The choices after a path, by the request's logits processors."""
     logits = request.process(head.whole(row), path).float().log_softmax(-1)
     best = logits.topk(min(top_k, logits.shape[-1]))
     return _sound(best.values.tolist(), best.indices.tolist())
 
 
 def _sound(chances: Sequence[float], tokens: Sequence[int]) -> _Choices:
-    """Without what can't be drafted; NaN, of damaged weights, isn't above any number."""
+    """Drop tokens of probability 0 and, as NaN compares false, those of damaged weights."""
     return [(c, t) for c, t in zip(chances, tokens, strict=True) if c > -math.inf]

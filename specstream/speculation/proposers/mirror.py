@@ -25,21 +25,23 @@ __all__ = ["MirrorProposer", "build", "one_thread"]
 
 
 class MirrorProposer:
-    """Drafts on a second thread what follows the likely outcomes of the pass under way.
+    """Drafts behind the likely outcomes of the target's pass, on a second thread while the pass runs.
 
-    In the middle of the target's pass an exit tells how many drafted tokens will probably be accepted
-    and which token follows them. For the likeliest outcomes the draft model writes on; if one comes
-    true, its tokens are the next proposal (after more steps where the pass ended before the chain).
-    Which outcome that is depends on the verdict alone, so a sampled branch comes with its true q.
+    In the middle of the target's pass an early exit predicts how many drafted tokens will be accepted
+    and which token follows them. The draft model drafts a chain behind each of the likeliest outcomes;
+    if one of these outcomes comes true, its chain is the next proposal (completed by further draft steps
+    if the pass ended before the chain did). Which chain is used depends on the verdict alone, so the
+    tokens of a sampled chain come with the q that they were drawn from.
 
-    The draft's caches belong to the second thread between `midway` and whatever is called next, which
-    waits for the draft pass under way. Requests with logits processors are drafted for as usual.
+    From `midway` on the draft's caches belong to the second thread, until another method is called and
+    has waited for the draft pass under way. Requests with logits processors are drafted for between
+    passes only.
 
     Args:
         config: Settings.
-        draft: The draft model; its own limits are those of ``config``.
-        leave: The exit.
-        eos_ids: Ids that end a turn.
+        draft: The proposer of the draft model, with the limits of ``config``.
+        leave: The early exit.
+        eos_ids: Token ids that end a turn.
         pool: Runs one function at a time, see `one_thread`; shut down by `close`.
     """
 
@@ -58,13 +60,13 @@ class MirrorProposer:
         self._pool = pool
         self.midway_depth = leave.layers
         self.counts = MirrorCounts()
-        self._rounds: dict[int, Round] = {}  # by slot, until the verdict
-        self._ready: dict[int, Branch] = {}  # by slot, after it
+        self._rounds: dict[int, Round] = {}  # by slot, from the proposal to the verdict
+        self._ready: dict[int, Branch] = {}  # by slot: the branches that came true
         self._stop = threading.Event()
         self._work: Future[None] | None = None
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """Up to ``num_tokens`` each."""
+        """Propose up to ``num_tokens`` tokens for each request."""
         self._abandon()
         rounds = [self._begun(r, b) for r, b in zip(requests, budget, strict=True)]
         chains = [
@@ -79,7 +81,7 @@ class MirrorProposer:
         return [one.proposal(self.name) for one in rounds]
 
     def _begun(self, request: SpecRequest, budget: int) -> Round:
-        """A round, with what was drafted for it during the last one."""
+        """A new round, which begins with the tokens that were drafted during the last pass, if any."""
         most = min(budget, self._config.num_tokens)
         found, branch = Round(request, most), self._ready.pop(request.slot, None)
         if (
@@ -94,7 +96,7 @@ class MirrorProposer:
         return found
 
     def midway(self, requests: Sequence[SpecRequest], states: Sequence[Tensor]) -> None:
-        """Set the second thread to work."""
+        """Start drafting on the second thread; see `MidwayProposer.midway`."""
         self._finish()
         told = list[tuple[Round, Tensor]]()
         for request, rows in zip(requests, states, strict=True):
@@ -107,7 +109,7 @@ class MirrorProposer:
 
     @torch.inference_mode()
     def _look_ahead(self, told: Sequence[tuple[Round, Tensor]]) -> None:
-        """Draft for the likeliest outcomes, one of each request in step, until there is no time left."""
+        """Draft behind the likeliest outcomes, one of each request at a time, until told to stop."""
         logits = self._exit.logits(torch.cat([rows for _, rows in told])).float()
         sizes = [rows.shape[0] for _, rows in told]
         outcomes = list[tuple[Round, list[tuple[int, int]]]]()
@@ -127,9 +129,10 @@ class MirrorProposer:
                 one.branches.append(branch)
 
     def _weighed(self, one: Round, exit_log_p: Tensor) -> Tensor:
-        """What the target will say, ``[K + 1, V]``: the product of what exit and draft expect.
+        """Predicted target distributions ``[K + 1, V]``: the normalised product of exit and draft.
 
-        The draft knows what an exit far below the top doesn't, and has to read its last token anyway.
+        The draft model knows things that an exit from a middle layer doesn't, and it has to read its
+        last drafted token anyway.
         """
         ahead, one.written = Ahead(one.request, one.drafted), []
         own = self._draft.reread(ahead, exit_log_p.shape[0])
@@ -138,7 +141,7 @@ class MirrorProposer:
         return (exit_log_p + own.float().log_softmax(-1)).softmax(-1)
 
     def _branch(self, one: Round, accepted: int, token: int) -> Branch:
-        """What is to be drafted if so many tokens are accepted and ``token`` follows."""
+        """The branch of an outcome: ``accepted`` tokens of the proposal, then ``token``."""
         ahead = Ahead(one.request, [*one.drafted[:accepted], token])
         before = len(one.request.token_ids)
         self._draft.settle(one.request.slot, ahead.token_ids, one.written, before)
@@ -147,7 +150,7 @@ class MirrorProposer:
         return Branch(one.request.id, len(ahead.token_ids), (*ahead.more,), chain)
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
-        """Keep the branch that came true, if any, and the draft's rows as far as they are right."""
+        """Keep the branch that came true, if any, and roll the draft's cache back to valid rows."""
         self._finish()
         for request, verdict in zip(requests, verdicts, strict=True):
             one = self._rounds.pop(request.slot, None)
@@ -164,7 +167,7 @@ class MirrorProposer:
             self._draft.settle(request.slot, text, one.written, before)
 
     def _finish(self) -> None:
-        """End what the second thread does, after the draft pass under way."""
+        """Stop the second thread's work; returns when the draft pass under way has ended."""
         work, self._work = self._work, None
         if work is None:
             return
@@ -172,13 +175,13 @@ class MirrorProposer:
         try:
             work.result()
         except Exception:
-            for slot, one in self._rounds.items():  # their caches may be in any state
+            for slot, one in self._rounds.items():  # their draft caches may be in any state
                 one.branches, one.written = [], []
                 self._draft.release(slot)
             raise
 
     def _abandon(self) -> None:
-        """Rounds without a verdict: their pass has failed."""
+        """Drop rounds that never got a verdict because their target pass failed."""
         self._finish()
         for slot, one in self._rounds.items():
             self._draft.settle(slot, one.request.token_ids, one.written)
@@ -194,15 +197,15 @@ class MirrorProposer:
             self._draft.release(slot)
 
     def clock(self, times: StepTimes) -> None:
-        """Count what rounds take."""
+        """Add a step's times to the counts."""
         self.counts.clock(times)
 
     def explain(self, request_id: int | None = None) -> Explanation:
-        """How often the outcome was foretold, and what was gained; over all requests."""
+        """How often an outcome was predicted and what that gained; over all requests."""
         return self.counts.explain(self.name)
 
     def finish(self, request_id: int) -> None:
-        """Nothing is kept by request."""
+        """Do nothing: all state belongs to slots."""
 
     def close(self) -> None:
         """End the second thread."""
@@ -213,10 +216,10 @@ class MirrorProposer:
 
 
 def one_thread() -> Executor:
-    """A thread for the draft, whose products run on that thread alone; the caller's are as before.
+    """Make a pool of one thread on which torch computes without further threads.
 
-    torch's number of threads belongs to each thread, but the latest is inherited by those that torch
-    sees for the first time: hence set again here.
+    torch keeps its number of threads per thread, but a thread that torch sees for the first time
+    inherits the number that was set last, by whichever thread: so the caller's is set again here.
     """
     pool, threads = ThreadPoolExecutor(1, "specstream-mirror"), torch.get_num_threads()
     pool.submit(_compute_alone).result()
@@ -225,15 +228,15 @@ def one_thread() -> Executor:
 
 
 def _compute_alone() -> None:
-    torch.get_num_threads()  # the first question gives a thread the number that it inherits
+    torch.get_num_threads()  # the first call makes this thread inherit a number, which is then replaced
     torch.set_num_threads(1)
 
 
 def build(config: MirrorProposerConfig, parts: Parts) -> MirrorProposer:
-    """The draft model beside the target.
+    """Build the proposer from the draft model and an exit of the target.
 
     Raises:
-        ConfigError: no draft model, or no CPU; see `exit_of`.
+        ConfigError: no draft model was loaded, or the models aren't on a CPU; see also `exit_of`.
         VocabularyMismatch: the draft has another tokenizer.
         ModelUnsupported: the target runs through its own forward, or in reproducible mode.
     """

@@ -1,4 +1,4 @@
-"""What a mirrored draft keeps of a round: the proposal, and what was drafted for its outcomes."""
+"""Records of `MirrorProposer`: rounds, the chains drafted behind their outcomes, and counts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["Ahead", "Branch", "MirrorCounts", "Round", "likely"]
 
 
 class Ahead(RequestView):
-    """A request as it will be if ``more`` is committed.
+    """A request as it will be once the tokens ``more`` are committed.
 
-    Its logits processors, if any, are the request's after the same tokens.
+    Logits processors see ``more`` as drafted tokens.
     """
 
     def __init__(self, request: SpecRequest, more: Sequence[int]) -> None:
@@ -36,13 +36,13 @@ class Ahead(RequestView):
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """What follows one outcome.
+    """One possible outcome of a verification, and the chain that was drafted behind it.
 
     Attributes:
-        request_id: Whose.
-        end: How many tokens the request then has.
-        tokens: The outcome: accepted tokens and the one that follows them.
-        chain: The draft's, behind those.
+        request_id: The request.
+        end: How many tokens the request has after the outcome.
+        tokens: The outcome: the accepted tokens and the one that follows them.
+        chain: The draft's chain behind those tokens.
     """
 
     request_id: int
@@ -53,13 +53,17 @@ class Branch:
 
 @dataclass(slots=True)
 class Round:
-    """One request's proposal, at most ``count`` tokens.
+    """One request's proposal and its branches.
 
     Attributes:
-        drafted: Its tokens.
-        written: Those whose rows the draft's cache may hold behind the rows that it has read.
-        hidden: How many of its tokens were drafted during the pass before.
-        branches: By likelihood, as far as there was time.
+        request: The request.
+        count: The most tokens of the proposal.
+        drafted: The proposed tokens.
+        tokens: The same tokens on the device, ``[1]`` each.
+        probs: The rows that they were drawn from; empty if greedy.
+        written: Drafted tokens whose rows may be in the draft's cache, behind the committed tokens'.
+        hidden: How many proposed tokens were drafted during the target pass before.
+        branches: The likeliest outcomes first, as many as there was time for.
     """
 
     request: SpecRequest
@@ -72,13 +76,13 @@ class Round:
     branches: list[Branch] = field(default_factory=list)
 
     def take(self, chain: Drafting) -> None:
-        """Begin with the tokens of a branch; its rows are known to the draft."""
+        """Begin the proposal with a branch's chain, whose rows are in the draft's cache."""
         self.drafted = chain.drafted[: self.count]
         self.tokens, self.probs = chain.tokens[: self.count], chain.probs[: self.count]
         self.hidden = len(self.drafted)
 
     def extend(self, chain: Drafting) -> None:
-        """Go on with tokens that were drafted now."""
+        """Append a chain that was drafted after the verdict."""
         self.drafted += chain.drafted
         self.tokens += chain.tokens
         self.probs += chain.probs
@@ -93,10 +97,10 @@ def likely(probs: Tensor, drafted: Sequence[int], most: int) -> list[tuple[int, 
     """The likeliest outcomes of a verification, the likeliest first.
 
     Args:
-        probs: ``[K + 1, V]``: what the target will probably say after the committed tokens and after
+        probs: ``[K + 1, V]``: predicted distributions of the target after the committed tokens and after
             each drafted one.
-        drafted: The K tokens.
-        most: How many outcomes, at most.
+        drafted: The K proposed tokens.
+        most: The most outcomes to return.
 
     Returns:
         Pairs of the number of accepted tokens and the token that follows them.
@@ -107,7 +111,7 @@ def likely(probs: Tensor, drafted: Sequence[int], most: int) -> list[tuple[int, 
     for accepted, (row, ids) in enumerate(zip(tops, tokens, strict=True)):
         going_on = drafted[accepted] if accepted < len(drafted) else None
         for p, token in zip(row, ids, strict=True):
-            if token != going_on and p == p:
+            if token != going_on and p == p:  # not for NaN
                 found.append((reached * p, accepted, token))
         if going_on is not None:
             reached *= float(probs[accepted, going_on])
@@ -117,15 +121,19 @@ def likely(probs: Tensor, drafted: Sequence[int], most: int) -> list[tuple[int, 
 
 @dataclass(slots=True)
 class MirrorCounts:
-    """What mirrored rounds brought, and what they took.
+    """Totals over all rounds.
 
     Attributes:
-        rounds: With a proposal and a verdict.
-        foretold: Outcomes that were among those that had been drafted for.
+        rounds: Rounds with a proposal and a verdict.
+        foretold: Rounds whose outcome had a branch.
         drafted: Proposed tokens.
-        accepted: Of them.
-        first: First tokens of proposals that were accepted.
-        hidden: Proposed tokens that had been drafted during the pass before.
+        accepted: Accepted tokens.
+        first: Proposals whose first token was accepted.
+        hidden: Proposed tokens that were drafted during the target pass before.
+        timed: Steps whose times were added below.
+        propose_ms: Time of proposing, in these steps.
+        verify_ms: Time of target passes.
+        total_ms: Time of the whole steps.
     """
 
     rounds: int = 0
@@ -140,7 +148,7 @@ class MirrorCounts:
     total_ms: float = 0.0
 
     def add(self, one: Round, verdict: Verdict, true: Branch | None) -> None:
-        """A round with its verdict; ``true`` is the branch that came true."""
+        """Count a round with its verdict; ``true`` is the branch that came true, if any."""
         self.rounds += 1
         self.foretold += true is not None
         self.drafted += len(one.drafted)
@@ -149,7 +157,7 @@ class MirrorCounts:
         self.hidden += one.hidden
 
     def clock(self, times: StepTimes) -> None:
-        """A step; one that also read prompts doesn't count."""
+        """Add a step's times, unless it read prompts or verified nothing."""
         if times.rows and times.tokens > times.rows:
             self.timed += 1
             self.propose_ms += times.propose_ms
@@ -157,7 +165,10 @@ class MirrorCounts:
             self.total_ms += times.total_ms
 
     def explain(self, kind: str) -> Explanation:
-        """In figures and words; a plain round counts as long as the target's pass over a proposal."""
+        """The counts as figures and words.
+
+        A plain round is assumed to take as long as the target's pass over a proposal.
+        """
         rounds, pass_ms = max(1, self.rounds), self.verify_ms or 1.0
         tau = 1.0 + self.accepted / rounds
         mean = self.drafted / rounds

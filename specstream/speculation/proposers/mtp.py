@@ -1,4 +1,4 @@
-"""MTP: drafts by the multi-token prediction module of the target's own folder (arXiv 2412.19437)."""
+"""Drafting with the multi-token prediction (MTP) module of the target's folder (arXiv 2412.19437)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["build"]
 
 
 def build(config: MtpProposerConfig, parts: Parts) -> EagleProposer:
-    """Chains from the module: it reads a state and the token after it, as an EAGLE head does.
+    """Build an `EagleProposer` of chains: like an EAGLE head, the module reads states and tokens.
 
     Raises:
         ConfigError: the module wasn't loaded.

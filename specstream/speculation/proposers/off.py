@@ -12,22 +12,22 @@ __all__ = ["OffProposer", "build"]
 
 
 class OffProposer:
-    """Every round is one target pass and one token."""
+    """Proposes nothing, so that every round is one target pass and one token."""
 
     name = "off"
     capabilities = Capabilities()
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """Nothing, for each."""
+        """An empty proposal for each request."""
         return [Proposal.empty() for _ in requests]
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
-        """Nothing to learn."""
+        """Do nothing."""
 
     def release(self, slot: int) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
 
 def build(config: OffProposerConfig, parts: Parts) -> OffProposer:
-    """Needs nothing."""
+    """Build the proposer, which needs neither settings nor models."""
     return OffProposer()

@@ -1,4 +1,4 @@
-"""What a proposer is made of, besides its settings."""
+"""The models and heads that proposers are built from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["DraftWeights", "Parts"]
 
 @dataclass(frozen=True, slots=True)
 class DraftWeights:
-    """What drafting adds to the target: trained parameters, and bytes of memory for weights."""
+    """Trained parameters that drafting adds to the target, and the bytes of their weights."""
 
     parameters: int = 0
     nbytes: int = 0
@@ -25,17 +25,18 @@ class DraftWeights:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The models that an engine has loaded.
+    """The models that an engine has loaded, as a method's ``build`` gets them.
 
     Attributes:
-        target: The target.
-        eos_ids: Ids that end a turn.
-        tokenizer: The target's.
-        draft: The draft model; None: there is none.
-        translation: Between the draft's vocabulary and the target's; None: they are one.
+        target: The target model.
+        eos_ids: Token ids that end a turn.
+        tokenizer: The target's tokenizer.
+        draft: The draft model; None: none was loaded.
+        translation: Between the draft's vocabulary and the target's; None: they have one vocabulary.
         heads: Drafting heads by method.
-        prefill_chunk: Tokens that one pass reads at most.
-        acceptance: By method, what its folder says of its acceptance by position.
+        prefill_chunk: The most prompt tokens that one pass reads.
+        acceptance: By method, the acceptance probability at each position, from the ``config.json`` of
+            its draft model or head (see `told_acceptance`).
     """
 
     target: ModelRunner
@@ -63,7 +64,7 @@ class Parts:
 
     @property
     def draft_weights(self) -> DraftWeights:
-        """Of the draft model and all heads."""
+        """The weights of the draft model and all heads."""
         heads = self.heads.values()
         count, size = sum(one.parameters for one in heads), sum(one.nbytes for one in heads)
         if self.draft is not None:

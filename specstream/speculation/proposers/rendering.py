@@ -1,4 +1,4 @@
-"""A request's text in the tokens of a draft with another tokenizer."""
+"""Re-encoding of a request's text in the tokens of a draft model with another tokenizer."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from specstream.types import SamplingParams
 
 __all__ = ["Rendered", "Rendering"]
 
-_SETTLED = 8  # last tokens that are encoded anew with the text that follows them
-_BEFORE = (8, 64)  # tokens before those, which are encoded along so that the seam fits
+_REDONE = 8  # last draft tokens that are encoded anew, together with the text appended to them
+_CONTEXTS = (8, 64)  # tokens before those that are encoded along to find the seam, tried in order
 _versions = itertools.count()
 
 
 class Rendering:
-    """One request's tokens as the draft's, kept up to date with bounded look-behind.
+    """One request's text in the draft's tokens, extended as the request grows, with bounded work.
 
-    Text between control tokens is encoded as a whole. What is appended is encoded with some tokens
-    before it; the new tokens replace the old ones from a place where both begin a token. Control tokens
-    are mapped, or left out where the draft has none like them. Half a character at the end is given as
-    single bytes.
+    Text between control tokens is encoded as one string. Appended text is encoded together with the last
+    few tokens before it; the new tokens replace the old ones from a character on at which a token begins
+    in both encodings. Control tokens are translated, or left out if the draft has no counterpart. An
+    incomplete character at the end is spelled in single bytes.
 
     Attributes:
-        request_id: Whose.
-        ids: The draft's tokens, all but ``half``.
-        half: Bytes at the end that begin a character.
+        request_id: The request.
+        ids: The draft's tokens, without those of ``half``.
+        half: The bytes of an incomplete character at the end of the text.
     """
 
     def __init__(self, translation: Translation, request_id: int) -> None:
@@ -39,12 +39,12 @@ class Rendering:
         self.request_id = request_id
         self.ids: list[int] = []
         self.half = b""
-        self._read = 0  # the request's tokens
+        self._read = 0  # the request's tokens that are rendered
         self._text = ""  # since the last control token
-        self._starts: list[int] = []  # the character in it at which each token begins
+        self._starts: list[int] = []  # the character at which each token of that text begins
 
     def read(self, token_ids: Sequence[int]) -> None:
-        """Bring it up to the request's tokens, which only grow."""
+        """Render the request's new tokens; ``token_ids`` are all of them, and only grow."""
         data, target = bytearray(), self._translation.target
         for token in itertools.islice(token_ids, self._read, None):
             piece = target.piece(token)
@@ -59,14 +59,14 @@ class Rendering:
 
     @property
     def context(self) -> list[int] | None:
-        """What the draft reads; None: it can't write the half character at the end."""
+        """The draft's tokens of the whole text; None: it can't spell the incomplete character."""
         if not self.half:
             return self.ids
         half = self._translation.draft.spelled(self.half)
         return None if half is None else self.ids + half
 
     def _close(self, control: int | None) -> None:
-        """A control token: nothing before it is encoded again."""
+        """End the text at a control token (None: left out); nothing before it is encoded again."""
         if self.half:
             self.ids += self._translation.draft.spelled(self.half) or []
         if control is not None:
@@ -79,16 +79,19 @@ class Rendering:
             return
         self._text += text
         count = len(self._starts)
-        keep = max(0, count - _SETTLED)
+        keep = max(0, count - _REDONE)
         while 0 < keep and self._starts[keep] == self._starts[keep - 1]:
-            keep -= 1  # in the middle of a character
-        for before in _BEFORE:
+            keep -= 1  # the token begins within a character
+        for before in _CONTEXTS:
             if 0 < keep - before and self._splice(keep, keep - before):
                 return
         self._splice(0, 0)
 
     def _splice(self, keep: int, begin: int) -> bool:
-        """Encode from token ``begin`` on; take it from token ``keep`` on if both agree before it."""
+        """Encode the text from token ``begin`` on, and replace the tokens from ``keep`` on.
+
+        False, and no change, if no token begins there in the new encoding or the token before differs.
+        """
         offset = self._starts[begin] if begin else 0
         ids, starts = self._translation.draft.encode(self._text[offset:])
         starts = [offset + start for start in starts]
@@ -107,10 +110,10 @@ class Rendering:
 
 
 class Rendered(RequestView):
-    """A request as the draft sees it: over the draft's tokens.
+    """A request as the draft sees it: with the draft's token ids.
 
-    Its id is new each round, so that the draft compares its cache with the tokens: encoding anew may
-    have changed some of them.
+    Each view has an id of its own, so that `DraftModelProposer` takes it for a new request and compares
+    its cache with the tokens: re-encoding may have changed some of them.
     """
 
     def __init__(self, request: SpecRequest, token_ids: list[int], params: SamplingParams) -> None:
@@ -124,20 +127,20 @@ class Rendered(RequestView):
 
     @property
     def params(self) -> SamplingParams:
-        """How the draft draws."""
+        """The draft's sampling parameters."""
         return self._params
 
     @property
     def prompt_length(self) -> int:
-        """All of it: nobody asks where the reply begins."""
+        """All tokens: where the reply begins isn't tracked in the draft's tokens."""
         return len(self.token_ids)
 
     @property
     def reference_ids(self) -> list[int]:
-        """None in the draft's tokens."""
+        """Empty: there are none in the draft's tokens."""
         return []
 
     def draw(self, probs: Tensor, position: int, ids: Tensor | None = None) -> Tensor:
-        """With the request's noise of the same place, counted in the target's tokens."""
+        """Draw with the request's noise, the position converted to one in the target's tokens."""
         ahead = position - len(self.token_ids)
         return self.request.draw(probs, len(self.request.token_ids) + ahead, ids)

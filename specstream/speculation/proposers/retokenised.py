@@ -1,8 +1,8 @@
 """Drafted text in the target's tokens, proposed without probabilities (SLEM, Timor et al. 2025).
 
-The draft writes greedily in its own tokens; their text is encoded with the target's tokenizer behind
-the last committed tokens. The target accepts what it would have written itself, whatever the two
-vocabularies have in common: nothing of the draft's distribution is used.
+The draft writes greedily in its own tokens; their text is encoded with the target's tokenizer, together
+with the last committed tokens. The draft's distribution isn't used, so the two vocabularies needn't have
+anything in common.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from specstream.model.vocabulary import Translation
 
 __all__ = ["retokenised"]
 
-_LOOK_BEHIND = 16  # committed tokens that the drafted text is encoded with
-_APART = ("", "\n", "\x02")  # put before a text that is encoded alone; a tokenizer may add a space
+_LOOK_BEHIND = 16  # committed tokens that are encoded together with the drafted text
+# Put before text that is encoded alone, tried in order: a tokenizer may add a space at a text's start.
+_APART = ("", "\n", "\x02")
 
 
 def retokenised(
     translation: Translation, committed: Sequence[int], half: bytes, drafted: Sequence[int]
 ) -> list[int]:
-    """The target's tokens for what the draft wrote; a character that isn't complete is left out.
+    """The target's tokens for a drafted text, without an incomplete character at its end.
 
     Args:
-        translation: The vocabularies.
+        translation: Between the two vocabularies.
         committed: The target's tokens so far.
-        half: The bytes at their end that begin a character.
-        drafted: The draft's tokens; they complete that character first. From a control token on they
-            are dropped, but the end of a turn is kept.
+        half: The bytes of an incomplete character at the end of ``committed``.
+        drafted: The draft's tokens, which first complete that character. They are used up to the first
+            control token, which is translated (such as the end of a turn) or dropped.
     """
     written, end = bytearray(), None
     for token in drafted:
@@ -40,7 +41,7 @@ def retokenised(
     text, rest = whole(half + bytes(written))
     added = bytes(written[: len(written) - len(rest)])
     if len(written) < len(rest):
-        return []  # not even the first character is complete
+        return []  # the drafted bytes don't even complete the first character
     found = _behind(translation.target, committed, added) if text and added else []
     if found is None:
         found = _alone(translation.target, half, added)
@@ -50,7 +51,7 @@ def retokenised(
 
 
 def _behind(target: Spelling, committed: Sequence[int], added: bytes) -> list[int] | None:
-    """``added`` encoded with the text before it; None if no token begins where it begins."""
+    """Tokens of ``added``, encoded with the text before it; None if no token begins at the border."""
     pieces: list[bytes] = []
     for token in reversed(committed[-_LOOK_BEHIND:]):
         piece = target.piece(token)
@@ -59,13 +60,13 @@ def _behind(target: Spelling, committed: Sequence[int], added: bytes) -> list[in
         pieces.append(piece)
     pieces.reverse()
     before = b"".join(pieces)
-    while before and before[0] & 0xC0 == 0x80:  # cut within a character
+    while before and before[0] & 0xC0 == 0x80:  # the rest of a character that began earlier
         before = before[1:]
     return _after(target, before, added)
 
 
 def _alone(target: Spelling, half: bytes, added: bytes) -> list[int] | None:
-    """``added`` encoded by itself; the rest of a character that was begun, byte by byte."""
+    """Tokens of ``added`` encoded alone; the rest of a begun character is spelled byte by byte."""
     open_bytes = 0
     if half:
         while open_bytes < len(added) and added[open_bytes] & 0xC0 == 0x80:
@@ -81,12 +82,12 @@ def _alone(target: Spelling, half: bytes, added: bytes) -> list[int] | None:
 
 
 def _after(target: Spelling, before: bytes, added: bytes) -> list[int] | None:
-    """The tokens of ``added`` behind ``before``; None if they write anything else."""
+    """The tokens of ``added`` behind ``before``; None if the encoding doesn't reproduce the bytes."""
     data = before + added
     try:
         ids, _ = target.encode(data.decode())
     except UnicodeDecodeError:
-        return None  # the committed text is no text itself
+        return None  # the committed bytes aren't valid UTF-8
     pieces = [target.piece(token) or b"" for token in ids]
     if not target.faithful:
         pieces, data, before = (
@@ -108,5 +109,5 @@ def _after(target: Spelling, before: bytes, added: bytes) -> list[int] | None:
 
 
 def _squeezed(data: bytes) -> bytes:
-    """What a tokenizer keeps that lowers cases and doesn't keep blanks."""
+    """The part of a text that survives a tokenizer which lowers case and changes blanks."""
     return b"".join(data.split()).lower()

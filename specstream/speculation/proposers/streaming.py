@@ -20,11 +20,11 @@ __all__ = ["StreamingProposer", "build"]
 
 
 class _Next(NamedTuple):
-    """The streams of the last accepted token.
+    """The streams of a request's last accepted token, from which the next proposal is drafted.
 
     Attributes:
-        request_id: Whose.
-        length: How many tokens the request has when they apply.
+        request_id: The request.
+        length: The request's number of tokens for which the streams are valid.
         states: ``[streams, hidden]``.
     """
 
@@ -34,11 +34,11 @@ class _Next(NamedTuple):
 
 
 class StreamingProposer:
-    """Drafts from the streams of the token that was accepted last; no pass of its own.
+    """Drafts from the streams of the last accepted token, which the verifying pass has computed.
 
-    What a stream stands for is predicted without the tokens between, so a token's q is the stream's
-    own distribution. A round whose last accepted token got no streams is followed by one without a
-    draft.
+    A stream predicts its token without knowing the drafted tokens between, so a token's q is the
+    stream's own distribution. If the last accepted token got no streams (see ``prune_below``), the next
+    round has no draft.
     """
 
     name = "streaming"
@@ -50,10 +50,10 @@ class StreamingProposer:
         self._looks = head.device.type == "cpu"
         self._next: dict[int, _Next] = {}
         self._pass: Streams | None = None
-        self._on_board: list[int] = []  # slots of the requests in it
+        self._on_board: list[int] = []  # slots of the requests that have streams in that pass
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """Up to as many tokens each as there are streams."""
+        """Propose for each request at most as many tokens as there are streams."""
         least, empty = self._config.min_confidence, Proposal.empty(self._head.device)
         tasks = dict[int, Task]()
         states = list[Tensor]()
@@ -76,14 +76,14 @@ class StreamingProposer:
     def ride(
         self, requests: Sequence[SpecRequest], proposals: Sequence[Proposal]
     ) -> Streams | None:
-        """Streams of the proposed tokens, and of the one before them."""
+        """Streams for the proposed tokens and for the last committed token before them."""
         self._on_board = [request.slot for request in requests]
         proposed = [proposal.tokens for proposal in proposals]
         self._pass = Streams(self._head, proposed, self._config.prune_below)
         return self._pass
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
-        """Keep the streams of each last accepted token."""
+        """Keep the streams of each request's last accepted token."""
         states = self._pass.states if self._pass is not None else []
         found, self._pass = dict(zip(self._on_board, states, strict=False)), None
         for request, verdict in zip(requests, verdicts, strict=True):
@@ -91,7 +91,7 @@ class StreamingProposer:
             nodes = found.get(request.slot)
             if nodes is not None and verdict.accepted < nodes.shape[0]:
                 length = len(request.token_ids) + len(verdict.tokens)
-                # A copy: the states of all other nodes needn't be kept with it.
+                # A copy, since a view would keep the states of all nodes alive.
                 self._next[request.slot] = _Next(
                     request.id, length, nodes[verdict.accepted].clone()
                 )
@@ -102,7 +102,7 @@ class StreamingProposer:
 
 
 def build(config: StreamingProposerConfig, parts: Parts) -> StreamingProposer:
-    """The streaming head that was loaded.
+    """Build the proposer of the streaming head that was loaded.
 
     Raises:
         ConfigError: none was loaded.

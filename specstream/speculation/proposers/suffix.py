@@ -1,13 +1,12 @@
-"""Suffix lookup (SuffixDecoding, Oliaro et al. 2024): what followed the same words elsewhere.
+"""Suffix lookup (SuffixDecoding, Oliaro et al. 2024): drafts what followed the same tokens elsewhere.
 
 Sources are the prompt (earlier turns included), the reply so far, the request's reference and past
-replies. No model, no training; a look-up takes about 12 µs, 26 µs with past replies.
+replies. There is no model and no training; a look-up takes about 12 µs, 26 µs with past replies.
 
-**Past replies** are kept in a `ReplyStore` of bounded size. Its text is only drafted from, and a draft
-never changes what is written. How fast a reply comes, and how many of its drafted tokens are accepted,
-does tell whether similar text was written before. So a store belongs to one conversation by default;
-with ``store="engine"``, for one user or users who may know that much of each other, all requests share
-it.
+**Past replies** are kept in a `ReplyStore` of bounded size. Its text is only drafted from, and drafts
+never change the reply. But the speed of a reply and its number of accepted tokens reveal whether similar
+text was written before. So by default a store belongs to one conversation. With ``store="engine"`` all
+requests share one store: for a single user, or for users who may learn that much about each other.
 """
 
 from __future__ import annotations
@@ -29,10 +28,11 @@ from specstream.speculation.proposers.suffix_search import FOLLOWED, Lookup, Req
 __all__ = ["SUFFIX_LOOKUP", "SuffixProposer", "build", "lookup_offer"]
 
 
-# Evidence of a lookup: its first token's acceptance by `Lookup.support` and length of the match, a later
-# token's by the length matched before it and whether another place agrees. A token at position i after a
-# match of m tokens is as good as the first one after a match of m + i: if it is reached at all, the
-# match has grown by i. Values: replays of two targets' replies to prompts of five domains.
+# Evidence classes of a lookup, with prior acceptance. The class of the first token is given by
+# `Lookup.support` and the length of the match, that of a later token by the length matched up to it and
+# by whether another place agrees. Token i after a match of m tokens is as likely as the first one after
+# a match of m + i: if it is reached, the match has grown by i. The values were measured by replaying
+# two targets' replies to prompts of five domains.
 _EDGES = (2, 3, 4, 5, 7, 10, 16, 24)
 _BUCKET = [bisect_right(_EDGES, length) for length in range(_EDGES[-1] + 1)]
 _FIRST = (
@@ -80,10 +80,10 @@ def lookup_offer(tokens: Sequence[int], match: int, support: int = 0, agreed: in
 
 
 class SuffixProposer:
-    """Drafts what most places that are like the end of the text were followed by.
+    """Drafts the continuation that follows most of the places that match the end of the text.
 
-    Deterministic, so the verifier needs no probabilities. Alone it drafts until all tokens up to the
-    next would be accepted with a probability below ``min_score``, by the evidence of replays.
+    Drafts are deterministic, so the verifier needs no probabilities. Used alone, a draft ends where the
+    probability that all its tokens are accepted, by the priors, falls below ``min_score``.
     """
 
     name = "suffix"
@@ -99,14 +99,14 @@ class SuffixProposer:
         self._shared = ReplyStore(config.store_tokens) if shared else None
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """Up to ``num_tokens`` each; nothing where no suffix of ``min_match`` tokens is known."""
+        """Propose up to ``num_tokens`` tokens each; none where no ``min_match`` tokens match."""
         return [
             self.proposal(self._likely(self.look_up(r, b)))
             for r, b in zip(requests, budget, strict=True)
         ]
 
     def _likely(self, found: Lookup) -> Sequence[int]:
-        """The tokens up to where the draft is too unlikely to be accepted as a whole."""
+        """Return the found tokens, cut where the draft as a whole becomes too unlikely."""
         score = 1.0
         for count, evidence in enumerate(lookup_offer(*found).evidence):
             score *= _PRIORS[evidence]
@@ -115,7 +115,7 @@ class SuffixProposer:
         return found.tokens
 
     def look_up(self, request: SpecRequest, count: int) -> Lookup:
-        """What is offered now, at most ``count`` or ``num_tokens``; in plain Python."""
+        """Return the offer for the next position, at most ``count`` and ``num_tokens`` tokens."""
         slot = request.slot
         text = self._texts.get(slot)
         if text is None or text.request_id != request.id:
@@ -129,7 +129,7 @@ class SuffixProposer:
         return text.look_up(min(count, self._config.num_tokens), self._config.min_match, store)
 
     def _keep(self, slot: int, text: RequestText) -> None:
-        """A request of the slot is over: remember its reply."""
+        """Store the reply of a request that has ended."""
         if self._shared is not None:
             self._shared.add(text.reply)
         elif self._config.store_tokens:
@@ -139,22 +139,22 @@ class SuffixProposer:
             store.add(text.reply)
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
-        """What is offered now."""
+        """Return what was found for the next position."""
         return lookup_offer(*self.look_up(request, budget))
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
-        """Propose what was offered."""
+        """Propose the offered tokens."""
         return [Drafted(self.proposal(task.offer.ids[: task.count])) for task in tasks]
 
     def proposal(self, tokens: Sequence[int]) -> Proposal:
-        """Found tokens as a proposal."""
+        """Make a proposal of found tokens."""
         return Proposal(to_device(tokens, self.device), source="suffix")
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
-        """Committed tokens are read at the next proposal."""
+        """Do nothing: committed tokens are read at the next proposal."""
 
     def release(self, slot: int) -> None:
-        """Drop what belongs to the slot; a shared store keeps the reply."""
+        """Drop the slot's text and store; a shared store keeps the reply."""
         text = self._texts.pop(slot, None)
         if text is not None and self._shared is not None:
             self._shared.add(text.reply)
@@ -162,5 +162,5 @@ class SuffixProposer:
 
 
 def build(config: SuffixProposerConfig, parts: Parts) -> SuffixProposer:
-    """Lookup on the target's device."""
+    """Build a lookup whose proposals are on the target's device."""
     return SuffixProposer(config, parts.target.device)

@@ -1,4 +1,4 @@
-"""Where a text repeats itself: hash chains over tokens and pairs of tokens. Plain Python."""
+"""An index of repetitions in a text: hash chains over tokens and pairs of tokens. Plain Python."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import NamedTuple
 __all__ = ["BORDER", "LONGEST", "Place", "ReplyStore", "SuffixIndex"]
 
 BORDER = -1
-"""No token: between two texts of an index. No continuation runs over it."""
+"""Separates two texts of an index; no token, and no continuation runs across it."""
 
 LONGEST = 16
-"""Tokens of a match that are compared, at most."""
+"""Largest number of tokens of a match that are compared."""
 
-_PAIRS, _SINGLES = 16, 8  # places that are compared, the latest first
+_PAIRS, _SINGLES = 16, 8  # number of places compared, the latest first, by pair and by single token
 
 
 class Place(NamedTuple):
-    """A place that is like the end of a text: its last ``match`` tokens come before ``text[end]``."""
+    """A match of the end of a text: its last ``match`` tokens also stand right before ``text[end]``."""
 
     match: int
     end: int
@@ -26,11 +26,11 @@ class Place(NamedTuple):
 
 
 class SuffixIndex:
-    """A text that only grows; from each place to the one before that ends with the same token or pair.
+    """An append-only text, with links from each place to the previous one with the same token or pair.
 
-    A search walks the chain of the text's last pair, or where that is new the chain of its last token,
-    and compares backwards: at most 16 places of `LONGEST` tokens each, so its time is bounded. About
-    180 bytes a token.
+    A search walks the chain of the text's last pair (of its last token, if the pair is new) and compares
+    backwards: at most 16 places of `LONGEST` tokens each, so its time is bounded. Takes about 180 bytes
+    a token.
     """
 
     __slots__ = ("_before", "_before_pair", "_last", "_last_pair", "text")
@@ -42,7 +42,7 @@ class SuffixIndex:
         self._before, self._before_pair = array("i"), array("i")
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append tokens. A place is entered once its successor is known, so no end finds itself."""
+        """Append tokens. A place is indexed once its next token is known: no end matches itself."""
         text, last, pairs = self.text, self._last, self._last_pair
         add, add_pair = self._before.append, self._before_pair.append
         end = len(text)
@@ -66,7 +66,7 @@ class SuffixIndex:
             end += 1
 
     def places(self, ids: Sequence[int], shortest: int = 1) -> list[Place]:
-        """Places like the end of ``ids``, the latest first."""
+        """Return the places that match the end of ``ids``, the latest first."""
         size = len(ids)
         if not size:
             return []
@@ -90,14 +90,14 @@ class SuffixIndex:
 
 
 class ReplyStore:
-    """Past replies, ``tokens`` in all: when the newer half is full, the older one is dropped."""
+    """Past replies, at most ``tokens`` tokens: when the newer half is full, the older one is dropped."""
 
     def __init__(self, tokens: int) -> None:
         self._half = tokens // 2
         self._halves = [SuffixIndex(), SuffixIndex()]
 
     def add(self, reply: Sequence[int]) -> None:
-        """Keep a reply; of one that is longer than half of the store, its end."""
+        """Store a reply; only its end if it is longer than half of the store."""
         if self._half < 2 or not reply:
             return
         reply = [BORDER, *reply[1 - self._half :]]
@@ -106,7 +106,7 @@ class ReplyStore:
         self._halves[0].extend(reply)
 
     def places(self, ids: Sequence[int], shortest: int = 1) -> list[Place]:
-        """Places like the end of ``ids``, the latest first."""
+        """Return the places that match the end of ``ids``, the latest first."""
         new, old = self._halves
         return new.places(ids, shortest) + old.places(ids, shortest)
 

@@ -1,4 +1,4 @@
-"""Which earlier place is followed: a vote of all places that are like the end of the text."""
+"""Choose the continuation to draft: a vote among all places that match the end of the text."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ __all__ = ["ALIGNED", "FOLLOWED", "STORED", "Lookup", "RequestText"]
 
 STORED, FOLLOWED, ALIGNED = 3, 6, 9  # of `Lookup.support`
 _WEIGHT = [4.0**match for match in range(LONGEST + 2)]
-_NEAR = 12  # reference tokens in which the reply is expected to go on after an edit
-_LOST = 1  # tokens off the reference until it is no longer guessed that tokens were replaced
+_NEAR = 12  # reference tokens within which the reply is expected to resume after an edit
+_LOST = 1  # tokens off the reference up to which a replacement of single tokens is assumed
 
 
 class Lookup(NamedTuple):
-    """What followed the latest tokens when they occurred before.
+    """The continuation of the place that was chosen.
 
     Attributes:
-        tokens: The offer; empty where nothing was found.
-        match: Length of the suffix that was found again; 0: none.
-        support: How the latest other place that is like the end of the text went on: 0 there is none, 1
-            otherwise, 2 with the same token; `STORED` more for an offer from a past reply, `FOLLOWED`
-            more for one from the reference, near where the reply was in it. `ALIGNED`: nothing matches;
-            the reference goes on as if the latest token had replaced one of its own.
-        agreed: How many of the tokens followed another place, too; -1: at no other place the first did.
+        tokens: The offered tokens; empty where nothing was found.
+        match: Length of the matching suffix, in tokens; 0: no match.
+        support: Continuation of the latest other matching place: 0 there is no other place, 1 it goes on
+            with another token, 2 with the same token. `STORED` is added for an offer from a past reply,
+            `FOLLOWED` for one from the reference near the reply's position in it. `ALIGNED`: nothing
+            matches, and the reference is continued as if the latest token had replaced one of its own.
+        agreed: Number of offered tokens with which another place goes on, too; -1: none goes on with the
+            first.
     """
 
     tokens: list[int]
@@ -44,7 +45,7 @@ _NOTHING = Lookup([], 0)
 
 
 class RequestText:
-    """What one request may repeat: its reference, its prompt and its own reply.
+    """The texts that one request may repeat: its reference, its prompt and its reply.
 
     Attributes:
         request_id: The request.
@@ -59,10 +60,10 @@ class RequestText:
         self._prompt_length = prompt_length
         self._index = SuffixIndex()
         self._read = 0
-        # Where the reply is in the reference, and how many of its tokens came since it left it.
+        # The reply's position in the reference, and the number of its tokens since it left that.
         self._at, self._lost, self._end = 1, 0, 0
         if reference:
-            # The last prompt token in front lets the very first token of the reply find its place.
+            # With the last prompt token in front, the first token of the reply finds a match, too.
             self._index.extend([token_ids[prompt_length - 1], *reference, BORDER])
             self._end = 1 + len(reference)
 
@@ -72,7 +73,7 @@ class RequestText:
         return self.token_ids[self._prompt_length :]
 
     def look_up(self, count: int, shortest: int, store: ReplyStore | None) -> Lookup:
-        """What the most likely continuation offers, at most ``count`` tokens."""
+        """Return the most likely continuation, at most ``count`` tokens."""
         self._catch_up()
         if count < 1:
             return _NOTHING
@@ -103,7 +104,7 @@ class RequestText:
                     self._lost += 1
 
     def _synchronise(self, own: Sequence[Place]) -> None:
-        """After an edit, find the reply in the reference again: the nearest place that is like it."""
+        """After an edit, set the reply's position in the reference to the nearest matching place."""
         if self._lost:
             near = [p.end for p in own if p.match > 1 and self._is_near(p.end)]
             if near:
@@ -113,9 +114,9 @@ class RequestText:
         return self._at <= end < min(self._at + _NEAR, self._end)
 
     def _vote(self, own: Sequence[Place], past: Sequence[Place], count: int) -> Lookup:
-        """What followed the longest match among the places with the token that got the most votes.
+        """Return the continuation of the longest match whose next token got the most votes.
 
-        With each token more of its match a place counts four times as much.
+        A place's vote weighs four times as much with each further token of its match.
         """
         votes: dict[int, float] = {}
         for match, end, text in own:
@@ -140,7 +141,7 @@ class RequestText:
 
 
 def _agreed(tokens: Sequence[int], best: Place, alike: Sequence[Place]) -> int:
-    """For how many tokens the place with the longest match but one goes on like the best."""
+    """Return for how many tokens the second-longest match goes on like the best one."""
     rest = [place for place in alike if place is not best]
     if not rest:
         return -1

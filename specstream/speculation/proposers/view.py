@@ -1,4 +1,4 @@
-"""A request with other tokens than its own, for a draft."""
+"""A request as a draft model sees it: with other token ids than its own."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["RequestView"]
 
 
 class RequestView:
-    """A `SpecRequest`; all but its tokens is the request's.
+    """A `SpecRequest` that passes everything on to another request, except for the token ids.
 
     Args:
-        request: The request.
-        token_ids: What is read in place of its tokens.
+        request: The request that is viewed.
+        token_ids: The ids that the draft reads instead of the request's own.
     """
 
     def __init__(self, request: SpecRequest, token_ids: list[int]) -> None:
@@ -25,7 +25,7 @@ class RequestView:
 
     @property
     def slot(self) -> int:
-        """See `SpecRequest`; so for all others."""
+        """See `SpecRequest`, as for all attributes below."""
         return self.request.slot
 
     @property
