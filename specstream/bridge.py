@@ -1,4 +1,4 @@
-"""From the engine's thread to callbacks on an event loop, in order."""
+"""Hand items from the engine's thread to callbacks on an event loop, in order."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class ThreadBridge(Generic[T]):
-    """Passes items from one thread to callbacks on an event loop; wakes the loop once for all that wait.
+    """Passes items from one thread to callbacks on an event loop; one wake-up delivers all queued items.
 
-    The queue is bounded by the sender: the engine runs at most ``max_unread_chunks`` ahead of each
-    consumer.
+    The queue itself has no bound. The sender keeps it short: the engine runs at most
+    ``max_unread_chunks`` ahead of each consumer.
 
     Args:
         loop: The event loop that runs the callbacks. They must not raise.
@@ -28,7 +28,7 @@ class ThreadBridge(Generic[T]):
         self._scheduled = False
 
     def put(self, callback: Callable[[T], None], item: T) -> None:
-        """Have ``callback(item)`` run on the loop. Only one thread may put; returns at once.
+        """Have ``callback(item)`` run on the loop; return at once. Only one thread may call this.
 
         Raises:
             RuntimeError: the loop is closed.
@@ -41,7 +41,7 @@ class ThreadBridge(Generic[T]):
             self.loop.call_soon_threadsafe(self.deliver)
 
     def deliver(self) -> None:
-        """Run the callbacks that wait, on the loop's thread; idempotent."""
+        """Run the callbacks of all queued items, if any. To be called on the loop's thread."""
         # Cleared first: an item put from here on is seen below or schedules another delivery.
         self._scheduled = False
         while self._items:

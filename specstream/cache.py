@@ -1,4 +1,4 @@
-"""The folder for what is kept between runs: compiled code and pulled models."""
+"""The folder for files that are kept between runs: compiled code and pulled models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ __all__ = ["cache_folder"]
 
 
 def cache_folder(name: str) -> Path:
-    """A folder ``name`` in ``$SPECSTREAM_CACHE``, else in ``specstream`` in the user's cache."""
+    """Return the path of ``name`` in ``$SPECSTREAM_CACHE``, else in the user's cache (not created).
+
+    The user's cache is ``specstream`` in ``$XDG_CACHE_HOME``, or in ``~/.cache`` without that variable.
+    """
     chosen = os.environ.get("SPECSTREAM_CACHE")
     if chosen:
         return Path(chosen) / name

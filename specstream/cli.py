@@ -1,4 +1,4 @@
-"""The command line: parses, calls, and turns errors into one clear line and an exit code."""
+"""The command line: parses arguments, runs a command, turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-# Slow imports are made in functions, where an interrupt is caught.
+# Slow imports are made inside functions, so that Ctrl-C during an import is handled by `main`.
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -158,7 +158,7 @@ def _add_adapter_options(parser: argparse.ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code.
 
-    0 done, 1 failed, 2 bad usage, 130 interrupted, 141 nobody reads what it writes.
+    0 done, 1 failed, 2 bad usage, 130 interrupted, 141 the reader of stdout closed the pipe.
     """
     try:
         return _run(argv)
@@ -168,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return tell_interrupted(last=argv is None)
     except BrokenPipeError:
-        return 141  # 128 + SIGPIPE, as any filter whose reader has had enough
+        return 141  # 128 + SIGPIPE: the usual exit code of a filter whose reader closed the pipe
     except OSError as error:
         print(f"specstream: can't write: {error.strerror or error}", file=sys.stderr)
         return 1
@@ -190,15 +190,15 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _stop(*_: object) -> None:
-    """A service manager's stop is an interrupt: connections close, files are completed."""
+    """Treat SIGTERM as an interrupt, so that connections are closed and files are completed."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        # A script's background job: interrupts pass it by, this one mustn't.
+        # A shell makes background jobs ignore SIGINT; SIGTERM must stop them all the same.
         raise KeyboardInterrupt
     signal.raise_signal(signal.SIGINT)
 
 
 def _mend_streams() -> None:
-    """A closed stdout goes to /dev/null; characters that a terminal lacks become question marks."""
+    """Send a closed stdout to /dev/null; print "?" for characters that the output encoding lacks."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
     for stream in (sys.stdout, sys.stderr):
@@ -207,7 +207,7 @@ def _mend_streams() -> None:
 
 
 def _let_go_of_stdout() -> None:
-    """Drop what can't be flushed, so that the interpreter doesn't try again at its exit."""
+    """Flush stdout; if that fails, replace it, so that the interpreter doesn't fail again at exit."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):

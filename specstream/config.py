@@ -1,4 +1,4 @@
-"""Configuration, validated at the edge: unknown keys are refused, never dropped."""
+"""The engine's configuration. Unknown keys raise an error; none is ignored."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _DEVICE = re.compile(r"auto|(cpu|cuda|mps|xpu|hpu|mtia|npu|xla)(:\d+)?")
 
 
 Scheme = Literal["int8", "int4"]
-"""How the matrices of a model are read; `specstream.model.quantised` computes with them."""
+"""Integer formats into which a model's weight matrices can be read; see `specstream.model.quantised`."""
 
 
 class EngineConfig(Strict):
@@ -72,22 +72,23 @@ class EngineConfig(Strict):
     Bad values raise pydantic's ``ValidationError`` here; `Engine.load` and `parse_config` raise
     `ConfigError`.
 
-    ``dtype="auto"`` is float32 on a CPU (there, the width of a pass doesn't change the greedy
-    choice) and bfloat16 on a GPU that has it. ``draft_dtype="auto"`` is the target's.
+    ``dtype="auto"`` is float32 on a CPU (in float32 the number of tokens in a forward pass doesn't
+    change the greedy choice) and bfloat16 on a GPU that has it. ``draft_dtype="auto"`` is the target's.
     ``device="auto"`` takes the GPU if there is one.
 
-    ``quantize="int8"`` reads the target's matrices as eight-bit integers, ``"int4"`` as four-bit ones:
-    faster, and another model, whose own distribution and greedy text are then kept. On a GPU both take
-    torchao. ``draft_quantize`` changes what is drafted, never the text. A quantised target, however it
-    was quantised, whose distributions depend on how many tokens share a pass is refused unless
-    ``allow_width_dependent`` asks for it: verified text then follows the model less closely.
+    ``quantize="int8"`` reads the target's matrices as eight-bit integers, ``"int4"`` as four-bit ones.
+    That is faster, but the target is then another model: speculation preserves the distribution and
+    the greedy text of the quantised model. On a GPU both need the package torchao. ``draft_quantize``
+    changes the proposals, never the text. A quantised target, however it was quantised, whose
+    distributions depend on how many tokens share a pass is refused unless ``allow_width_dependent``
+    asks for it: verified text then follows the model less closely.
 
     ``mode="default"`` keeps the target's distribution; ``rule`` is the acceptance rule for sampled
     requests without a seed; requests with a seed are verified by exact match (see
     `SamplingParams.seed`). ``mode="reproducible"`` makes a reply a fixed function of prompt, parameters
     and seed: the same tokens whatever the proposer, the draft length and the other requests. In native
     code (see ``compile``) it costs nothing. Elsewhere every pass of the target then has one fixed width
-    over a cache of full capacity, which takes time; a smaller ``context_length`` makes it cheaper.
+    over a KV cache of full capacity, which is slower; a smaller ``context_length`` makes it cheaper.
 
     ``model_defaults``: what transformers' ``generate`` applies to every reply because the model's
     ``generation_config`` asks for it (``repetition_penalty``, ``no_repeat_ngram_size``,
@@ -96,8 +97,9 @@ class EngineConfig(Strict):
     never taken from there.
 
     ``compile``: on a CPU short passes of plain models of the Llama family run in native code, wherever
-    there is a C++ compiler (some ten seconds the first time; the code is kept in ``$SPECSTREAM_CACHE``,
-    else the user's cache folder); True refuses to start without it, False leaves all passes to torch.
+    there is a C++ compiler (compiling takes about ten seconds the first time; the code is kept in
+    ``$SPECSTREAM_CACHE``, else the user's cache folder). True refuses to start without native code,
+    False leaves all passes to torch.
     On a GPU True records short passes as CUDA graphs when the engine starts.
 
     ``chat_template_kwargs`` are variables for the model's chat template, such as
@@ -148,7 +150,7 @@ class EngineConfig(Strict):
     )
     prefill_chunk: int = Field(default=512, ge=1, description="prompt tokens read in one pass")
     context_length: int | None = Field(
-        default=None, ge=2, description="use less context than the model could take"
+        default=None, ge=2, description="tokens of context, if fewer than the model could take"
     )
     model_defaults: bool = Field(
         default=True, description="penalties and bans of the model's generation_config hold"
@@ -194,12 +196,12 @@ class EngineConfig(Strict):
     @classmethod
     def _of_a_known_kind(cls, device: str) -> str:
         if not _DEVICE.fullmatch(device):
-            raise ValueError(f"{device!r} is none; say auto, cpu, cuda, cuda:1, mps or xpu")
+            raise ValueError(f"{device!r} is no device; say auto, cpu, cuda, cuda:1, mps or xpu")
         return device
 
     @property
     def drafts(self) -> tuple[str, ...]:
-        """The names in ``draft``."""
+        """``draft`` as a tuple of names; empty if it is None."""
         return (self.draft,) if isinstance(self.draft, str) else self.draft or ()
 
     @property
@@ -243,12 +245,13 @@ def parse_config(values: dict[str, Any]) -> EngineConfig:
         return EngineConfig.model_validate(values)
     except ValidationError as error:
         parts = [
-            f"{'.'.join(str(p) for p in e['loc']) or 'config'}: {_said(e)}" for e in error.errors()
+            f"{'.'.join(map(str, e['loc'])) or 'config'}: {_problem(e)}" for e in error.errors()
         ]
         raise ConfigError("; ".join(parts)) from None
 
 
-def _said(error: ErrorDetails) -> str:
+def _problem(error: ErrorDetails) -> str:
+    """Describe one validation error, with a suggestion where a key or a method is misspelled."""
     methods = {kind.model_fields["kind"].default: kind for kind in PROPOSERS}
     if error["type"] == "union_tag_invalid":
         named = error["ctx"]["tag"]
@@ -262,13 +265,13 @@ def _said(error: ErrorDetails) -> str:
 
 
 def meant(key: str, known: Iterable[str]) -> str:
-    """What may have been meant by an unknown ``key``, as the end of a sentence."""
+    """Return ``"; did you mean NAME?"`` for the closest known name; "" if none is close to ``key``."""
     near = difflib.get_close_matches(key, known, 1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def read_config(path: str | Path, what: str = "config") -> dict[str, Any]:
-    """Read a TOML file into plain data, not validated yet; ``what`` it is, for errors.
+    """Read a TOML file into plain data, not validated yet; ``what`` names the kind of file in errors.
 
     Raises:
         ConfigError: the file can't be read or isn't TOML.

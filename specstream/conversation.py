@@ -24,7 +24,7 @@ ToolList: TypeAlias = Tools | Sequence[Tool | Callable[..., Any]]
 
 
 class _Reply(Protocol):
-    """What a conversation needs of a reply; see `Generation`."""
+    """The part of `Generation` that a conversation uses."""
 
     @property
     def text_read(self) -> str: ...
@@ -48,7 +48,7 @@ R_co = TypeVar("R_co", bound=_Reply, covariant=True)
 
 
 class _Engine(Protocol[R_co]):
-    """What a conversation needs of `specstream.Engine`."""
+    """The part of `specstream.Engine` that a conversation uses."""
 
     def generate(
         self,
@@ -70,7 +70,7 @@ class _Engine(Protocol[R_co]):
 
 
 class Conversation(Generic[R]):
-    """The turns with one engine; see `Session`."""
+    """A conversation with any engine that has the interface of `specstream.Engine`; see `Session`."""
 
     def __init__(self, engine: _Engine[R], system: str | None = None) -> None:
         self._engine = engine
@@ -94,7 +94,10 @@ class Conversation(Generic[R]):
         learn: bool = True,
         **wrong: Never,
     ) -> AsyncGenerator[R, None]:
-        """A reply to any messages; the history is left alone. Ends as `Engine.generate` does."""
+        """Write a reply to any messages, with the conversation's KV cache but without its history.
+
+        Leaving the block ends the reply, as in `Engine.generate`.
+        """
         async with self._engine.generate(
             messages,
             params,
@@ -121,18 +124,21 @@ class Conversation(Generic[R]):
         hold: Hold | None = None,
         **wrong: Never,
     ) -> AsyncGenerator[R, None]:
-        """Say ``text`` as the user. Both turns enter the history, the reply as far as it was read.
+        """Reply to ``text``, the user's next turn.
 
-        None says nothing: the reply is to the history as it is, such as to results of tool calls, see
-        `add_result`. Reasoning is not remembered. Ends as `Engine.generate` does.
+        Both turns enter the history; of the reply, the text that the iteration returned. With
+        ``text=None`` no user turn is added: the reply is to the history as it is, for example to the
+        results of tool calls (see `add_result`). Reasoning doesn't enter the history. Leaving the block
+        ends the reply, as in `Engine.generate`.
 
         A turn that was interrupted before its first chunk stays in the history: the next prompt has two
         user turns in a row (joined by a newline where the model's chat template refuses that). A turn
         that ends with an error before its first chunk is forgotten, so that the next one can be served.
         If the error was a PromptError, interrupted turns that the models had not read are forgotten too.
 
-        With a ``hold``, nothing enters the history before it is released: a block that is left before
-        that was never said, and no draft learns from its reply, wanted or not.
+        With a ``hold``, nothing enters the history before the hold is released: leaving the block
+        before that leaves the history as it was. The draft never learns from a reply with a ``hold``,
+        released or not.
 
         Raises:
             RequestError: another turn of this conversation is under way.
@@ -169,7 +175,7 @@ class Conversation(Generic[R]):
             self._unread.append(said)
 
     def add_result(self, call: ToolCall, result: str) -> None:
-        """Enter what a call came to in the history; the next reply reads it.
+        """Append the result of a tool call to the history, for the next reply.
 
         Raises:
             RequestError: the history has no such call.
@@ -182,14 +188,14 @@ class Conversation(Generic[R]):
         )
 
     def _remember(self, said: Message | None, generation: R | None) -> None:
-        """Enter a finished turn in the history, or take it out of the history."""
+        """Add a turn's reply to the history, or remove the user's turn if it got none."""
         forgotten: list[Message] = []
         if generation is None:
             forgotten = [said] if said is not None else []
-        elif message := _said(generation):
+        elif message := _assistant_message(generation):
             self.messages.append(message)
         elif generation.error is not None:
-            # An interrupted turn before this one may be what makes the prompt too long.
+            # An interrupted turn before this one may have made the prompt too long.
             refused = isinstance(generation.error, PromptError)
             forgotten = self._unread if refused else [said] if said is not None else []
         for messages in (self.messages, self._unread):
@@ -208,13 +214,13 @@ class Conversation(Generic[R]):
         hold: Hold | None = None,
         **options: Any,
     ) -> AsyncGenerator[Turn[R], None]:
-        """Say ``text`` as the user; the reply goes through ``pipeline``, its speech to ``playout``.
+        """Reply to ``text``, the user's next turn, through ``pipeline``, with speech to ``playout``.
 
         The reply enters the history as far as it was heard: all of it, or up to the last word that was
         heard when `Turn.interrupt` was called or the block was left early (by cancellation, too). The
-        cache ends there as well. Without a play-out, everything that was read counts as heard. Ends as
-        `generate` does and takes its other arguments. With a ``hold``, the stages work ahead; iterate
-        over the turn once it is released.
+        KV cache is cut at the same place. Without a play-out, everything that was read counts as heard.
+        ``options`` are further arguments of `generate`; leaving the block ends the reply as there. With
+        a ``hold``, the stages work before it is released; iterate over the turn only after that.
 
         Raises:
             RequestError: another turn of this conversation is under way.
@@ -233,12 +239,15 @@ class Conversation(Generic[R]):
                 self._shorten(reply, turn.outcome)
 
     def _drop(self, reply: R | None) -> None:
-        """Take a reply that nobody wanted out of the cache; the next prompt replaces its question."""
+        """Cut the KV cache to the prompt, for a reply whose hold was never released.
+
+        What the next prompt doesn't share with that one is cut when it is admitted.
+        """
         if reply is not None and reply.report.token_ids:
             self._engine.trim(self._key, reply.report.prompt_tokens)
 
     def _shorten(self, reply: R, outcome: Interruption) -> None:
-        """Take what was not heard out of the history, and out of the cache."""
+        """Cut the history and the KV cache after the last word that was heard."""
         if outcome.complete or not reply.text_read:
             return
         last = self.messages[-1]
@@ -259,8 +268,8 @@ class Conversation(Generic[R]):
         await self.aclose()
 
 
-def _said(generation: _Reply) -> Message | None:
-    """A reply in the history, without calls that were cut off or have no name."""
+def _assistant_message(generation: _Reply) -> Message | None:
+    """Return a reply as a message, without calls that were cut off or have no name; None if empty."""
     calls = [
         call.message() for call in generation.tool_calls if call.name and call.problem != "cut_off"
     ]
@@ -273,5 +282,5 @@ def _said(generation: _Reply) -> Message | None:
 class Session(Conversation[Generation]):
     """A conversation. ``messages`` is its history and may be edited between turns.
 
-    What a reply shares with the turns before it is not read again by the models.
+    The models don't read again what a prompt shares with the turns before it: it stays in the KV cache.
     """

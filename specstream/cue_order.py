@@ -1,4 +1,4 @@
-"""The order in which a consumer reads a turn: cues before the speech that they time."""
+"""Reorder a turn's events, so that avatar cues come before the speech in which they begin."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from specstream.types import AvatarCue, Cancel, Revoke, Speech
 
 __all__ = ["CuesFirst", "cues_first"]
 
-_MOST = 128
-"""Pieces of speech that are held. More than a link holds between two stages, so an avatar that answers
-each piece is never left behind; one that doesn't is not waited for any longer."""
+_MAX_HELD = 128
+"""Pieces of speech that may be held back for their cues. A link between two stages holds fewer, so an
+avatar stage that answers each piece stays within this. If more are held, the avatar doesn't answer:
+from then on speech isn't held back."""
 
 
 class CuesFirst:
-    """The events of a run, each piece of speech behind the cues that begin in it.
+    """Iterates over the events of a run, with each piece of speech after the cues that begin in it.
 
-    All else keeps its order. The avatar's stage is given the speech when the log is, so what a piece
-    waits for is the computation of its cues. Cancelling the wait for an event loses nothing.
+    All other events keep their order. The avatar's stage gets the speech at the same time as the event
+    log, so a piece is delayed only by the computation of its cues. Cancelling the wait for an event
+    loses none.
     """
 
     def __init__(self, events: AsyncIterator[Event]) -> None:
         self._events = events
-        self._held: deque[tuple[Event, int]] = deque()  # with the last sample of the piece
-        self._due: deque[Event] = deque()
-        self._covered = 0  # the end of the last mouth cue
-        self._end = 0  # of the speech
-        self._waits = True
-        self._over: Exception | None = None
+        self._held: deque[tuple[Event, int]] = deque()  # each with the sample that cues must reach
+        self._due: deque[Event] = deque()  # to be returned next
+        self._covered = 0  # end of the last viseme cue, in samples
+        self._end = 0  # of the speech so far, in samples
+        self._waits = True  # whether speech is held back at all
+        self._over: Exception | None = None  # what ended the run; raised after the last event
 
     def __aiter__(self) -> Self:
         return self
@@ -49,12 +51,12 @@ class CuesFirst:
     def _take(self, event: Event) -> None:
         item = event.item
         if isinstance(item, Speech) and self._waits:
-            if item.samples.start < self._end:  # it replaces what was revoked, and so do its cues
+            if item.samples.start < self._end:  # replaces revoked speech, whose cues don't count
                 self._covered = min(self._covered, item.samples.start)
             self._end = item.samples.end
             self._held.append((event, item.samples.end if item.pcm else 0))
         elif isinstance(item, Revoke | StageFailed) and event.source == "voice" and self._held:
-            self._held.append((event, 0))  # behind the speech that was made before
+            self._held.append((event, 0))  # must stay behind the speech that was made before it
         else:
             self._stop_waiting(event)
             self._due.append(event)
@@ -62,7 +64,7 @@ class CuesFirst:
             self._covered = item.samples.end
         while self._held and self._held[0][1] <= self._covered:
             self._due.append(self._held.popleft()[0])
-        if len(self._held) > _MOST:
+        if len(self._held) > _MAX_HELD:
             self._waits = False
             self._release()
 
@@ -84,7 +86,7 @@ class CuesFirst:
 
 
 def cues_first(pipeline: Pipeline, run: AsyncIterator[Event]) -> AsyncIterator[Event]:
-    """The events of ``run``: in this order if an avatar of ``pipeline`` is punctual, else as made."""
+    """Return ``run`` through `CuesFirst` if an avatar of ``pipeline`` is punctual, else unchanged."""
     stages = (stage for branch in pipeline._branches for stage in branch)
     punctual = any(getattr(stage, "punctual", False) for stage in stages)
     return CuesFirst(run) if punctual else run

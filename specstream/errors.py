@@ -98,7 +98,7 @@ class SamplingError(RequestError):
 
 
 class ModelError(SpecstreamError):
-    """Something about a model's files."""
+    """A model can't be found, read or used."""
 
     code = "model_error"
 
@@ -128,7 +128,7 @@ class VocabularyMismatch(ModelError):
 
 
 class EngineError(SpecstreamError):
-    """The engine can't do what was asked of it now."""
+    """The engine can't serve a request now, or failed while it did."""
 
     code = "engine_error"
 
@@ -146,7 +146,7 @@ class EngineBusy(EngineError):
 
 
 class ConsumerStalled(EngineError):
-    """Nobody read this reply for too long while others waited; what it wrote before can be read."""
+    """Nobody read this reply for too long while others waited; its earlier chunks can still be read."""
 
     code = "consumer_stalled"
 
@@ -164,7 +164,7 @@ class EngineFailed(EngineError):
 
 
 class AdapterError(SpecstreamError):
-    """Something about a voice, avatar or prompt adapter."""
+    """A voice, avatar or prompt adapter is missing or failed."""
 
     code = "adapter_error"
 
@@ -182,7 +182,7 @@ class AdapterFailed(AdapterError):
 
 
 class WireError(SpecstreamError):
-    """Something about a connection."""
+    """A connection can't be made, broke, or its peer violated the protocol."""
 
     code = "wire_error"
 
@@ -212,7 +212,7 @@ class TrainingError(SpecstreamError):
 
 
 class TrainingStopped(TrainingError):
-    """A training was stopped on purpose; what it has is saved, and the same options go on with it."""
+    """A training was stopped on purpose; its progress is saved, and the same options continue it."""
 
     code = "training_stopped"
     exit_code = 130

@@ -1,4 +1,4 @@
-"""One reply under way, as asyncio sees it."""
+"""The asyncio side of one reply that the engine is writing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Generation:
 
     The chunk that carries a ``finish_reason`` is the last. If the engine fails on this request, the
     iteration raises the typed error after every chunk that came before it. Cancelling an iteration
-    that waits loses nothing. A consumer that doesn't read parks this request only: the engine goes
+    that waits loses no chunk. A consumer that doesn't read parks this request only: the engine runs
     no further than ``max_unread_chunks`` ahead of it.
     """
 
@@ -62,10 +62,10 @@ class Generation:
         return item
 
     def previewed(self) -> Previewed:
-        """The chunks, and ahead of each what its round has drafted; iterate over this instead.
+        """Return an iterator over the chunks that gives a `Preview` of a round's draft before its chunk.
 
-        Nothing is previewed until this is called; text, report and chunks stay the same. On a GPU each
-        round then waits for its draft.
+        Iterate over the result instead of this object. Nothing is previewed until this is called; text,
+        report and chunks stay the same. On a GPU each round then waits until its draft is on the CPU.
         """
         self._delivery.previews = True
         return Previewed(self)
@@ -81,7 +81,8 @@ class Generation:
             return item
         delivery = self._delivery
         delivery.read += 1
-        # After the increment: either the engine sees it, or this side sees that the engine was parked.
+        # Checked after the increment, so no wake-up is lost: either the engine sees the new count, or
+        # this side sees that the engine has parked the request.
         if delivery.sent - delivery.read >= delivery.limit - 1:
             self._worker.wake()
         if isinstance(item, Chunk):
@@ -103,17 +104,17 @@ class Generation:
 
     @property
     def text(self) -> str:
-        """The reply's text so far, as the engine has it; its reasoning is in the report."""
+        """The reply's text that the engine has written, read or not; its reasoning is in the report."""
         return self._request.text if self._request is not None else ""
 
     @property
     def text_read(self) -> str:
-        """The text of the chunks that the iteration has given."""
+        """The text of the chunks that the iteration has returned."""
         return "".join(self._read)
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The calls that have ended in the chunks that the iteration has given."""
+        """The calls that have ended in the chunks that the iteration has returned."""
         return ToolCall.collect(self._calls)
 
     @property
@@ -134,7 +135,7 @@ class Generation:
 
 
 class Previewed:
-    """See `Generation.previewed`. Cancelling an iteration that waits loses nothing."""
+    """See `Generation.previewed`. Cancelling an iteration that waits loses no chunk and no preview."""
 
     def __init__(self, generation: Generation) -> None:
         self._generation = generation

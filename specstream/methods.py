@@ -40,8 +40,8 @@ class Method(Strict):
     """The settings of one method.
 
     Attributes:
-        loads: What it drafts with: nothing, a draft model, a head on the target's hidden states, both,
-            or whatever is there.
+        loads: The weights that the method drafts with: none, a draft model, a head on the target's
+            hidden states, both, or ("any") whatever is loaded.
     """
 
     loads: ClassVar[Loads] = "nothing"
@@ -67,7 +67,7 @@ class BlockProposerConfig(Method):
         default=0.1,
         ge=0.0,
         le=1.0,
-        description="a block is cut behind the token that makes it less likely than this",
+        description="a block is cut after the token at which its probability falls below this",
     )
 
 
@@ -75,8 +75,9 @@ class DraftProposerConfig(Method):
     """An independent, smaller language model (Leviathan et al. 2023).
 
     Where its tokenizer isn't the target's, ``vocabulary`` says how it drafts: ``"retokenised"`` (its
-    greedy text in the target's tokens), ``"intersection"`` (drawn among the tokens that both have), or
-    ``"auto"``: by how many those are, and by whether the request is greedy (Timor et al. 2025).
+    greedy text in the target's tokens), ``"intersection"`` (drawn among the tokens that both
+    vocabularies have), or ``"auto"``: one of the two, by the number of common tokens and by whether the
+    request is greedy (Timor et al. 2025).
     """
 
     loads: ClassVar[Loads] = "model"
@@ -101,14 +102,15 @@ class EagleProposerConfig(Method):
     )
     nodes: int = Field(default=12, ge=1, le=64, description="tokens of a tree, at most")
     window: int = Field(
-        default=1024, ge=8, description="tokens that the head reads at first, at most: the last"
+        default=1024, ge=8, description="most of the last tokens that the head reads when it starts"
     )
 
 
 class EarlyExitProposerConfig(Method):
     """The target's first layers draft, the others verify (LayerSkip, arXiv 2404.16710).
 
-    With a trained exit among the drafts, or without any: then through the target's own norm and head.
+    The drafting layers' hidden states go through a trained exit if the drafts have one, else through
+    the target's own final norm and LM head.
     """
 
     loads: ClassVar[Loads] = "head"
@@ -166,8 +168,8 @@ class MedusaProposerConfig(Method):
 class MirrorProposerConfig(Method):
     """A draft model that drafts while the target verifies (Mirror, arXiv 2510.13161).
 
-    Halfway through its pass the target tells which outcomes are likely; a second CPU thread drafts what
-    follows them.
+    After some of the target's layers, an exit predicts which outcomes of the verification are likely;
+    a second CPU thread drafts the tokens that follow them.
     """
 
     loads: ClassVar[Loads] = "both"
@@ -180,7 +182,7 @@ class MirrorProposerConfig(Method):
     layers: int | None = Field(
         default=None,
         ge=1,
-        description="the target's layers behind which outcomes are foretold; default: the trained "
+        description="the target's layers after which outcomes are predicted; default: the trained "
         "exit's, else half of the target's",
     )
 
@@ -191,7 +193,7 @@ class MtpProposerConfig(Method):
     kind: Literal["mtp"] = "mtp"
     num_tokens: int = Field(default=2, ge=1, le=16, description="tokens proposed a round, at most")
     window: int = Field(
-        default=1024, ge=8, description="tokens that the module reads at first, at most: the last"
+        default=1024, ge=8, description="most of the last tokens that it reads when it starts"
     )
 
 
@@ -202,7 +204,7 @@ class OffProposerConfig(Method):
 
 
 class StreamingProposerConfig(Method):
-    """Drafts within the pass that verifies (Speculative Streaming, arXiv 2402.11131)."""
+    """The pass that verifies a proposal drafts the next (Speculative Streaming, arXiv 2402.11131)."""
 
     loads: ClassVar[Loads] = "head"
     kind: Literal["streaming"] = "streaming"
@@ -211,7 +213,7 @@ class StreamingProposerConfig(Method):
         default=0.1,
         ge=0.0,
         le=1.0,
-        description="a draft is cut behind the token that makes it less likely than this",
+        description="a draft is cut after the token at which its probability falls below this",
     )
     prune_below: float = Field(
         default=0.0,
@@ -222,7 +224,10 @@ class StreamingProposerConfig(Method):
 
 
 class SuffixProposerConfig(_Lookup):
-    """What followed the same words in prompt, reply, reference and past replies (Oliaro et al. 2024)."""
+    """Suffix lookup: drafts what followed the same tokens before (Oliaro et al. 2024).
+
+    It searches the prompt, the reply so far, the request's reference and past replies.
+    """
 
     kind: Literal["suffix"] = "suffix"
     num_tokens: int = Field(default=16, ge=1, le=32, description="tokens proposed a round, at most")

@@ -20,7 +20,8 @@ __all__ = [
 ]
 
 _LONGEST_KWARGS = 65_536  # characters of JSON
-# What would change how a prompt is made, not what the template writes.
+# Arguments of transformers' `apply_chat_template` and names that it gives the template itself: a
+# caller's variable of such a name would change how the prompt is made, not what the template writes.
 _NOT_VARIABLES = frozenset(
     "add_generation_prompt chat_template continue_final_message conversation conversations max_length "
     "messages padding processor_kwargs return_assistant_tokens_mask return_dict return_tensors "
@@ -52,13 +53,14 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """What is declared of a sampling parameter, besides its default, with its field.
+    """The declaration of a sampling parameter, kept in the metadata of its field.
 
     Attributes:
-        stage: What applies it: ``"logits"`` a processor of `specstream.model.processors`, ``"warper"``
-            `specstream.model.sampling.probabilities`, ``"reply"`` the engine (noise, ends).
+        stage: The code that applies it: ``"logits"`` a processor of `specstream.model.processors`,
+            ``"warper"`` `specstream.model.sampling.probabilities`, ``"reply"`` the engine (seeded noise
+            and ends of replies).
         check: Called with name and value; raises `SamplingError` for a value that is wrong.
-        example: A value other than the default: what the coverage check tries on a model.
+        example: A value other than the default, which the coverage check tries on a model.
         theirs: The name in transformers' ``GenerationConfig``; "" if there is none.
     """
 
@@ -74,7 +76,7 @@ def parameters() -> dict[str, Parameter]:
 
 
 def _number(low: float, high: float, *, above: bool = False) -> Callable[[str, Any], None]:
-    """Checks for a number in a range; ``above``: without its lower end."""
+    """Return a check for a number from ``low`` to ``high``; ``above`` excludes ``low``."""
 
     def check(name: str, value: Any) -> None:
         if not _is_number(value):
@@ -135,7 +137,10 @@ def _is_whole(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    """Non-empty, without half surrogates: those are bytes of a command line that are not UTF-8."""
+    """Return whether ``value`` is non-empty text of valid Unicode.
+
+    Python turns bytes of a command line that are not UTF-8 into lone surrogates.
+    """
     return isinstance(value, str) and bool(value) and not re.search("[\ud800-\udfff]", value)
 
 
@@ -167,21 +172,21 @@ class SamplingParams:
         seed: Repeats a sampled reply: same prompt, parameters and seed, same text, whatever is
             drafted and whoever else is served, as far as passes of different widths round alike (as
             for greedy text: practically always in float32, not in bfloat16; in any dtype with
-            ``mode="reproducible"``). Sampled drafts are then accepted a little less often. None:
-            another text each time.
+            ``mode="reproducible"``). Sampled drafts are then accepted a little less often. None: a
+            different text each time.
         max_tokens: Longest reply, reasoning and end-of-sequence token included.
         min_tokens: The reply can't end by itself before it has this many tokens: the model's own end
             and ``stop_token_ids`` can't be drawn, and stop strings completed earlier count as text.
         stop: Strings that end the reply; not part of its text. They are not looked for in reasoning.
         stop_token_ids: Tokens that end the reply, besides the model's own. Part of its text.
-        stop_when: Each is called with the reply's token ids and text (as the model wrote it, its
+        stop_when: Functions that are called with the reply's token ids and text (as the model wrote it,
             reasoning included) after every single token, once and in order; True ends the reply there.
         bad_words: Texts that are not written: the last token of each, as it is tokenised alone and
             after a space, is ruled out where the others precede it.
         grammar: The shape of the reply from its first token on, so it leaves no room for reasoning;
             needs the extra ``grammar``.
         processors: Transformers-style ``f(input_ids [1, n], scores [1, V]) -> scores [1, V]``. They
-            must depend on their arguments only: a rejected draft is judged too.
+            must depend on their arguments only: they are called for rejected drafted tokens, too.
 
     Raises:
         SamplingError: a value is out of range.
@@ -234,7 +239,7 @@ class SamplingParams:
 
     @property
     def plain_logits(self) -> bool:
-        """Whether only warpers come between the model's logits and the draw."""
+        """Whether no logits processor applies: only warpers (temperature, top-k, …) and the draw."""
         return not self.processing
 
 
@@ -268,10 +273,13 @@ def template_kwargs(value: object) -> dict[str, Any]:
 
 
 def checked_params(params: object, wrong: Mapping[str, object]) -> SamplingParams:
-    """The parameters of a request (None: the defaults); ``wrong`` are arguments that nobody knows.
+    """Return the parameters of a request (None: the defaults).
+
+    ``wrong`` are the keyword arguments that `Engine.generate` doesn't have: the error says how to pass
+    those that are sampling parameters.
 
     Raises:
-        SamplingError: there are such arguments, or ``params`` is something else.
+        SamplingError: ``wrong`` isn't empty, or ``params`` is something else than `SamplingParams`.
     """
     known = {field.name for field in fields(SamplingParams)}
     for name in wrong.keys() - known:

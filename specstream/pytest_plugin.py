@@ -21,7 +21,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the mark known."""
     config.addinivalue_line(
         "markers",
-        f"{MARK}: run this async test in virtual time, where waiting takes none (specstream)",
+        f"{MARK}: run this async test in virtual time, where waiting takes no real time (specstream)",
     )
 
 
@@ -39,7 +39,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
             run_virtual(work(*args, **kwargs))
 
-        del test.__wrapped__  # it would be found to be async all the same
+        del test.__wrapped__  # pytest would follow it and find that the test is async
         item.obj = test
         # Subclasses, such as pytest-asyncio's, would bring a loop of their own.
         setattr(item, "runtest", functools.partial(pytest.Function.runtest, item))  # noqa: B010

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Engine:
-    """A model pair on a thread of its own.
+    """A target model, with or without drafts, on a thread of its own.
 
     ::
 
@@ -82,7 +82,7 @@ class Engine:
             if isinstance(draft, str | Path):
                 values["draft"] = str(draft)
             else:
-                values["draft"] = tuple(str(one) for one in draft)
+                values["draft"] = tuple(map(str, draft))
         if proposer is not None:
             values["proposer"] = {"kind": proposer} if isinstance(proposer, str) else proposer
         return cls(parse_config(values))
@@ -139,13 +139,12 @@ class Engine:
 
         async def end() -> None:
             await self._closed.wait()
-            await asyncio.to_thread(
-                worker.join
-            )  # a running thread can abort the interpreter's exit
+            # A thread that still runs can abort the interpreter's exit.
+            await asyncio.to_thread(worker.join)
 
         ended = asyncio.ensure_future(end())
         cancelled: asyncio.CancelledError | None = None
-        while not ended.done():  # a model pair must not outlive its block, whoever is cancelled
+        while not ended.done():  # even if this task is cancelled, the thread ends with the block
             try:
                 await asyncio.shield(ended)
             except asyncio.CancelledError as error:
@@ -272,7 +271,7 @@ class Engine:
         return await self._asked(lambda core: core.learned)
 
     async def _asked(self, ask: Callable[[EngineCore], T]) -> T:
-        """What ``ask`` finds on the engine's thread, between two steps."""
+        """Run ``ask`` on the engine's thread, between two steps, and return its result."""
         worker, bridge = self._running()
         answer: asyncio.Future[T] = bridge.loop.create_future()
 
@@ -321,4 +320,4 @@ def _call_in(loop: asyncio.AbstractEventLoop, call: Any, *args: Any) -> None:
     try:
         loop.call_soon_threadsafe(call, *args)
     except RuntimeError:
-        pass  # the loop has gone: nobody waits for this any more
+        pass  # the loop is closed: nobody waits for this any more

@@ -23,7 +23,7 @@ __all__ = [
 
 MAX_TOOLS = 128
 MAX_CHARS = 1 << 17
-"""Characters of all tools as JSON: every prompt holds them."""
+"""Limit on the JSON of all tools of a reply, in characters; the JSON is part of the prompt."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _CHOICES = ("auto", "none", "required")
@@ -89,7 +89,7 @@ class Tool:
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Tool:
-        """The tool that a Python function is, by its type hints and its docstring in Google's style.
+        """Describe a Python function as a tool, by its type hints and its docstring in Google's style.
 
         ``transformers.utils.get_json_schema`` reads them, so the first call imports transformers.
 
@@ -105,7 +105,7 @@ class Tool:
         return cls(schema["name"], schema["description"] or "", schema["parameters"])
 
     def schema(self) -> dict[str, Any]:
-        """The tool as chat templates take it."""
+        """The tool in the form that chat templates take."""
         function = {
             "name": self.name,
             "description": self.description,
@@ -121,8 +121,8 @@ class Tools:
     Attributes:
         tools: What the model may call.
         choice: ``"auto"``: the model decides; ``"none"``: it is not told of the tools and can't begin a
-            call; ``"required"``: the reply consists of calls; a tool's name: of calls of this tool.
-            The last two need the extra ``grammar``.
+            call; ``"required"``: the reply consists of calls; a tool's name: the reply consists of
+            calls of this tool. The last two need the extra ``grammar``.
         parallel: Whether a reply may have several calls; if not, it ends with the first.
 
     Raises:
@@ -186,7 +186,7 @@ class ToolCallDelta:
         name: The tool.
         arguments: New JSON text of the arguments.
         done: Whether the call ends here.
-        problem: What is wrong with it, known when it ends.
+        problem: What is wrong with the call; set in the delta that ends it.
     """
 
     index: int
@@ -202,7 +202,7 @@ class ToolCall:
     """A call that has ended.
 
     Attributes:
-        id: What its result refers to.
+        id: The id that its result refers to.
         name: The tool; empty if the model wrote none (``problem`` is ``"no_name"``).
         arguments: JSON text of an object. If there is a problem, what the model wrote.
         problem: Empty for a call that can be made.
@@ -231,7 +231,7 @@ class ToolCall:
 
 
 def arguments_problem(text: str) -> CallProblem:
-    """Whether ``text`` is a JSON object."""
+    """Return "" if ``text`` is a JSON object, else "bad_json"."""
     try:
         return "" if isinstance(json.loads(text, parse_constant=_refuse), dict) else "bad_json"
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Where a sample of a reply came from: reads the ``trace.json`` that ``specstream say`` writes.
+"""Trace a sample of a reply's speech to its tokens, from the ``trace.json`` of ``specstream say``.
 
 ``specstream trace out/trace.json --at 3.2s`` prints a `Story`.
 """
@@ -29,10 +29,10 @@ _ORIGINS: dict[Origin, str] = {
 class TokenOrigin:
     """One token: its number in the reply, id, text, and the round that wrote it.
 
-    ``accepted``: ``proposer`` drafted it. ``recovered``: the target wrote it where a drafted token was
-    rejected (or, of a tree, where a path ended). ``bonus``: behind a draft that was accepted whole.
-    ``plain``: nothing was drafted. ``draft_ms`` and ``verify_ms`` are the round's; its tokens were
-    handed out at ``t_ms``, counted from the start of the turn.
+    ``accepted``: ``proposer`` drafted it. ``recovered``: the target's token where a drafted token was
+    rejected (in a speculative tree: where the accepted path ended). ``bonus``: the target's token after
+    a proposal that was accepted completely. ``plain``: nothing was drafted. ``draft_ms`` and
+    ``verify_ms`` are the round's; its tokens were logged at ``t_ms``, from the start of the turn.
     """
 
     number: int
@@ -60,8 +60,8 @@ class Story:
         chars: Offsets in the reply that the word, or else the phrase, was made from.
         phrase: The phrase: its number, text, what made the cut, and its offsets.
         tokens: The tokens that wrote ``chars``.
-        times: When each stage gave what the sample needed, in order; ``heard`` if play-out began with
-            the first sound and waited for nothing else.
+        times: When each stage delivered its part for the sample, in order. ``heard`` is computed, for a
+            player that starts with the first audio and waits only where audio is missing.
         attempts: How often this part of the speech was made; more than 1 after a revoke.
         cues: The avatar's cues at the sample.
         shots: The scene prompts that show these words.
@@ -84,7 +84,7 @@ class Story:
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """The story in words."""
+        """The story as lines of text."""
         said = f"the word {self.word!r}" if self.word is not None else "a pause"
         phoneme = f", phoneme {self.phoneme!r}" if self.phoneme else ""
         phrase = self.phrase
@@ -124,6 +124,7 @@ class Trace:
             self.text = "".join(chunk["text"] for chunk in self._chunks)
             self.rate = int(self._speech[0]["sample_rate"]) if self._speech else 0
             self._tokens = list(self._origins())
+            # Tokens before this number without text were reasoning or part of a tool call.
             self._aside = max((chunk["reasoning_end"] for chunk in self._chunks), default=0)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ConfigError("this is no trace.json of `specstream say`") from error
@@ -136,7 +137,8 @@ class Trace:
         """Each token, and the length of the reply's text once it is in."""
         end = 0
         for chunk in self._chunks:
-            for at, token in enumerate(chunk["token_ids"]):  # without ends, all wrote all of it
+            for at, token in enumerate(chunk["token_ids"]):
+                # A chunk without ends: all its text counts as the first token's.
                 ends = chunk["ends"] or [chunk["chars"][1]] * len(chunk["token_ids"])
                 start, end = end, max(end, ends[at])
                 drafted, accepted = chunk["drafted"], chunk["accepted"]
@@ -150,7 +152,7 @@ class Trace:
                 yield TokenOrigin(number, token, self.text[start:end], *figures), end
 
     def tokens(self, chars: tuple[int, int]) -> tuple[TokenOrigin, ...]:
-        """The tokens that wrote a range of characters; those that add none belong with the next."""
+        """The tokens that wrote a range of characters; tokens without text count with the one after."""
         first = bisect_right(self._ends, chars[0])
         while first and not (before := self._tokens[first - 1][0]).text:
             if before.number < self._aside:
@@ -173,26 +175,27 @@ class Trace:
         if not covering:
             length = self.samples / self.rate
             raise RequestError(f"the speech has no sample {sample}: it lasts {length:.3f} s")
-        speech = covering[-1]  # what was made before it was revoked
+        speech = covering[-1]  # earlier versions were revoked
         phrase = self._phrase(speech)
         marks = [mark for entry in self._made_for(speech) for mark in entry["marks"]]
         marks = [mark for mark in marks if _within(sample, mark["samples"])]
         word = next((mark for mark in marks if mark["kind"] == "word"), None)
         phoneme = next((mark["text"] for mark in marks if mark["kind"] == "phoneme"), None)
-        chars = tuple((word or phrase)["chars"])
-        tokens = self.tokens((chars[0], chars[1]))
+        start, end = (word or phrase)["chars"]
+        chars = (start, end)
+        tokens = self.tokens(chars)
         return Story(
             sample=sample,
             at_ms=sample / self.rate * 1e3,
             word=word["text"] if word is not None else None,
             phoneme=phoneme,
-            chars=(chars[0], chars[1]),
+            chars=chars,
             phrase={key: phrase[key] for key in ("index", "text", "reason", "chars")},
             tokens=tokens,
             times=self._times(sample, speech, phrase, tokens),
             attempts=len(covering),
             cues=self._cues(sample),
-            shots=self._shots((chars[0], chars[1])),
+            shots=self._shots(chars),
         )
 
     def _phrase(self, speech: dict[str, Any]) -> dict[str, Any]:
@@ -211,7 +214,7 @@ class Trace:
         for entry in self._speech:
             if entry["phrase"] == speech["phrase"]:
                 if made and made[-1]["last"]:
-                    made = []  # said again
+                    made = []  # the phrase is spoken again: a new attempt
                 made.append(entry)
                 if entry["last"] and entry["seq"] >= speech["seq"]:
                     break

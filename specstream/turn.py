@@ -1,4 +1,4 @@
-"""A spoken turn under way, and what becomes of it when the listener interrupts."""
+"""A spoken turn under way, and what was heard of it when the listener interrupts."""
 
 from __future__ import annotations
 
@@ -18,20 +18,15 @@ from specstream.pipeline.hold import Hold
 from specstream.pipeline.playout import Playback, Playout
 from specstream.pipeline.rest import Rest
 from specstream.pipeline.stage import Event, Pipeline, Run, StageFailed
-from specstream.types import (
-    Chunk,
-    Phrase,
-    Span,
-    Speech,
-)
+from specstream.types import Chunk, Phrase, Span, Speech
 
 __all__ = ["Interruption", "Turn", "speaking"]
 
-_GRACE_S = 0.25  # that stages of an interrupted turn may take to come to rest
+_GRACE_S = 0.25  # how long the stages of an interrupted turn may still deliver events
 
 
 class Reply(Protocol):
-    """What a turn needs of `Generation`."""
+    """The part of `Generation` that a turn uses."""
 
     def __aiter__(self) -> AsyncIterator[Chunk]: ...
 
@@ -50,12 +45,12 @@ class Interruption:
 
     Attributes:
         heard: The reply's text up to the last word that was heard completely, as the model wrote it:
-            this is the assistant's message in the history; empty if there is none.
+            this is the assistant's message in the history; empty if no word was heard.
         unheard: What the model had written after that.
-        tokens_kept: Tokens of the reply that wrote ``heard``; the cache is rolled back to these.
+        tokens_kept: Tokens of the reply that wrote ``heard``; the KV cache is rolled back to these.
         tokens_dropped: Tokens of the reply after them.
         played_ms: How much of the turn's audio was heard.
-        complete: Whether nothing was left to interrupt.
+        complete: Whether the whole turn had been heard, so that nothing was left to interrupt.
     """
 
     heard: str
@@ -67,12 +62,12 @@ class Interruption:
 
 
 class Turn(Generic[R]):
-    """One turn: an async iterator of the pipeline's events, in order, speech behind its cues.
+    """One turn: an async iterator of the pipeline's events, in order, speech after its avatar cues.
 
     Text and cues come as they are made, ahead of the play-out. The iteration ends when everything was
-    made and heard. It feeds the play-out: a consumer that stops reading stops the voice once the
-    speech that was read is played, and then the decoding. Cancelling an iteration that waits loses
-    nothing.
+    made and heard. It feeds the play-out: if the consumer stops reading, the sound stops after the
+    speech that was read, and back-pressure stops the voice and the decoding. Cancelling an iteration
+    that waits loses no event.
 
     Attributes:
         reply: The reply under way (a `Generation`), with its report.
@@ -95,12 +90,12 @@ class Turn(Generic[R]):
         self._last = Event(-1, 0.0, "", None)
         self._told_failure = False
         self._rest = Rest()
-        self._made = False  # every event was read
+        self._made = False  # whether the run has ended and all its events were read
         self._waiting: anyio.CancelScope | None = None
         self._deadline = math.inf
-        self._made_before = 0  # events that were made when the turn was stopped
-        self._everything = False  # the turn was over when it was stopped
-        self._samples: int | None = None  # heard; None: whatever was read
+        self._made_before = 0  # events that the run had made when the turn was stopped
+        self._everything = False  # whether all was made and played when the turn was stopped
+        self._samples: int | None = None  # samples heard; None: everything that was read counts
         self._error: SpecstreamError | None = None
         self._result: Interruption | None = None
         self._closed = False
@@ -122,7 +117,7 @@ class Turn(Generic[R]):
 
     @property
     def made_s(self) -> float:
-        """Seconds of speech that the voice has given so far, read or not."""
+        """Seconds of speech that the voice has made so far, read or not."""
         return self._run.made_s
 
     @property
@@ -147,8 +142,8 @@ class Turn(Generic[R]):
         """Stop the turn: no sample leaves after this call, the decoding stops within one round.
 
         Returns at once; the iteration then ends with the cues that bring an avatar to rest. The history
-        ends at the last word that was heard. Further calls shorten what was heard or leave it. After
-        the turn's block they change nothing.
+        ends at the last word that was heard. A further call can only shorten what counts as heard;
+        after the turn's block it changes nothing.
 
         Args:
             played_ms: How much of the turn's audio was heard, by a better count than the play-out's
@@ -177,7 +172,7 @@ class Turn(Generic[R]):
         self._samples = samples if self._samples is None else min(self._samples, samples)
 
     def close(self) -> None:
-        """The turn's block is left: what was not heard by now is not heard. Idempotent."""
+        """Interrupt the turn here and fix the outcome, as its block is left. Idempotent."""
         self.interrupt()
         self._closed = True
 
@@ -196,7 +191,7 @@ class Turn(Generic[R]):
     def _heard(self) -> Interruption:
         text, samples = self._text, self._samples
         if self._everything and self._playback is not None and self._playback.failure is not None:
-            samples = None  # nobody could hear the rest, so the text was read
+            samples = None  # the play-out broke and nobody could hear the rest: it counts as read
         complete = self._everything and (samples is None or samples >= self._end)
         cut = len(text)
         if samples is not None and not complete:
@@ -246,7 +241,11 @@ class Turn(Generic[R]):
         return await self._finish()
 
     async def _finish(self) -> Event:
-        """Wait for the end of the play-out; an error of the reply is raised behind what was heard."""
+        """Wait for the end of the play-out, then return a last event or end the iteration.
+
+        Last events are a failure of the play-out and the cue that brings an avatar to rest. An error of
+        the reply is raised here, once the speech before it was heard.
+        """
         playback = self._playback
         if playback is not None:
             playback.finish()
@@ -292,7 +291,7 @@ class Turn(Generic[R]):
 async def speaking(
     reply: R, pipeline: Pipeline, playout: Playout | None, hold: Hold | None = None
 ) -> AsyncGenerator[Turn[R], None]:
-    """A turn of ``reply`` through ``pipeline``. Leaving the block early interrupts it."""
+    """Run ``reply`` through ``pipeline`` as a turn. Leaving the block early interrupts the turn."""
     chunks = reply if hold is None else hold.over(reply)
     async with AsyncExitStack() as stack:
         playback = None

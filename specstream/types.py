@@ -122,13 +122,13 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a round drafted, before the target has judged it: the start of what its `Chunk` may say.
+    """A round's drafted tokens before the target has verified them: what its `Chunk` may begin with.
 
-    Only text of the reply that would be given out if every token were accepted: no reasoning, no
-    calls, no half characters, nothing that may begin a stop string. The round's chunk begins at the
-    same token and character; its first ``accepted`` tokens are the preview's, the others are void.
+    It holds only text that would be emitted if every token were accepted: no reasoning, no calls, no
+    half characters, nothing that may begin a stop string. The round's chunk begins at the same token
+    and character; its first ``accepted`` tokens are the preview's, the rest of the preview is void.
 
-    Attributes: as of `Chunk`.
+    Attributes: as in `Chunk`.
     """
 
     text: str
@@ -142,7 +142,7 @@ class Preview:
 
     @property
     def chunk(self) -> Chunk:
-        """The chunk that these tokens would be."""
+        """The chunk that would result if all these tokens were accepted."""
         spans = (self.text, self.token_ids, self.tokens, self.chars, self.ends, self.round)
         return Chunk(*spans, t_ms=self.t_ms, reasoning_end=self.reasoning_end)
 
@@ -167,7 +167,7 @@ class Phrase:
         index: Number of the phrase in the reply, from 0.
         tags: Directions inside it, in order.
         t_ms: When it was cut, on the clock of its chunks.
-        reason: What made the cut.
+        reason: Why it was cut there.
     """
 
     text: str
@@ -208,7 +208,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class SpeechBuffer:
-    """A voice's output: a little PCM and the marks that it completed.
+    """A voice's output: a short stretch of PCM and the marks that are handed over with it.
 
     ``pcm`` is signed 16-bit little-endian mono. The samples of ``marks`` count from the start of
     the *phrase*. A mark is handed over once its end is known; a voice that knows it in time hands it
@@ -297,12 +297,12 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Finish now what is half-way; more may follow."""
+    """Finish pending work now and pass on its results; more data may follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Nothing more will come, and what is still under way is not wanted any more."""
+    """No more data will come, and pending work is to be dropped."""
 
     reason: str = "cancelled"
 

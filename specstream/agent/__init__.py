@@ -1,4 +1,4 @@
-"""A talking agent: engine, ears, voice, avatar, prompts and play-out, joined."""
+"""A talking agent: joins engine, listener, voice, avatar, prompt adapter and play-out."""
 
 from specstream.agent.agent import Agent
 from specstream.agent.events import (

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Agent"]
 
-_MAX_EVENTS = 64
+_MAX_EVENTS = 64  # unread events, after which the agent waits for its reader
 
 
 class _Engine(Protocol):
-    """What an agent needs of a running `Engine`."""
+    """The part of a running `Engine` that an agent uses."""
 
     def session(self, system: str | None = None) -> Conversation[Any]: ...
 
@@ -56,26 +56,26 @@ class Agent:
     numbered order; ``t_ms`` counts from the agent's start. The iteration ends after `finish` and the
     last reply. If nobody reads the events, the agent stops talking once 64 of them wait.
 
-    With ears, a voice pauses the play-out, a recognised word interrupts the reply (the history ends at
-    the last word that was heard), a noise without words resumes it, and the end of a turn asks the
-    agent what was said.
+    With a recogniser, the user's voice pauses play-out, a recognised word interrupts the reply (the
+    history ends at the last word that the user heard), and a noise without words resumes play-out. The
+    transcript of a finished turn of the user becomes the agent's next question.
 
     Args:
-        target: Model folder or Hub id; the bundled one by default. ``draft`` likewise.
-        draft: See ``target``.
-        engine: A running engine instead; it is left open.
+        target: Target model (see `Engine.load`); the bundled one by default.
+        draft: Draft model (see `Engine.load`).
+        engine: A running engine to use instead of loading one; it is left open.
         voice: A voice's name or object, or a stage; ``"auto"`` is
             `specstream.pipeline.adapters.default_voice`; None: text only.
         avatar: An avatar's name, object or stage; None: none.
         prompts: A prompt adapter's name, object or stage; None: none.
         recognizer: A recogniser's name or object, or `Ears`; None: the agent is typed to.
         turns: A turn detector's name or object.
-        listening: How turns are cut.
-        sample_rate: Of the audio that `hear` is given.
+        listening: How the user's speech is cut into turns and recognised.
+        sample_rate: Samples a second of the audio that `hear` is given.
         play: Where speech goes: a `Playout`, a sink, a function ``writer(pcm, sample_rate)``, or the
-            path of a WAV file; None plays silently, at its pace.
+            path of a WAV file; None discards the audio, in the time that playing it would take.
         system: The system message.
-        params: How to sample.
+        params: Sampling parameters of the replies.
         preempt: Begin to answer before the question is over (see `Preempt`); None: don't.
         options: Further keys of `EngineConfig`.
 
@@ -125,10 +125,10 @@ class Agent:
     async def __aenter__(self) -> Self:
         """Load the models and make the parts, off the event loop.
 
-        Cancelling it releases what was made.
+        If this is cancelled, everything made so far is released.
 
         Raises:
-            ModelError: any of its kinds.
+            ModelError: a model can't be loaded; also a subclass.
             AdapterUnavailable: a part's name is unknown, or what it needs is missing.
             ConfigError: parts that don't go together, or the agent was entered before.
         """
@@ -189,18 +189,18 @@ class Agent:
 
     @property
     def preempted(self) -> PreemptReport:
-        """What beginning early has brought and cost so far."""
+        """Time saved and work wasted by pre-emptive answers so far."""
         return self._ledger.report
 
     @property
     def messages(self) -> list[Message]:
-        """The history: replies as far as they were heard."""
+        """The conversation's history; replies in it end where the user stopped hearing them."""
         return self._session.messages
 
     async def say(self, text: str) -> None:
         """Ask the agent something, in writing; replies come in the order of questions.
 
-        Waits while 8 questions wait. Cancelling asks nothing.
+        Waits while 8 questions are queued. If this is cancelled, the question is not asked.
 
         Raises:
             RequestError: the agent is not running, or `finish` was called.
@@ -212,7 +212,7 @@ class Agent:
     async def hear(self, pcm: bytes) -> None:
         """Take audio of the microphone: whole samples, signed 16-bit little-endian mono.
 
-        Waits while too many turns wait to be recognised. Cancelling loses what was not taken yet.
+        Waits while too many turns wait for recognition. If this is cancelled, untaken audio is lost.
 
         Raises:
             RequestError: the agent has no ears, is not running, or `finish` was called.
@@ -228,7 +228,7 @@ class Agent:
         return turn.interrupt(played_ms) if turn is not None else None
 
     def finish(self) -> None:
-        """Nothing more is asked: the iteration ends after the replies that are due. Idempotent."""
+        """Accept no more questions: the iteration ends after the replies that are due. Idempotent."""
         self._finished = True
         if self._hearing is not None:
             self._hearing.listener.finish()  # what was said last is still answered
@@ -253,7 +253,7 @@ class Agent:
             raise RequestError("the agent takes no more: use it in its block, before `finish`")
 
     def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run a part of the agent; if it breaks, the iteration raises the error and ends."""
+        """Run ``work`` as a task; if it raises, the iteration of events ends with that error."""
 
         async def run() -> None:
             try:

@@ -1,4 +1,4 @@
-"""What an agent tells besides the events of its pipeline and of its ears."""
+"""Events of the agent itself, in addition to those of its pipeline and its listener."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class ReplyStarted:
 
 @dataclass(frozen=True, slots=True)
 class ReplyPaused:
-    """A voice is heard: the play-out waits until it is clear whether words were said."""
+    """The user's voice was detected: play-out pauses until it is known whether words were said."""
 
     played_ms: float
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyResumed:
-    """No word was said: the play-out goes on with the next sample."""
+    """The user said no word: play-out goes on with the next sample."""
 
     played_ms: float
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyEnded:
-    """The reply is over; ``outcome`` says what was heard of it and whether that is all."""
+    """The reply is over; ``outcome`` says how much of it was heard and whether that is all of it."""
 
     reply: int
     outcome: Interruption

@@ -1,4 +1,4 @@
-"""Speech of an answer that nobody wanted, for an answer that begins with the same phrase."""
+"""Reuses the first phrase's speech of a dropped pre-emptive answer, if the next one begins alike."""
 
 from __future__ import annotations
 
@@ -13,31 +13,29 @@ __all__ = ["FirstPhrase"]
 
 
 class FirstPhrase:
-    """A voice that doesn't speak the first phrase of an answer twice.
+    """A voice around another one that doesn't synthesize the first phrase of an answer twice.
 
-    Kept is one phrase, if all of it was spoken while ``ahead`` was set; it is given to the next answer
-    whose first phrase is the very same text, and forgotten with any other.
+    The speech of one first phrase is kept, if it was synthesized completely while ``ahead`` was set. The
+    next answer is given that speech if its first phrase has the very same text, else it is discarded.
 
     Attributes:
-        ahead: Whether the answer that is spoken now may not be wanted.
-        reused: How often kept speech was used.
-        reused_s: Its length.
+        ahead: Whether the answer that is spoken now is pre-emptive, so that it may be dropped.
+        reused_s: Seconds of kept speech that were given to later answers.
     """
 
     def __init__(self, voice: SpeechSynthesizer) -> None:
         self._voice = voice
         self._kept: tuple[Phrase, list[SpeechBuffer]] | None = None
         self.ahead = False
-        self.reused = 0
         self.reused_s = 0.0
 
     @property
     def capabilities(self) -> VoiceCapabilities:
-        """Those of the voice."""
+        """The capabilities of the voice inside."""
         return self._voice.capabilities
 
     def forget(self) -> None:
-        """The answer that was spoken is wanted."""
+        """Keep nothing: the answer being spoken is wanted, so its first phrase won't be needed again."""
         self.ahead, self._kept = False, None
 
     async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
@@ -48,7 +46,6 @@ class FirstPhrase:
         if first:
             self._kept = None
         if first and kept is not None and kept[0] == same:
-            self.reused += 1
             for buffer in kept[1]:
                 self.reused_s += len(buffer.pcm) / 2 / self.capabilities.sample_rate
                 yield buffer
@@ -63,5 +60,5 @@ class FirstPhrase:
             self._kept = same, buffers
 
     async def aclose(self) -> None:
-        """Close the voice."""
+        """Close the voice inside."""
         await self._voice.aclose()

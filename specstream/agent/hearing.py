@@ -1,4 +1,4 @@
-"""What an agent does with what it hears: pause, interrupt, resume, ask."""
+"""How an agent reacts to its listener: pauses, interrupts or resumes the reply, queues questions."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _Tell = Callable[[str, object], Awaitable[None]]
 
 
 class Hearing:
-    """A listener, and what its events mean for the reply under way.
+    """A listener, and the effect of its events on the reply under way.
 
     Attributes:
-        listener: What takes the audio.
-        open: The turns of the user of which it isn't known yet whether words were said.
+        listener: Takes the audio.
+        open: Numbers of the user's turns for which it isn't known yet whether they contain words.
     """
 
     def __init__(self, ears: Ears, sample_rate: int, settings: ListenerSettings | None) -> None:
@@ -46,10 +46,13 @@ class Hearing:
         *,
         in_speech: bool = False,
     ) -> None:
-        """Act on every event, then report it; ends when the listener has finished.
+        """Act on every event of the listener, then report it; return when the listener has finished.
 
-        ``reply()`` is the reply under way. ``questions`` take what was said; what was said so far is
-        worth an answer when the speaker pauses, or always (``in_speech``).
+        Args:
+            reply: Returns the reply under way, if any.
+            tell: Called with the source and the item of each event to report.
+            questions: Takes final transcripts as questions, and partial ones as guesses.
+            in_speech: Let answers begin on any partial transcript, not only on those in a pause.
         """
         async with self.listener:
             async for event in self.listener:
@@ -63,7 +66,7 @@ class Hearing:
         questions.close()
 
     def _act(self, event: ListenerEvent, reply: Turn[Any] | None) -> object:
-        """Pause at a voice, stop at a word, go on where there was none; returns what to tell."""
+        """Pause the reply at a voice, interrupt it at a word, else resume it; return what to report."""
         match event:
             case TurnStarted():
                 self.open.add(event.turn)
@@ -95,7 +98,7 @@ class Hearing:
 
 
 def _guess(event: ListenerEvent, questions: Questions, *, in_speech: bool) -> None:
-    """What will perhaps be asked."""
+    """Pass on a partial transcript as a guess at the question; withdraw it if no words were said."""
     match event:
         case TurnPartial(turn, transcript) | TurnPaused(turn, transcript) if transcript.has_words:
             paused = isinstance(event, TurnPaused)

@@ -1,4 +1,4 @@
-"""The parts of an agent, by name or as objects."""
+"""Makes the parts of an agent, which are given as adapter names or as objects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ _log = logging.getLogger("specstream.agent")
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What an agent speaks and hears with; ``closed`` are closed with it, in order."""
+    """The pipeline and the ears of an agent.
+
+    ``speaks``: whether there is a voice. ``first``: the wrapper of the voice, if it keeps first phrases.
+    ``closed``: the objects to close together with the agent.
+    """
 
     pipeline: Pipeline
     speaks: bool
@@ -45,9 +49,10 @@ async def make_parts(
     generator: Any,
     keeps: bool = False,
 ) -> Parts:
-    """Make those that are names, off the event loop: adapters may read large files.
+    """Make the parts that are given by name, off the event loop: adapters may read large files.
 
-    ``keeps``: the voice keeps first phrases that were spoken in vain, unless it is a stage.
+    ``generator`` writes for the prompt adapter ``"model"``. ``keeps``: wrap the voice in a
+    `FirstPhrase`, unless it is a stage.
 
     Raises:
         AdapterUnavailable: an adapter's name is unknown, or what it needs is missing.
@@ -101,7 +106,7 @@ def _default_voice() -> Any:
 
 
 def playout_of(given: Playout | AudioSink | AudioWriter | str | Path | None) -> Playout:
-    """The play-out itself, or one to a sink, a function or a WAV file.
+    """Return the play-out itself, or make one to a sink, a function or a WAV file.
 
     Raises:
         ConfigError: the file can't be made there, or its name is not a WAV file's.

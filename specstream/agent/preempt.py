@@ -1,4 +1,4 @@
-"""Whether an agent begins its answer before the question is over, and what that wasted and brought."""
+"""Pre-emptive answers: decides whether to begin one, and counts what they have saved and wasted."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from specstream.types import Chunk
 
 __all__ = ["Ledger", "Preempt", "PreemptReport"]
 
-_LATELY = 16  # turns in which answers were begun
+_LATELY = 16  # turns with a pre-emptive answer over which the share of hits is measured
+# Fewest turns to judge by. Also, while the share is too low, answers are begun in one turn of 8.
 _ONE_IN = 8
-_SPOKEN_S = 1.0  # between two answers that are begun while somebody speaks
+_SPOKEN_S = 1.0  # least seconds between two answers that are begun while the user speaks
 
 _log = logging.getLogger("specstream.agent")
 
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """When an answer is begun on what was said so far.
+    """When to begin an answer on what the user has said so far.
 
-    There is one at a time. Nobody is given any of it before it is known that the model was asked the
-    very words of the question, and no draft learns from it (see `LearningConfig`).
+    One such answer is under way at a time. It is held back until the final transcript turns out to be
+    exactly the text that it answers, and online learning does not use it (see `LearningConfig`).
 
     Attributes:
-        in_speech: Begin on partial transcripts, too, at most one a second; else only when the speaker
-            pauses.
-        max_starts: Answers that are begun for one turn of the speaker; of several, the last is kept
-            for a pause. 0: none.
-        max_tokens: How far the stages read an answer that is held back.
-        min_hits: Of the turns in which answers were begun lately, how many must have wanted one; else
-            that is done in one turn of eight, to see whether that has changed.
+        in_speech: Begin on partial transcripts while the user speaks, too, at most one answer a second;
+            else only when the user pauses.
+        max_starts: Most answers begun for one turn of the user; of several, the last is reserved for a
+            pause. 0: none.
+        max_tokens: How many tokens of an answer that is held back the stages may read.
+        min_hits: Least share of the latest turns with a pre-emptive answer in which one was used. Below
+            it, answers are begun in one turn of eight only, to notice when that has changed.
 
     Raises:
         ConfigError: a number out of range.
@@ -60,22 +61,22 @@ class Preempt:
 
 @dataclass(frozen=True, slots=True)
 class PreemptReport:
-    """What beginning early has brought and cost so far.
+    """What pre-emptive answers have saved and wasted so far.
 
     Attributes:
-        on: Whether the next one would be begun.
-        why: Why, or why not.
+        on: Whether answers are begun early at present.
+        why: The reason.
         starts: Answers that were begun.
-        hits: Those that were wanted.
-        nearly: Those whose question differed in marks, spaces or capitals only.
-        failed: Those that broke while they were held back; they count as not wanted.
-        wasted_tokens: Tokens of answers that were not wanted.
-        wasted_audio_s: Seconds of speech made of them, without first phrases that were used later.
-        saved_ms: How much earlier the first speech came in answers that were wanted, summed up; without
-            a voice, the first text.
-        redrafted: Answers that were given an unwanted one as their draft.
-        redrafted_tokens: Their tokens.
-        accepted_tokens: How many of these suffix lookup had drafted, from that or from other text.
+        hits: Answers that were used: the user asked exactly what they answer.
+        nearly: Answers dropped although the question differed in punctuation, spaces or capitals only.
+        failed: Answers that broke while they were held back; they count as not used.
+        wasted_tokens: Tokens of answers that were dropped.
+        wasted_audio_s: Seconds of their speech, without first phrases that later answers used.
+        saved_ms: How much earlier the first speech of the used answers came, summed up; without a voice,
+            their first text.
+        redrafted: Answers that were given a dropped answer's text as a draft.
+        redrafted_tokens: Tokens of those answers.
+        accepted_tokens: How many of these tokens suffix lookup had drafted, from that or other text.
     """
 
     on: bool
@@ -103,26 +104,27 @@ class PreemptReport:
 
 
 class Ledger:
-    """Counts, and decides by what was counted. ``settings`` None: no answer is begun early.
+    """Counts the outcomes of pre-emptive answers, and decides by them whether to begin the next one.
+
+    With ``settings`` None, no answer is begun early.
 
     Attributes:
-        reused_s: Seconds of speech of unwanted answers that were used later.
+        reused_s: Seconds of dropped answers' speech that later answers used (see `FirstPhrase`).
     """
 
     def __init__(self, settings: Preempt | None) -> None:
         self._settings = settings
-        self._counts: dict[str, int] = dict.fromkeys(
-            ("starts", "hits", "nearly", "failed", "wasted_tokens", "redrafted"), 0
-        )
-        self._counts |= {"redrafted_tokens": 0, "accepted_tokens": 0}
-        self._saved_ms = self._held_ms = self._vain_s = self.reused_s = 0.0
-        self._lately: deque[bool] = deque(maxlen=_LATELY)
-        self._skipped = 0
-        # Of the turn that is heard now:
+        answers = ("starts", "hits", "nearly", "failed", "redrafted")
+        tokens = ("wasted_tokens", "redrafted_tokens", "accepted_tokens")
+        self._counts = dict.fromkeys((*answers, *tokens), 0)
+        self._saved_ms = self._held_ms = self._dropped_s = self.reused_s = 0.0
+        self._lately: deque[bool] = deque(maxlen=_LATELY)  # whether one was used, by turn
+        self._skipped = 0  # turns since the last one that was tried
+        # The user's present turn:
         self._turn, self._starts = -1, 0
         self._allowed = self._hit = False
         self._last = -math.inf  # when an answer was begun in speech
-        self._told = self._doubt
+        self._told = self._doubt  # as it was logged last
 
     @property
     def max_tokens(self) -> int:
@@ -136,6 +138,7 @@ class Ledger:
 
     @property
     def _doubt(self) -> str:
+        """Why answers should not be begun early at present; empty if they should."""
         if self._settings is None:
             return "not asked for"
         if not self._settings.max_starts:
@@ -151,10 +154,10 @@ class Ledger:
         doubt = self._doubt
         why = doubt or "enough are wanted"
         figures = PreemptReport(not doubt, why, **self._counts, saved_ms=self._saved_ms)
-        return replace(figures, wasted_audio_s=max(0.0, self._vain_s - self.reused_s))
+        return replace(figures, wasted_audio_s=max(0.0, self._dropped_s - self.reused_s))
 
     def begins(self, guess: Guess) -> bool:
-        """Whether an answer is begun on ``guess``; if so, it counts."""
+        """Decide whether to begin an answer on ``guess``; if so, count it."""
         settings = self._settings
         if settings is None or not settings.max_starts or ending(guess.text) == "unfinished":
             return False
@@ -172,6 +175,7 @@ class Ledger:
         return True
 
     def _next_turn(self, turn: int) -> None:
+        """Settle the last turn's outcome, and decide whether answers may be begun in this one."""
         if self._starts and not self._hit:
             self._lately.append(False)
         self._turn, self._starts, self._hit = turn, 0, False
@@ -184,33 +188,33 @@ class Ledger:
             self._allowed = not self._skipped
 
     def wanted(self, held_ms: float) -> None:
-        """The answer is the one that is given; it was held back so long."""
+        """Count an answer that is used, after it was held back for ``held_ms``."""
         self._lately.append(True)
         self._hit = True
         self._counts["hits"] += 1
         self._held_ms = held_ms
 
     def ready(self, t_ms: float) -> None:
-        """The first speech of the reply under way was there so long after it was begun."""
+        """Count the time saved: the reply's first speech came ``t_ms`` after the reply was begun."""
         self._saved_ms += min(self._held_ms, t_ms)
         self._held_ms = 0.0
 
     def unwanted(self, tokens: int, speech_s: float = 0.0) -> None:
-        """The answer is dropped, with so many tokens and seconds of speech."""
+        """Count an answer that was dropped, with its tokens and its seconds of speech."""
         self._counts["wasted_tokens"] += tokens
-        self._vain_s += speech_s
+        self._dropped_s += speech_s
 
     def failed(self) -> None:
-        """An answer that was held back broke."""
+        """Count an answer that broke while it was held back."""
         self._counts["failed"] += 1
 
     def asked(self, guess: Guess, asked: Question) -> None:
-        """``asked`` was asked instead of ``guess``."""
+        """Count a near miss: ``asked`` differs from ``guess`` in marks, spaces or capitals only."""
         if asked.turn == guess.turn and _plain(asked.text) == _plain(guess.text):
             self._counts["nearly"] += 1
 
     def redrafted(self, chunk: Chunk) -> None:
-        """A chunk of an answer that was given an unwanted one as its draft."""
+        """Count a chunk of an answer that was given a dropped answer's text as a draft."""
         self._counts["redrafted"] += chunk.tokens.start == 0 and chunk.tokens.length > 0
         self._counts["redrafted_tokens"] += chunk.tokens.length
         self._counts["accepted_tokens"] += chunk.accepted if "suffix" in chunk.proposer else 0

@@ -1,4 +1,4 @@
-"""What an agent is asked, in order, and what it will perhaps be asked next."""
+"""The queue of questions to an agent, and the newest guess at the next question."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_ASKED = 8
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """It was asked; ``turn`` is the speaker's turn, None if it was typed."""
+    """A question to the agent; ``turn`` is the number of the user's turn, None if it was typed."""
 
     text: str
     turn: int | None = None
@@ -22,7 +22,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What was said so far in a turn that is not over; ``paused``: the speaker pauses there."""
+    """What was said so far in a turn that is not over; ``paused``: the user pauses after it."""
 
     text: str
     turn: int
@@ -30,12 +30,12 @@ class Guess:
 
 
 class Questions:
-    """A queue of at most 8 questions, and beside it the newest guess. One reader."""
+    """A queue of at most 8 questions, and the newest guess at the next one. For a single reader."""
 
     def __init__(self) -> None:
         self._asked: deque[Question] = deque()
         self._guess: Guess | None = None
-        self._said: Guess | None = None  # whatever was said last, worth an answer or not
+        self._said: Guess | None = None  # the newest one, whether worth an answer or not
         self._closed = False
         self._changed = anyio.Event()
 
@@ -44,7 +44,7 @@ class Questions:
         self._changed = anyio.Event()
 
     async def ask(self, question: Question) -> None:
-        """Put it into the line; waits while that is full. Cancelling asks nothing."""
+        """Queue a question; wait while the queue is full. If this is cancelled, nothing is queued."""
         while len(self._asked) >= _MAX_ASKED and not self._closed:
             await self._changed.wait()
         if not self._closed:
@@ -54,27 +54,27 @@ class Questions:
             self._notify()
 
     def close(self) -> None:
-        """Nothing more is asked. Idempotent."""
+        """Accept no more questions; those in the queue can still be read. Idempotent."""
         self._closed = True
         self._guess = None
         self._notify()
 
     def said(self, guess: Guess, *, worth: bool) -> None:
-        """What was said so far; ``worth``: it may be all."""
+        """Note what was said so far; ``worth``: an answer may be begun on it."""
         self._said = guess
         self._guess = guess if worth else None
         self._notify()
 
     def silent(self, turn: int | None = None) -> None:
-        """The turn (None: any) was no question after all."""
+        """Withdraw the guess of this turn (None: of any turn): no question comes of it."""
         if self._said is not None and turn in (None, self._said.turn):
             self._said = self._guess = None
             self._notify()
 
     async def next(self) -> Question | Guess | None:
-        """The next question; a guess if none is asked now; None behind the last question.
+        """Return the next question, else the newest guess; None after the last question.
 
-        Cancelling it loses nothing.
+        Cancelling the call loses nothing.
         """
         while True:
             if self._asked:
@@ -89,9 +89,9 @@ class Questions:
             await self._changed.wait()
 
     async def judge(self, guess: Guess) -> tuple[bool, Question | None]:
-        """Wait until it is known whether ``guess`` was the question; if so, it is taken off the line.
+        """Wait until it is known whether ``guess`` was the question; if so, take that off the queue.
 
-        Also returns what was asked, if the decision was made by that. Cancelling it loses nothing.
+        Also returns the question that decided it, if one did. Cancelling the call loses nothing.
         """
         while True:
             if self._asked:
@@ -103,5 +103,5 @@ class Questions:
                 return True, first
             if self._closed or self._said != guess:
                 return False, None
-            self._guess = None  # it is the same
+            self._guess = None  # at most ``guess`` again, which is being answered
             await self._changed.wait()

@@ -1,4 +1,4 @@
-"""The half of an agent that answers: one question after another, begun early where that pays."""
+"""The half of an agent that answers: one question after another, some of them pre-emptively."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class Talking:
 
     Args:
         session: The conversation.
-        pipeline: What becomes of the text.
-        playout: Where speech goes; None: nothing is spoken.
-        params: How to sample.
-        voice: Keeps the first phrase of an answer that was begun in vain; None: nothing is kept.
+        pipeline: Makes speech, avatar cues and prompts of a reply's text.
+        playout: Plays the speech; None: nothing is spoken.
+        params: Sampling parameters of the replies.
+        voice: Keeps the first phrase of a dropped answer; None: nothing is kept.
         ledger: Decides which answers are begun early.
-        tell: Takes what happens.
-        paused: Whether somebody is speaking, so that a reply begins paused.
+        tell: Called with the source and the item of each event.
+        paused: Returns whether the user is speaking, so that a reply begins paused.
 
     Attributes:
-        questions: What is to be answered.
-        turn: The reply under way, once it is wanted.
+        questions: The questions to answer.
+        turn: The reply under way; None while an answer is held back.
     """
 
     def __init__(
@@ -64,57 +64,60 @@ class Talking:
         self._tell = tell
         self._paused = paused
         self._replies = 0
-        self._vain = Guess("", -1)  # what was written last and not wanted, for which turn
-        self._draft = ""  # of the answer under way
+        self._dropped = Guess("", -1)  # the text of the last answer that was dropped, and its turn
+        self._draft = ""  # the dropped answer's text that serves the answer under way as a draft
         self.questions = Questions()
         self.turn: Turn[Any] | None = None
 
     async def run(self) -> None:
-        """Answer until the questions are over."""
+        """Answer questions until the queue has ended."""
         while (asked := await self.questions.next()) is not None:
             if isinstance(asked, Guess):
-                late = await self._begin(asked) if self._ledger.begins(asked) else None
+                question = await self._begin(asked) if self._ledger.begins(asked) else None
             else:
-                late = asked
-            if late is not None:
-                await self._answer(late)
+                question = asked
+            if question is not None:
+                await self._answer(question)
             if self._voice is not None:
                 self._ledger.reused_s = self._voice.reused_s
 
     async def _answer(self, asked: Question) -> None:
-        with turn_span(self._replies) as told:
+        with turn_span(self._replies) as attributes:
             await self._tell("agent", ReplyStarted(self._replies, asked.text))
-            async with self._told():
+            async with self._errors_told():
                 async with self._turn(asked) as turn:
                     await self._follow(turn)
-                await self._over(turn, told)
+                await self._over(turn, attributes)
 
     async def _begin(self, guess: Guess) -> Question | None:
-        """Answer ``guess``, if that is what is asked; returns a question that needs a new answer."""
+        """Prepare an answer to ``guess``, and give it if that is what the user asks.
+
+        Returns a question that was taken off the queue and needs another answer, else None.
+        """
         hold, again, turn = Hold(self._ledger.max_tokens), None, None
         prompt = copy.deepcopy(self._session.messages)
-        with turn_span(self._replies) as told, self._ahead():
-            async with self._told(hold):
+        with turn_span(self._replies) as attributes, self._ahead():
+            async with self._errors_told(hold):
                 async with self._turn(guess, hold) as turn:
                     again = await self._judge(guess, turn, hold, prompt)
                     if hold.released:
                         await self._follow(turn)
                 if hold.released:
-                    await self._over(turn, told)
+                    await self._over(turn, attributes)
             if not hold.released:
-                told["abandoned"] = True
+                attributes["abandoned"] = True
                 self._abandoned(guess, turn)
         return again
 
     def _turn(
         self, asked: Question | Guess, hold: Hold | None = None
     ) -> AbstractAsyncContextManager[Turn[Any]]:
-        self._draft = self._vain.text if asked.turn == self._vain.turn else ""
+        self._draft = self._dropped.text if asked.turn == self._dropped.turn else ""
         return self._session.turn(asked.text, *self._parts, hold=hold, reference=self._draft)
 
     @asynccontextmanager
-    async def _told(self, hold: Hold | None = None) -> AsyncGenerator[None, None]:
-        """An error of a reply is told; nobody needs to know of one that wasn't wanted yet."""
+    async def _errors_told(self, hold: Hold | None = None) -> AsyncGenerator[None, None]:
+        """Report an error of a reply as an event; of an answer that is held back, only log it."""
         try:
             yield
         except Exception as error:
@@ -129,7 +132,7 @@ class Talking:
 
     @contextmanager
     def _ahead(self) -> Iterator[None]:
-        """The voice keeps what it makes of an answer that may not be wanted."""
+        """Let the voice keep the first phrase spoken in this block, since the answer may be dropped."""
         if self._voice is None:
             yield
             return
@@ -142,7 +145,10 @@ class Talking:
     async def _judge(
         self, guess: Guess, turn: Turn[Any], hold: Hold, prompt: list[Message]
     ) -> Question | None:
-        """Release the answer once it is wanted; returns the question if it needs another one."""
+        """Release the answer if ``guess`` was the question and the answer can be used.
+
+        Returns the question if it needs another answer, else None.
+        """
         began = anyio.current_time()
         same, asked = await self.questions.judge(guess)
         if not same:
@@ -162,15 +168,16 @@ class Talking:
         return None
 
     def _abandoned(self, guess: Guess, turn: Turn[Any] | None) -> None:
+        """Count a dropped answer, and keep its text as a draft for the same turn's next answer."""
         if turn is None:
             self._ledger.unwanted(0)
             return
         self._ledger.unwanted(len(turn.reply.report.token_ids), turn.made_s)
         if text := turn.reply.text:
-            self._vain = Guess(text, guess.turn)
+            self._dropped = Guess(text, guess.turn)
 
     async def _follow(self, turn: Turn[Any]) -> None:
-        """Tell a wanted reply as it is read, to its end."""
+        """Report the events of a reply that is wanted, until its end."""
         speaks = self._parts[1] is not None
         ready = False
         try:
@@ -188,9 +195,9 @@ class Talking:
         finally:
             self.turn = None
 
-    async def _over(self, turn: Turn[Any], told: dict[str, Any]) -> None:
+    async def _over(self, turn: Turn[Any], attributes: dict[str, Any]) -> None:
         assert turn.outcome is not None
-        told["heard_ms"] = turn.outcome.played_ms
-        told["complete"] = turn.outcome.complete
+        attributes["heard_ms"] = turn.outcome.played_ms
+        attributes["complete"] = turn.outcome.complete
         number, self._replies = self._replies, self._replies + 1
         await self._tell("agent", ReplyEnded(number, turn.outcome, turn.reply.report))

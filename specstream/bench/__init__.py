@@ -1,1 +1,1 @@
-"""Measurements: what is exact, and what is fast."""
+"""Measurements of exactness, speed and latency."""

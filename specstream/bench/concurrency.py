@@ -1,4 +1,4 @@
-"""Several requests at once through one engine, beside the same requests one after another."""
+"""Throughput of concurrent requests in one engine, against the same requests one at a time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from specstream.bench.records import Run
 
 __all__ = ["Crowd", "Way", "measure_crowd", "mix_domains"]
 
-_EACH = 16  # times as many requests a round as are served at once: few places are empty at its end
-_LEAST = 2  # rounds: each way goes first once
+_EACH = 16  # requests a round for each concurrent place: few places stay empty while a round ends
+_MIN_ROUNDS = 2  # run whatever the budget, so that each of the two ways goes first once
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The same requests, served in one of the two ways: seconds and replies of each round."""
+    """Seconds and replies of each round, served in one way: concurrently, or one at a time."""
 
     seconds: list[float] = field(default_factory=list)
     runs: list[list[Run]] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Way:
         return sum(self.tokens) / sum(self.seconds)
 
     def figures(self, name: str) -> dict[str, float]:
-        """Its rate, and what a single request feels, as JSON data. Gaps are between emissions."""
+        """The rate and the latencies of single requests, as JSON data. Gaps are between emissions."""
         runs = [run for runs in self.runs for run in runs]
         gaps, firsts = [gap for run in runs for gap in run.gaps_ms], [run.ttft_ms for run in runs]
         shown = {
@@ -59,14 +59,14 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """The same requests ``at_once`` at a time and one at a time, round by round in turn."""
+    """The same requests served ``at_once`` at a time and one at a time, in alternation by round."""
 
     at_once: int
     together: Way
     alone: Way
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON data. ``throughput_ratio`` is of the sums; the rounds' own tell how sure it is."""
+        """As JSON data. ``throughput_ratio`` compares the sums; the rounds' ratios show its spread."""
         pairs = zip(self.together.rates, self.alone.rates, strict=True)
         ratios = [together / alone for together, alone in pairs]
         return {
@@ -93,21 +93,21 @@ async def measure_crowd(
     clock: Callable[[], float] = time.perf_counter,
     tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> Crowd:
-    """Serve the same requests ``at_once`` at a time and one at a time; the two go first in turn.
+    """Serve the same requests ``at_once`` at a time and one at a time; which goes first alternates.
 
     A finished request is followed by the next one, so ``at_once`` are under way until a round runs out
-    of requests. The first round is run in either way beforehand, without being timed, as a warm-up.
+    of requests. The first round's requests are served both ways beforehand, untimed, as a warm-up.
 
     Args:
         arm: Serves one request; several may be under way.
         prompts: Taken from every domain in turn (see `mix_domains`), again and again.
         ask: How each reply is sampled.
         at_once: Requests under way.
-        rounds: At most.
+        rounds: The most rounds that are timed.
         each: Requests a round, as a multiple of ``at_once``.
         budget: Seconds of ``clock`` after which no round begins, once each way has gone first.
-        clock: Seconds.
-        tell: Given the rounds done and the rounds in all, before each one.
+        clock: Returns the time in seconds.
+        tell: Called before each round with the rounds done and their total, warm-up included.
     """
     mixed = mix_domains(prompts)
     count = each * at_once
@@ -121,7 +121,7 @@ async def measure_crowd(
     ways = [(crowd.together, at_once), (crowd.alone, 1)]
     began = clock()
     for number in range(rounds):
-        if number >= _LEAST and clock() - began > budget:
+        if number >= _MIN_ROUNDS and clock() - began > budget:
             break
         tell(number + 1, rounds + 1)
         part = asks[number * count : (number + 1) * count]
@@ -134,7 +134,7 @@ async def measure_crowd(
 
 
 def mix_domains(prompts: Sequence[Prompt]) -> list[Prompt]:
-    """One prompt of each domain in turn; text written by a grammar only where there is no other."""
+    """Interleave the domains' prompts; the grammar's are left out unless there are no others."""
     usual = [prompt for prompt in prompts if prompt.domain != GRAMMAR_DOMAIN] or prompts
     of: dict[str, list[Prompt]] = {}
     for prompt in usual:

@@ -1,7 +1,7 @@
-"""A conversation on this machine: how long a person waits for the first sound, and what is understood.
+"""Measurement of a spoken conversation: waits for the first audible sample, and word errors.
 
-Questions are asked in writing, then by voice: the agent's own voice speaks them into its ears at the
-pace of real time. Every wait is the sum of its parts.
+Questions are asked as text, then as speech: the agent's own voice synthesizes them, and the audio is fed
+to the agent's recogniser at the pace of real time. Every wait is the sum of its parts.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ __all__ = [
     "said",
 ]
 
-_FRAME_S = 0.02
+_FRAME_S = 0.02  # seconds of audio that the agent is given at once
 _AUDIBLE = 328  # 1 % of full scale
-_REPLY_S = 120.0  # of a turn that never ends
+_REPLY_S = 120.0  # seconds after which a turn without an end is given up
 
 
 @dataclass(slots=True)
 class TurnFigures:
-    """One turn.
+    """The measurements of one turn.
 
     Attributes:
         asked: The question.
         parts: Milliseconds by part, in order; they sum to the wait for the first audible sample.
-        heard: What the recogniser understood of a spoken question.
-        reply: What was written.
+        heard: The recogniser's transcript of a spoken question.
+        reply: The text of the reply.
         spoken: The words that the voice said.
-        pcm: What it said, signed 16-bit little-endian mono at ``sample_rate``.
+        pcm: The voice's audio, signed 16-bit little-endian mono at ``sample_rate``.
         sample_rate: Samples a second.
         cues: The avatar's cues: when each came, in seconds of the event loop, and its first sample.
     """
@@ -69,17 +69,17 @@ class TurnFigures:
 
     @property
     def wait_ms(self) -> float:
-        """Until the first audible sample."""
+        """Milliseconds until the first audible sample."""
         return sum(self.parts.values())
 
 
 class _Watch:
-    """Reads an agent's events to the end of one reply, notes when each stage first gave something."""
+    """Reads an agent's events to the end of one reply, and records each stage's first output."""
 
     def __init__(self, agent: Agent, asked: str) -> None:
         self._agent = agent
         self.turn = TurnFigures(asked)
-        self._at: dict[str, float] = {}
+        self._at: dict[str, float] = {}  # milliseconds of the event loop, by part of the wait
         self._audible = FirstAudible()
         self._words: list[str] = []
         self._pcm: list[bytes] = []
@@ -101,7 +101,7 @@ class _Watch:
         first = self._at.setdefault
         match item:
             case TurnEnded():
-                self._at["end of turn"] = now  # of the last turn, if a pause was taken for an end
+                self._at["end of turn"] = now  # the last one counts: a pause may look like an end
             case TurnHeard(transcript=transcript):
                 self._at["transcript"] = now
                 self.turn.heard = f"{self.turn.heard} {transcript.text}".strip()
@@ -128,7 +128,7 @@ class _Watch:
         return False
 
     def split(self, began: float, names: Sequence[str]) -> None:
-        """The wait since ``began``, in its parts.
+        """Fill in the turn's parts: the wait since ``began`` (ms), cut at the stages in ``names``.
 
         Raises:
             AdapterFailed: the question was not recognised.
@@ -150,10 +150,10 @@ _SPOKEN = ("end of turn", "transcript", *_WRITTEN)
 
 
 async def ask_in_writing(agent: Agent, question: str) -> TurnFigures:
-    """One typed turn; cancelling leaves the agent in the middle of it.
+    """Ask one typed question and measure the turn; cancelling leaves the agent in the middle of it.
 
     Raises:
-        SpecstreamError: no reply, or none to be heard.
+        SpecstreamError: there was no reply, or no audible one.
     """
     agent.messages.clear()
     watch, began = _Watch(agent, question), anyio.current_time() * 1e3
@@ -164,12 +164,13 @@ async def ask_in_writing(agent: Agent, question: str) -> TurnFigures:
 
 
 async def ask_aloud(agent: Agent, question: str, pcm: bytes, sample_rate: int) -> TurnFigures:
-    """One spoken turn: ``pcm`` is fed at the pace of real time, then silence until the reply is over.
+    """Ask one spoken question and measure the turn.
 
-    The wait counts from the last audible sample of the question.
+    ``pcm`` is fed at the pace of real time, then silence until the reply is over. The wait counts from
+    the last audible sample of the question.
 
     Raises:
-        SpecstreamError: no reply, or none to be heard.
+        SpecstreamError: there was no reply, or no audible one.
     """
     agent.messages.clear()
     watch, began = _Watch(agent, question), math.nan
@@ -190,13 +191,13 @@ async def ask_aloud(agent: Agent, question: str, pcm: bytes, sample_rate: int) -
 
 
 async def said(voice: SpeechSynthesizer, text: str) -> bytes:
-    """``text`` as the voice says it."""
+    """Synthesize ``text``: 16-bit mono PCM at the voice's sample rate."""
     phrase = Phrase(text, Span(0, len(text)), Span(0, 0))
     return b"".join([buffer.pcm async for buffer in voice.synthesize(phrase)])
 
 
 async def heard_as(recognizer: Recognizer, pcm: bytes, sample_rate: int) -> str:
-    """What a recogniser makes of speech."""
+    """Return the recogniser's transcript of speech."""
     rates = recognizer.capabilities.sample_rates
     rate = sample_rate if sample_rate in rates else rates[0]
     resampler, stream = Resampler(sample_rate, rate), recognizer.open(rate)
@@ -209,7 +210,7 @@ async def heard_as(recognizer: Recognizer, pcm: bytes, sample_rate: int) -> str:
 
 @dataclass(slots=True)
 class ConversationFigures:
-    """What was measured of a conversation; medians in milliseconds, memory by when it was measured."""
+    """The measurements of a conversation; ``memory_mb`` is by the moment of the measurement."""
 
     written: list[TurnFigures] = field(default_factory=list)
     aloud: list[TurnFigures] = field(default_factory=list)
@@ -219,7 +220,7 @@ class ConversationFigures:
     memory_mb: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures as plain data."""
+        """All figures as plain data; waits as medians in milliseconds."""
         return {
             "written": _waits(self.written),
             "aloud": _waits(self.aloud),
@@ -233,7 +234,7 @@ class ConversationFigures:
 
 
 def median(values: Sequence[float]) -> float | None:
-    """To a tenth; None without values."""
+    """The median, rounded to a tenth; None without values."""
     return round(statistics.median(values), 1) if values else None
 
 
@@ -251,10 +252,11 @@ def _waits(turns: Sequence[TurnFigures]) -> dict[str, Any]:
 async def interrupted(
     make: Callable[[Playout], Agent], questions: Sequence[str], *, after_s: float = 0.4
 ) -> list[float]:
-    """Milliseconds from an interruption to the end of the last sound, for each question.
+    """Interrupt the reply to each question; return the milliseconds until silence.
 
-    ``make`` gives an agent that plays through the play-out; what the play-out's sink was given and
-    has not played yet counts as sound.
+    The interruption comes ``after_s`` seconds after the reply's first audio. ``make`` returns an agent
+    that plays through the given play-out. Audio that the play-out's sink has received and not played
+    yet counts as sound.
     """
     ends = [0.0]
 

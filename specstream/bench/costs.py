@@ -1,7 +1,8 @@
-"""What a round costs on this machine, and the best speedup that these costs allow.
+"""The costs of a round on this machine, and the best speedup that these costs allow.
 
-With K drafted tokens a round, a draft cost of ``c`` plain rounds a token, a target pass over M tokens
-that costs ``v(M)`` plain rounds and an overhead of ``o`` (Leviathan et al. 2023, with v and o added):
+The unit of cost is the time of a plain round, which decodes one token without drafts. With K drafted
+tokens a round, a draft cost of ``c`` a token, a target pass over M tokens that costs ``v(M)`` and an
+overhead of ``o``, the speedup is (Leviathan et al. 2023, with v and o added):
 
     S(K) = E[tau] / (c K + v(K + 1) + o),   E[tau]: mean number of tokens that a round commits
 """
@@ -20,7 +21,7 @@ from specstream.bench.records import Emission, Run
 
 __all__ = ["Ceiling", "Costs", "best_speedup", "ceiling_of", "costs_of", "expected_tokens"]
 
-_FEW = 3  # fewer rounds of a width, or of a domain, are not used
+_FEW = 3  # with fewer rounds, a pass width or a domain is left out
 _Round = tuple[float, Emission]  # milliseconds since the emission before, and the emission
 
 
@@ -45,12 +46,12 @@ def best_speedup(
 class Costs:
     """Costs in units of one plain round. ``v``, ``o`` and ``plain_o`` are common to all domains."""
 
-    plain_ms: float  # of a plain round: the median time between plain tokens
+    plain_ms: float  # milliseconds of a plain round: the median time between plain tokens
     c: float  # a drafted token, averaged over the proposers
     v: dict[int, float]  # a target pass over M tokens, by M, for the widths that were observed
     o: float  # the rest of a round that drafts: verification, commit, rollback, emission
     plain_o: float  # the rest of a plain round
-    first_ms: float  # what a request's first drafting round, which reads the prompt, takes longer
+    first_ms: float  # extra milliseconds of a request's first drafting round: the draft's prefill
     rounds: int  # drafting rounds that were used
 
     def v_at(self, width: int) -> float:
@@ -80,7 +81,7 @@ class Costs:
 
 
 class _Domain:
-    """The rounds of one domain: plain ones, drafting ones, and the first drafting ones of requests."""
+    """The rounds of one domain: plain rounds, each request's first drafting round, and the others."""
 
     def __init__(self, plain: Sequence[Run], speculative: Sequence[Run]) -> None:
         self.plain = [one for run in plain for one in _rounds(run)]
@@ -91,19 +92,19 @@ class _Domain:
 
     @property
     def enough(self) -> bool:
-        """Whether medians over the rounds say something."""
+        """Whether there are enough rounds for medians."""
         return min(len(self.plain), len(self.drafting)) >= _FEW and self.unit_ms > 0
 
     @property
     def step_ms(self) -> float:
-        """Milliseconds a drafted token: the median round of each length, weighted by frequency."""
+        """Milliseconds a drafted token: the median for each number of drafts, weighted by frequency."""
         by_length = _grouped((emission.drafted, emission.draft_ms) for _, emission in self.drafting)
         spent = sum(statistics.median(times) * len(times) for times in by_length.values())
         return spent / sum(drafted * len(times) for drafted, times in by_length.items())
 
 
 def costs_of(runs: Mapping[str, tuple[Sequence[Run], Sequence[Run]]]) -> dict[str, Costs]:
-    """Medians over rounds, by domain; domains with too few rounds are left out.
+    """Costs by domain, from medians over rounds; domains with too few rounds are left out.
 
     Args:
         runs: By domain: runs without speculation, and runs of the same engine with speculation.
@@ -142,13 +143,13 @@ def _rounds(run: Run) -> Iterator[_Round]:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """What the formula says of one domain."""
+    """The formula's results for one domain."""
 
     acceptance: float  # alpha: probability that a draft is accepted if those before it were
     drafts: int  # the best fixed number of drafts at these costs
     speedup: float  # with that number of drafts
-    as_run: float  # tokens committed, divided by the cost of their rounds by c, v and o
-    measured: float | None  # ratio of decode speeds
+    as_run: float  # speedup of the rounds as they ran: tokens committed / their cost by c, v and o
+    measured: float | None  # measured ratio of decode speeds with and without speculation
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data."""
@@ -163,7 +164,7 @@ class Ceiling:
 
 
 def ceiling_of(costs: Costs, runs: Sequence[Run], measured: float | None) -> Ceiling | None:
-    """The formula for one domain's runs; None if nothing was drafted there.
+    """Apply the formula to one domain's runs; None if nothing was drafted there.
 
     Drafts after the first rejected one were never verified, so alpha is accepted ÷ (accepted +
     rejected). Where the engine drafts only when it expects a gain, alpha is that of the rounds that it
@@ -175,7 +176,7 @@ def ceiling_of(costs: Costs, runs: Sequence[Run], measured: float | None) -> Cei
     if not verified:
         return None
     alpha = accepted / verified
-    most = max(8, max(costs.v) - 1)  # more drafts would rest on extrapolated passes
+    most = max(8, max(costs.v) - 1)  # for more drafts, v would be extrapolated
     drafts, speedup = best_speedup(alpha, costs.c, costs.v_at, costs.o, most=most)
     spent = sum(
         costs.c * e.drafted + costs.v_at(e.drafted + 1) + (costs.o if e.drafted else costs.plain_o)

@@ -14,31 +14,30 @@ from specstream.bench.records import Record
 from specstream.bench.results import Results
 from specstream.bench.run import Outcome
 from specstream.bench.verdict import verdict_of
-from specstream.wording import writing
+from specstream.wording import counted, writing
 
 __all__ = ["Files", "analyse", "document_of", "domains_note"]
 
 _NAMES = ("runs.jsonl", "bench.json", "bench.txt", "bench.png")
 _ROUNDING = (
-    "greedy texts in {dtype} may differ from transformers', and where passes aren't native, with "
-    "speculation from those without: other passes round differently, so where two tokens are nearly "
-    "tied the choice falls either way; --dtype float32 shows how they compare without that"
+    "greedy texts in {dtype} may differ from transformers', and where passes aren't native, also "
+    "between speculation and plain decoding: passes of different widths round differently, which can "
+    "decide between two nearly tied tokens; --dtype float32 compares without this effect"
 )
 _PHASES = (
-    "speeds are of decoding: a reply's tokens after its first emission over the time from the first "
-    "emission to the last; our draft reads the prompt within that time, transformers' before it"
+    "speeds are decode speeds: a reply's tokens after its first emission, divided by the time from the "
+    "first emission to the last; that time includes our draft's prefill, but not that of transformers' "
+    "draft"
 )
 _GGUF = (
-    "llama.cpp decodes the GGUF file at that file's own precision: weights that are quantised, or of "
-    "another type than the target's here, are not like for like"
+    "llama.cpp decodes the GGUF file at the file's own precision: the comparison is fair only if its "
+    "weights are not quantised and have the target's data type here"
 )
-_GRAMMAR = (
-    "the bundled models learned such text from a grammar, so it is predictable by construction"
-)
+_GRAMMAR = "the bundled models were trained on such text from a grammar, so it is easy to predict"
 
 
 def analyse(results: Results) -> tuple[dict[str, Costs], dict[str, Ceiling]]:
-    """By domain: what rounds cost, and what the speedup formula says of these costs."""
+    """By domain: the costs of rounds, and the speedup formula's results for these costs."""
     runs = {
         domain: (
             [r.run for r in results.runs(domain, "own")],
@@ -63,7 +62,7 @@ def document_of(
     concurrency: Mapping[str, Any] | None = None,
     notes: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """Everything but the single runs."""
+    """The whole result as JSON data, without the single runs."""
     costs, ceilings = analyse(results)
     formula = {}
     for domain, ceiling in ceilings.items():
@@ -87,33 +86,36 @@ def document_of(
 def _notes(results: Results, outcome: Outcome, provenance: Mapping[str, Any]) -> list[str]:
     notes = [domains_note(results), _PHASES]
     if results.sampled:
-        notes.append("replies were sampled, each arm with noise of its own: tokens aren't compared")
+        notes.append(
+            "replies were sampled, with independent noise in each arm, so tokens aren't compared"
+        )
     elif provenance["dtype"] in ("bfloat16", "float16"):
         notes.append(_ROUNDING.format(dtype=provenance["dtype"]))
     if results.settings("llama.cpp"):
         notes.append(_GGUF)
     if outcome.cut_short:
-        times = "once" if outcome.cells == 1 else f"{outcome.cells} times"
-        notes.append(f"cut short when each arm had answered {times}: {outcome.cut_short}")
-    notes += [f"{arm} broke and was left out: {how}" for arm, how in outcome.broken.items()]
+        replies = counted(outcome.cells, "reply", "replies")
+        notes.append(f"incomplete, with {replies} of each arm: {outcome.cut_short}")
+    notes += [f"{arm} failed and was left out: {how}" for arm, how in outcome.broken.items()]
     if provenance.get("target_padded"):
         notes.append(f"the target is padded: {provenance['target_padded']}")
     return notes
 
 
 def domains_note(results: Results) -> str:
-    """Which domains the means are over, and why not the grammar's."""
+    """A note that names the domains of the geometric means, and says why the grammar's is left out."""
     over = results.mean_domains
     text = f"geometric means are over {', '.join(over)}"
     if GRAMMAR_DOMAIN in results.domains and GRAMMAR_DOMAIN not in over:
-        text += f"; {GRAMMAR_DOMAIN} stands apart: {_GRAMMAR}"
+        text += f"; {GRAMMAR_DOMAIN} is left out: {_GRAMMAR}"
     return text
 
 
 class Files:
     """The folder of results: ``runs.jsonl`` line by line, the other files at the end.
 
-    The folder is made and tested at once. Files of an earlier run stay until they are replaced.
+    Making this object creates the folder and tests that its files can be written. Files of an earlier
+    run stay until they are replaced.
 
     Raises:
         OutputError: the folder or a file in it can't be written.

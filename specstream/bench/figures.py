@@ -1,4 +1,4 @@
-"""From records to figures: one row for each arm, setting and domain."""
+"""Figures computed from records, for each arm, setting and domain."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def geometric_mean(values: Iterable[float | None]) -> float | None:
-    """Of the values above 0, ignoring None; None if there are none."""
+    """Geometric mean of the values above 0; None if there are none."""
     present = [value for value in values if value is not None and value > 0]
     return statistics.geometric_mean(present) if present else None
 
 
 class Figures:
-    """What one arm, at one setting, did in one domain: of at least one record.
+    """The figures of one arm at one setting in one domain, from at least one record.
 
     The decode phase is a reply's tokens after the first emission, and the time from the first emission
     to the last. Sums run over all replies, so long replies weigh more.
@@ -47,7 +47,7 @@ class Figures:
         self.decode_tokens = sum(run.decode_tokens for run in runs)
         self.total_s = sum(run.total_ms for run in runs) / 1e3
         decode_s = sum(run.decode_ms for run in runs) / 1e3
-        # Tokens a second, in the decode phase and end to end; 0 if no reply had one.
+        # Tokens a second, in the decode phase and end to end; 0 if the phase took no time.
         self.decode_tokens_per_second = self.decode_tokens / decode_s if decode_s > 0 else 0.0
         self.tokens_per_second = self.tokens / self.total_s if self.total_s > 0 else 0.0
         waits = {
@@ -102,12 +102,12 @@ class Figures:
 
 
 def rounded(value: float | None) -> float | None:
-    """To four places; None for None and NaN."""
+    """Round to four decimal places; None for None and NaN."""
     return None if value is None or math.isnan(value) else round(value, 4)
 
 
 def _summed(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
-    """The sum of each key."""
+    """The sum of each key over all mappings."""
     found: Counter[str] = Counter()
     for part in parts:
         found.update(part)
@@ -115,7 +115,10 @@ def _summed(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
 
 
 def _predicted(runs: Sequence[Run]) -> float | None:
-    """A ratio of sums, as the measured speedups are; a mean of ratios would be larger."""
+    """The speedup that the arm predicted, as a ratio of sums like the measured speedups.
+
+    A mean of the runs' ratios would be larger.
+    """
     told = [(run.decode_tokens, run.predicted_speedup) for run in runs if run.predicted_speedup]
     time = sum(tokens / speedup for tokens, speedup in told)
     return sum(tokens for tokens, _ in told) / time if time > 0 else None

@@ -1,4 +1,4 @@
-"""The machine: how many CPU threads the arms get, and the provenance of a result."""
+"""The number of CPU threads that the arms get, and the provenance of a result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
 __all__ = ["choose_threads", "load_average", "provenance_of", "settle_threads"]
 
 _PACKAGES = ("torch", "transformers", "numpy", "tokenizers", "safetensors")
-_TRIALS, _TRIAL_S = 4, 0.25
+_TRIALS, _TRIAL_S = 4, 0.25  # speed trials for each number of threads, and seconds of a trial
 _FASTER = 1.1  # all cores are used unless fewer threads are faster by this factor
 
 
@@ -36,8 +36,12 @@ async def settle_threads(config: EngineConfig) -> tuple[EngineConfig, list[str]]
             threads = await thread.call(lambda: choose_threads(cores, measure_rate))
         finally:
             thread.close()
-    said = f"the cores are busy: {threads} of {cores} threads compute faster now, so every arm has"
-    notes = [f"{said} {threads} (--threads decides otherwise)"] if threads < cores else []
+    notes = []
+    if threads < cores:
+        notes.append(
+            f"the cores are busy, so fewer threads are faster now: every arm uses {threads} of {cores} "
+            "threads (--threads overrides this)"
+        )
     return config.model_copy(update={"threads": threads}), notes
 
 
@@ -48,11 +52,11 @@ def cores_here() -> int:
 
 
 def choose_threads(cores: int, rate: Callable[[int], float]) -> int:
-    """All cores, half of them, or one, whichever computes fastest; in doubt the most.
+    """Return the fastest of all cores, half of them, or one; in doubt the larger number.
 
-    On a busy machine, threads that wait for one whose core is taken are much slower than fewer threads,
-    and measurements vary too much to be of use. ``rate`` returns steps a second with a number of
-    threads; it is called for each candidate in turn, several times.
+    On a busy machine, each operation waits for the thread whose core is taken, so fewer threads can be
+    faster and vary less. ``rate`` returns steps a second with a number of threads; it is called for each
+    candidate in turn, several times.
     """
     candidates = sorted({cores, max(1, cores // 2), 1}, reverse=True)
     rates = dict.fromkeys(candidates, 0.0)
@@ -87,8 +91,8 @@ def provenance_of(
 ) -> dict[str, Any]:
     """Everything that is needed to repeat the run, as JSON data.
 
-    ``target`` is the name of the target; that in ``config`` may be a padded copy. ``draft`` is None
-    where no draft fits the target.
+    ``target`` is the target's name; ``config`` may name a padded copy instead. The entry ``draft`` is
+    None where no draft fits the target.
     """
     from specstream.model.load import choose_device, choose_dtype, load_tokenizer
     from specstream.model.vocabulary import find_draft
@@ -120,7 +124,7 @@ def provenance_of(
 
 
 def _model(folder: str, name: str, bundled: str) -> dict[str, Any]:
-    """A model's name and size, from its description; no weight is read."""
+    """A model's name and size, from its config file alone; no weights are read."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -139,7 +143,7 @@ def _model(folder: str, name: str, bundled: str) -> dict[str, Any]:
 
 
 def load_average() -> list[float] | None:
-    """Of the last 1, 5 and 15 minutes; None where the system doesn't report it."""
+    """Load averages of the last 1, 5 and 15 minutes; None where the system doesn't report them."""
     try:
         return [round(value, 2) for value in os.getloadavg()]
     except (OSError, AttributeError):

@@ -12,18 +12,18 @@ from specstream.bench.table import aligned
 
 __all__ = ["methods_table"]
 
-_FEWEST = 3  # methods that make a comparison
+_FEWEST = 3  # with fewer methods there is no table
 
 
 def methods_table(results: Results, weights: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """A row a method, with an empty line behind; nothing where few methods were measured.
+    """A table with a row for each method, and an empty line; no lines where few were measured.
 
-    Acceptance and tokens a pass are over all domains in the mean: accepted of all drafted tokens, and
-    1 + accepted tokens by passes of the target.
+    Acceptance (accepted / drafted tokens) and tokens a pass (1 + accepted tokens / target passes) are
+    computed over all domains of the mean together.
 
     Args:
         results: The records.
-        weights: By arm, ``parameters`` and ``nbytes`` of what drafts.
+        weights: By arm: ``parameters`` and ``nbytes`` of its draft model or head.
     """
     arms = [arm for arm, _ in results.arms if arm in methods() or arm == "auto"]
     if len(arms) < _FEWEST or "own" not in dict(results.arms):

@@ -1,4 +1,4 @@
-"""Checks of what ``--padded`` and ``--llama-cpp`` ask for, before anything heavy is imported."""
+"""Checks of the values of ``--padded`` and ``--llama-cpp``, made before torch is imported."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _MAGIC = b"GGUF"
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """About how many parameters, and in how many layers (None: chosen)."""
+    """The wanted size: about ``parameters``, in ``layers`` (None: by the number of parameters)."""
 
     parameters: int
     layers: int | None = None
 
 
 def parse_padding(text: str) -> Padding:
-    """``"100M"``, ``"8B:32"``: parameters, and optionally layers.
+    """Parse ``"100M"`` or ``"8B:32"``: a number of parameters, and optionally of layers.
 
     Raises:
         ConfigError: not of that form, or out of range.
@@ -41,7 +41,7 @@ def parse_padding(text: str) -> Padding:
 
 
 def check_gguf(file: str) -> None:
-    """See that llama.cpp is there and that ``file`` is what it reads.
+    """Check that llama-cpp-python can be imported and that ``file`` is a GGUF file.
 
     Raises:
         ConfigError: there is no such file, it isn't GGUF, or llama-cpp-python can't be imported.
@@ -62,7 +62,7 @@ def check_gguf(file: str) -> None:
         )
     try:
         importlib.import_module("llama_cpp")
-    except Exception as error:  # a native library of it may be missing, and says so in its own way
+    except Exception as error:  # a missing native library raises errors of various types
         raise ConfigError(
             f"--llama-cpp: the package llama-cpp-python is installed but broken: {error}"
         ) from error

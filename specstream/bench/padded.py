@@ -33,8 +33,8 @@ from specstream.models.kept import located
 __all__ = ["Shape", "choose_shape", "heads_for", "pad", "padded_target", "save_padded"]
 
 _USUAL_RATIO = 4.0  # of an MLP's width to the residual stream's
-_STEP = 64  # widths are multiples of this
-_USUAL_LAYERS = ((2e8, 12), (7e8, 24), (2e9, 16), (5e9, 28), (2e10, 32))  # of models up to a size
+_STEP = 64  # MLP widths are multiples of this
+_USUAL_LAYERS = ((2e8, 12), (7e8, 24), (2e9, 16), (5e9, 28), (2e10, 32))  # (most weights, layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Shape:
 
 
 def choose_shape(config: LlamaConfig, padding: Padding) -> Shape:
-    """The shape of about the wanted size whose layers look most like a usual model's.
+    """Choose the shape of about the wanted size whose ratio of MLP to residual width is most usual.
 
     Raises:
         ConfigError: the target is larger than that already.
@@ -67,19 +67,19 @@ def choose_shape(config: LlamaConfig, padding: Padding) -> Shape:
         room = (padding.parameters - embeddings) / layers - attention
         intermediate = int(room / (3 * hidden)) // _STEP * _STEP
         if intermediate >= config.intermediate_size:
-            odd = abs(math.log(intermediate / hidden / _USUAL_RATIO))
-            found.append((odd, Shape(layers, hidden, intermediate, heads, kv_heads)))
+            off = abs(math.log(intermediate / hidden / _USUAL_RATIO))
+            found.append((off, Shape(layers, hidden, intermediate, heads, kv_heads)))
     if not found:
         raise ConfigError(
             f"the target can't be padded to {padding.parameters / 1e6:.0f}M parameters in {layers} "
             "layers: it is larger already; ask for more parameters or fewer layers"
         )
-    return min(found, key=lambda one: one[0])[1]
+    return min(found, key=lambda candidate: candidate[0])[1]
 
 
 @torch.no_grad()
 def pad(model: LlamaForCausalLM, shape: Shape, *, seed: int = 0) -> LlamaForCausalLM:
-    """A model of ``shape`` with the distribution of ``model``, in its dtype, on the CPU."""
+    """Make a model of ``shape`` with the distribution of ``model``, in its dtype, on the CPU."""
     old = model.config
     sizes = {
         "num_hidden_layers": shape.layers,
@@ -99,9 +99,9 @@ def pad(model: LlamaForCausalLM, shape: Shape, *, seed: int = 0) -> LlamaForCaus
     # One block of noise, repeated: drawing 8 billion numbers would take minutes.
     noise = torch.randn(2**20 + 7, generator=torch.Generator().manual_seed(seed))
     noise = (noise * old.initializer_range).to(model.dtype)
-    ours = dict(model.named_parameters())
+    originals = dict(model.named_parameters())
     for name, parameter in made.named_parameters():
-        _fill(name, parameter, ours.get(name), math.isqrt(widen), noise)
+        _fill(name, parameter, originals.get(name), math.isqrt(widen), noise)
     made.generation_config = model.generation_config
     made.tie_weights()
     ready: LlamaForCausalLM = made.eval()
@@ -111,8 +111,11 @@ def pad(model: LlamaForCausalLM, shape: Shape, *, seed: int = 0) -> LlamaForCaus
 _OUTPUTS = ("o_proj.weight", "down_proj.weight", "embed_tokens.weight", "lm_head.weight")
 
 
-def _fill(name: str, parameter: Tensor, ours: Tensor | None, root: int, noise: Tensor) -> None:
-    """Ours in the corner; around it zeros where they keep the result exact, else noise."""
+def _fill(name: str, parameter: Tensor, original: Tensor | None, root: int, noise: Tensor) -> None:
+    """Copy ``original`` into the leading corner; elsewhere zeros where exactness needs them, or noise.
+
+    ``root`` is the square root of the factor by which the residual stream is widened.
+    """
     if name.endswith("norm.weight"):
         parameter.fill_(1.0)
     elif name.endswith(_OUTPUTS):
@@ -120,19 +123,19 @@ def _fill(name: str, parameter: Tensor, ours: Tensor | None, root: int, noise: T
     else:
         for part in torch.split(parameter.view(-1), len(noise)):
             part.copy_(noise[: len(part)])
-    if ours is None:
+    if original is None:
         return
-    if ours.dim() == 1:
-        parameter.narrow(0, 0, len(ours)).copy_(ours / root)
+    if original.dim() == 1:
+        parameter.narrow(0, 0, len(original)).copy_(original / root)
         if name.endswith("norm.weight"):
-            parameter[len(ours) :] = 0.0
+            parameter[len(original) :] = 0.0
         return
-    rows, columns = ours.shape
-    parameter[:rows, :columns] = ours
+    rows, columns = original.shape
+    parameter[:rows, :columns] = original
 
 
 def save_padded(target: str, padding: Padding, folder: Path) -> tuple[Shape, int]:
-    """Write the padded target and its tokenizer to ``folder``; returns its shape and its size.
+    """Write the padded target and its tokenizer to ``folder``; return its shape and parameters.
 
     Raises:
         ModelUnsupported: the target isn't of the Llama family.
@@ -150,10 +153,11 @@ def save_padded(target: str, padding: Padding, folder: Path) -> tuple[Shape, int
 
 
 def heads_for(target: Path, heads: Mapping[str, str]) -> dict[str, str]:
-    """Heads by method, for the padded target in a folder, which gets copies of those that need one.
+    """Return the heads by method for the padded target in the folder ``target``.
 
-    Padding changes nothing before the layers that it adds. A block head reads states there, and is
-    refused only because its config tells how many layers its own target has.
+    Padding doesn't change the hidden states before the added layers, which a block head reads. Such a
+    head would be refused only because its config names the number of layers of its own target, so it is
+    copied into the folder with the padded target's number.
     """
     made = dict(heads)
     if "block" in made:
@@ -171,9 +175,9 @@ def heads_for(target: Path, heads: Mapping[str, str]) -> dict[str, str]:
 async def padded_target(
     config: EngineConfig, size: str | None
 ) -> AsyncGenerator[tuple[EngineConfig, str], None]:
-    """The config with the target padded to ``size``, in a temporary folder, and its size in words.
+    """Yield the config with the target padded to ``size``, in a temporary folder, and its description.
 
-    Without a size, the config as it is and no words.
+    Without a size, the config is unchanged and the description empty.
 
     Raises:
         ConfigError: not a size, or the target is larger already.

@@ -1,4 +1,4 @@
-"""The experiment as pictures, side by side. Needs matplotlib (the optional extra ``bench``)."""
+"""Plots of the experiment, side by side in one picture. Needs matplotlib (the extra ``bench``)."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _NAMES = {"own": "without speculation (own)", "auto": "with speculation (auto)",
           "generate": "transformers", "assisted": "transformers, assisted",
           "lookup": "transformers, lookup"}  # fmt: skip
 _PARTS = {
-    "prefill": ("#c9ccd1", "reading the prompt"),
-    "verify": ("#0b5fad", "the target's passes"),
+    "prefill": ("#c9ccd1", "prefill"),
+    "verify": ("#0b5fad", "target passes"),
     "draft": ("#e08b3c", "drafting"),
-    "sample": ("#5aa9e6", "judging"),
-    "rollback": ("#6b4c8a", "cache"),
-    "emit": ("#5b8c5a", "handing out"),
-    "other": ("#555a61", "the rest"),
+    "sample": ("#5aa9e6", "verification"),
+    "rollback": ("#6b4c8a", "commit and rollback"),
+    "emit": ("#5b8c5a", "emission"),
+    "other": ("#555a61", "other"),
 }
 
 
@@ -82,7 +82,7 @@ def _draw_speed(axes: Any, results: Results) -> None:
         bars = axes.bar(at, heights, width * 0.92, label=name, color=_colour(arm, arms))
         for x, domain in zip(at, domains, strict=True):
             half = middle_half(list(results.prompt_speeds(domain, arm).values()))
-            if half is not None:  # a line beside the ratio
+            if half is not None:  # a thin line, right of the ratio's text
                 axes.vlines(x + 0.3 * width, *half, color="#22252a", linewidth=1.2, alpha=0.75)
         if arm == "auto":
             ratios = [results.ratio(domain, "auto", "own") for domain in domains]
@@ -95,9 +95,9 @@ def _draw_speed(axes: Any, results: Results) -> None:
         for domain, count in zip(domains, counts, strict=True)
     ]
     axes.set_xticks(range(len(domains)), names)
-    axes.set_ylabel("tokens a second, after a reply's first")
+    axes.set_ylabel("decode speed, tokens a second")
     axes.set_title(
-        "Speed (n: prompts; thin lines: the middle half of them; on auto: times own)",
+        "Speed (n: prompts; thin lines: their middle half; text on auto: ratio to own)",
         loc="left",
         fontsize=10,
     )
@@ -115,8 +115,8 @@ def _draw_acceptance(axes: Any, results: Results) -> None:
             if rates:
                 axes.plot(range(1, len(rates) + 1), rates, marker="o", markersize=4, label=domain)
     axes.set_ylim(0, 1.02)
-    axes.set_xlabel("place of the drafted token in its round")
-    axes.set_ylabel("share accepted, where all before it were")
+    axes.set_xlabel("position of the drafted token in its round")
+    axes.set_ylabel("acceptance rate, if all earlier drafts were accepted")
     axes.set_title("Drafted tokens accepted (auto)", loc="left", fontsize=10)
     if axes.lines:
         axes.xaxis.get_major_locator().set_params(integer=True)

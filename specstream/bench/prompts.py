@@ -25,7 +25,7 @@ __all__ = [
 
 _KNOWN = ("chat", "tools", "math", "code")
 GRAMMAR_DOMAIN = "scene"
-"""Shown apart: such scenes were written by a grammar, so they are predictable by construction."""
+"""Left out of means: a grammar wrote these scenes, so they are predictable by construction."""
 _OTHER_NAMES = {"scenes": GRAMMAR_DOMAIN}
 _BUNDLED = "prompts.jsonl"
 _MOST_BYTES = 64 << 20
@@ -42,7 +42,7 @@ def known_first(domains: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt; ``reference`` is a person's answer, if known (never used in the measurement)."""
+    """One prompt; ``reference`` is a human answer, if known (never used in the measurement)."""
 
     id: str
     domain: str
@@ -71,9 +71,9 @@ class PromptSet:
 def read_prompts(path: str | Path | None = None) -> PromptSet:
     """Read a file of JSON lines; None: the bundled one.
 
-    Each is an object with ``messages`` (a conversation that ends with the user's turn) or ``prompt``
-    (the user's turn as a text), and where wanted ``id`` (else the line's number), ``domain`` (else
-    "prompts") and ``reference``.
+    Each line is an object with ``messages`` (a conversation that ends with the user's turn) or
+    ``prompt`` (the user's turn as a text), and optionally ``id`` (default: the line's number),
+    ``domain`` (default: "prompts") and ``reference``.
 
     Raises:
         ConfigError: the file can't be read, or a line isn't such a prompt (says which and why).
@@ -106,7 +106,7 @@ def read_prompts(path: str | Path | None = None) -> PromptSet:
 
 
 def _bytes_of(path: str | Path | None) -> tuple[str, bytes]:
-    """The file's name and what it holds."""
+    """The name and the content of a file."""
     if path is None:
         try:
             return "bundled", resources.files("specstream.bench").joinpath(_BUNDLED).read_bytes()
@@ -151,9 +151,9 @@ def _prompt(value: Any, number: int) -> Prompt:
 def choose(
     prompts: PromptSet, *, domains: Sequence[str] = (), limit: int | None = None, system: str = ""
 ) -> PromptSet:
-    """The wanted domains, at most ``limit`` prompts of each, spread over the file.
+    """Select prompts of the wanted domains, at most ``limit`` of each, spread over the file.
 
-    A ``system`` text takes the place of the prompts' own system message.
+    A ``system`` text replaces the prompts' own system messages.
 
     Raises:
         ConfigError: a wanted domain isn't there.

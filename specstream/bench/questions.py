@@ -1,4 +1,4 @@
-"""Questions of a measured conversation. None comes twice: its answer would be drafted from the first."""
+"""Questions of a measured conversation; all differ, as lookup would copy an answer given before."""
 
 from __future__ import annotations
 

@@ -12,14 +12,14 @@ __all__ = ["Emission", "Record", "Run"]
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """Tokens that came out together. Drafting figures are 0 where the arm doesn't report them."""
+    """Tokens that were emitted together. Drafting figures are 0 where the arm doesn't report them."""
 
     t_ms: float  # since the request
     tokens: int
     drafted: int = 0  # tokens that were proposed in the round
-    accepted: int = 0  # those of them among ``tokens``
+    accepted: int = 0  # drafted tokens that are part of ``tokens``
     draft_ms: float = 0.0
-    verify_ms: float = 0.0  # of the target's pass and the verification
+    verify_ms: float = 0.0  # of the target pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Run:
     total_ms: float  # from the request (text in) to the end
     finish: str  # "stop" or "length"
     tells: bool = False  # whether the arm reports drafts and where its time went
-    spent_ms: Mapping[str, float] = field(default_factory=dict)  # by part of the work
-    predicted_speedup: float | None = None  # over plain decoding, by the arm itself
+    spent_ms: Mapping[str, float] = field(default_factory=dict)  # by part of the work, as "draft"
+    predicted_speedup: float | None = None  # over plain decoding, as the arm itself predicted
     explanation: str = ""  # why the arm drafted as it did
     proposer_rounds: Mapping[str, int] = field(default_factory=dict)  # rounds by proposer
 
@@ -69,7 +69,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One run; ``arm`` is the family (``"assisted"``), ``place`` the arm's place in its cell."""
+    """One run; ``arm`` is the family (``"assisted"``), ``place`` the arm's position in its cell."""
 
     domain: str
     prompt: str

@@ -29,9 +29,9 @@ PAIRS = (
 
 
 class Results:
-    """Records, grouped. An arm of several settings is represented by its fastest one in the domain.
+    """Records by domain, arm and setting. The fastest setting in a domain represents its arm there.
 
-    ``sampled`` replies are drawn with noise of each arm's own, so their tokens aren't compared.
+    ``sampled`` replies are drawn with independent noise in each arm, so their tokens aren't compared.
     """
 
     def __init__(self, records: Iterable[Record], *, sampled: bool = False) -> None:
@@ -47,7 +47,7 @@ class Results:
 
     @cached_property
     def figures(self) -> dict[tuple[str, str, str], Figures]:
-        """By domain, arm and setting."""
+        """Figures by (domain, arm, setting)."""
         return {key: Figures(records) for key, records in self._groups.items()}
 
     @cached_property
@@ -57,7 +57,7 @@ class Results:
 
     @property
     def mean_domains(self) -> list[str]:
-        """The domains that means are over: every one but that written by a grammar; else that one."""
+        """The domains that means cover: all but the grammar's, or the grammar's if it is alone."""
         return [d for d in self.domains if d != GRAMMAR_DOMAIN] or self.domains
 
     @cached_property
@@ -80,10 +80,10 @@ class Results:
             for setting in self.settings(arm)
             if (domain, arm, setting) in self.figures
         ]
-        return max(found, key=lambda one: one[1].decode_tokens_per_second, default=None)
+        return max(found, key=lambda pair: pair[1].decode_tokens_per_second, default=None)
 
     def speed(self, domain: str, arm: str) -> float | None:
-        """Tokens a second in the decode phase."""
+        """Tokens a second in the decode phase, at the best setting; None if there is no figure."""
         best = self.best(domain, arm)
         return best[1].decode_tokens_per_second or None if best else None
 
@@ -93,7 +93,7 @@ class Results:
         return a / b if a and b else None
 
     def ratios(self, arm: str, other: str) -> dict[str, float]:
-        """`ratio` by domain, where there is one."""
+        """`ratio` by domain; domains without a ratio are left out."""
         found = {domain: self.ratio(domain, arm, other) for domain in self.domains}
         return {domain: ratio for domain, ratio in found.items() if ratio is not None}
 
@@ -118,7 +118,7 @@ class Results:
         return {prompt: speed for prompt, speed in speeds.items() if speed > 0}
 
     def prompt_ratios(self, domain: str, arm: str, other: str) -> list[float]:
-        """`ratio` prompt by prompt."""
+        """`ratio` of each prompt that both arms answered."""
         a, b = self.prompt_speeds(domain, arm), self.prompt_speeds(domain, other)
         return [a[prompt] / b[prompt] for prompt in a if prompt in b]
 
@@ -134,20 +134,20 @@ class Results:
         return middle_half([r for d in domains for r in self.prompt_ratios(d, arm, other)])
 
     def prompt_count(self, domains: Sequence[str]) -> int:
-        """Different prompts of these domains."""
+        """The number of different prompts in these domains."""
         return len({(r.domain, r.prompt) for r in self.records if r.domain in domains})
 
     def faster_peer(self, domain: str) -> str | None:
-        """Which of assisted generation and prompt lookup is faster in a domain."""
+        """The faster of ``"assisted"`` and ``"lookup"`` in a domain; None if neither has a figure."""
         speeds = {peer: self.speed(domain, peer) or 0.0 for peer in ("assisted", "lookup")}
         best = max(speeds, key=speeds.__getitem__)
         return best if speeds[best] else None
 
     def equality(self, domain: str, arm: str, setting: str, other: str) -> dict[str, Any] | None:
-        """In how many prompts the tokens are those of ``other``, repeat by repeat, as JSON data.
+        """Count the prompts whose tokens equal those of ``other`` in every repeat, as JSON data.
 
-        ``first_divergence`` gives the index of the first different token by prompt. None where nothing
-        can be compared.
+        ``first_divergence`` gives the index of the first different token by prompt. None if nothing can
+        be compared.
         """
         if self.sampled or arm == other:
             return None
@@ -172,8 +172,8 @@ class Results:
     def summary(self) -> dict[str, float | None]:
         """Ratios of decode speeds; None where an arm is missing.
 
-        Geometric means over `mean_domains`, but for ``worst_domain_vs_own``: the lowest ratio of any
-        domain. ``best_peer`` is the faster of assisted generation and prompt lookup in each domain.
+        All are geometric means over `mean_domains`, except ``worst_domain_vs_own``: the lowest ratio of
+        any domain. ``best_peer`` is the faster of assisted generation and prompt lookup in each domain.
         """
         peers = {domain: self.faster_peer(domain) for domain in self.mean_domains}
 
@@ -212,7 +212,7 @@ class Results:
         return found
 
     def ratios_by_domain(self) -> dict[str, Any]:
-        """How many times as fast one arm is as another, as JSON data."""
+        """Speed ratios of the arms in `PAIRS`, as JSON data."""
         found: dict[str, Any] = {domain: {} for domain in self.domains}
         for arm, other in PAIRS:
             for domain, decode in self.ratios(arm, other).items():

@@ -1,4 +1,4 @@
-"""The experiment: which arm runs when, warm-up, and the measurement until the budget is used up."""
+"""The experiment: order of the arms, warm-up, and measurement until the budget is used up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Budget", "Cell", "Faults", "Outcome", "cells", "run_cells", "turned"
 
 WARM_UP_TOKENS = 32
 Tell = Callable[[int, int], None]  # steps done, steps in all
-_SEED_STEP = 7919  # between repeats, so that sampled repeats differ
+_SEED_STEP = 7919  # added to the seed for each repeat, so that sampled repeats differ
 T = TypeVar("T")
 
 
@@ -32,9 +32,9 @@ class Cell:
 
 
 def cells(prompts: PromptSet, repeats: int) -> Iterator[Cell]:
-    """All cells: domains take turns, and every prompt comes once before any comes again.
+    """Yield all cells: domains take turns, and every prompt comes once before any is repeated.
 
-    Wherever the experiment is cut off, the domains are equally well measured.
+    Wherever the experiment is cut off, the domains have been measured about equally often.
     """
     visits: Counter[str] = Counter()
     by_domain = [prompts.of(domain) for domain in prompts.domains]
@@ -46,7 +46,7 @@ def cells(prompts: PromptSet, repeats: int) -> Iterator[Cell]:
 
 
 def turned(arms: Sequence[T], visit: int) -> list[T]:
-    """The arms' order in a cell: forth and back (ABBA), then from the next arm on.
+    """Return the arms' order in a cell: forward and backward in turn (ABBA), from a rotating start.
 
     Slow drift (clock, temperature, other load) then affects every arm alike.
     """
@@ -81,12 +81,12 @@ class Outcome:
     """The result of the measurement."""
 
     records: list[Record] = field(default_factory=list)  # of cells that every working arm completed
-    cells: int = 0  # those
+    cells: int = 0  # completed cells
     cut_short: str = ""  # why not all cells were run; empty if they were
     broken: dict[str, str] = field(default_factory=dict)  # peers that failed, by label, and why
 
     def drop(self, arm: Arm, error: Exception) -> None:
-        """Leave an arm out, with the records that it has."""
+        """Mark an arm as broken and remove its records."""
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         self.broken[label(arm.name, arm.setting)] = reason
         self.records = [r for r in self.records if (r.arm, r.setting) != (arm.name, arm.setting)]
@@ -101,13 +101,13 @@ async def warm_up(
     thorough: bool = False,
     tell: Tell = lambda done, total: None,
 ) -> None:
-    """Let every arm answer the first prompt of every other domain, without a record.
+    """Let every arm answer the first prompt of every second domain, without a record.
 
-    ``thorough`` takes whole replies, the longest prompt first and then every domain twice: passes are
-    compiled when they first run, and for the largest cache so far.
+    ``thorough`` takes whole replies, the longest prompt first and then every domain twice: a pass is
+    compiled when it first runs, and again when the cache is larger than in any pass before.
 
     Raises:
-        PromptError: a prompt that doesn't fit the model; names it.
+        PromptError: a prompt doesn't fit the model; the message names the prompt.
     """
     short = ask if thorough else replace(ask, max_tokens=min(ask.max_tokens, WARM_UP_TOKENS))
     domains = prompts.domains * 2 if thorough else prompts.domains[::2]
@@ -134,13 +134,14 @@ async def run_cells(
     tell: Tell = lambda done, total: None,
     keep: Callable[[Record], None] = lambda record: None,
 ) -> None:
-    """Run cell after cell into ``outcome``, which stays valid when this is cancelled.
+    """Run the cells and add them to ``outcome``, which stays valid when this is cancelled.
 
-    A cell begins only if the longest so far still fits the budget; but the first cell of a domain always
-    runs, so that no domain is left without a figure. ``keep`` is given each record at once.
+    A cell begins only if one as long as the longest so far still fits the budget; but the first cell of
+    a domain always runs, so that every domain has figures. ``keep`` is called with each record as soon
+    as it is made.
 
     Raises:
-        PromptError: a prompt that doesn't fit the model; names it.
+        PromptError: a prompt doesn't fit the model; the message names the prompt.
     """
     longest = 0.0
     for number, cell in enumerate(cells):
@@ -165,7 +166,7 @@ async def run_cells(
 
 
 async def _run(arm: Arm, prompt: Prompt, ask: Ask, outcome: Outcome) -> Run | None:
-    """One reply; None if the arm is a peer that fails, or failed before."""
+    """Get one reply; None if the arm is a peer that fails now or failed before."""
     if label(arm.name, arm.setting) in outcome.broken:
         return None
     try:
@@ -182,7 +183,7 @@ async def _run(arm: Arm, prompt: Prompt, ask: Ask, outcome: Outcome) -> Run | No
 
 
 class Faults(logging.Handler):
-    """Counts the errors that the engine logs: it goes on after them, but the figures suffer."""
+    """Collects the errors that the engine logs: the engine goes on, but the figures may be off."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -195,7 +196,7 @@ class Faults(logging.Handler):
         self._seen.append(record.getMessage())
 
     def end(self) -> list[str]:
-        """Stop listening; one line about all errors, or none."""
+        """Stop collecting; return one line about all errors, or no line."""
         self._log.removeHandler(self)
         if not self._seen:
             return []

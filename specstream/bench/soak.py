@@ -1,4 +1,4 @@
-"""A long conversation on this machine: does memory grow, and do cues stay with their sound?"""
+"""Measurement of a long conversation: waits, memory growth, and delays of cues behind their sound."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from specstream.pipeline.interfaces import SpeechSynthesizer
 __all__ = ["HeardAt", "SoakFigures", "converse", "resident_mb"]
 
 _STATM = Path("/proc/self/statm")
-_WARM = 6  # turns until memory counts
+_WARM = 6  # turns before memory is first measured
 
 
 def resident_mb() -> float:
-    """This process's resident set in MiB; where the system doesn't tell it, the largest so far."""
+    """This process's resident set in MiB; its peak where the system doesn't report the current one."""
     if _STATM.exists():
         return int(_STATM.read_text().split()[1]) * resource.getpagesize() / 2**20
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -33,7 +33,7 @@ def resident_mb() -> float:
 
 
 class HeardAt:
-    """A writer for a `Playout`: plays nothing, and knows when each sample of a reply was written."""
+    """A sink for a `Playout` that plays nothing and records when each sample of a reply was written."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []  # first samples of the writes
@@ -47,9 +47,10 @@ class HeardAt:
         self._end, self._rate = self._end + len(pcm) // 2, sample_rate
 
     def reply_over(self, cues: Sequence[tuple[float, int]]) -> tuple[float, float]:
-        """Milliseconds: how late the latest cue came for its sound, and the silence of all gaps.
+        """Return the largest delay of a cue behind its sound, and the silence of all gaps (ms).
 
-        ``cues`` are pairs of a time and a sample. The reply is forgotten.
+        ``cues`` are pairs of a time (seconds of the event loop) and a sample index. The recorded reply
+        is cleared.
         """
         late = gaps = 0.0
         for at, sample in cues:
@@ -64,14 +65,14 @@ class HeardAt:
 
 @dataclass(slots=True)
 class SoakFigures:
-    """What a long conversation came to.
+    """The measurements of a long conversation.
 
     Attributes:
-        minutes: How long it was.
+        minutes: Its duration.
         turns: Questions that were answered.
-        waits_ms: Of each turn, until the first audible sample.
+        waits_ms: Each turn's wait for the first audible sample.
         cue_late_ms: The largest delay of a cue behind its sound.
-        gaps_ms: The most silence in one reply, where decoding was slower than speech.
+        gaps_ms: The most silence inside one reply, where decoding was slower than speech.
         memory_mb: Resident memory, by the moment when it was measured.
     """
 
@@ -83,7 +84,7 @@ class SoakFigures:
     memory_mb: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures as plain data; the waits as their medians of the first and the last ten turns."""
+        """All figures as plain data; waits as medians of the first and of the last ten turns."""
         early, late = talk.median(self.waits_ms[:10]), talk.median(self.waits_ms[-10:])
         return {
             "minutes": round(self.minutes, 2),
@@ -102,12 +103,13 @@ async def converse(
     seconds: float,
     tell: Callable[[float], None] = lambda _: None,
 ) -> SoakFigures:
-    """Ask the questions over and over, typed and spoken in turn, for so long.
+    """Ask the questions over and over, typed and spoken in turn, until ``seconds`` have passed.
 
-    The agent plays through ``heard``. Cancelling loses the figures.
+    The agent plays through ``heard``. ``tell`` is called after each turn with the seconds that had
+    passed when it began. Cancelling loses the figures.
 
     Raises:
-        SpecstreamError: a turn got no reply, or none to be heard.
+        SpecstreamError: a turn got no reply, or no audible one.
     """
     figures, began = SoakFigures(), anyio.current_time()
     rate, spoken = voice.capabilities.sample_rate, False

@@ -1,4 +1,4 @@
-"""The experiment as a table for people."""
+"""The experiment's results as a text table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["aligned", "crowd_lines", "heading_of", "table_of"]
 
 
 def heading_of(origin: Mapping[str, Any], outcome: Outcome) -> list[str]:
-    """What was measured on what, in two lines."""
+    """Two lines about the models, the machine, the sampling and the versions, then an empty line."""
     gpu, padded = origin["gpu"], origin["target_padded"]
     machine = gpu["name"] if gpu else f"{origin['cpu']}, CPU threads: {origin['threads']}"
     target, options = origin["target"], origin["options"]
@@ -46,10 +46,10 @@ def table_of(results: Results) -> list[str]:
     rows = [
         ["", *results.domains, "geo. mean"],
         ["prompts", *counts],
-        ["tokens a second, after a reply's first"],
+        ["decode speed, tokens a second"],
     ]
     rows += [[f"  {label(*arm)}", *_speeds(results, *arm)] for arm in results.arms]
-    rows += [["times as fast"], *_ratio_rows(results)]
+    rows += [["ratio of decode speeds"], *_ratio_rows(results)]
     drafting = [a for a, _ in results.arms if a not in ("own", "auto", *PEERS)]
     for arm in ("auto", *drafting):
         rows += _drafting_rows(arm, _figures(results, arm))
@@ -96,11 +96,11 @@ def _ratio_rows(results: Results) -> list[list[str]]:
     return rows
 
 
-_ROUNDS = {"off": "without drafts", "draft": "of the draft model", "suffix": "of lookup"}
+_ROUNDS = {"off": "without drafts", "draft": "with the draft model", "suffix": "with lookup"}
 
 
 def _drafting_rows(arm: str, found: Sequence[Figures | None]) -> list[list[str]]:
-    """Acceptance of an arm that drafts, and who proposed in how many of the rounds."""
+    """Acceptance and predicted speedup of an arm that drafts, and its share of rounds by proposer."""
     if not any(figures and figures.drafted for figures in found):
         return []
 
@@ -109,12 +109,12 @@ def _drafting_rows(arm: str, found: Sequence[Figures | None]) -> list[list[str]]
 
     rows = [[arm], row("accepted of all drafted tokens", lambda f: _share(f.acceptance_rate))]
     if any(f and f.predicted_speedup for f in found):
-        rows.append(row("speedup that it expected", lambda f: _ratio(f.predicted_speedup)))
+        rows.append(row("predicted speedup", lambda f: _ratio(f.predicted_speedup)))
     kinds = dict.fromkeys(kind for f in found if f for kind in f.proposer_rounds)
-    if len(kinds) > 2:  # the first round has no proposer; besides it, more than one took turns
+    if len(kinds) > 2:  # "off" is always there: the first round has no proposer
         for kind in kinds:
             cell = partial(_rounds_of, kind)
-            rows.append(row(f"rounds {_ROUNDS.get(kind, f'of {kind}')}", cell))
+            rows.append(row(f"rounds {_ROUNDS.get(kind, f'with {kind}')}", cell))
     return [*rows, row("tokens a target pass", lambda f: f"{f.mean_acceptance_length:.2f} ")]
 
 
@@ -135,7 +135,7 @@ def _latency_rows(results: Results) -> list[list[str]]:
 
 
 def _legend(results: Results) -> list[str]:
-    """Who the arms are, as far as they were measured."""
+    """The meanings of the measured arms."""
     lines = [
         f"{arm}: {words}"
         for arm, words in MEANINGS.items()
@@ -147,15 +147,15 @@ def _legend(results: Results) -> list[str]:
 
 
 def _equal_lines(results: Results) -> list[str]:
-    """In how many prompts the tokens are the same: ours as our plain loop's, all as generate's."""
+    """Counts of prompts with equal tokens: our arms against our plain loop, all against generate."""
     lines = []
     for other, of in (("own", "our plain loop"), ("generate", "transformers' generate")):
         parts = []
         for arm, setting in results.arms:
             found = [results.equality(d, arm, setting, other) for d in results.domains]
-            same = [one for one in found if one]
-            if same and not (other == "own" and arm in PEERS):
-                equal, prompts = (sum(one[key] for one in same) for key in ("identical", "prompts"))
+            known = [counts for counts in found if counts]
+            if known and not (other == "own" and arm in PEERS):
+                equal, prompts = (sum(c[key] for c in known) for key in ("identical", "prompts"))
                 parts.append(f"{label(arm, setting)} {equal} of {prompts}")
         if parts:
             lines.append(f"replies with the same tokens as {of}: {', '.join(parts)}")
@@ -171,7 +171,7 @@ def _share(value: float | None) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of equal width; missing cells at the end of a row are empty."""
+    """Pad the rows' cells to columns; missing cells at the end of a row are empty."""
     columns = [list(column) for column in zip_longest(*rows, fillvalue="")]
     widths = [max(map(len, column)) for column in columns]
     lines = []
@@ -182,13 +182,13 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def crowd_lines(found: Mapping[str, Any] | None) -> list[str]:
-    """Several requests at once (`Crowd.to_dict`) in one sentence; nothing if that wasn't measured."""
+    """One sentence about concurrent requests (`Crowd.to_dict`); no line if that wasn't measured."""
     if found is None:
         return []
     ratios, rounds = found["throughput_ratio_rounds"], found["rounds"]
     return [
         f"{found['at_once']} requests at once: {found['throughput_ratio']:.2f} times as many tokens a "
         f"second as one after another (n = {rounds} rounds of {found['requests'] // rounds} requests, "
-        f"from {min(ratios):.2f} to {max(ratios):.2f}); one wait for tokens in twenty takes "
-        f"{found['gap_ms_p95_together']:.0f} ms or more instead of {found['gap_ms_p95_alone']:.0f}"
+        f"from {min(ratios):.2f} to {max(ratios):.2f}); 95th percentile of the time between emissions: "
+        f"{found['gap_ms_p95_together']:.0f} ms instead of {found['gap_ms_p95_alone']:.0f}"
     ]

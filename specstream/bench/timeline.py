@@ -1,4 +1,4 @@
-"""What happened when, as a picture: one row a stage, one bar a stretch of time. Needs matplotlib."""
+"""A timeline as a picture: one row for each stage, one bar for each span of time. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ROW_INCHES = 0.45
 
 
 class Bar(NamedTuple):
-    """From ``start_ms`` to ``end_ms``; bars of one ``kind`` have one colour."""
+    """A span of time from ``start_ms`` to ``end_ms``; bars of one ``kind`` have one colour."""
 
     kind: str
     start_ms: float
@@ -34,11 +34,11 @@ def draw_timeline(
 ) -> None:
     """Write the rows as one picture; the suffix of ``path`` says whether it is SVG, PNG or PDF.
 
-    The same rows give the same bytes. ``line_ms`` is marked by a vertical line.
+    An SVG of the same rows has the same bytes. ``line_ms`` is marked by a vertical line.
 
     Raises:
         OSError: the file can't be written.
-        ValueError: pictures of that suffix can't be made.
+        ValueError: matplotlib can't write pictures with that suffix.
     """
     import matplotlib
 

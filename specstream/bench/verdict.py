@@ -1,4 +1,4 @@
-"""The answer in words: what speculation gained, where, and compared with what; what it could gain."""
+"""The results in sentences: speculation's gain by domain, against each peer, and its upper bound."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from specstream.wording import counted
 
 __all__ = ["verdict_of"]
 
-WORTH = 1.05  # a smaller gain is not worth a second model in memory
-LOSS = 0.95
-FEW = 10  # prompts: fewer are a hint
+WORTH = 1.05  # from this ratio on speculation is faster: less is not worth a second model in memory
+LOSS = 0.95  # up to this ratio speculation is slower
+FEW = 10  # with fewer prompts, the verdict says that it is only a hint
 
 _OTHERS = (
     ("transformers' generate", "generate", True),
@@ -28,11 +28,14 @@ _PARTS = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth", 6: "a sixth", 7
 def verdict_of(
     results: Results, costs: Mapping[str, Costs], ceilings: Mapping[str, Ceiling]
 ) -> list[str]:
-    """A few sentences, the answer first. ``costs`` and ``ceilings`` are by domain."""
+    """The verdict, one sentence a line, speculation's gain first.
+
+    ``costs`` and ``ceilings`` are by domain.
+    """
     own = results.ratios("auto", "own")
     over_own = results.mean_ratio("auto", "own")
     if over_own is None:
-        lines = ["no verdict on speculation: that takes the arms own and auto"]
+        lines = ["no verdict on speculation: it needs the arms own and auto"]
     else:
         lines = [_headline(over_own, min(own.values()), results), *_where(own)]
     for name, arm, plainly in _OTHERS:
@@ -53,21 +56,21 @@ def verdict_of(
 
 
 def _headline(over_own: float, worst: float, results: Results) -> str:
-    text = "speculation made no difference here"
+    text = "speculation makes no difference here"
     if over_own >= WORTH:
-        text = "speculation earned its keep"
+        text = "speculation is faster here"
     elif over_own <= LOSS:
-        text = "turn speculation off"
+        text = "speculation is slower here, so turn it off"
     domains = results.mean_domains
     prompts = sum(len(results.prompt_ratios(domain, "auto", "own")) for domain in domains)
-    sure = f"n = {counted(prompts, 'prompt')}"
+    spread = f"n = {counted(prompts, 'prompt')}"
     if half := results.middle_half(domains, "auto", "own"):
-        sure += f", the middle half of them between {half[0]:.2f} and {half[1]:.2f}"
+        spread += f", the middle half of them between {half[0]:.2f} and {half[1]:.2f}"
     if prompts < FEW:
-        sure += "; so few are a hint, no more"
-    loss = f"; but it cost time in one domain ({worst:.2f} times)"
+        spread += "; only a hint, as the prompts are few"
+    loss = f"; but it is slower in a domain ({worst:.2f} times)"
     return (
-        f"{text}: {over_own:.2f} times the speed of the same engine without it ({sure})"
+        f"{text}: {over_own:.2f} times the speed of the same engine without it ({spread})"
         f"{loss if over_own >= WORTH and worst < LOSS else ''}"
     )
 
@@ -79,29 +82,33 @@ def _listed(ratios: Mapping[str, float], low: float, high: float) -> str:
     )
 
 
-_BELOW_WORTH = WORTH - 1e-12
+_BELOW_WORTH = WORTH - 1e-12  # `_listed` excludes its lower bound, and a ratio of WORTH is a gain
 
 
 def _where(ratios: Mapping[str, float]) -> list[str]:
     parts = [
         f"{word} {found}"
         for word, low, high in (
-            ("pays on", _BELOW_WORTH, float("inf")),
-            ("changes nothing on", LOSS, _BELOW_WORTH),
-            ("costs time on", 0.0, LOSS),
+            ("faster on", _BELOW_WORTH, float("inf")),
+            ("about as fast on", LOSS, _BELOW_WORTH),
+            ("slower on", 0.0, LOSS),
         )
         if (found := _listed(ratios, low, high))
     ]
-    return [f"it {'; '.join(parts)}"] if parts else []
+    return [f"speculation by domain: {'; '.join(parts)}"] if parts else []
 
 
 def _against(
     name: str, fast: float | None, plain: float | None, domains: Mapping[str, float]
 ) -> list[str]:
-    """The comparison with one other way to decode, and the domains where the result is the opposite."""
+    """The comparison with one other way to decode, and the domains where the result is the opposite.
+
+    ``fast`` and ``plain`` are our mean ratios to it with and without speculation, ``domains`` the
+    ratios with speculation.
+    """
     if fast is None:
-        return [] if plain is None else [f"without speculation it is {_compared(plain, name)}"]
-    text = f"with speculation it is {_compared(fast, name)}"
+        return [] if plain is None else [f"without speculation, ours is {_compared(plain, name)}"]
+    text = f"with speculation, ours is {_compared(fast, name)}"
     if plain is not None:
         text += f"; without speculation, {plain:.2f} times"
     slower, faster = _listed(domains, 0.0, LOSS), _listed(domains, _BELOW_WORTH, float("inf"))
@@ -120,20 +127,20 @@ def _compared(ratio: float, name: str) -> str:
 
 def _ceiling(domain: str, costs: Costs, ceiling: Ceiling) -> str:
     text = (
-        f"{domain}: a drafted token costs {_part(costs.c)} of a plainly decoded one, and is accepted "
-        f"{ceiling.acceptance:.0%} of the time where those before it were; "
+        f"{domain}: a drafted token costs {_part(costs.c)} of a plainly decoded one, and its acceptance "
+        f"rate is {ceiling.acceptance:.0%} if all drafts before it were accepted; "
     )
     if ceiling.drafts == 0:
         return text + "at that rate no number of drafts beats plain decoding"
     measured = "" if ceiling.measured is None else f" (measured: {ceiling.measured:.2f})"
     return (
-        f"{text}were every round like that, drafting {counted(ceiling.drafts, 'token')} in each would "
-        f"bring {ceiling.speedup:.2f} times{measured}"
+        f"{text}at these constant rates the best speedup is {ceiling.speedup:.2f}, with "
+        f"{counted(ceiling.drafts, 'drafted token')} a round{measured}"
     )
 
 
 def _part(share: float) -> str:
-    """A share as a plain fraction where one comes close, with the figure."""
+    """A share as a figure, with the unit fraction from a half to a tenth that is close, if any."""
     whole = round(1 / share) if share > 0 else 0
     if whole in _PARTS and abs(share * whole - 1) < 0.15:
         return f"about {_PARTS[whole]} ({share:.2f})"

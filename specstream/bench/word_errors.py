@@ -1,4 +1,4 @@
-"""Word error rate: how much of what was said a recogniser understood."""
+"""Word error rate of a recogniser's transcripts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plain_words(text: str, language: str = "en-us") -> list[str]:
 
 @dataclass(slots=True)
 class WordErrors:
-    """Words that were said, and the substitutions, insertions and deletions of what was understood."""
+    """Counts of spoken words, and of the substitutions, insertions and deletions in transcripts."""
 
     words: int = 0
     errors: int = 0
@@ -48,7 +48,7 @@ class WordErrors:
 
     @property
     def rate(self) -> float:
-        """Errors for each word that was said; 0 if none was."""
+        """Errors divided by spoken words; 0 without words."""
         return self.errors / self.words if self.words else 0.0
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``specstream bench``: the same prompts with and without speculation, and by others."""
+"""``specstream bench``: compare speculation with plain decoding and with other libraries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["run"]
 async def run(args: argparse.Namespace) -> None:
     """Measure, write the results to ``--out``, print the table and the verdict.
 
-    Cancelling it keeps what was measured.
+    When cancelled, the results so far are written and printed.
 
     Raises:
         ConfigError: a bad option or prompt file.

@@ -1,4 +1,4 @@
-"""``specstream bench --conversation``: waits, understanding, interruption of a spoken conversation."""
+"""``specstream bench --conversation``: measure waits, word errors and interruptions of spoken turns."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from specstream.wording import writing
 
 __all__ = ["run_conversation"]
 
-_TOKENS = 48
-_INTERRUPTIONS = 5
+_TOKENS = 48  # longest reply, without --max-tokens
+_INTERRUPTIONS = 5  # questions whose replies are interrupted
 _MOST_MINUTES = 24 * 60
 
 
@@ -105,7 +105,7 @@ async def _measure(engine: Engine, params: SamplingParams, turns: int) -> talk.C
     )
     async with agent:
         tell = progress.phase("turn")
-        await talk.ask_in_writing(agent, FIRST)  # not counted: everything is warmed up
+        await talk.ask_in_writing(agent, FIRST)  # a warm-up, not counted
         for at, (written, aloud) in enumerate(zip(WRITTEN[:turns], ALOUD, strict=False)):
             figures.written.append(await talk.ask_in_writing(agent, written))
             pcm = await talk.said(voice, aloud)

@@ -1,4 +1,4 @@
-"""The options of ``specstream bench``, and what they ask for once they are checked."""
+"""The options of ``specstream bench``, and the plan that results from checking them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from specstream.types import SamplingParams
 
 __all__ = ["Plan", "add_bench_options", "plan_of"]
 
-QUICK_SECONDS = 210.0  # of five minutes: the last cell and the pictures need some, too
-QUICK_TOKENS, TOKENS = 64, 128
+QUICK_SECONDS = 210.0  # of five minutes, the rest of which is for loading, the last cell and plots
+QUICK_TOKENS, TOKENS = 64, 128  # longest reply, with --quick and without
 MOST = {"limit": 100_000, "repeats": 1000, "threads": 1024, "concurrency": 256}
 _COMPARABLE = {"temperature", "top_p", "top_k", "seed", "max_tokens"}
 
 
 def add_bench_options(parser: argparse.ArgumentParser) -> None:
-    """The options of this command alone."""
+    """Add the options that only this command has."""
     add = parser.add_argument
     add("--quick", action="store_true", help="shorter replies and a time limit: within 5 minutes")
     add(
@@ -35,14 +35,14 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--domains", metavar="A,B", default="", help="only prompts of these domains")
     add("--limit", type=int, metavar="N", help="at most N prompts of each domain")
-    add("--repeats", type=int, default=1, metavar="N", help="times each prompt is run (default: 1)")
+    add("--repeats", type=int, default=1, metavar="N", help="runs of each prompt (default: 1)")
     add(
         "--arms",
         metavar="A,B",
         help="what is compared: own (no speculation), auto (speculation as configured), draft-K (always "
-        "K drafted tokens), suffix (drafts by lookup) or any other --proposer, -K behind it, and "
+        "K drafted tokens), suffix (drafts by lookup) or any other --proposer, also with -K, and "
         "transformers' generate, assisted and lookup; or all (default: own,auto,generate,assisted,"
-        "lookup; with --proposer all: every method that is loaded)",
+        "lookup; with --proposer all: own, auto and every method that can be loaded)",
     )
     add(
         "--threads",
@@ -54,8 +54,8 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--padded",
         metavar="SIZE[:LAYERS]",
-        help="enlarge the target to the cost of a model of this size, such as 100M or 8B:32; what it "
-        "writes stays the same",
+        help="enlarge the target to the cost of a model of this size, such as 100M or 8B:32, without "
+        "changing its output",
     )
     add(
         "--llama-cpp",
@@ -65,14 +65,16 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--conversation",
         action="store_true",
-        help="measure a spoken conversation instead: waits for the first sound and their parts, words "
-        "understood, silence after an interruption; --limit N turns of each kind (default: 20)",
+        help="measure a spoken conversation instead: waits for the first audible sample and their "
+        "parts, word errors, time from an interruption to silence; --limit N typed and N spoken turns "
+        "(default: 20)",
     )
     add(
         "--minutes",
         type=float,
         metavar="N",
-        help="with --conversation: talk for so long instead; memory by part, waits and cues at the end",
+        help="with --conversation: talk for N minutes instead, and report memory, waits and delays of "
+        "avatar cues",
     )
     add("--budget", type=float, metavar="SECONDS", help="begin no further prompt after this time")
     add("--out", default="bench-out", metavar="DIR", help="where results go (default: bench-out)")
@@ -86,16 +88,16 @@ class Plan:
     prompts: PromptSet
     ask: Ask  # how each reply is sampled
     arms: list[str]  # names, see `parse_arms`
-    budget: float | None  # seconds after which no further cell begins
+    budget: float | None  # seconds that the cells may take, see `run_cells`
 
     @property
     def heads(self) -> dict[str, str]:
-        """The heads that methods draft with where no draft is named, for the bundled target."""
+        """The bundled heads by method; none for another target, or where a draft is named."""
         bundled = self.config.target == DEFAULT_TARGET and not self.config.drafts
         return bundled_heads() if bundled else {}
 
     def told(self, args: argparse.Namespace) -> dict[str, Any]:
-        """The options, for the results."""
+        """The options as JSON data, for the results' provenance."""
         given = {k: v for k, v in vars(args).items() if k not in ("run", "command", "json", "out")}
         given["prompts"] = {
             "file": self.prompts.name,

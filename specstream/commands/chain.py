@@ -1,4 +1,4 @@
-"""The whole chain of one turn: text, voice, avatar and scene prompts, with its timing."""
+"""The whole chain of one turn (text, voice, avatar and scene prompts) and its timing."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Turn:
 
 
 def load_voice(name: str) -> SpeechSynthesizer:
-    """A voice by adapter name; ``auto`` is `default_voice`.
+    """Load a voice by adapter name; ``auto`` is `default_voice`.
 
-    A test voice is announced, and so is a voice that is installed but broken.
+    A note tells where ``auto`` gives a test voice, and where an installed voice is broken.
     """
     if name != "auto":
         voice: SpeechSynthesizer = load_adapter("voice", name)
@@ -54,11 +54,11 @@ def load_voice(name: str) -> SpeechSynthesizer:
 
 
 def stage_or_adapter(kind: AdapterKind, name: str, engine: Engine | None = None) -> Any:
-    """An adapter by its name, or the remote stage at a ``ws://`` address.
+    """Load an adapter by its name, or make the remote stage of a ``ws://`` address.
 
-    ``engine`` is passed to the prompt adapter ``model``; an avatar's name may have a rig behind it, as
-    in ``viseme=vrm``. A remote adapter's key is read from
-    ``$SPECSTREAM_ADAPTER_KEY``, since command lines are visible in the list of processes.
+    ``engine`` is passed to the prompt adapter ``model``; an avatar's name may be followed by a rig, as
+    in ``viseme=vrm``. A remote adapter's key is read from ``$SPECSTREAM_ADAPTER_KEY``, since command
+    lines are visible in the list of processes.
     """
     if name.startswith(("ws://", "wss://")):
         return RemoteStage(name, kind=kind, api_key=os.environ.get("SPECSTREAM_ADAPTER_KEY"))
@@ -74,7 +74,7 @@ def stage_or_adapter(kind: AdapterKind, name: str, engine: Engine | None = None)
 async def open_pipeline(
     engine: Engine, voice: str, avatar: str, prompt: str
 ) -> AsyncGenerator[Pipeline, None]:
-    """The chain of a voice turn, each part by its name or address; the engine need not run yet.
+    """Open the pipeline of a voice turn, each part by its name or address; the engine need not run yet.
 
     Leaving the block releases the voice and closes the connections.
 
@@ -106,7 +106,7 @@ async def run_turn(
     *,
     speculate: bool = True,
 ) -> Turn:
-    """One turn from the prompt to the last event. ``on_event`` is given every event, in order."""
+    """Run one turn from the prompt to the last event; ``on_event`` gets every event, in order."""
     started = time.perf_counter()
     first_phrase: float | None = None
     audible, seconds, listener = FirstAudible(), 0.0, PlayClock()

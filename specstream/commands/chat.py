@@ -29,11 +29,11 @@ _HELP = """/new   forget the conversation and begin another
 
 
 async def run(args: argparse.Namespace) -> None:
-    """Answer line after line until there are no more.
+    """Answer line after line until the end of input.
 
     On a terminal an interrupt stops the reply under way; at the prompt it ends the conversation, as
-    does the end of input. After an error the conversation goes on; where lines are piped in, it ends
-    the command.
+    does the end of input. After an error the conversation goes on on a terminal, while piped input ends
+    with the error.
     """
     engine, params = engine_of(args), params_of(args)
     async with loaded(engine), engine.session(args.system) as talk:
@@ -93,7 +93,7 @@ def _ask(interrupts: _Interrupts) -> str | None:
 async def _turn(
     talk: Session, text: str, params: SamplingParams, interrupts: _Interrupts | None = None
 ) -> Report:
-    """One reply, to stdout as it comes. When the context is full, the older half is forgotten."""
+    """Print one reply as it is generated; drop the older half of the turns if the context is full."""
     before, forgotten = list(talk.messages), False
     while True:
         try:
@@ -137,7 +137,7 @@ class _Interrupts:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """While the person is asked for the next line."""
+        """In this block the person is asked for the next line."""
         self._asking = True
         try:
             yield
@@ -145,7 +145,7 @@ class _Interrupts:
             self._asking = self._stopped = False
 
     def begin(self, reply: Generation) -> None:
-        """An interrupt stops ``reply`` from now on; one that came before stops it now."""
+        """Make interrupts stop ``reply``; if there was one since the last line, stop it now."""
         self._reply = reply
         if self._stopped:
             self._stop()
@@ -154,7 +154,7 @@ class _Interrupts:
         if self._asking:
             raise KeyboardInterrupt
         self._stopped = True
-        self._loop.call_soon_threadsafe(self._stop)  # it also wakes the loop
+        self._loop.call_soon_threadsafe(self._stop)  # unlike `call_soon`, this wakes the loop
 
     def _stop(self) -> None:
         if self._reply is not None:
@@ -177,12 +177,12 @@ def _figures(report: Report, max_tokens: int) -> str:
     cut = tell_cut(report, max_tokens)
     return (
         f"{tokens}, {report.tokens_per_second:.0f} a second, "
-        f"{report.mean_acceptance_length:.1f} a pass, {report.reused_tokens} of "
-        f"{report.prompt_tokens} prompt tokens kept{f'; {cut}' if cut is not None else ''}"
+        f"{report.mean_acceptance_length:.1f} a target pass, {report.reused_tokens} of "
+        f"{report.prompt_tokens} prompt tokens from the cache{f'; {cut}' if cut is not None else ''}"
     )
 
 
 def _tell(line: str) -> None:
-    """A dim line, for a person only."""
+    """Print a dim line, if stdout is a terminal."""
     if sys.stdout.isatty():
         print(f"\033[2m{line}\033[0m", flush=True)

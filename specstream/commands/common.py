@@ -32,9 +32,9 @@ __all__ = [
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, every_method: bool = False) -> None:
-    """The options of every command that runs a model pair.
+    """Add the options of every command that runs a model pair.
 
-    With ``every_method``, ``--proposer all`` is allowed: the command sees to it.
+    ``every_method`` allows ``--proposer all``, which the command must handle before `engine_of`.
     """
     add = parser.add_argument_group("model pair").add_argument
     where = "a pulled model's name, a folder, a GGUF file or a Hub id"
@@ -43,11 +43,11 @@ def add_model_options(parser: argparse.ArgumentParser, *, every_method: bool = F
         "--draft",
         metavar="MODEL",
         action="append",
-        help="draft model, likewise (default: the bundled one, if it fits), or a trained head's folder; "
-        "repeatable",
+        help="draft model, named in the same ways (default: the bundled one, if it fits), or a trained "
+        "head's folder; repeatable",
     )
     kinds = [*sorted(KINDS), *(["all"] if every_method else [])]
-    add("--proposer", choices=kinds, help="who drafts (default: auto, chosen each round)")
+    add("--proposer", choices=kinds, help="drafting method (default: auto, chosen each round)")
     add(
         "--chat-template-kwargs",
         metavar="JSON",
@@ -59,12 +59,12 @@ def add_model_options(parser: argparse.ArgumentParser, *, every_method: bool = F
     add(
         "--quantize",
         choices=["none", "int8", "int4"],
-        help="read the target's matrices as integers",
+        help="quantise the target's weight matrices to integers",
     )
     add(
         "--allow-width-dependent",
         action="store_true",
-        help="run a quantised target whose logits depend on how many tokens share a pass",
+        help="run a quantised target even if its logits depend on how many tokens share a pass",
     )
     add(
         "--compile",
@@ -82,14 +82,14 @@ def add_model_options(parser: argparse.ArgumentParser, *, every_method: bool = F
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    """The options of every command whose replies are sampled as the user asks."""
+    """Add the options of replies and sampling."""
     add = parser.add_argument_group("reply and sampling").add_argument
     add("--temperature", type=float, help="0 is greedy, and the default")
     add("--top-p", type=float, help="nucleus sampling")
     add("--top-k", type=int, help="only the k most likely tokens")
     add("--seed", type=int, help="seed of the sampling")
     add("--max-tokens", type=int, help="longest reply (default: 256)")
-    add("--reproducible", action="store_true", help="a seed fixes the tokens, whatever drafts")
+    add("--reproducible", action="store_true", help="a seed fixes the tokens, with any proposer")
     add(
         "--stop", action="append", metavar="TEXT", help="end the reply before this text; repeatable"
     )
@@ -97,24 +97,25 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_learning_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the commands that serve many replies."""
+    """Add the options of learning, for commands that serve many replies."""
     add = parser.add_argument_group("learning in service").add_argument
     add(
         "--learn",
         metavar="with-consent",
-        help="the draft learns from replies while nobody waits; their tokens are kept in memory, to "
-        "which those who talk must have agreed",
+        help="train the draft on replies while no request waits; their tokens are kept in memory, to "
+        "which the users must have agreed",
     )
     add("--learn-out", metavar="DIR", help="write the improved draft to this new folder at the end")
 
 
 def add_prompt_options(parser: argparse.ArgumentParser) -> None:
-    """The prompt, and how the reply to it is shown."""
+    """Add the prompt, and an option that shows the target passes of the reply."""
     parser.add_argument("text", help="what the user says; - reads it from stdin")
     parser.add_argument(
         "--show-runs",
         action="store_true",
-        help="divide what each pass committed by bars, where there is no terminal to shade it",
+        help="separate the tokens of each target pass by bars where stdout is no terminal (on a "
+        "terminal they are shaded)",
     )
 
 
@@ -150,7 +151,7 @@ def tables_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 def engine_of(args: argparse.Namespace) -> Engine:
     """The engine that the options and the config file describe; options win.
 
-    Asks the Hub, for seconds at most, where a model is named that isn't a folder.
+    Asks the Hub, for a few seconds at most, about a named model that isn't a folder.
 
     Raises:
         ConfigError: an option or the file is wrong.
@@ -186,7 +187,7 @@ def engine_of(args: argparse.Namespace) -> Engine:
 
 
 def _learning_of(args: argparse.Namespace, given: object) -> object:
-    """The table ``learning`` with the options, which only some commands have."""
+    """The config's table ``learning``, changed by the options (which only some commands have)."""
     words, out = getattr(args, "learn", None), getattr(args, "learn_out", None)
     if words is None and out is None:
         return given
@@ -239,7 +240,7 @@ def messages_of(args: argparse.Namespace) -> list[Message]:
     if args.system:
         messages.insert(0, {"role": "system", "content": args.system})
     for message in messages:
-        # Bytes that are no UTF-8 arrive as halves of surrogates.
+        # Python decodes arguments that aren't UTF-8 to lone surrogates.
         if any(char == "\0" or "\ud800" <= char <= "\udfff" for char in message["content"]):
             raise PromptError("the prompt is binary data; it must be text in UTF-8")
     return check_messages(messages)

@@ -31,7 +31,7 @@ __all__ = ["run"]
 
 
 async def run(args: argparse.Namespace) -> None:
-    """Print the findings; missing optional parts are no failure."""
+    """Print the findings; missing optional parts don't change the exit code."""
     with ends_at_once():  # importing torch takes seconds
         _tell(args)
 
@@ -45,7 +45,7 @@ def _tell(args: argparse.Namespace) -> None:
         found["normt2s"] = importlib.metadata.version("normt2s")
     except importlib.metadata.PackageNotFoundError:
         found["normt2s"] = "missing"
-        advice.append("numbers and dates are left to the voice: pip install normt2s")
+        advice.append("numbers and dates are not written out for the voice: pip install normt2s")
     found |= _torch_facts()
     found["models"] = {
         name: "found" if (Path(path) / "model.safetensors").is_file() else "missing"
@@ -66,7 +66,10 @@ def _tell(args: argparse.Namespace) -> None:
     for part in ears:
         found[part] = _states(part, partial(load_adapter, part), advice)
     if found["cpu_passes"] != "native":
-        advice.append("passes on a CPU take about twice as long: install a C++ compiler (g++)")
+        advice.append(
+            "target passes on a CPU are not native and take about twice as long: install a C++ "
+            "compiler (g++)"
+        )
     found["default_voice"] = default_voice().name
     if args.json:
         print_json(found | {"advice": advice})
@@ -81,7 +84,7 @@ def _tell(args: argparse.Namespace) -> None:
 def _states(
     kind: AdapterKind | EarsKind, make: Callable[[str], object], advice: list[str]
 ) -> dict[str, str]:
-    """Which adapters of a kind can be made; the others are explained in ``advice``."""
+    """The state of each adapter of a kind; the reasons of those that fail are added to ``advice``."""
     states = {}
     for name in adapter_names(kind):
         try:

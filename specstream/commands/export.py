@@ -1,4 +1,4 @@
-"""``specstream export``: the avatar cues of a recorded turn as a file for another player of faces."""
+"""``specstream export``: convert the avatar cues of a recorded turn to another animation format."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _SPANS = ("samples", "chars", "tokens")
 
 
 def add_export_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
+    """Add the options of the command."""
     parser.add_argument("cues", metavar="FILE", help="avatar.jsonl, as `specstream say` writes it")
     formats = "arkit, oculus, vrm, microsoft, rhubarb, rhubarb-tsv or talkinghead"
     parser.add_argument("--to", required=True, metavar="FORMAT", help=formats)
     parser.add_argument("--fps", type=float, default=60.0, help="frames a second (default: 60)")
-    parser.add_argument("--out", metavar="FILE", help="where it goes (default: stdout)")
+    parser.add_argument("--out", metavar="FILE", help="file to write (default: stdout)")
 
 
 async def run(args: argparse.Namespace) -> None:
-    """Write the file."""
+    """Write the converted cues to ``--out`` or stdout."""
     text = load_adapter("avatar", "viseme").export(read_cues(Path(args.cues)), args.to, args.fps)
     if args.out is None:
         sys.stdout.write(text)
@@ -43,10 +43,10 @@ def _write(path: Path, text: str) -> None:
 
 
 def read_cues(path: Path) -> list[AvatarCue]:
-    """The cues of a file with one JSON object a line.
+    """Read the cues of a file with one JSON object a line.
 
     Raises:
-        ConfigError: the file can't be read, or a line is no cue.
+        ConfigError: the file can't be read, or a line isn't a cue.
     """
     cues: list[AvatarCue] = []
     try:

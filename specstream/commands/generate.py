@@ -1,4 +1,4 @@
-"""``specstream generate``: text only."""
+"""``specstream generate``: print one text reply."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["run"]
 
 
 async def run(args: argparse.Namespace) -> None:
-    """Write one reply to stdout as it comes."""
+    """Write one reply to stdout as it is generated."""
     engine, params, messages = engine_of(args), params_of(args), messages_of(args)
     async with loaded(engine), engine.generate(messages, params) as chunks:
         await print_reply(chunks, show_runs=args.show_runs or sys.stdout.isatty())

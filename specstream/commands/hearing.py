@@ -1,4 +1,4 @@
-"""The ears of ``serve``: a recogniser and a turn detector, by name."""
+"""Loading of the ears of ``serve``: a speech recogniser and a turn detector."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ _DETECTOR = "silero"
 
 
 def load_ears(name: str) -> Ears | None:
-    """Ears for ``--ears``: None for ``off``, and for ``auto`` where they can't be had.
+    """Load ears by the value of ``--ears``: None for ``off``, and for ``auto`` if unavailable.
 
     ``NAME=MODEL`` gives the recogniser ``NAME`` a model: a folder, or a name that it knows.
 
     Raises:
-        AdapterUnavailable: a recogniser was named and can't be had.
+        AdapterUnavailable: the named recogniser, or the turn detector for it, is unavailable.
+        ConfigError: recogniser and turn detector share no sample rate.
     """
     if name == "off":
         return None
@@ -32,7 +33,7 @@ def load_ears(name: str) -> Ears | None:
     except AdapterUnavailable as error:
         if name != "auto":
             raise
-        note(f"no speech recognition ({error}); --ears off leaves this line out")
+        note(f"no speech recognition ({error}); --ears off hides this line")
         return None
-    _ = ears.sample_rate  # a pair that shares none is refused here
+    _ = ears.sample_rate  # raises if they share none
     return ears

@@ -1,4 +1,4 @@
-"""Ctrl-C and a service manager's stop: one line, and no waiting for what can't be cancelled."""
+"""SIGINT and SIGTERM: print one line and end, without waiting for work that can't be cancelled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HOW = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 @contextmanager
 def ends_at_once() -> Iterator[None]:
-    """In this block an interrupt or a stop ends the process immediately.
+    """In this block SIGINT and SIGTERM end the process immediately.
 
     For imports and the reading of models: their threads can't be cancelled, and neither the event loop
     nor the interpreter ends before its threads do. Nothing is unwound, so no file may be half-written
@@ -58,7 +58,7 @@ def _end(number: int, frame: object) -> None:
 
 
 def _tell(number: int) -> None:
-    """Written to the descriptor: the signal may have interrupted a write to stderr."""
+    """Print one line to the file descriptor: the signal may have interrupted a write to `sys.stderr`."""
     with suppress(OSError):
-        clear = b"\r\033[K" if os.isatty(2) else b""  # the line that showed the progress
+        clear = b"\r\033[K" if os.isatty(2) else b""  # removes the progress line
         os.write(2, clear + f"specstream: {_HOW[signal.Signals(number)]}\n".encode())

@@ -1,4 +1,4 @@
-"""``specstream latency``: holds a scenario's conversation and tells what each turn waits for."""
+"""``specstream latency``: run a scenario's conversation and report the waits of its turns by part."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from anyio import to_thread
 
+from specstream.bench.conversation import said
 from specstream.bench.plots import can_plot
 from specstream.bench.timeline import Bar, Row, draw_timeline
 from specstream.commands.chain import load_voice
@@ -22,7 +23,6 @@ from specstream.testing.latency import LatencyReport, TurnLatency
 from specstream.testing.live import run_live
 from specstream.testing.loop import run_virtual
 from specstream.testing.scenario import Scenario, read_scenario
-from specstream.types import Phrase, Span
 from specstream.wording import writing
 from specstream.ws.realtime.wire import SAMPLE_RATE
 
@@ -30,10 +30,10 @@ __all__ = ["run"]
 
 
 async def run(args: argparse.Namespace) -> None:
-    """Measure, print, write."""
+    """Run the scenario, print the report and write it to ``--out``."""
     scenario = read_scenario(args.scenario)
     if args.url is None:
-        # A thread of its own: this one's event loop goes by the wall clock.
+        # In another thread: virtual time needs its own event loop, and this thread's is running.
         work = lambda: run_virtual(run_scenario(scenario))  # noqa: E731
         report = await to_thread.run_sync(work, abandon_on_cancel=True)
     else:
@@ -60,11 +60,9 @@ async def _with_server(scenario: Scenario, url: str, name: str) -> LatencyReport
 
 
 async def _spoken(voice: SpeechSynthesizer, text: str) -> bytes:
-    """A text as the voice says it, at the wire's rate."""
+    """Synthesize a text as PCM at the sample rate of the Realtime protocol."""
     resampler = Resampler(voice.capabilities.sample_rate, SAMPLE_RATE)
-    phrase = Phrase(text, Span(0, len(text)), Span(0, 0))
-    pcm = b"".join([resampler.push(buffer.pcm) async for buffer in voice.synthesize(phrase)])
-    return pcm + resampler.flush()
+    return resampler.push(await said(voice, text)) + resampler.flush()
 
 
 def _write(folder: Path, report: LatencyReport, document: dict[str, Any]) -> None:
@@ -83,7 +81,7 @@ def _write(folder: Path, report: LatencyReport, document: dict[str, Any]) -> Non
 
 
 def _rows(report: LatencyReport) -> list[Row]:
-    """The waterfalls of three turns: the median one, a slow one, the slowest."""
+    """The waterfalls of three turns: median, 95th percentile and slowest."""
     shown = {f"p{percent}" if percent < 100 else "slowest": percent for percent in (50, 95, 100)}
     found = {label: report.slow(percent) for label, percent in shown.items()}
     return [

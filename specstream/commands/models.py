@@ -1,4 +1,4 @@
-"""``specstream models``: the models that are here, and those that can be pulled."""
+"""``specstream models``: list the models that are here, and those that can be pulled."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Entry:
     """A model in the list.
 
     Attributes:
-        name: What ``--target`` takes (of a head ``--draft``); the bundled pair is used where nothing is
-            named.
+        name: The value for ``--target``, or for ``--draft`` if it is a head. The bundled pair needs no
+            option: it is the default.
         here: Whether it can be used now.
-        folder: Where it is, or would be.
-        bytes: Size on disk; None where it isn't here, as for the next.
-        parameters: Number of weights.
+        folder: Its folder, which may not exist yet.
+        bytes: Size on disk; None if it isn't here.
+        parameters: Number of weights; None if it isn't here.
         licence: SPDX identifier.
-        origin: How it was obtained, or how it can be.
+        origin: How it was obtained, or how it can be obtained.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Output of the commands: notes, JSON, a reply as it comes, and its figures."""
+"""Output of the commands: notes, JSON, a reply while it is generated, and its figures."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _RESET = "\033[0m"
 
 
 def note(text: str = "") -> None:
-    """A line for the person, on stderr."""
+    """Print a line for a person, on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def print_json(values: dict[str, Any]) -> None:
-    """The machine-readable last line of stdout."""
+    """Print the machine-readable last line of stdout."""
     print(json.dumps(values, ensure_ascii=False), flush=True)
 
 
 class RunPrinter:
-    """Prints chunks as they come and, with ``show_runs``, what each pass of the target committed.
+    """Prints chunks as they come and, with ``show_runs``, marks the text of each target pass.
 
     On a terminal, passes alternate between two backgrounds; elsewhere a thin bar divides them.
     """
@@ -42,11 +42,11 @@ class RunPrinter:
         self._error: OSError | None = None
 
     def check(self) -> None:
-        """Raise what prevented the text from being shown, if anything did.
+        """Raise the error that prevented the text from being shown, if there was one.
 
         Raises:
             BrokenPipeError: the reader of stdout has gone.
-            OutputError: any other reason.
+            OutputError: for any other reason.
         """
         if isinstance(self._error, BrokenPipeError):
             raise self._error
@@ -80,7 +80,7 @@ class RunPrinter:
 
 
 async def print_reply(chunks: Generation, *, show_runs: bool) -> None:
-    """Print a reply to stdout as it comes.
+    """Print a reply to stdout while it is generated.
 
     Raises:
         BrokenPipeError, OutputError: see `RunPrinter.check`.
@@ -95,7 +95,7 @@ async def print_reply(chunks: Generation, *, show_runs: bool) -> None:
 
 
 def tell_cut(report: Report, max_tokens: int) -> str | None:
-    """Why a reply was cut and what to do about it; None for a reply that ended by itself."""
+    """A sentence on why a reply was cut at its maximum length; None for any other reply."""
     tokens = len(report.token_ids)
     if report.finish_reason != "length":
         return None
@@ -104,7 +104,7 @@ def tell_cut(report: Report, max_tokens: int) -> str | None:
 
 
 def tell_report(report: Report, max_tokens: int) -> list[str]:
-    """A report in plain words, a few short lines."""
+    """A report in words: a few short lines."""
     cut = tell_cut(report, max_tokens)
     lines = [] if cut is None else [cut]
     lines.append(

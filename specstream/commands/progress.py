@@ -1,4 +1,4 @@
-"""What a person sees while models load and while the benchmark runs, and the log of the engine."""
+"""Progress lines on stderr while models load and while benchmarks run, and the engine's log."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from specstream.session import Engine
 __all__ = ["Progress", "forecast", "loaded", "show_log"]
 
 _CLEAR = "\r\033[K"
-_REDRAWN_S = 0.2
+_REDRAWN_S = 0.2  # seconds between updates while models load
 
 
 class Progress:
     """One line on ``stream`` about the work under way.
 
     On a terminal the line is rewritten, and removed at the end; elsewhere a line is written at most
-    once in ``every`` seconds, so that a short run leaves none.
+    once in ``every`` seconds, so that a short run writes none.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class Progress:
     def phase(
         self, what: str, most: Callable[[], float | None] = lambda: None
     ) -> Callable[[int, int], None]:
-        """Begin something with a number of steps; returns what is to be called with (done, total).
+        """Begin work of many steps; return a function to be called with (steps done, all steps).
 
         Args:
             what: The name of a step, such as "prompt".
-            most: Seconds that the rest may take; None: no limit.
+            most: Returns the most seconds that the remaining steps may take; None: no limit.
         """
         began = self._clock()
 
@@ -73,7 +73,7 @@ class Progress:
 
 
 def forecast(used: float, done: int, total: int, most: float | None = None) -> str:
-    """The time left in words, after a comma, if further steps take as long as those done; or nothing."""
+    """The remaining time in words, after a comma, at the pace of the steps done; empty if unknown."""
     if not 0 < done < total:
         return ""
     left = used / done * (total - done)
@@ -87,19 +87,17 @@ def forecast(used: float, done: int, total: int, most: float | None = None) -> s
 
 @asynccontextmanager
 async def loaded(engine: Engine) -> AsyncGenerator[Engine, None]:
-    """``engine``, running in the block. While it loads, a terminal shows the seconds.
+    """Run ``engine`` in the block. While it loads, a terminal shows the seconds.
 
-    An interrupt while the models load ends the process, see `ends_at_once`: nothing outside the block
-    may be half-done.
+    An interrupt while the models load ends the process (see `ends_at_once`), so the caller must not
+    have half-written files then.
 
     Raises:
         ModelError, ConfigError: see `Engine`.
     """
     async with AsyncExitStack() as stack:
         with ends_at_once():
-            await asyncio.sleep(
-                0
-            )  # an earlier cancellation ends it here, before anything has begun
+            await asyncio.sleep(0)  # raises an earlier cancellation before anything has begun
             drawing = asyncio.create_task(_draw("loading the models"))
             try:
                 running = await stack.enter_async_context(engine)
@@ -124,7 +122,7 @@ async def _draw(what: str) -> None:
 
 
 class _Lines(logging.Handler):
-    """Writes the log to stderr, over the line that shows the progress."""
+    """Writes log records to stderr, over the progress line."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Called by the logger."""
@@ -133,7 +131,7 @@ class _Lines(logging.Handler):
 
 
 def show_log(*, info: bool) -> None:
-    """Show warnings of the engine and the models; with ``info`` also the progress of compiling."""
+    """Show warnings of the engine and the models; with ``info`` also their progress messages."""
     for name in ("specstream.engine", "specstream.model"):
         log = logging.getLogger(name)
         if not any(isinstance(handler, _Lines) for handler in log.handlers):

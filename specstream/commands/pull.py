@@ -1,4 +1,4 @@
-"""``specstream pull``: brings a known model into the cache folder."""
+"""``specstream pull``: download a known model to the cache folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EVERY_S = 10.0
 
 
 def add_pull_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
+    """Add the options of the command."""
     known = ", ".join(KNOWN)
     parser.add_argument("name", type=_known, metavar="NAME", help=f"one of: {known}")
     parser.add_argument(
@@ -41,7 +41,7 @@ def _known(name: str) -> str:
 
 
 async def run(args: argparse.Namespace) -> None:
-    """Pull the model and say where it is."""
+    """Pull the model and print its folder."""
     model, shown = KNOWN[args.name], _Shown()
     try:
         folder, there = await pull(model, Sources(_convert), shown.tell, source=args.source)
@@ -56,13 +56,13 @@ async def run(args: argparse.Namespace) -> None:
 
 
 def _convert(path: Path, folder: Path, tell: Callable[[int, int], None]) -> None:
-    from specstream.model.gguf import convert  # takes seconds: torch and transformers
+    from specstream.model.gguf import convert  # takes seconds: imports torch and transformers
 
     convert(path, folder, tell)
 
 
 class _Shown:
-    """What a person sees: a line for each thing that is done, and how far it is."""
+    """Shows a line for each stage of the work, and its progress."""
 
     def __init__(self) -> None:
         self.progress = Progress(sys.stderr, every=_EVERY_S)

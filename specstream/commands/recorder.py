@@ -1,4 +1,4 @@
-"""Writes the output of a turn to files as it comes."""
+"""Writing of a turn's output to files while the turn runs."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _NAMES = ("speech.wav", "avatar.jsonl", "prompts.jsonl", "trace.json")
 class Recorder:
     """The files of one turn; the first event removes those of an earlier turn.
 
-    Leaving the block completes the files, also after a failure. Then files that are empty or incomplete
-    are removed.
+    Leaving the block completes the files, also after a failure; after one, files that are empty or
+    incomplete are then removed.
     """
 
     def __init__(self, out: Path, printer: RunPrinter) -> None:
@@ -48,7 +48,7 @@ class Recorder:
 
     @property
     def written(self) -> list[str]:
-        """The names of the files that are there."""
+        """The names of the files that exist."""
         return [name for name in _NAMES if (self._out / name).exists()]
 
     @contextmanager
@@ -80,10 +80,10 @@ class Recorder:
         }
         if isinstance(item, StageFailed):
             entry["error"] = {"code": item.error.code, "message": str(item.error)}
-        elif isinstance(item, AvatarCue):  # these have a file of their own
+        elif isinstance(item, AvatarCue):  # avatar.jsonl has the rest
             entry |= {"kind": item.kind, "name": item.name, "samples": item.samples}
         else:
-            entry |= _plain(item)  # its own t_ms, of chunks and phrases, counts from the request
+            entry |= _plain(item)  # `t_ms` becomes that of the chunk or phrase, since the request
         entry["logged_ms"] = round(event.t_ms, 3)
         self._trace.append(entry)
         if isinstance(item, Chunk):
@@ -119,7 +119,7 @@ class Recorder:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Complete every file that can be; one that can't is an error unless there is one already."""
+        """Complete the files; raise the first failure, unless the block was left by an exception."""
         failed: OutputError | None = None
         closing: dict[str, Callable[[], None]] = {"speech.wav": self._close_wave}
         closing |= {name: file.close for name, file in self._lines.items()}
@@ -136,7 +136,7 @@ class Recorder:
 
     def _clear(self) -> None:
         for name in self.written:
-            with suppress(OSError):  # what is wrong is told already
+            with suppress(OSError):  # an error is being raised already
                 if name in self._broken or not (self._out / name).stat().st_size:
                     (self._out / name).unlink()
 
@@ -148,7 +148,7 @@ class Recorder:
                 raise OSError(str(error)) from error
 
     def _write_trace(self) -> None:
-        """Everything that happened, in order, and where each thing came from."""
+        """Write all events in order, with the turn's report and the machine."""
         if not self._trace:
             return
         report = None

@@ -1,4 +1,4 @@
-"""``specstream say``: the whole chain on this machine, from a prompt to files one can play and read."""
+"""``specstream say``: run the whole chain, from a prompt to files of speech, cues and scene prompts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from specstream.wording import counted
 
 __all__ = ["run"]
 
-_REPEATS = 3  # of the comparison, both arms in turn
+_REPEATS = 3  # compared turns with and without speculation, in alternation
 
 
 async def run(args: argparse.Namespace) -> None:
-    """Speak one reply; with ``--compare``, tell how it fares without speculation."""
+    """Speak one reply; with ``--compare``, also measure it without speculation."""
     engine, params, messages = engine_of(args), params_of(args), messages_of(args)
     if args.compare and params.seed is None:
-        params = replace(params, seed=secrets.randbits(32))  # both arms write with one seed
+        params = replace(params, seed=secrets.randbits(32))  # the same for all compared turns
     out = Path(args.out)
     printer = RunPrinter(sys.stdout, show_runs=args.show_runs or sys.stdout.isatty())
     chain = open_pipeline(engine, args.voice, args.avatar, args.prompts)

@@ -27,14 +27,14 @@ _DEFAULTS = {"voice": "auto", "avatar": "viseme", "prompt": "template"}
 
 
 async def run_server(args: argparse.Namespace) -> int:
-    """Serve the Realtime protocol and the demo page until interrupted, or until told to stop."""
+    """Serve the Realtime protocol and the demo page until SIGINT or SIGTERM."""
     config = server_config(args, table=True)
     tls, key = config.tls(), api_key_of(args, config)
     port = PORT if config.port is None else config.port
     await check_address(config.host, port, key)
     described, params = engine_of(args), params_of(args)
     async with open_pipeline(described, args.voice, args.avatar, args.prompts):
-        pass  # opened once, so that a mistake is reported before the models are loaded
+        pass  # opened once, so that a wrong adapter is reported before the models are loaded
     ears = await to_thread.run_sync(load_ears, args.ears)
     async with loaded(described) as engine:
         server = RealtimeServer(
@@ -65,7 +65,7 @@ async def run_server(args: argparse.Namespace) -> int:
 
 
 async def run_adapter(args: argparse.Namespace) -> int:
-    """Serve one adapter until interrupted; a prompt adapter that asks a model gets an engine."""
+    """Serve one adapter until SIGINT or SIGTERM; the prompt adapter ``model`` gets an engine."""
     config = server_config(args, table=False)
     tls, key = config.tls(), api_key_of(args, config)
     name = args.name or _DEFAULTS[args.kind]

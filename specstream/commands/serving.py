@@ -1,4 +1,4 @@
-"""Address, key, TLS, limits and signals of ``serve`` and ``adapter``."""
+"""Address, key, TLS, limits and SIGTERM of ``serve`` and ``adapter``."""
 
 from __future__ import annotations
 
@@ -67,44 +67,60 @@ def _port(text: str) -> int:
 
 
 def add_server_options(parser: argparse.ArgumentParser, port: int, *, clients: bool) -> None:
-    """The options of a command that listens; ``clients`` adds those for many foreign clients."""
+    """Add the options of a server; ``clients`` adds origins, hosts and limits for its clients."""
     add = parser.add_argument_group("address and clients").add_argument
     add("--host", help="address to listen on (default: 127.0.0.1)")
     add("--port", type=_port, help=f"default: {port or 'any free one'}")
     add(
         "--api-key-file",
         metavar="FILE",
-        help=f"ask clients for the key in this file, or for ${KEY_VARIABLE}; needed off this machine",
+        help=f"clients must send the key in this file, or the one in ${KEY_VARIABLE}; required for an "
+        "address that other machines can reach",
     )
-    add("--api-key", metavar="KEY", help="the same, but whoever may run ps on this machine sees it")
+    add("--api-key", metavar="KEY", help="the key itself, which ps shows to others on this machine")
     add("--tls-cert", metavar="FILE", help="serve TLS with this certificate (PEM)")
     add("--tls-key", metavar="FILE", help="the certificate's key, if not in its file")
     add(
         "--drain",
         type=float,
         metavar="SECONDS",
-        help="after SIGTERM, how long what runs may take to end (default: 10)",
+        help="after SIGTERM, time for running requests to end (default: 10)",
     )
     if not clients:
         return
-    add("--origins", nargs="+", metavar="URL", help="pages of others that may connect; '*': any")
-    add("--hosts", nargs="+", metavar="NAME", help="names this server is reached by; '*': any")
+    add(
+        "--origins",
+        nargs="+",
+        metavar="URL",
+        help="other origins whose pages may connect; '*': any",
+    )
+    add("--hosts", nargs="+", metavar="NAME", help="host names of this server; '*': any")
     add("--max-sessions", type=int, metavar="N", help="connections at once (default: 32)")
     add(
         "--max-per-address",
         type=int,
         metavar="N",
-        help="of these, from one address (default: a half; this machine: all)",
+        help="connections from one address (default: half of --max-sessions; this machine: all)",
     )
-    add("--idle", type=float, metavar="SECONDS", help="close clients silent for so long (600)")
-    add("--lead", type=float, metavar="SECONDS", help="audio is sent so far ahead of play-out (2)")
+    add(
+        "--idle",
+        type=float,
+        metavar="SECONDS",
+        help="close clients silent for this long (default: 600)",
+    )
+    add(
+        "--lead",
+        type=float,
+        metavar="SECONDS",
+        help="send audio this far ahead of play-out (default: 2)",
+    )
 
 
 def server_config(args: argparse.Namespace, *, table: bool) -> ServerConfig:
-    """The options, and under them the config file's ``[server]`` if ``table``.
+    """The server's options; with ``table``, the config file's ``[server]`` for those not given.
 
     Raises:
-        ConfigError: a key that there isn't, or a value out of range.
+        ConfigError: an unknown key, or a value out of range.
     """
     values: dict[str, Any] = tables_of(args)["server"] if table else {}
     unknown = sorted(values.keys() - ServerConfig.model_fields.keys())
@@ -123,10 +139,10 @@ def server_config(args: argparse.Namespace, *, table: bool) -> ServerConfig:
 
 
 def api_key_of(args: argparse.Namespace, config: ServerConfig) -> str | None:
-    """The key that clients must bring: the option's, else the file's, else the environment's.
+    """The key that clients must send: the option's, else the file's, else the environment's, or None.
 
     Raises:
-        ConfigError: the file can't be read, or what is there is empty or more than one line.
+        ConfigError: the file can't be read, or the key is empty or contains white space.
     """
     if args.api_key is not None:
         key, source = args.api_key, "--api-key"
@@ -152,10 +168,12 @@ def _read(path: str) -> str:
 
 
 async def until_stopped(drain: Callable[[float], Coroutine[Any, Any, None]], seconds: float) -> int:
-    """Wait for SIGTERM, then drain; returns the exit code: 0, or 130 if a second one cut it short."""
+    """Wait for SIGTERM, then drain; return the exit code: 0, or 130 if a second SIGTERM cut it short."""
     with anyio.open_signal_receiver(signal.SIGTERM) as signals:
         await anext(signals)
-        note(f"stopping: what runs may take {seconds:g} s (SIGTERM again: at once)")
+        note(
+            f"stopping: running requests have {seconds:g} s to end (a second SIGTERM stops at once)"
+        )
         hurried = False
         async with anyio.create_task_group() as group:
 

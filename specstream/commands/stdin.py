@@ -1,4 +1,4 @@
-"""Reads stdin: a whole prompt, or line by line."""
+"""Reading of stdin: a whole prompt, or line by line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def read_prompt() -> str:
     """Everything up to the end of stdin, without the newlines at its end.
 
     Raises:
-        PromptError: it is empty, too long, or no text in UTF-8.
+        PromptError: it is empty, too long, or not text in UTF-8.
     """
     text = _text(_read(lambda stdin: stdin.read(MAX_BYTES + 1)), "the prompt on stdin")
     if not text.strip():
@@ -32,7 +32,7 @@ def read_lines() -> Iterator[str]:
     """The lines of stdin that are not blank, one by one as they come.
 
     Raises:
-        PromptError: a line is too long, or no text in UTF-8.
+        PromptError: a line is too long, or not text in UTF-8.
     """
     number = 0
     while line := _read(lambda stdin: stdin.readline(MAX_BYTES + 1)):
@@ -45,8 +45,8 @@ def read_lines() -> Iterator[str]:
 def interruptible() -> Iterator[None]:
     """In this block an interrupt raises KeyboardInterrupt, even where an event loop handles interrupts.
 
-    For waiting for a person: the loop would only note the interrupt and go on waiting. An interrupt
-    that is ignored stays ignored.
+    It is for blocking reads from a person: the loop would only note the interrupt, and the read would
+    go on. If SIGINT is ignored, it stays ignored.
     """
     before = signal.getsignal(signal.SIGINT)
     if before == signal.SIG_IGN:

@@ -1,4 +1,4 @@
-"""``specstream trace``: where a moment of the speech came from."""
+"""``specstream trace``: explain a moment of the speech by its phrase, tokens, rounds and times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SUFFIXES = (".svg", ".png", ".pdf")
 
 
 async def run(args: argparse.Namespace) -> None:
-    """Tell the story of one moment."""
+    """Print the origin of one moment of the speech, and draw the turn if asked to."""
     seconds = _seconds(args.at)
     picture = None if args.picture is None else check_picture(Path(args.picture))
     trace = read_trace(args.file)
@@ -37,10 +37,10 @@ async def run(args: argparse.Namespace) -> None:
 
 
 def check_picture(path: Path) -> Path:
-    """The path, if a picture of its kind can be made here.
+    """Return the path, if a picture of its kind can be made here.
 
     Raises:
-        ConfigError: another suffix, or matplotlib is not installed.
+        ConfigError: the suffix is unknown, or matplotlib is not installed.
     """
     if path.suffix not in _SUFFIXES:
         raise ConfigError(f"{path}: a picture is one of {', '.join(_SUFFIXES)}")
@@ -57,7 +57,7 @@ def _seconds(text: str) -> float:
 
 
 def _rows(trace: Trace, story: Story) -> list[Row]:
-    """Rounds, phrases and voice of the whole turn, and what the story's sample waited for."""
+    """Timeline rows: rounds, phrases and voice of the whole turn, and the steps of one sample."""
     rounds: list[Bar] = []
     phrases: list[Bar] = []
     voice: list[Bar] = []

@@ -1,4 +1,4 @@
-"""``specstream train``: makes a draft, or a drafting head, for a target."""
+"""``specstream train``: train a draft model or a drafting head for a target."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ _EVERY_S = 10.0
 
 
 def add_train_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
+    """Add the options of the command."""
     parser.add_argument("kind", choices=list(KINDS), help="what is trained")
     add = parser.add_argument
     add("--out", required=True, metavar="FOLDER", type=Path, help="the folder to make")
@@ -39,14 +38,25 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
         "--replies",
         metavar="FOLDER",
         type=Path,
-        help="replies with states that were written before; then --data is not needed",
+        help="stored replies with hidden states, used instead of --data",
     )
-    add("--init", metavar="FOLDER", type=Path, help="go on from a folder that was trained before")
-    add("--minutes", type=float, default=15.0, metavar="N", help="time for all of it (default: 15)")
-    add("--steps", type=int, metavar="N", help="so many training steps, instead of a time")
-    add("--tokens", type=int, metavar="N", help="so many tokens of replies, instead of a time")
+    add("--init", metavar="FOLDER", type=Path, help="start from an earlier training's result")
+    add(
+        "--minutes",
+        type=float,
+        default=15.0,
+        metavar="N",
+        help="time limit for writing replies and training together (default: 15)",
+    )
+    add("--steps", type=int, metavar="N", help="training steps, instead of a time limit")
+    add(
+        "--tokens",
+        type=int,
+        metavar="N",
+        help="tokens of replies to write, instead of a part of the time",
+    )
     add("--max-reply", type=int, default=256, metavar="N", help="longest reply (default: 256)")
-    add("--size", default="", metavar="LAYERSxWIDTH", help="of a draft, such as 2x192")
+    add("--size", default="", metavar="LAYERSxWIDTH", help="size of a draft model, such as 2x192")
     add(
         "--set",
         action="append",
@@ -56,20 +66,20 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--optimizer", choices=["auto", "muon", "adamw"], default="auto")
     add("--lr", type=float, help="peak learning rate")
-    add("--batch-tokens", type=int, metavar="N", help="tokens of a training step")
+    add("--batch-tokens", type=int, metavar="N", help="tokens in a training step, about")
     add("--seed", type=int, default=0)
     add("--threads", type=int, metavar="N", help="CPU threads (default: all cores but one)")
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1 …")
     add("--dtype", choices=["auto", "float32", "bfloat16"], default="auto")
-    add("--keep", action="store_true", help="keep the replies in FOLDER.training")
+    add("--keep", action="store_true", help="keep replies and checkpoint in FOLDER.training")
     add("--force", action="store_true", help="replace FOLDER and what is in FOLDER.training")
     add("--json", action="store_true", help="one JSON object as the last line of stdout")
 
 
 async def run(args: argparse.Namespace) -> None:
-    """Train, with a line of progress, and print the table.
+    """Train, with a progress line, and print the table.
 
-    Cancelling it, as an interrupt does, saves the training first.
+    When cancelled, as by an interrupt, the state of the training is saved first.
 
     Raises:
         SpecstreamError: see `specstream.train.run.train`.
@@ -98,7 +108,7 @@ async def run(args: argparse.Namespace) -> None:
 
 
 async def _told(work: asyncio.Future[Trained], shown: _Shown) -> None:
-    """Wait for the training to save what it has, and say how to go on."""
+    """Wait until the training has saved its state, and print how to continue."""
     try:
         await work
     except TrainingStopped as error:
@@ -122,12 +132,11 @@ def _options(args: argparse.Namespace) -> TrainOptions:
 
 
 class _Shown:
-    """What a person sees."""
+    """Shows a line for each stage of the training, and its progress."""
 
     def __init__(self) -> None:
         self.progress = Progress(sys.stderr, every=_EVERY_S)
         self._doing = ""
-        self._line: Callable[[int, int], str] = lambda done, total: ""
 
     def tell(self, what: str, done: float, says: str) -> None:
         if what != self._doing:

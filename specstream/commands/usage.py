@@ -1,4 +1,4 @@
-"""Parses the command line; a mistake is one line, with what was probably meant."""
+"""Parsing of the command line; an error prints one line, with a suggestion where there is one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line: no usage text before them."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the mistake and where help is; exit code 2."""
+        """Print the error and how to get help; exit with code 2."""
         more = "" if message.endswith("?") else f"; see `{self.prog} --help`"
         self.exit(2, f"specstream: {message}{more}\n")
 
@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
 def read_arguments(
     parser: Parser, commands: Mapping[str, Parser], argv: Sequence[str] | None
 ) -> argparse.Namespace:
-    """Parse ``argv`` (default: the program's own); without any arguments, print the help.
+    """Parse ``argv`` (default: the process's arguments); print the help if there are none.
 
     Raises:
         SystemExit: 0 after help was printed, 2 after an error.

@@ -1,4 +1,4 @@
-"""``specstream verify``: is the output of this model pair, on this machine, really the target's?"""
+"""``specstream verify``: check on this machine that a model pair's output is that of the target."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["run"]
 async def run(args: argparse.Namespace) -> int:
     """Print "yes", "NO" or "?" (too few samples to tell) for every claim; returns 1 if there is a "NO".
 
-    Cancelling ends it after the check under way, an interrupt at once.
+    Cancellation takes effect after the current check; an interrupt ends the process at once.
 
     Raises:
         ConfigError: ``--runs`` or ``--tokens`` is below 1.
@@ -64,7 +64,7 @@ async def run(args: argparse.Namespace) -> int:
 def _settled(config: EngineConfig, may_choose: bool) -> EngineConfig:
     """The config with the draft's name, and with drafts of a fixed length unless a proposer was named.
 
-    A controller may choose not to draft, and then the rules would not be used.
+    The proposer ``auto`` may choose not to draft, and then the verification rules would not be used.
     """
     from specstream.model.load import load_tokenizer
     from specstream.model.vocabulary import find_draft
@@ -104,7 +104,7 @@ def _findings(config: EngineConfig, args: argparse.Namespace) -> Iterator[Findin
     dtype = str(core.target.dtype).removeprefix("torch.")
     says = (
         f"{greedy.tokens} tokens of {greedy.prompts} replies in {dtype}, "
-        f"{len(greedy.divergences)} divergences (a pass's width moves logits by {greedy.noise:.1e})"
+        f"{len(greedy.divergences)} divergences (pass width changes logits by up to {greedy.noise:.1e})"
     )
     claim = "greedy text is the target's, or parts where rounding decides"
     yield Finding(claim, greedy.holds, says, greedy.to_dict() | {"dtype": dtype})

@@ -1,1 +1,1 @@
-"""Learning in service: the draft learns from finished replies while nobody waits for the engine."""
+"""Learning in service: trains the draft on finished replies while the engine has no other work."""

@@ -1,4 +1,4 @@
-"""The replies that a draft learns from: the latest ones, a bounded number of tokens of them."""
+"""The replies that a draft learns from: the latest ones, bounded in number and in tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specstream.train.trainee import Batch
 
 __all__ = ["Buffer", "Kept", "Window"]
 
-_HELD = 4  # of so many replies one is held out
+_HELD = 4  # every fourth reply is held out to measure acceptance
 
 
 @dataclass(slots=True, eq=False)
@@ -21,11 +21,12 @@ class Kept:
     """A prompt and the target's reply to it.
 
     Attributes:
-        ids: Their tokens, from the end of the prompt on as far as there is room.
-        prompt: How many of them are the prompt's.
-        held: Held out: measured, never learnt from.
-        states: ``[T, depths, hidden]``: the target's hidden states of all tokens, once they were read.
-        final: ``[T, hidden]``: the input of its output head.
+        ids: Token ids of prompt and reply; too long a prompt is cut at its beginning.
+        prompt: How many of ``ids`` belong to the prompt.
+        held: Whether the reply is held out: measured, but never learnt from.
+        states: ``[T, depths, hidden]``: the target's hidden states of all tokens; None until the target
+            has read the reply for learning.
+        final: ``[T, hidden]``: the inputs of the target's output head; None likewise.
     """
 
     ids: list[int]
@@ -35,7 +36,7 @@ class Kept:
     final: Tensor | None = None
 
     def windows(self, width: int) -> Iterator[Window]:
-        """Stretches of at most ``width`` tokens in which each token of the reply is learnt once."""
+        """Yield windows of at most ``width`` tokens that together predict each reply token once."""
         first = self.prompt
         while first < len(self.ids):
             start = max(0, first - width // 2)
@@ -46,7 +47,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The tokens from ``start`` to ``end`` of a reply; those from ``first`` on are predicted."""
+    """Tokens ``start`` to ``end`` of a kept reply; losses are taken from ``first`` on."""
 
     kept: Kept
     start: int
@@ -54,7 +55,7 @@ class Window:
     end: int
 
     def batch(self) -> Batch:
-        """A batch of one sequence, whose states were read."""
+        """Return a batch of this one sequence; the reply's states must be there."""
         kept, span = self.kept, slice(self.start, self.end)
         assert kept.states is not None and kept.final is not None
         device = kept.final.device
@@ -66,12 +67,12 @@ class Window:
 
 
 class Buffer:
-    """The latest replies; an identical one is not kept twice, so that none is on both sides.
+    """The latest replies, without duplicates, so that no reply is both learnt from and held out.
 
     Args:
-        replies: At most so many.
-        tokens: At most so many, prompts included.
-        longest: Of one reply and its prompt at most so many, from their end.
+        replies: Maximum number of replies.
+        tokens: Maximum number of tokens of all replies, prompts included.
+        longest: Maximum number of tokens of one prompt and reply, counted from their end.
     """
 
     def __init__(self, replies: int, tokens: int, longest: int) -> None:
@@ -81,7 +82,7 @@ class Buffer:
         self.tokens = 0
 
     def add(self, ids: Sequence[int], prompt: int) -> bool:
-        """Keep a reply; False if there is nothing in it to learn."""
+        """Keep a reply; return False if it is empty or kept already. ``prompt``: prompt tokens."""
         cut = max(0, len(ids) - self._longest)
         own, prompt = list(ids[cut:]), max(1, prompt - cut)
         if prompt >= len(own) or any(kept.ids == own for kept in self._kept):

@@ -1,4 +1,4 @@
-"""From what an engine has loaded to its learner, or to the reason why its draft can't learn."""
+"""Builds the learner of an engine from its loaded models, or refuses a draft that can't learn."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ __all__ = ["build_learner"]
 
 
 def build_learner(config: EngineConfig, parts: Parts, heads: Sequence[str]) -> Learner:
-    """The learner of an engine whose config asks for it: of the draft model, else of the EAGLE head.
+    """Build the learner for the draft model if there is one, else for the EAGLE head.
 
     Args:
-        config: With ``learning``.
-        parts: What is loaded.
-        heads: Names of the heads that are loaded.
+        config: The engine's config, in which ``learning`` is set.
+        parts: The engine's loaded models and heads.
+        heads: Names of the loaded heads, or of drafts among which they are.
 
     Raises:
-        ConfigError: there is nothing that could learn, or the folder to write to exists.
+        ConfigError: there is no draft model and no EAGLE head, or the folder to write to exists.
         ModelUnsupported: the draft or head is of a kind that can't learn, or the target gives no states.
     """
     assert config.learning is not None

@@ -1,4 +1,4 @@
-"""What learning in service keeps, and how much it does at once. Imports no torch."""
+"""Configuration of learning in service. Imports no torch."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class LearningConfig(Strict):
         default=32_768, ge=64, le=2**24, description="tokens that are kept, prompts included"
     )
     longest: int = Field(
-        default=1024, ge=16, description="of a prompt and its reply so many tokens, from their end"
+        default=1024, ge=16, description="tokens of one prompt and reply, from their end"
     )
     every: int = Field(default=8, ge=4, description="new replies before the draft learns again")
-    passes: int = Field(default=3, ge=1, le=64, description="over what is kept, each time")
+    passes: int = Field(default=3, ge=1, le=64, description="passes over the replies in each round")
     lr: float = Field(default=5e-5, gt=0.0, lt=1e3, description="peak learning rate (AdamW)")
     step_tokens: int = Field(default=256, ge=64, le=8192, description="tokens of a step")
     step_ms: float = Field(default=250.0, gt=0.0, description="longer steps make the next shorter")

@@ -1,4 +1,4 @@
-"""Improves a draft from finished replies, in small steps on the engine's thread."""
+"""Trains a draft on finished replies, in small steps on the engine's thread."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from specstream.train.trainee import Trainee
 __all__ = ["Learner", "LearningReport", "Served"]
 
 _log = logging.getLogger("specstream.engine")
-_NARROWEST = 64  # tokens
-_LONGEST_WAIT = 16  # times as many replies as usual
+_NARROWEST = 64  # tokens of a pass, at least
+_LONGEST_WAIT = 16  # a round after failed ones waits for at most so many times `every` replies
 _OVER = object()
 
 Steps = Generator[None, None, float]
@@ -36,13 +36,13 @@ Weights = Mapping[str, Tensor]
 
 
 class Served(Protocol):
-    """The draft or head that is in service."""
+    """The draft or head with which the engine drafts."""
 
     def adopt(self, weights: Weights) -> None:
-        """Draft with these weights from now on; called between two rounds.
+        """Copy these weights and draft with them from now on; called between two rounds.
 
         Args:
-            weights: Of the trainee's module, by name; they are copied.
+            weights: The state dict of the trainee's module.
         """
         ...
 
@@ -52,18 +52,18 @@ class LearningReport:
     """What learning in service has done so far.
 
     Attributes:
-        replies: Kept at present; of them every fourth is held out.
-        tokens: Kept at present, prompts included.
-        rounds: How often the draft has learnt, or tried to.
+        replies: Replies in memory at present, of which every fourth is held out.
+        tokens: Tokens in memory at present, prompts included.
+        rounds: Learning rounds that were begun.
         improved: Rounds whose weights went into service.
-        rolled_back: Rounds after which held-out acceptance had fallen.
+        rolled_back: Rounds whose weights were dropped since held-out acceptance had fallen.
         broken: Rounds that ended with an exception; their weights were dropped, too.
-        updates: Of the weights, over all rounds.
+        updates: Updates of the weights, over all rounds.
         steps: Small steps, over all rounds.
-        longest_step_ms: Of these.
-        before: Held-out acceptance at the begin of the last whole round, the mean of sum min(p, q).
-        after: At its end, by the weights that then were in service.
-        says: What became of the last round, in words.
+        longest_step_ms: Duration of the longest step.
+        before: Held-out acceptance rate (mean of sum min(p, q)) when the last completed round began.
+        after: The rate at the end of that round, with the weights that were then in service.
+        says: The outcome of the last round, in words.
     """
 
     replies: int = 0
@@ -81,19 +81,20 @@ class LearningReport:
 
 
 class Learner:
-    """Keeps replies, learns from them step by step, and puts better weights into service.
+    """Keeps replies, trains the draft on them step by step, and puts better weights into service.
 
-    A round: the target reads what it has not read yet, the draft is measured on held-out replies,
-    learns from the others, and is measured again. If its acceptance is not lower, its weights go into
-    service; else the last good ones come back, and the next round waits for twice as many replies.
-    Weights as they were loaded come back when they do better on the replies that are held out now.
+    In a round the target computes the hidden states of new replies; the draft is measured on held-out
+    replies, trained on the others and measured again. If its acceptance rate is not lower, its weights
+    go into service; otherwise the last good weights are restored, and the next round waits for twice as
+    many replies. At the start of a round, the weights as loaded go back into service if they do better
+    on the replies held out at that time.
 
     Args:
         config: Bounds and rates.
-        target: Whose distribution is learnt.
+        target: The model whose distribution is learnt.
         trainee: A copy of the draft, to be trained.
         served: The draft in service.
-        clock: In seconds.
+        clock: A clock in seconds.
     """
 
     def __init__(
@@ -112,24 +113,24 @@ class Learner:
         self._buffer = Buffer(config.max_replies, config.max_tokens, config.longest)
         self._new, self._wanted, self._width = 0, config.every, config.step_tokens
         self._work: Generator[None, None, None] | None = None
-        self._times = list[float]()  # of the round under way
+        self._times = list[float]()  # milliseconds of the current round's steps
         self._report = LearningReport()
         self._first = self._good = self._weights()
         self._restore()
 
     @property
     def report(self) -> LearningReport:
-        """What it has done so far."""
+        """A copy of the report, with the present sizes of the buffer."""
         return replace(self._report, replies=len(self._buffer), tokens=self._buffer.tokens)
 
     def keep(self, token_ids: Sequence[int], prompt_length: int) -> None:
-        """Keep a finished reply: its tokens after ``prompt_length`` of a prompt. Copies them."""
+        """Keep a copy of a finished reply: ``prompt_length`` tokens of a prompt, then the reply."""
         self._new += self._buffer.add(token_ids, prompt_length)
 
     def step(self) -> bool:
-        """One small step; False if there is nothing to learn at present.
+        """Take one small step; return False if there is nothing to learn at present.
 
-        An exception ends the round and costs what it has learnt, never anything else.
+        An exception ends the round and drops its weights; it is logged and not propagated.
         """
         if self._work is None:
             if self._new < self._wanted:
@@ -156,9 +157,9 @@ class Learner:
         return True
 
     def _choose_width(self) -> None:
-        """Shorter passes for the next round where a quarter of the steps took too long; or longer again.
+        """Halve the next round's passes if a quarter of the steps took too long; or lengthen them again.
 
-        One long step may be the machine's fault, and a short pass is a poor lesson, of little context.
+        A single long step may be the machine's fault; short passes have little context to learn from.
         """
         slow, limit = sorted(self._times)[len(self._times) * 3 // 4], self._config.step_ms
         if slow > limit:
@@ -168,7 +169,7 @@ class Learner:
         self._times.clear()
 
     def close(self) -> None:
-        """End; better weights are written to the folder that the config names. Raises nothing."""
+        """End learning; write improved weights to the configured folder, if any. Raises nothing."""
         self._work, out = None, self._config.out
         if out is None:
             return
@@ -185,7 +186,7 @@ class Learner:
                 self._trainee.save(written, _card(self._report))
                 if self._report.after is not None:
                     tell_acceptance(written, [self._report.after])
-                written.rename(place)  # which fails if something is there by now
+                written.rename(place)  # fails if a folder was made there meanwhile
         except Exception as error:
             _log.error("the improved draft can't be written to %s: %s", out, error)
 
@@ -209,7 +210,7 @@ class Learner:
             made = self._trainee.losses(
                 lessons[number % len(lessons)].batch(), acceptance=acceptance_weight(1.0)
             )
-            if any(made.counted):  # a head may find nothing to predict in a short reply
+            if any(made.counted):  # a short reply may have no token for a head to predict
                 made.loss.backward()  # type: ignore[no-untyped-call]
             yield
             self._optimizers.step(rate(number / total, self._report.updates))
@@ -219,9 +220,9 @@ class Learner:
         yield from self._judged(before, after)
 
     def _judged(self, before: float, after: float) -> Generator[None, None, None]:
-        """New weights into service, or the last good ones back."""
+        """Put the new weights into service, or restore the last good ones if acceptance fell."""
         figures = f"held-out acceptance {before:.3f} before and {after:.3f} after it"
-        if not after >= before:  # true of NaN, too
+        if not after >= before:  # also for NaN
             self._back_off()
             said = f"{figures}: rolled back; the next round waits for {self._wanted} replies"
             _log.warning("learning: %s", said)
@@ -238,7 +239,7 @@ class Learner:
         self._report.says = f"{figures}: in service"
 
     def _compared(self, held: Sequence[Window], before: float) -> Steps:
-        """Held-out acceptance of the better of the weights in service and those that were loaded."""
+        """Put the loaded weights back if they beat those in service; return the better acceptance."""
         self._trainee.module.load_state_dict(self._first)
         yield
         first = yield from self._measured(held)
@@ -259,7 +260,7 @@ class Learner:
         return first
 
     def _read(self, kept: Kept) -> Generator[None, None, None]:
-        """The target's states of a reply, in passes of a step each."""
+        """Compute the target's hidden states of a reply, one pass per step."""
         cache, parts = self._target.new_cache(), list[Tensor]()
         for start in range(0, len(kept.ids), self._width):
             with torch.inference_mode():
@@ -269,11 +270,12 @@ class Learner:
                 final = self._target.decoder.normed(states[:, -1]).unsqueeze(1)
                 parts.append(torch.cat([states[:, :-1], final], 1))
             yield
-        whole = torch.cat([part.clone() for part in parts])  # no inference tensors any more
+        # Cloned outside of inference mode, since autograd doesn't take inference tensors.
+        whole = torch.cat([part.clone() for part in parts])
         kept.states, kept.final = whole[:, :-1], whole[:, -1]
 
     def _measured(self, windows: Iterable[Window]) -> Steps:
-        """Mean acceptance of the module as it is, in passes of a step each."""
+        """Return the mean acceptance rate of the trainee's present weights, one pass per step."""
         accepted = tokens = 0.0
         for window in windows:
             found = measure(self._trainee, iter([window.batch()]))
@@ -288,7 +290,7 @@ class Learner:
         self._wanted = min(2 * self._wanted, _LONGEST_WAIT * self._config.every)
 
     def _restore(self) -> None:
-        """The weights in service, without the momentum that led away from them."""
+        """Load the weights in service into the trainee and reset the optimiser's momentum."""
         module = self._trainee.module
         module.load_state_dict(self._good)
         module.train().zero_grad(set_to_none=True)

@@ -23,8 +23,8 @@ __all__ = ["ScriptedRecognizer", "ScriptedTurnDetector"]
 class ScriptedTurnDetector:
     """A `TurnDetector` for which any sample but 0 is a voice.
 
-    A start is reported at once, a pause after ``stop_ms`` of zeros. ``error`` is raised at every
-    piece of audio once it is set.
+    A start is reported at once, a stop after ``stop_ms`` of zeros. Once ``error`` is set, every piece of
+    audio raises it.
     """
 
     capabilities = TurnCapabilities("scripted", (16_000, 8_000))
@@ -35,7 +35,7 @@ class ScriptedTurnDetector:
         self.thresholds: list[float] = []
 
     def open(self, sample_rate: int, *, threshold: float = 0.5) -> _ScriptedTrack:
-        """Begin a stream; ``thresholds`` records what was asked for."""
+        """Begin a stream; ``thresholds`` records the threshold."""
         self.thresholds.append(threshold)
         return _ScriptedTrack(self, sample_rate / 1000, self._stop_ms)
 
@@ -66,9 +66,9 @@ class ScriptedRecognizer:
     """A `Recognizer` that hears prepared texts, one a turn; the last one repeats for ever.
 
     A partial transcript has a word for every ``word_ms`` of audio. A text that is an exception is
-    raised instead. Every question takes ``takes_s`` seconds of the event loop's clock; with infinity
-    none is ever answered. ``audio`` records what each turn's stream was given, ``asked`` how many
-    questions it had to work for, ``languages`` the languages asked for; ``open_streams`` counts those
+    raised instead. Every transcript takes ``takes_s`` seconds of the event loop's clock; infinity: it
+    never comes. ``audio`` records what each turn's stream was given, ``asked`` how many transcripts of
+    new audio it was asked for, ``languages`` the languages asked for; ``open_streams`` counts those
     that were not closed.
     """
 
@@ -99,7 +99,7 @@ class ScriptedRecognizer:
         return _ScriptedStream(self, len(self.audio) - 1, text, sample_rate / 1000)
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Set ``closed``."""
         self.closed = True
 
 

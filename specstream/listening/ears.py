@@ -1,4 +1,4 @@
-"""What hears: a recogniser and a turn detector."""
+"""A recogniser and a turn detector that belong together."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Ears:
 
     @property
     def sample_rate(self) -> int:
-        """The best rate of the recogniser that the detector takes, too.
+        """The first sample rate of the recogniser, best first, that the detector takes, too.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: they share no rate.
         """
         both = self.detector.capabilities.sample_rates
         for rate in self.recognizer.capabilities.sample_rates:
@@ -38,5 +38,5 @@ class Ears:
         raise ConfigError(f"recogniser {names[0]!r} and turn detector {names[1]!r} share no rate")
 
     async def aclose(self) -> None:
-        """Release both; idempotent."""
+        """Release the recogniser; idempotent. A turn detector has nothing to release."""
         await self.recognizer.aclose()

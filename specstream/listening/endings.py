@@ -27,11 +27,11 @@ __all__ = ["Ending", "ending", "silence_factor"]
 Ending = Literal["question", "sentence", "open", "unfinished"]
 _FACTORS: dict[Ending, float] = {"question": 0.6, "sentence": 1.0, "open": 1.6, "unfinished": 5.0}
 
-_NEVER_LAST = frozenset(
+_NEVER_LAST = frozenset(  # no turn ends with these, whatever mark follows
     """a an the and or but nor because if unless although though while whereas my your our their its
     every um uh uhm umm erm er hmm mm""".split()
 )
-_SELDOM_LAST = frozenset(
+_SELDOM_LAST = frozenset(  # a turn ends with these only before a question mark
     """to of for with from into onto at as than between during without toward towards like very which
     whose i'm you're we're they're i'd you'd we'd i'll you'll we'll i've we've""".split()
 )
@@ -45,7 +45,7 @@ _BREAKS = ("...", "…", ",", "-", "–", "—", ":", ";")
 
 
 def ending(text: str) -> Ending:
-    """The kind of ending of what was said so far; see the module."""
+    """Return the kind of ending of what was said so far; see the module's table."""
     said = text.rstrip().rstrip("\"'”’)»")
     words = [word.lower().replace("’", "'") for word in _WORD.findall(said)]
     if not words:
@@ -64,5 +64,5 @@ def ending(text: str) -> Ending:
 
 
 def silence_factor(text: str) -> float:
-    """By how much the silence that ends a turn is multiplied after ``text``."""
+    """Return the factor on the silence that ends a turn after ``text``."""
     return _FACTORS[ending(text)]

@@ -1,4 +1,4 @@
-"""What a listener tells: turns begin, are heard in part, end, and are heard or lost."""
+"""Events of a `Listener`: how a turn begins, goes on and ends, and its transcript."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True)
 class TurnPartial:
-    """What was said so far; any of it may change."""
+    """What was said so far; later audio may change any word."""
 
     turn: int
     transcript: Transcript
@@ -58,7 +58,7 @@ class TurnEnded:
 
 @dataclass(frozen=True, slots=True)
 class TurnHeard:
-    """What was said in the turn; empty if it was no speech."""
+    """The turn's final transcript; empty if it was no speech."""
 
     turn: int
     transcript: Transcript
@@ -66,7 +66,7 @@ class TurnHeard:
 
 @dataclass(frozen=True, slots=True)
 class TurnLost:
-    """The recogniser raised, or passed its deadline; the listener goes on."""
+    """The turn has no transcript: the recogniser raised or passed its deadline. The listener goes on."""
 
     turn: int
     error: AdapterFailed
@@ -74,7 +74,7 @@ class TurnLost:
 
 @dataclass(frozen=True, slots=True)
 class ListeningFailed:
-    """The turn detector broke: the listener hears no more."""
+    """The turn detector raised: the listener ignores all audio from here on."""
 
     error: AdapterFailed
 

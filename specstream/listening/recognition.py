@@ -1,4 +1,4 @@
-"""The recognition of one turn: when it looks, how long it may take, and what breaks."""
+"""The recognition of one turn: when to ask for partial transcripts, deadlines and errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger("specstream.ears")
 
 
 class Recognition:
-    """One turn at the recogniser. Whatever breaks there is kept in ``error`` and raised by `finish`."""
+    """One turn's stream of the recogniser. Its error is kept in ``error`` and raised by `finish`."""
 
     def __init__(self, turn: int, ears: Ears, rate: int, settings: ListenerSettings) -> None:
         self.turn = turn
@@ -30,14 +30,14 @@ class Recognition:
         self.dropped = False
         """The turn was cleared: nobody wants its transcript."""
         self.pause: int | None = None
-        """The number of the pause that the speaker makes now."""
+        """The number of the pause that the speaker makes now; None while the speaker speaks."""
         self._lock = ears.lock
         self._settings = settings
-        self._per_ms = 2 * rate / 1000
+        self._per_ms = 2 * rate / 1000  # bytes
         self._fresh = 0  # bytes that no transcript includes
-        self._looked: int | None = None  # the last pause that was looked at
-        self._known: int | None = None  # the last one whose words are known
-        self._rest_until = 0.0
+        self._looked: int | None = None  # the last pause for which a transcript was asked
+        self._known: int | None = None  # the last pause whose transcript is known
+        self._rest_until = 0.0  # no partial transcript before that moment
         self._stream: RecognizerStream | None = None
         try:
             self._stream = ears.recognizer.open(rate, language=settings.language)
@@ -55,7 +55,7 @@ class Recognition:
 
     @property
     def deciding(self) -> bool:
-        """In a pause whose words are not known yet."""
+        """Whether the speaker is in a pause whose transcript is not known yet."""
         return self.pause is not None and self.pause != self._known
 
     def due(self) -> bool:
@@ -80,12 +80,12 @@ class Recognition:
             with suppress(AdapterFailed):
                 self.transcript = await self._ask(self._stream.partial)
             now = anyio.current_time()
-            self._rest_until = now + (now - began)  # at most half of the time is spent on these
+            self._rest_until = now + (now - began)  # so partials take at most half of the time
         self._known = pause
         return self.transcript.text != before
 
     async def finish(self) -> Transcript:
-        """The turn's transcript.
+        """Return the turn's final transcript.
 
         Raises:
             AdapterFailed: the recogniser broke, here or before, or passed the deadline.

@@ -53,9 +53,9 @@ class Resampler:
         self._kernel = _kernel(self._up, self._down)
         self._half = self._kernel.shape[1] // 2
         self._held = np.zeros(self._half - 1, dtype=np.float32)
-        self._held_from = -(self._half - 1)
-        self._taken = 0
-        self._made = 0
+        self._held_from = -(self._half - 1)  # number of the first input sample that is held
+        self._taken = 0  # input samples so far
+        self._made = 0  # output samples so far
 
     def push(self, pcm: bytes) -> bytes:
         """Take the next input; return the output that it completes."""
@@ -66,13 +66,13 @@ class Resampler:
         return self._make(samples, self._taken - 1 - self._half)
 
     def flush(self) -> bytes:
-        """The input has ended: return the rest. The resampler can't be used any more."""
+        """Return the rest of the output: the input has ended. The resampler can't be used any more."""
         if self._same:
             return b""
         return self._make(np.zeros(self._half, dtype=np.float32), self._taken - 1)
 
     def _make(self, samples: npt.NDArray[np.float32], last: int) -> bytes:
-        """Every output sample at or before input sample ``last``."""
+        """Return the next output samples, as far as they lie at or before input sample ``last``."""
         held = np.concatenate([self._held, samples])
         until = max(self._made, -(-(last + 1) * self._up // self._down))
         places = np.arange(self._made, until, dtype=np.int64) * self._down

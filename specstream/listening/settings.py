@@ -18,9 +18,9 @@ class ListenerSettings:
         threshold: See `TurnDetector.open`.
         prefix_ms: Audio from before the detected start that belongs to the turn.
         silence_ms: Silence that ends a turn; with ``by_words`` after a complete sentence.
-        by_words: What was said shortens or lengthens that silence (see
+        by_words: The last words of the transcript shorten or lengthen that silence (see
             `specstream.listening.endings`).
-        patience: Scales the silences that depend on words.
+        patience: Factor on that silence, with ``by_words`` only.
         max_turn_s: A longer turn is cut in two; in manual mode, audio beyond it is refused.
         partial_ms: New audio that a partial transcript needs. None: no partial transcripts.
         deadline_s: Seconds that a recognition may take.

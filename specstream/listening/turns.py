@@ -10,14 +10,14 @@ from specstream.pipeline.listening_interfaces import SpeechStarted, TurnTrack
 
 __all__ = ["Audio", "Closed", "Opened", "Paused", "Step", "Turns"]
 
-_BLOCK_MS = 32
+_BLOCK_MS = 32  # audio that the track is given at once
 _LAG_MS = 500.0  # how long after the voice began a track may report it
-_LATE = "and"  # until the words of a pause are known, it may be in the middle of a clause
+_UNKNOWN = "and"  # text assumed until a pause's transcript is there: a clause that goes on
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A turn began: the voice at ``at_ms``, its audio (with what came before) at ``start_ms``."""
+    """A turn began: the voice at ``at_ms``, its audio (with some before the voice) at ``start_ms``."""
 
     at_ms: float
     start_ms: float
@@ -32,7 +32,7 @@ class Audio:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The speaker pauses: it is time to see what was said (then call `Turns.said`)."""
+    """The speaker pauses: get a partial transcript, then call `Turns.said`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +67,21 @@ class Turns:
         self._ring = bytearray()  # the newest audio that belongs to no turn
         self._start: float | None = None  # of the open turn
         self._pause: float | None = None  # since when the open turn's voice is silent
-        self._held = bytearray()
+        self._held = bytearray()  # the audio of the pause
         self._text: str | None = None  # what was said up to the pause, once it is known
 
     @property
     def now_ms(self) -> float:
-        """The end of the audio so far."""
+        """The end of the audio so far, in milliseconds."""
         return self._taken / self._per_ms
 
     @property
     def held_ms(self) -> float:
-        """Length of the open turn's audio; 0 if there is none."""
+        """Milliseconds of the open turn's audio; 0 if there is none."""
         return 0.0 if self._start is None else self.now_ms - self._start
 
     def add(self, pcm: bytes) -> list[Step]:
-        """Take the next audio; what it means, in order."""
+        """Take the next audio; return what happens by it, in order."""
         steps: list[Step] = []
         for at in range(0, len(pcm), self._block):
             block = pcm[at : at + self._block]
@@ -93,7 +93,7 @@ class Turns:
         return steps
 
     def said(self, text: str) -> list[Step]:
-        """What was said up to the pause that was reported last; the turn may end by it."""
+        """Take the transcript up to the pause that was reported last; the turn may end by it."""
         if self._pause is not None:
             self._text = text
         steps: list[Step] = []
@@ -140,7 +140,7 @@ class Turns:
         if self.held_ms >= self._settings.max_turn_s * 1e3:
             speaking = self._pause is None
             self._close(steps)
-            if speaking:  # the voice goes on: so does what is heard, as another turn
+            if speaking:  # the voice goes on, so the audio goes on as another turn
                 self._start = self.now_ms
                 steps.append(Opened(self._start, self._start))
 
@@ -163,7 +163,7 @@ class Turns:
             return
         wait = self._settings.silence_ms
         if self._settings.by_words:
-            known = _LATE if self._text is None else self._text
+            known = _UNKNOWN if self._text is None else self._text
             wait *= self._settings.patience * silence_factor(known)
         if self.now_ms - self._pause >= wait:
             self._close(steps)

@@ -1,1 +1,1 @@
-"""Models that are known by name: where they come from, and the folder they are kept in."""
+"""Models known by name: catalogue, download and local folders."""

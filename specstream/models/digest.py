@@ -12,10 +12,10 @@ __all__ = ["check_digest", "has_digest"]
 
 
 def has_digest(path: Path, wanted: PinnedFile) -> bool:
-    """Whether ``path`` is there and has the digest.
+    """Whether ``path`` is a file with the pinned size and SHA-256 digest.
 
     Raises:
-        OSError: it can't be read.
+        OSError: the file can't be read.
     """
     if not path.is_file() or path.stat().st_size != wanted.size:
         return False
@@ -24,11 +24,11 @@ def has_digest(path: Path, wanted: PinnedFile) -> bool:
 
 
 def check_digest(path: Path, wanted: PinnedFile, source: str) -> None:
-    """Remove a file that has not the digest, and refuse it.
+    """Remove and refuse a file whose size or digest differs from the pinned one.
 
     Raises:
-        ModelBroken: the file was another one; it is gone.
-        OSError: it can't be read.
+        ModelBroken: the file differs, or is missing; it was removed.
+        OSError: the file can't be read.
     """
     if has_digest(path, wanted):
         return

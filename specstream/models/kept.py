@@ -1,4 +1,4 @@
-"""The folders of pulled models: which are here and whole, and what they hold."""
+"""Local folders of pulled models and shipped heads: their paths, records and completeness."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _SHIPPED = Path(__file__).parent.parent / "data" / "models"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is written beside a pulled model's files.
+    """The record in a pulled model's folder (``specstream.json``).
 
     Attributes:
-        name: Its name in the catalogue.
+        name: The model's name in the catalogue.
         licence: SPDX identifier.
-        origin: How it was obtained, in words.
-        sources: SHA-256 of the files that it was made from, by name.
+        origin: How the model was obtained, in words.
+        sources: SHA-256 of the downloaded files from which the folder was made, by name.
         files: Size in bytes of each file of the folder, by name.
     """
 
@@ -52,23 +52,21 @@ class Record:
 
 
 def models_folder() -> Path:
-    """Where pulled models are kept."""
+    """The folder of all pulled models."""
     return cache_folder("models")
 
 
 def folder_of(model: KnownModel) -> Path:
-    """The folder of a known model, whether it is there or not."""
+    """The folder of a known model, which need not exist."""
     return models_folder() / model.name
 
 
 def located(name: str) -> str:
-    """Where a model named by a user is: for a pulled model or a head that ships, its folder.
-
-    Any other name is returned unchanged.
+    """Return the folder of a pulled model or shipped head by its name; any other name unchanged.
 
     Raises:
-        ModelNotFound: a known model that has not been pulled.
-        ModelBroken: its folder is damaged.
+        ModelNotFound: the model is known but has not been pulled.
+        ModelBroken: the model's folder is damaged.
     """
     if name in head_names():
         return str(_SHIPPED / name)
@@ -91,7 +89,7 @@ def located(name: str) -> str:
 
 
 def shipped_heads(target: str) -> tuple[str, ...]:
-    """Folders of the drafting heads that ship for a known model, by its name or its id on the Hub."""
+    """Return the folders of the heads that ship for a target, given by its name or its Hub id."""
     return tuple(
         str(_SHIPPED / head)
         for model in KNOWN.values()
@@ -123,7 +121,7 @@ def write_record(folder: Path, model: KnownModel, origin: str, sources: Mapping[
 
 
 def read_record(folder: Path) -> Record | None:
-    """The folder's record, or None: there is none, or a file isn't there in the size that it says."""
+    """Read a folder's record; None if there is none, or a file is missing or of another size."""
     try:
         record = Record(**json.loads((folder / _RECORD).read_text(encoding="utf-8")))
         whole = all((folder / n).stat().st_size == size for n, size in record.files.items())
@@ -133,7 +131,7 @@ def read_record(folder: Path) -> Record | None:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of all files in ``folder`` and below; a file that vanishes meanwhile counts nothing."""
+    """Return the bytes of all files in ``folder`` and below; files that vanish meanwhile are skipped."""
     total = 0
     for path in folder.rglob("*"):
         try:
@@ -144,7 +142,7 @@ def size_of(folder: Path) -> int:
 
 
 def parameters_of(folder: Path) -> int | None:
-    """The number of weights in the folder's safetensors files, by their headers; None if unreadable."""
+    """Count the weights in a folder's safetensors files, from their headers; None if unreadable."""
     total = 0
     try:
         for path in folder.glob("*.safetensors"):

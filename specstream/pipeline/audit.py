@@ -1,8 +1,8 @@
-"""Proves from a turn's trace that drafts left no mark: nothing orphaned, revoked twice, or out early.
+"""Checks a turn's trace for what drafted text must never cause: orphans, double revokes, early output.
 
-The trace is what ``Pipeline(branches, head=head, trace=events.append)`` was called with. The audit
-trusts neither the stages nor the pipeline: it follows the engine's drafts and verdicts token by token,
-and compares.
+The trace is the list of events that ``Pipeline(branches, head=head, trace=events.append)`` fills. The
+audit trusts neither the stages nor the pipeline: it works out from the engine's previews and chunks,
+token by token, what was verified and what was rejected, and compares the trace with that.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Finding:
     """One rule that a turn broke.
 
     ``"orphan"``: made from revoked text, and not revoked. ``"double revoke"``: revoked more than once,
-    or without need. ``"early"``: released before its tokens were verified. ``"rejected"``: released
-    although its tokens were rejected. ``"order"``: released before something that was made earlier.
-    ``"lost"``: made from verified text and never released.
+    or although nothing was drafted. ``"early"``: released before its tokens were verified.
+    ``"rejected"``: released although its tokens were rejected. ``"order"``: released before something
+    that was made earlier. ``"lost"``: made from verified text and never released.
     """
 
     fault: Fault
@@ -49,14 +49,14 @@ class Finding:
 def audit(
     trace: Iterable[LifeEvent], *, head: str = "text", takers: Collection[str] = ("voice", "avatar")
 ) -> list[Finding]:
-    """What a turn that has ended did wrong; empty if nothing.
+    """Return a finding for each rule that a finished turn broke.
 
     Args:
         trace: The turn's events, in order.
         head: The name of the pipeline's head.
         takers: The names of the stages that took drafts.
     """
-    auditor = _Auditor(head, {name: _Stage(name, takes=name in takers) for name in takers})
+    auditor = _Auditor(head, {name: _Stage(name, takes=True) for name in takers})
     for event in trace:
         auditor.take(event)
     auditor.end()
@@ -66,19 +66,19 @@ def audit(
 @dataclass(slots=True)
 class _Made:
     item: Any
-    end: int  # of its text
+    end: int  # offset in the reply where its text ends
     tokens: Span
-    revokes: int  # that its stage had passed on
-    done: bool = False
+    revokes: int  # how many its stage had passed on before
+    done: bool = False  # released or dropped
 
 
 @dataclass(slots=True)
 class _Stage:
     name: str
-    takes: bool
-    passed: list[int] = field(default_factory=list)
+    takes: bool  # drafts
+    passed: list[int] = field(default_factory=list)  # offsets of the revokes that it passed on
     made: list[_Made] = field(default_factory=list)
-    first: int = 0  # of those that were neither released nor dropped
+    first: int = 0  # index of the first item that is not done
 
 
 class _Auditor:
@@ -87,11 +87,12 @@ class _Auditor:
         self._head = head
         self._stages = stages
         self._previews: dict[int, Preview] = {}
-        self._accepted: dict[int, int] = {}  # by round, the token that its draft stood up to
+        self._accepted: dict[int, int] = {}  # by round, the end of its draft's accepted tokens
         self._verified = 0  # tokens
-        self._out: list[Drafted] = []
-        self._revokes: list[int] = []  # that takers were given
-        self._phrases: list[tuple[Phrase, int]] = []  # that they were given, behind so many revokes
+        self._out: list[Drafted] = []  # neither confirmed nor withdrawn
+        # What takers were given: offsets of revokes; phrases, each with the number of revokes before it.
+        self._revokes: list[int] = []
+        self._phrases: list[tuple[Phrase, int]] = []
         self._cancelled = False
 
     def take(self, event: LifeEvent) -> None:
@@ -157,7 +158,7 @@ class _Auditor:
             at = len(stage.passed)
             stage.passed.append(item.from_char)
             if at >= len(self._revokes) or self._revokes[at] != item.from_char:
-                self._complain("double revoke", stage.name, item, "nobody had asked for it")
+                self._complain("double revoke", stage.name, item, "it was given no such revoke")
         elif isinstance(item, (Speech, AvatarCue, ScenePrompt)):
             chars = item.span if isinstance(item, ScenePrompt) else item.chars
             made = _Made(item, chars.end, item.tokens, len(stage.passed))
@@ -167,7 +168,7 @@ class _Auditor:
                 self._complain("orphan", stage.name, item, why)
 
     def _has_source(self, made: _Made) -> bool:
-        """Whether the phrases that were in force cover its tokens."""
+        """Whether the phrases that were given and not revoked when it was made cover its tokens."""
         if not made.tokens.length:
             return True
         missing = made.tokens.end
@@ -190,18 +191,18 @@ class _Auditor:
             (n for n in range(stage.first, len(stage.made)) if stage.made[n].item is item), -1
         )
         if at < 0 or stage.made[at].done:
-            return self._complain("order", stage.name, item, "it came twice, or from nowhere")
+            return self._complain("order", stage.name, item, "it was settled twice, or never made")
         made = stage.made[at]
         made.done = True
         while stage.first < len(stage.made) and stage.made[stage.first].done:
             stage.first += 1
         if at >= stage.first:
-            self._complain("order", stage.name, item, "something that was made earlier still waits")
+            self._complain("order", stage.name, item, "an item that was made earlier is still held")
         revoked = stage.takes and any(char < made.end for char in self._revokes[made.revokes :])
-        # A shot may be made because of a later phrase, and goes with it.
+        # A shot may depend on a phrase past its own text, and is dropped if that phrase is revoked.
         implied = isinstance(item, ScenePrompt) and len(self._revokes) > made.revokes
         if kind == "dropped" and not (revoked or implied):
-            self._complain("lost", stage.name, item, "it was dropped, and its text stands")
+            self._complain("lost", stage.name, item, "it was dropped, but its text was not revoked")
         elif kind == "released" and revoked:
             self._complain("rejected", stage.name, item, "its text was revoked")
         elif kind == "released" and made.tokens.end > self._verified:

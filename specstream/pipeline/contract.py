@@ -24,8 +24,8 @@ class Stage(Protocol[In, Out_co]):
     """Turns a stream of ``In`` into a stream of ``Out``.
 
     ``run`` is called once a turn. It must yield every control that it receives, after acting on it:
-    on ``Revoke`` it drops what it holds from past that offset, on ``Flush`` it first yields what is
-    half-way, on ``Cancel`` it yields only what brings a consumer to rest. It ends when ``items``
+    on ``Revoke`` it drops what it holds of text past that offset, on ``Flush`` it first yields what it
+    holds unfinished, on ``Cancel`` it yields only what brings a consumer to rest. It ends when ``items``
     ends. Closing the generator early releases whatever the turn held.
 
     A stage with a true attribute ``takes_drafts`` may also be given items made of drafted text. What
@@ -39,13 +39,13 @@ class Stage(Protocol[In, Out_co]):
         ...
 
     def run(self, items: Inlet[In]) -> AsyncGenerator[Out_co | Control, None]:
-        """One turn."""
+        """Run one turn."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StageFailed:
-    """A stage broke; its branch ends here, the text and the other branches go on."""
+    """A stage raised or was stopped. Its branch ends here; the text and the other branches go on."""
 
     error: SpecstreamError
 
@@ -65,7 +65,7 @@ class Event:
 
 
 def as_failure(stage: str, error: Exception) -> SpecstreamError:
-    """The typed error for a stage that broke; a foreign exception is kept as the cause."""
+    """Return the typed error for a stage that broke; a foreign exception is kept as the cause."""
     if isinstance(error, SpecstreamError):
         return error
     failure = AdapterFailed(f"stage {stage!r} broke: {type(error).__name__}: {error}")

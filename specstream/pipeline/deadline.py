@@ -24,9 +24,9 @@ from specstream.types import Phrase, Speech
 __all__ = ["Bounds", "Deadlines", "PlayClock", "letters"]
 
 _RESERVE_S = 0.1  # audio that should be left when the next phrase begins
-_DOUBT = 1.25  # a text's audio may be longer than was thought by so much
-_SHORTEST_S = 0.01  # a deadline that is so near has come
-_SILENT_S = 5.0  # a voice that gives nothing for so long isn't waited for
+_DOUBT = 1.25  # factor on the estimated length of a text's audio, which may be longer
+_SHORTEST_S = 0.01  # a deadline that is nearer counts as reached
+_SILENT_S = 5.0  # a voice that is silent for longer than its work explains isn't waited for
 
 
 class Bounds(NamedTuple):
@@ -41,24 +41,24 @@ _NONE = Bounds(math.inf, 0.0)
 
 
 def letters(text: str) -> int:
-    """About how long a text sounds; a Chinese, Japanese or Korean character counts as three letters."""
+    """Estimate how long a text sounds; a Chinese, Japanese or Korean character counts as 3 letters."""
     return len(text) + 2 * len(WIDE.findall(text))
 
 
 @dataclass(slots=True)
 class Deadlines:
-    """What is ahead of the listener in one turn, and until when the next phrase must be released.
+    """Tracks one turn's unheard audio, and says how long the next phrase may be and when it is due.
 
-    Nothing is limited before somebody says what was heard (`follow`), before the first phrase was
-    released, and after `stop`. The clock is the event loop's.
+    There are no limits before `follow` tells what was heard, before the first phrase was released, and
+    after `stop`. The clock is the event loop's.
 
     Args:
-        pace: The voice's.
-        deadline_s: How long text may wait when no audio is left.
+        pace: The voice's pace, which is measured here.
+        deadline_s: Seconds that text may wait when no audio is left.
 
     Attributes:
-        news: Whether the voice has become free, or `stop` was called; who acts on it resets it.
-        wake: Called then.
+        news: Whether the voice has finished a phrase, or `stop` was called; the reader resets it.
+        wake: Called when ``news`` is set.
     """
 
     pace: VoicePace = field(default_factory=VoicePace)
@@ -66,19 +66,19 @@ class Deadlines:
     news: bool = False
     wake: Callable[[], None] | None = None
     _heard: Callable[[], float] | None = None
-    _queue: deque[Spoken] = field(default_factory=deque)
-    _made_s: float = 0.0
-    _last_news: float = -math.inf
-    _begun: bool = False
-    _text_since: float | None = None
-    _text: int = 0
+    _queue: deque[Spoken] = field(default_factory=deque)  # phrases that the voice has not finished
+    _made_s: float = 0.0  # end of the audio that the voice has given
+    _last_news: float = -math.inf  # when the voice gave audio or got something to do
+    _begun: bool = False  # whether a phrase was released
+    _text_since: float | None = None  # when the reply's first text came
+    _text: int = 0  # letters that came since
 
     def follow(self, heard: Callable[[], float]) -> None:
-        """``heard()`` says how many seconds of the turn's audio were heard."""
+        """Size phrases by what was heard: ``heard()`` returns the seconds of audio that were heard."""
         self._heard = heard
 
     def stop(self) -> None:
-        """Nothing more will be spoken: don't hold text back. Idempotent."""
+        """Lift all limits, since nothing more will be spoken. Idempotent."""
         self._heard = None
         self._tell()
 
@@ -95,14 +95,14 @@ class Deadlines:
         return bool(self._queue) and silent_s < patience_s
 
     def text(self, text: str) -> None:
-        """The reply goes on."""
+        """Count text that the model has written, to estimate how fast it writes."""
         if self._text_since is None:
             self._text_since = anyio.current_time()
         else:
             self._text += letters(text)
 
     def released(self, phrase: Phrase) -> None:
-        """A phrase was cut and goes to the voice."""
+        """Note a phrase that was cut and goes to the voice."""
         self._begun = True
         now = anyio.current_time()
         if not self._queue:
@@ -111,7 +111,7 @@ class Deadlines:
         self._queue.append(Spoken(phrase.chars.end, phrase.chars.start, size, now))
 
     def made(self, speech: Speech, worked_s: float) -> None:
-        """The voice gave a piece of speech, on which it worked so long."""
+        """Note a piece of speech that the voice gave, and the seconds that it worked on it."""
         queue, now = self._queue, anyio.current_time()
         while queue and queue[0].end < speech.chars.end:
             queue.popleft()
@@ -130,14 +130,14 @@ class Deadlines:
             self._tell()
 
     def revoked(self, from_char: int) -> None:
-        """Text was taken back: phrases that begin there or later are not spoken."""
+        """Forget the phrases that begin at or past ``from_char``: their text was taken back."""
         while self._queue and self._queue[-1].start >= from_char:
             self._queue.pop()
 
     def bounds(self) -> Bounds:
-        """How long a phrase that is released now should be.
+        """Return how long a phrase that is released now should be.
 
-        While the voice is busy, a phrase outside the bounds may as well wait until it isn't.
+        While the voice is busy, a phrase outside the bounds loses nothing by waiting until it is free.
         """
         pace = self.pace
         if not self.on or (not pace.known and not self.busy):
@@ -149,32 +149,34 @@ class Deadlines:
         return Bounds(*(bound_s / pace.letter_s for bound_s in bounds_s))
 
     def _bounds_s(self, left_s: float) -> tuple[Bounds, bool]:
-        """In seconds of audio, if so much audio is left when the voice begins; and whether it's late.
+        """Return the bounds in seconds of audio, and whether the voice is late.
 
-        It is late if no phrase that begins then can be in time and leave enough for the next one.
+        ``left_s`` is the audio that is left when the voice begins. The voice is late if no phrase that
+        begins then can be in time and leave enough audio for the next one.
         """
         pace = self.pace
-        # Of a second of audio, the listener is ahead by what the voice doesn't need for it.
+        # By how much a second of audio extends the audio ahead, net of the voice's work on it.
         gain = max(0.0, 1.0 - pace.factor)
-        # A phrase that is shorter than its own start leaves less ahead than there was.
+        # The phrase must make up for its own start-up, else less audio is ahead than before. With little
+        # audio left, it must also cover the next phrase's start-up and the reserve.
         need_s = max(pace.first_s, 2 * pace.first_s + _RESERVE_S - left_s)
         least_s = need_s / gain if gain else 0.0
         most_s = math.inf
         if pace.streams is False and pace.factor > 0:
             most_s = (left_s - _RESERVE_S - pace.first_s) / pace.factor / _DOUBT
         late = left_s < pace.first_s or most_s < least_s
-        if late:  # one gap is enough
+        if late:  # a gap can't be avoided: prevent a second one
             least_s = pace.first_s / gain if gain else 0.0
             if pace.streams is False:
                 most_s = max(least_s, self.deadline_s / max(pace.factor, _SHORTEST_S))
         return Bounds(least_s, most_s), late
 
     def due_s(self, size: float, waited_s: float) -> float:
-        """In how many seconds text must be released; 0: now.
+        """Return in how many seconds text must be released; 0: now.
 
         Args:
-            size: How much of it could be released, in letters.
-            waited_s: How long it has waited.
+            size: How much of the text could be released, in letters.
+            waited_s: Seconds that it has waited.
         """
         pace = self.pace
         if self.busy:  # `wake` is called as soon as it isn't
@@ -192,7 +194,7 @@ class Deadlines:
         return due_s if due_s > _SHORTEST_S else 0.0
 
     def _catches_up(self, gained_s: float) -> bool:
-        """Whether the gap that can't be avoided will be the only one if the phrase begins now."""
+        """Whether no second gap will follow if the phrase begins now, at the pace of voice and text."""
         if self._text_since is None:
             return False
         text_s = anyio.current_time() - self._text_since
@@ -200,17 +202,18 @@ class Deadlines:
 
     @property
     def _ahead_s(self) -> float:
+        """Seconds of audio that were made and not heard yet."""
         return self._made_s - self._heard() if self._heard is not None else 0.0
 
     @property
     def _coming_s(self) -> float:
-        """Seconds of audio that were released and not made yet."""
+        """Estimated seconds of audio of the released text that were not made yet."""
         each = (p.letters * self.pace.letter_s - p.made_s for p in self._queue)
         return sum(max(0.0, audio_s) for audio_s in each) if self.pace.known else 0.0
 
     @property
     def _busy_s(self) -> float:
-        """Seconds that the voice will work on it."""
+        """Estimated seconds that the voice will still work on the released text."""
         begins = sum(phrase.first_s is None for phrase in self._queue)
         pace = self.pace
         return begins * pace.first_s + pace.factor * self._coming_s if pace.known else 0.0
@@ -222,17 +225,17 @@ class Deadlines:
 
 
 class PlayClock:
-    """What a listener has heard of speech that is played as soon as it is there, for want of a play-out.
+    """Estimates what was heard where there is no play-out: speech counts as played when it arrives.
 
     Attributes:
-        until: When all of it will have been heard, on the clock of the event loop.
+        until: When all speech so far will have been heard, on the clock of the event loop.
     """
 
     def __init__(self) -> None:
         self._put_s = self.until = 0.0
 
     def put(self, speech: Speech) -> None:
-        """Speech arrives."""
+        """Take the next speech."""
         end_s = speech.samples.end / speech.sample_rate
         self.until = max(self.until, anyio.current_time()) + end_s - self._put_s
         self._put_s = end_s

@@ -1,4 +1,4 @@
-"""Cuts drafted text into phrases behind a segmenter, and judges them by the verified text."""
+"""Cuts drafted text into phrases ahead of a segmenter, and judges them by the verified text."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from specstream.types import Chunk, Phrase, Preview
 
 __all__ = ["DraftedPhrases"]
 
-_MAX_DRAFTED = 4  # phrases that may be outstanding
+_MAX_DRAFTED = 4  # phrases that are cut ahead at most
 
 
 class DraftedPhrases:
     """The phrases of one reply that are cut from drafted text and not confirmed yet.
 
-    ``segmenter`` cuts the verified text; what it returns is the truth. A drafted phrase stands if the
-    segmenter comes to the very same phrase. Until then it is withdrawn as soon as one of its tokens is
-    rejected, or the text behind it is cut in another way.
+    ``segmenter`` cuts the verified text; its phrases are authoritative. A drafted phrase is confirmed
+    when the segmenter cuts the very same phrase. It is withdrawn as soon as one of its tokens is
+    rejected, or verified or newly drafted text is cut in another way.
     """
 
     def __init__(self, segmenter: Segmenter) -> None:
@@ -28,7 +28,7 @@ class DraftedPhrases:
         self._preview: Preview | None = None
 
     def preview(self, preview: Preview) -> list[Drafted | Withdrawn]:
-        """Cut the verified text that waits and the drafted text behind it."""
+        """Cut the verified text that waits and the drafted text behind it; return what has changed."""
         self._preview = preview
         cut = self._segmenter.fork().add(preview.chunk)[:_MAX_DRAFTED]
         same = 0
@@ -42,7 +42,7 @@ class DraftedPhrases:
         return [*told, *(Drafted(phrase, preview.round) for phrase in new)]
 
     def verified(self, phrases: list[Phrase]) -> list[Phrase | Confirmed | Withdrawn]:
-        """Take what the segmenter cut; say which of it was drafted."""
+        """Take the phrases that the segmenter cut; return them, the drafted ones as `Confirmed`."""
         told: list[Phrase | Confirmed | Withdrawn] = []
         for phrase in phrases:
             if self._out and _same(self._out[0], phrase):
@@ -53,7 +53,7 @@ class DraftedPhrases:
         return told
 
     def judged(self, chunk: Chunk) -> list[Withdrawn]:
-        """A round was judged: phrases with tokens that it rejected are withdrawn."""
+        """Withdraw the phrases with tokens that the target rejected in the round of ``chunk``."""
         preview, self._preview = self._preview, None
         if preview is None:
             return []

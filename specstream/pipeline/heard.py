@@ -16,8 +16,8 @@ __all__ = ["HeardTrack", "SpokenWord"]
 
 _WORD = re.compile(r"\S+")
 _SLOW_CHARS_PER_S = 10
-"""Of a voice that gives no marks, before the phrase's length is known: slower than voices speak, so that
-no word counts as heard too early."""
+"""Pace assumed of a voice without marks before a phrase's length is known: slower than voices speak, so
+that no word counts as heard too early."""
 
 
 class SpokenWord(Protocol):
@@ -40,8 +40,8 @@ class _Open(NamedTuple):
 
     chars: Span
     samples: Span
-    words_before: int
-    rate: float  # samples a second
+    words_before: int  # of earlier phrases
+    rate: float  # samples a second, on the caller's clock
 
 
 class HeardTrack:
@@ -62,7 +62,7 @@ class HeardTrack:
         that begins before the last one ended replaces what was there (see `Revoke`).
 
         Args:
-            words: The words whose end the piece has brought.
+            words: The marks of the words that end in the piece.
             speech: The piece, on the voice's clock.
             samples: Where it lies on the caller's clock.
             text: The reply so far.
@@ -80,6 +80,7 @@ class HeardTrack:
             self._open = None
 
     def _spread(self, text: str, chars: Span, samples: Span) -> list[_Word]:
+        """Spread the words of a part of ``text`` over ``samples`` by their length."""
         words: list[_Word] = []
         for found in _WORD.finditer(text, chars.start, chars.end):
             word = Span(*found.span())
@@ -102,7 +103,7 @@ class HeardTrack:
         return self._spread(text, phrase.chars, Span(start, max(end, start + slow)))
 
     def cut(self, text: str, samples: int) -> int:
-        """Length of the part of ``text`` that was heard once ``samples`` were played.
+        """Return the length of the part of ``text`` that was heard once ``samples`` were played.
 
         It ends right behind the last word that was heard completely, with its punctuation. Characters
         that are spoken as several words ("$5") were heard once the last of these was.

@@ -1,4 +1,4 @@
-"""Keeps an answer back: its stages work ahead, within a bound, and nobody is given anything yet."""
+"""Holds an answer back: its stages work ahead, within a bound, until the answer is released."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Hold:
         self._calls: list[Callable[[], None]] = []
 
     def then(self, call: Callable[[], None]) -> None:
-        """Call this upon `release`."""
+        """Register a function that `release` calls."""
         self._calls.append(call)
 
     def release(self) -> None:
-        """The answer is wanted. Idempotent."""
+        """Lift the bound on reading, and run the registered calls: the answer is wanted. Idempotent."""
         if not self.released:
             self.released = True
             for call in self._calls:
@@ -42,7 +42,7 @@ class Hold:
             self._event.set()
 
     def over(self, chunks: Any) -> HeldChunks:
-        """A generation, read no further than allowed."""
+        """Wrap a generation, so that it is read no further than allowed."""
         return HeldChunks(chunks, self)
 
     async def pass_by(self, read: int) -> None:
@@ -52,7 +52,7 @@ class Hold:
 
 
 class HeldChunks:
-    """See `Hold.over`. Cancelling an iteration that waits loses nothing."""
+    """A generation that is held (see `Hold.over`). Cancelling an iteration that waits loses nothing."""
 
     def __init__(self, chunks: Any, hold: Hold) -> None:
         self._chunks = chunks

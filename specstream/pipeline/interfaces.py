@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 
-_BUFFER_MS = 60
+_BUFFER_MS = 60  # the longest buffer of a voice made from a function
 _Synthesis: TypeAlias = Callable[[str], bytes | Awaitable[bytes]]
 
 
@@ -177,7 +177,7 @@ class AvatarScripter(Protocol):
     """Speech marks to visemes, gestures and emotions. Pure computation, no waiting.
 
     With a class attribute ``copies = True`` its tracks may be copied (`copy.deepcopy`): they are then
-    given speech of drafted text, too, and a copy from before it goes on where that is revoked.
+    given speech of drafted text, too. If that is revoked, a copy from before it takes the track's place.
     """
 
     def open(self, sample_rate: int) -> AvatarTrack:
@@ -203,13 +203,13 @@ class Storyboard(Protocol):
 
 @runtime_checkable
 class RevocableStoryboard(Storyboard, Protocol):
-    """A shot list that takes text back itself; any other is closed and a new one opened instead."""
+    """A shot list that can take text back. On a revoke, any other is closed and a new one is opened."""
 
     async def revoke(self, from_char: int) -> Sequence[ScenePrompt]:
-        """Forget the text from ``from_char`` on, and withdraw every shot that told some of it.
+        """Forget the text from ``from_char`` on, and withdraw every shot that shows some of it.
 
-        Return, as revisions that end at or before ``from_char``, what is left of those that began
-        before it. Text from ``from_char`` on may follow.
+        Return what is left of the shots that began before ``from_char``, as revisions that end at or
+        before it. New text from ``from_char`` on may follow.
         """
         ...
 
@@ -218,7 +218,7 @@ class PromptRewriter(Protocol):
     """Text to prompts for an image or video generator.
 
     With a class attribute ``copies = True`` its boards may be copied (`copy.deepcopy`): they are then
-    given drafted phrases, too, and a copy from before them goes on where those are revoked.
+    given drafted phrases, too. If these are revoked, a copy from before them takes the board's place.
     """
 
     def open(self) -> Storyboard:

@@ -1,4 +1,4 @@
-"""The life of what is made from a reply: drafted, verified, released; or drafted and revoked.
+"""The life of items made from a reply: drafted, verified and released; or drafted and revoked.
 
 A head that is shown what the engine has drafted may cut phrases from it before the target has judged
 it. It yields these as `Drafted`, and later either `Confirmed` or `Withdrawn`. One `Life` per turn knows
@@ -28,7 +28,7 @@ Kind: TypeAlias = Literal["read", "made", "given", "released", "dropped"]
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """A phrase cut from text that is drafted in part; ``round`` is that of the draft."""
+    """A phrase cut from text that is drafted in part; ``round`` is the decoding round of the draft."""
 
     phrase: Phrase
     round: int
@@ -36,7 +36,7 @@ class Drafted:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """The oldest drafted phrase that is outstanding is cut from verified text in just the same way."""
+    """The oldest drafted phrase outstanding: verified text was cut into the very same phrase."""
 
     phrase: Phrase
 
@@ -50,7 +50,7 @@ class Withdrawn:
 
 @dataclass(frozen=True, slots=True)
 class LifeEvent:
-    """What happened to an item: for `specstream.pipeline.audit`, and for people who look closer.
+    """What happened to an item, for `specstream.pipeline.audit` and for debugging.
 
     ``"read"``: the pipeline took it from the engine. ``"made"``: the stage yielded it. ``"given"``: the
     stages that take drafts were given it by the head. ``"released"``: it is in the turn's log.
@@ -63,7 +63,10 @@ class LifeEvent:
 
 
 class Routes(NamedTuple):
-    """Where something that the head yields goes; None: not there."""
+    """What an item of the head becomes in the log, for other stages, and for those that take drafts.
+
+    None: nothing.
+    """
 
     log: Any = None
     plain: Any = None
@@ -91,7 +94,7 @@ class Life:
         self._account = account
         self._trace = trace
         self._given: deque[_Given] = deque()
-        self._revokes: list[int] = []  # that stages which take drafts were sent, in order
+        self._revokes: list[int] = []  # offsets of those sent to stages that take drafts, in order
 
     def note(self, kind: Kind, who: str, what: Any) -> None:
         """Trace an event."""
@@ -99,7 +102,7 @@ class Life:
             self._trace(LifeEvent(kind, who, what))
 
     def route(self, head: str, item: Any) -> Routes:
-        """Take what the head yields; say who is to be given what."""
+        """Take an item that the head yields; return who is to be given what."""
         self.note("made", head, item)
         routes = self._route(item)
         if routes.drafts is not None:
@@ -135,11 +138,11 @@ class Life:
         return Revoke(sent[-1], drafted=True)
 
     def end(self) -> None:
-        """The head has ended: what it has not confirmed is void."""
+        """Withdraw every phrase that the head did not confirm before it ended."""
         self._withdraw(0)
 
     def state(self, end: int, revokes: int) -> Literal["verified", "drafted", "revoked"]:
-        """The state of text up to ``end``, for a stage that has passed on so many revokes."""
+        """Return the state of text up to ``end``, for a stage that has passed on ``revokes`` revokes."""
         if any(char < end for char in self._revokes[revokes:]):
             return "revoked"
         drafted_from = self._given[0].chars.start if self._given else end
@@ -149,14 +152,14 @@ class Life:
 class _Held(NamedTuple):
     item: Any
     end: int  # of the text that it was made from
-    revokes: int
+    revokes: int  # how many the stage had passed on before
 
 
 class Gate:
     """What one stage has made, until it may be released.
 
     Speech and cues are released with the text of their own phrase; anything else with all the text
-    that the stage had read. Of a stage that takes no drafts nothing is held.
+    that the stage had read. Nothing is held of a stage that takes no drafts.
 
     Attributes:
         name: The stage's name.
@@ -168,7 +171,7 @@ class Gate:
         self._life = life
         self.name = name
         self._drafted = drafted
-        self._account = account  # of what is made of drafts
+        self._account = account  # told of speech that is made of drafts
         self._held: deque[_Held] = deque()
         self._revokes = 0
 
@@ -194,7 +197,7 @@ class Gate:
         self._held.append(_Held(item, reach, self._revokes))
 
     def ready(self) -> Any:
-        """The next item that may be released; None if none may."""
+        """Return the next item that may be released, None if none may; drop what was revoked."""
         while self._held:
             item, end, revokes = self._held[0]
             state = self._life.state(end, revokes)

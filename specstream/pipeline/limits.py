@@ -13,11 +13,12 @@ from specstream.types import Speech
 __all__ = ["MAX_MARKS", "MAX_RATE", "MIN_RATE", "Limits", "Watch", "check_rate"]
 
 MIN_RATE, MAX_RATE = 4000, 192_000
-"""Samples a second that a voice may have."""
+"""Range of a voice's sample rate."""
 MAX_MARKS = 1024
-"""Marks of one piece of speech."""
-_MAX_PIECE_S = 30
-_AUDIO_S, _AUDIO_S_PER_CHAR = 30, 5  # of a turn; read aloud, a character takes a tenth of a second
+"""Most marks of one piece of speech."""
+_MAX_PIECE_S = 30  # seconds of audio in one piece of speech
+# Limits of a turn: a base, and an addition for each character of its text.
+_AUDIO_S, _AUDIO_S_PER_CHAR = 30, 5  # seconds; read aloud, a character takes a tenth of a second
 _MARKS, _MARKS_PER_CHAR = 1000, 50
 _ITEMS, _ITEMS_PER_CHAR = 10_000, 500
 
@@ -53,18 +54,18 @@ class Watch:
     limits: Limits
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     failure: SpecstreamError | None = None
-    _since: float | None = None  # when the stage began to work without giving or taking anything
+    _since: float | None = None  # when the stage last gave or took an item; None: it isn't working
     _spent_s: float = 0.0  # on the item that it took last
     _taken: int = 0
     _items: int = 0
     _marks: int = 0
 
     def work(self) -> None:
-        """The stage goes on."""
+        """Start to count time: the stage works."""
         self._since = anyio.current_time()
 
     def rest(self) -> None:
-        """The stage has given an item, which is being handed on; or it has ended."""
+        """Stop counting time: an item that the stage gave is being handed on, or the stage has ended."""
         if self._since is not None:
             self._spent_s += anyio.current_time() - self._since
         self._since = None
@@ -95,7 +96,7 @@ class Watch:
         """Count one item that the stage made of a text of ``chars`` characters.
 
         Raises:
-            AdapterFailed: the stage has made more than such a text can be worth.
+            AdapterFailed: the stage has made more than a text of that length can justify.
         """
         self._items += 1
         excess = ""

@@ -26,7 +26,7 @@ class Link(Generic[T]):
 
     Args:
         capacity: Maximum unread items.
-        drafted: Whether items may be made of text that is drafted only.
+        drafted: Whether items may be made of text that is only drafted, not verified.
 
     Attributes:
         inlet: The receiving end.
@@ -43,13 +43,13 @@ class Link(Generic[T]):
         self._items: deque[T | Control] = deque()
         self._closed = False
         self._changed = anyio.Event()
-        self._interruptible: dict[anyio.CancelScope, int] = {}  # with the end of the text it is for
-        self._revoked: deque[int] = deque()  # drafted text whose revokes lie unread
+        self._interruptible: dict[anyio.CancelScope, int] = {}  # the end of each work's text
+        self._revoked: deque[int] = deque()  # offsets of revokes of drafted text that lie unread
         self.cancelled = self.finished = self.starved = False
         self.drafted = drafted
         self.taken = 0
         self._read = 0  # characters of the text that the receiver was given
-        self._made_of: int | None = None
+        self._made_of: int | None = None  # see `Inlet.made_of`
         self.inlet: Inlet[T] = Inlet(self)
 
     def _notify(self) -> None:
@@ -58,7 +58,7 @@ class Link(Generic[T]):
 
     @property
     def reach(self) -> int:
-        """The end of the text that the receiver had read when it made what it gives now."""
+        """The end of the text from which the receiver made what it gives now."""
         return self._read if self._made_of is None else self._made_of
 
     async def send(self, item: T | Control) -> None:
@@ -98,7 +98,7 @@ class Link(Generic[T]):
 
     @property
     def cancel_pending(self) -> bool:
-        """Whether ``cancel`` was called before the receiver finished, and it doesn't know yet."""
+        """Whether ``cancel`` was called, and the receiver has not read the Cancel or the end yet."""
         return self.cancelled and not self.finished
 
 
@@ -153,14 +153,14 @@ class Inlet(Generic[T]):
         return self._link.drafted
 
     def made_of(self, end: int | None) -> None:
-        """What the stage gives next was made of the text up to ``end``; None: of all that it has read.
+        """Declare that the next output is made of the text up to ``end``; None: of all text read so far.
 
         For a stage that reads ahead of what it gives.
         """
         self._link._made_of = end
 
     def unwanted(self, end: int) -> bool:
-        """Whether work on text that goes up to ``end`` is in vain: cancelled, or about to be revoked."""
+        """Whether work on text up to ``end`` is wasted: cancelled, or with a revoke that lies unread."""
         return self._link.cancelled or any(char < end for char in self._link._revoked)
 
     async def unless_cancelled(self, work: Callable[[], Awaitable[R]], end: int = 0) -> R | None:

@@ -1,4 +1,4 @@
-"""The interfaces of what hears: recognisers (speech to text) and turn detectors (voice activity).
+"""The interfaces of recognisers (speech to text) and turn detectors (voice activity).
 
 Adapters of the entry-point groups ``specstream.recognizer`` and ``specstream.turns`` implement them,
 and are loaded by name like voices (`specstream.pipeline.adapters`). One object of each serves all
@@ -75,14 +75,14 @@ class RecognizerStream(Protocol):
         ...
 
     async def partial(self) -> Transcript:
-        """What was said so far, as far as it can be told; later audio may change any word.
+        """Return what was said so far, as far as it can be told; later audio may change any word.
 
         Cancelling gives up the wait; the stream stays usable. Raises AdapterFailed.
         """
         ...
 
     async def finish(self) -> Transcript:
-        """What was said in all of the audio; nothing is added afterwards.
+        """Return what was said in all of the audio; nothing is added afterwards.
 
         Where nothing was added since the last `partial`, this should cost nothing: a caller asks for
         a partial transcript in a pause, and finishes when the pause turns out to be the end.

@@ -1,4 +1,4 @@
-"""The way out of a stage: what it made of drafted text waits here until that is verified."""
+"""The output side of a stage: items made of drafted text wait here until that is verified."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ __all__ = ["Outlet"]
 
 
 class Outlet:
-    """Passes on what a stage yields: to the log and the next stage, if that takes drafts at once.
+    """Passes on what a stage yields, and holds back what is made of drafted text.
+
+    Stages that take drafts get every item at once. The log and other stages get it once its text is
+    verified.
 
     Args:
-        source: What the stage reads.
-        sinks: What the stages behind it read.
+        source: The link that the stage reads.
+        sinks: The links that the stages behind it read.
         gate: Holds what is made of drafted text.
         emit: Puts an item into the log.
         capacity: Maximum items that are held; then the stage waits.
@@ -61,7 +64,7 @@ class Outlet:
         await self._hold(1)
 
     def cancel(self) -> None:
-        """The turn is cancelled: nothing is waited for. Idempotent."""
+        """Let `give` and `drain` wait no more: the turn is cancelled. Idempotent."""
         self._cancelled = True
         self._notify()
 

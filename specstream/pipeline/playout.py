@@ -1,4 +1,4 @@
-"""Play-out: speech leaves for a sink at the pace of a clock; what was heard is known to the sample."""
+"""Play-out: writes speech to a sink at the pace of a clock, and knows to the sample what was heard."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specstream.types import Speech
 __all__ = ["Playback", "Playout"]
 
 _PIECE_S = 0.04  # the longest audio of one write: a stop takes effect within it
-_ROUNDING = 1e-6  # samples
+_ROUNDING = 1e-6  # samples; tolerates the rounding of the clock's floating-point time
 
 
 class Playout:
@@ -29,9 +29,9 @@ class Playout:
         sink: An `AudioSink`, or a function ``writer(pcm, sample_rate)`` that may return an awaitable;
             None plays silently, which still paces the turn.
         lead_s: How far audio is written ahead of the moment when it is heard: the sink's own buffer.
-        ahead_s: How much speech waits to be written; then the voice waits, and with it the decoding.
+        ahead_s: Seconds of speech that may wait to be written; then the voice and the decoding wait.
         paced: False writes speech as soon as it is made (a file); all that was written counts as played.
-        clock: What it is paced by; the event loop's clock unless a test brings another.
+        clock: Paces the play-out; the event loop's clock unless a test brings another.
 
     Raises:
         ConfigError: a duration is out of range.
@@ -102,7 +102,7 @@ class Playback:
         self._taken = 0  # samples that the sink has, or is taking
         self._since = 0.0  # when sample `_from` was, or will be, heard
         self._from = 0
-        self._played = 0  # set when it stops
+        self._played = 0  # samples that were heard when it stopped
         self._finished = False
         self._drained = anyio.Event()
         self._changed = anyio.Event()
@@ -110,7 +110,7 @@ class Playback:
 
     @property
     def played(self) -> int:
-        """Samples that were heard."""
+        """Samples that were heard so far."""
         if self.stopped:
             return self._played
         if not self._playout.paced or self.rate is None:
@@ -120,7 +120,7 @@ class Playback:
 
     @property
     def played_ms(self) -> float:
-        """Milliseconds that were heard."""
+        """Milliseconds that were heard so far."""
         return self.played * 1e3 / self.rate if self.rate else 0.0
 
     @property
@@ -209,7 +209,7 @@ class Playback:
 
     async def _write_all(self) -> None:
         while True:
-            await anyio.lowlevel.checkpoint()  # a sink need not wait
+            await anyio.lowlevel.checkpoint()  # a sink's `write` may return without waiting
             if self.paused or not self._pieces:
                 if self._finished and not self._pieces:
                     return
@@ -239,7 +239,7 @@ class Playback:
             piece = piece[:size]
         self._taken += len(piece) // 2
         await self._playout.sink.write(piece, self.rate)
-        if self.played >= self.written:  # it ran dry, or this is the beginning
+        if self.played >= self.written:  # the sink has run dry, or this is the first audio
             self._since, self._from = self._clock.now(), self.written
         self.written += len(piece) // 2
         self._notify()

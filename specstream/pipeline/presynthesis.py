@@ -1,4 +1,4 @@
-"""Pre-synthesis: whether a voice may begin on drafted text, by what that wasted and brought so far."""
+"""Pre-synthesis: decides whether a voice may speak drafted text, by what that has wasted so far."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from specstream.types import Speech
 __all__ = ["Account", "Presynthesis", "PresynthesisReport", "TurnAccount"]
 
 _ALLOWANCE_S = 1.0  # audio that may be wasted before anything was spoken
-_MEMORY_S = 120.0  # of spoken audio; what lies longer ago counts half
-_LATELY = 16  # drafted phrases
+_MEMORY_S = 120.0  # spoken audio after which spoken and wasted audio so far count half
+_LATELY = 16  # latest drafted phrases over which the share that stood is measured
+# Fewest phrases to judge by. Also, while the share is too low, one drafted phrase of 8 is spoken.
 _ONE_IN = 8
 
 _log = logging.getLogger("specstream.pipeline")
@@ -23,14 +24,15 @@ _log = logging.getLogger("specstream.pipeline")
 
 @dataclass(frozen=True, slots=True)
 class Presynthesis:
-    """How much a voice may speak in vain.
+    """How much audio a voice may make for drafted text that is then revoked.
 
     Attributes:
         max_waste: Seconds of audio made for text that was then revoked, per spoken second. 0: drafted
             text is never spoken.
-        min_stood: Of the drafted phrases that the voice was given lately, how many must have stood;
-            else it is given one in eight, to see whether that has changed.
-        ahead_s: While so much audio waits to be heard, drafted text is not spoken: nobody waits for it.
+        min_stood: Least share of the latest drafted phrases given to the voice that stood (were
+            confirmed). Below it, the voice is given one in eight, to notice when that has changed.
+        ahead_s: With more seconds of released audio unheard, drafted text is not spoken: nobody waits
+            for it.
 
     Raises:
         ConfigError: a number is negative or not a number.
@@ -49,7 +51,7 @@ class Presynthesis:
 
 @dataclass(frozen=True, slots=True)
 class PresynthesisReport:
-    """What speaking drafted text has brought and cost, over the turns of a pipeline.
+    """What pre-synthesis has saved and wasted over the turns of a pipeline.
 
     ``saved_ms`` is how much earlier the confirmed phrases were given to the voice, summed up.
     """
@@ -80,7 +82,7 @@ class PresynthesisReport:
 
 
 class Account:
-    """What pre-synthesis has wasted and brought; lives as long as its pipeline."""
+    """Counts what pre-synthesis has wasted and saved; lives as long as its pipeline."""
 
     def __init__(self, settings: Presynthesis) -> None:
         self.settings = settings
@@ -89,7 +91,7 @@ class Account:
         self._recent_spoken_s = self._recent_wasted_s = 0.0
         self._lately: deque[bool] = deque(maxlen=_LATELY)
         self._skipped = 0
-        self._told = self._doubt
+        self._told = self._doubt  # as it was logged last
 
     @property
     def _doubt(self) -> str:
@@ -105,7 +107,7 @@ class Account:
         return ""
 
     def turn(self, clock: Callable[[], float]) -> TurnAccount:
-        """A turn begins."""
+        """Open the account of a new turn."""
         return TurnAccount(self, clock)
 
     @property
@@ -128,7 +130,7 @@ class Account:
         return not doubt
 
     def spoke(self, seconds: float, *, wasted: bool) -> None:
-        """So much audio was released, or made in vain."""
+        """Count audio that was released, or made for text that was then revoked (``wasted``)."""
         if wasted:
             self._wasted_s += seconds
             self._recent_wasted_s += seconds
@@ -140,7 +142,7 @@ class Account:
             self._recent_wasted_s /= 2
 
     def judged(self, confirmed: int, withdrawn: int, saved_ms: float = 0.0) -> None:
-        """So many phrases that the voice was given as drafts stood, or did not."""
+        """Count phrases that the voice was given as drafts, and that were confirmed or withdrawn."""
         self._lately.extend([True] * confirmed + [False] * withdrawn)
         self._confirmed += confirmed
         self._withdrawn += withdrawn
@@ -168,17 +170,17 @@ class TurnAccount:
         return allowed
 
     def confirmed(self) -> None:
-        """The oldest phrase that was given stands."""
+        """Count the oldest phrase that was given: it was confirmed."""
         saved_s = self._clock() - self._given.pop(0)
         self._account.judged(1, 0, saved_s * 1e3)
 
     def withdrawn(self, count: int) -> None:
-        """The newest phrases that were given do not stand."""
+        """Count the newest ``count`` phrases that were given: they were withdrawn."""
         del self._given[len(self._given) - count :]
         self._account.judged(0, count)
 
     def spoke(self, speech: Speech, *, wasted: bool) -> None:
-        """A piece was released, or made in vain."""
+        """Count a piece that was released, or made for text that was then revoked (``wasted``)."""
         seconds = speech.samples.length / speech.sample_rate
         self._account.spoke(seconds, wasted=wasted)
         if not wasted:

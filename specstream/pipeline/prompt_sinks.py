@@ -13,7 +13,6 @@ belongs to one event loop and one generator; `begin` starts the next reply.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from typing import Any
 
 import anyio
@@ -38,7 +37,7 @@ class _Sink:
         """Take the next item of a turn: a prompt, a `Revoke` or a `Cancel`. Never waits.
 
         A prompt that is no newer version of its shot is ignored. A revoke withdraws the shots that
-        tell some of its text, a cancel everything that the generator has not taken yet.
+        show some of its text, a cancel everything that the generator has not taken yet.
         """
         if isinstance(item, ScenePrompt):
             old = self._shots.get(item.shot_id)
@@ -58,7 +57,7 @@ class _Sink:
         self._wake()
 
     def begin(self) -> None:
-        """The next reply begins, and its spans and times count from 0 again."""
+        """Begin the next reply, whose spans and times count from 0 again."""
         self._shots.clear()
 
     def close(self) -> None:
@@ -75,13 +74,13 @@ class _Sink:
         return max(self._shots.values(), key=lambda shot: shot.span.start, default=None)
 
     def _take_up(self, shot: ScenePrompt) -> None:
-        """A new version of a shot is known."""
+        """Handle a new version of a shot."""
 
     def _withdraw(self, gone: set[str]) -> None:
-        """These shots are known no more."""
+        """Handle the withdrawal of these shots."""
 
     def _give_up(self) -> None:
-        """What was not taken is not wanted any more."""
+        """Drop what the generator has not taken: the turn is cancelled."""
 
 
 class PromptQueue(_Sink):
@@ -107,7 +106,7 @@ class PromptQueue(_Sink):
         super().__init__()
         self._max_waiting = max_waiting
         self._waiting: OrderedDict[str, ScenePrompt] = OrderedDict()
-        self._last: ScenePrompt | None = None  # what the generator has
+        self._last: ScenePrompt | None = None  # the prompt that the generator has
         self.taken = self.superseded = self.dropped = 0
 
     def __aiter__(self) -> PromptQueue:
@@ -147,7 +146,7 @@ class PromptQueue(_Sink):
         return {"type": "session.interaction", "interaction": body}
 
     def begin(self) -> None:
-        """The next reply begins; what waits of the last one can still be taken."""
+        """Begin the next reply; prompts of the last one that wait can still be taken."""
         super().begin()
         self._last = None
 
@@ -236,22 +235,21 @@ class PromptBlocks(_Sink):
         return caption
 
     def layout(self, blocks: int) -> list[str]:
-        """The captions of a video of so many blocks, from what is known now; [] without a shot."""
-        return list(self._captions(blocks)) if self._shots else []
+        """Return the captions of a video of ``blocks`` blocks, by the shots so far; [] without any."""
+        captions: list[str] = []
+        shown: str | None = None
+        for block in range(blocks if self._shots else 0):
+            caption, shown = self._caption(block, shown)
+            captions.append(caption)
+        return captions
 
     def begin(self) -> None:
-        """The next reply begins, and its first block is the next one."""
+        """Begin the next reply, whose first block is the next one."""
         super().begin()
         self._block = 0
 
-    def _captions(self, blocks: int) -> Iterator[str]:
-        shown: str | None = None
-        for block in range(blocks):
-            caption, shown = self._caption(block, shown)
-            yield caption
-
     def _caption(self, block: int, shown: str | None) -> tuple[str, str]:
-        """The caption of a block that follows one of the shot ``shown``, and its own shot."""
+        """Return a block's caption and its shot; ``shown`` is the shot of the block before it."""
         middle = (block + 0.5) * self._block_ms
         shots = sorted(self._shots.values(), key=lambda shot: shot.span.start)
         begun = [shot for shot in shots if shot.t_start_ms <= middle]

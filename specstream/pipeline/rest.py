@@ -1,4 +1,4 @@
-"""What a turn that was stopped still gives: the cues that bring an avatar to rest."""
+"""The events that a stopped turn still gives: cues that bring an avatar to rest, and failures."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["Rest"]
 
 
 class Rest:
-    """Of the events that are read after a turn was stopped, those that are still wanted."""
+    """Chooses which of the events that are read after a turn was stopped are given."""
 
     def __init__(self) -> None:
-        self._cue: Event | None = None  # the last one
+        self._cue: Event | None = None  # the latest cue
         self._rested = False
         self._made_before = 0
         self._t_ms = 0.0
@@ -30,7 +30,11 @@ class Rest:
         self._made_before, self._sample, self._t_ms = made_before, sample, t_ms
 
     def late(self, event: Event) -> Event | None:
-        """Of what was made before the stop, nothing; then cues, moved to that moment, and failures."""
+        """Return what to give for an event that is read after the stop; None: nothing.
+
+        Events that were made before the stop, text, speech and prompts are left out. Cues are moved to
+        the moment of the stop; failures and controls pass.
+        """
         early = event.seq < self._made_before
         self.saw(event)
         if isinstance(event.item, AvatarCue) and not early:
@@ -41,9 +45,10 @@ class Rest:
         return event
 
     def last(self, seq: int) -> Event | None:
-        """The cue that is still missing behind all events, if there is one.
+        """Return the cue that must follow all other events, if one is missing.
 
-        An avatar that was done before the stop is brought to rest by its last cue.
+        An avatar stage that had ended before the stop gives no more cues: its latest one is given anew,
+        at the moment of the stop.
         """
         if self._rested or self._cue is None:
             return None

@@ -92,7 +92,7 @@ class Run:
 
     @property
     def count(self) -> int:
-        """How many events were made so far."""
+        """Number of events made so far."""
         return self._seq
 
     def stop(self, name: str, failure: SpecstreamError) -> None:
@@ -123,12 +123,12 @@ class Run:
             self._seq += 1
 
     def leave(self) -> None:
-        """Cancel, and let nobody wait for a reader."""
+        """Cancel the turn and drop its log, so that no stage waits for a reader."""
         self.cancel("closed")
         self._log.abandon()
 
     async def patrol(self) -> None:
-        """Look after the stages until cancelled: one that stalls is stopped."""
+        """Watch the stages until cancelled, and stop one that stalls."""
         while True:
             await anyio.sleep(self._limits.stall_s / 8)
             for watch in self._watches:
@@ -244,7 +244,7 @@ class Run:
             asked = anyio.current_time()
             async for item in outputs:
                 watch.rest()
-                if not outlet.source.cancel_pending:  # else made before it heard of the cancel
+                if not outlet.source.cancel_pending:  # else made before the stage read the Cancel
                     phrase = item.phrase if isinstance(item, Drafted) else item
                     if isinstance(phrase, Phrase):
                         self._chars = max(self._chars, phrase.chars.end)

@@ -49,8 +49,8 @@ class Segmenter(Window):
     Args:
         first_clause_chars: The first phrase may end with a clause once it is this long (a Chinese,
             Japanese or Korean character counts as three); None waits for the sentence.
-        first_words_chars: Once it is this long, an English one may end between words, too, before
-            one that joins, such as "because"; None: it doesn't.
+        first_words_chars: Once it is this long, an English first phrase may also end before a joining
+            word such as "because"; None: it may not.
         max_chars: No phrase is longer.
 
     Attributes:
@@ -79,11 +79,6 @@ class Segmenter(Window):
         self._first_words_chars = first_words_chars
         self.pace: Deadlines | None = None
 
-    @property
-    def pending(self) -> bool:
-        """Whether text waits unspoken."""
-        return self._waits
-
     def add(self, chunk: Chunk) -> list[Phrase]:
         """Take the next chunk; return the phrases that it completed.
 
@@ -94,7 +89,7 @@ class Segmenter(Window):
         return self._cut_all()
 
     def again(self, *, ended: bool = False) -> list[Phrase]:
-        """The bounds of ``pace`` have changed: return what they let pass now.
+        """Cut again after the bounds of ``pace`` have changed; return the phrases that fit now.
 
         Args:
             ended: No more text will come.
@@ -124,7 +119,7 @@ class Segmenter(Window):
                 return phrases
 
     def due(self, waited_s: float) -> float:
-        """In how many seconds the text that waits must be released (`Deadlines.due_s`)."""
+        """Return in how many seconds the text that waits must be released (`Deadlines.due_s`)."""
         assert self.pace is not None
         return self.pace.due_s(self._weight(self._quiet_cut()), waited_s)
 
@@ -135,6 +130,7 @@ class Segmenter(Window):
         return [self._emit(cut, reason)] if cut > self._head else []
 
     def _paced_cut(self, bounds: Bounds) -> tuple[int, Reason]:
+        """Return the last boundary within ``bounds``, else the best break; head: nowhere."""
         for cut, reason in reversed(self._passed):
             if bounds.least <= self._weight(cut) <= bounds.most:
                 return cut, reason
@@ -149,7 +145,7 @@ class Segmenter(Window):
         return paced_break(*window, self._wholes, fits, enough), "deadline"
 
     def fork(self) -> Segmenter:
-        """A second segmenter that goes on from here by itself, to cut what is drafted only."""
+        """Make an independent copy that goes on from here, to cut text that is only drafted."""
         twin = copy(self)
         twin._tokens = self._tokens.fork()
         twin._wholes, twin._fences = list(self._wholes), list(self._fences)
@@ -157,12 +153,12 @@ class Segmenter(Window):
         return twin
 
     def look(self, drafted: str) -> list[Phrase]:
-        """Decide with ``drafted`` text, which may come next, what the text that waits doesn't decide.
+        """Cut the text that waits where ``drafted`` text, which may come next, decides a boundary.
 
         Only text that was added is returned, so the white space behind a boundary may fall to the next
-        phrase; else, if the drafted text comes, the phrases are those that it would have brought. If
-        other text comes, a cut may be one too many, but only where `flush` would have made one, had
-        the deadline passed when the text ended there: never behind a title, an initial or a number.
+        phrase. Apart from that, if the drafted text is accepted, the phrases are those that it would
+        have brought. If other text comes, a cut may be superfluous, but only where `flush` would cut if
+        the text ended there: never behind a title, an initial or a number.
         """
         phrases: list[Phrase] = []
         while cut := self._cut_ahead(drafted):
@@ -182,7 +178,7 @@ class Segmenter(Window):
             return None  # what ends the phrase is itself only drafted
         if not self._fits(cut):
             return None
-        late = self.fork()
+        late = self.fork()  # cut only where `flush` would cut if no more text came
         late._text = self._text[:cut]
         late._rewind()
         if late._next_cut() or late._quiet_cut() != cut:
@@ -270,6 +266,7 @@ class Segmenter(Window):
         return decision
 
     def _length_cut(self) -> tuple[int, Reason] | None:
+        """Return where to cut a full window; None if it isn't full, or may wait for a busy voice."""
         if len(self._text) - self._head < self._max_chars:
             return None
         cut = length_break(self._text, self._head, self._open_end(), self._wholes)

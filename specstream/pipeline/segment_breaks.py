@@ -1,4 +1,4 @@
-"""Where to cut when no boundary came in time: the best break in a window that has none."""
+"""Where to cut if no boundary comes in time: finds the best break in a window without one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def has_words(text: str, head: int, end: int, wholes: Sequence[Whole]) -> bool:
 
 
 def quiet_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> int:
-    """The last break up to ``limit`` that splits no unit; ``head`` if there is none.
+    """Return the last break up to ``limit`` that splits no unit; ``head`` if there is none.
 
     A word without white space after it may still be growing, so it stays behind, unless a comma or
     a stop has closed it. A title, a number, a direction or a list's bullet stays with the next word.
@@ -58,7 +58,7 @@ def quiet_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> in
 
 
 def length_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> int:
-    """Where to cut a window that is full.
+    """Return where to cut a window that is full.
 
     After a clause or a line in its second half if there is one, else between words, else anywhere
     between two characters.
@@ -103,10 +103,10 @@ def paced_break(
     fits: Callable[[int], bool],
     enough: Callable[[int], bool],
 ) -> int:
-    """Where to cut at a deadline, if a phrase should not be longer than ``fits``; ``head``: nowhere.
+    """Return where to cut a phrase at a deadline; ``head``: nowhere.
 
-    That is the last break between words, or one behind a clause in the second half before it if the
-    phrase is then long ``enough``. If none fits, it is the first break.
+    That is the last break between words at which the phrase ``fits``, or a break behind a clause in the
+    second half before it if the phrase is then long ``enough``. If none fits, it is the first break.
     """
     last = quiet_break(text, head, limit, wholes)
     if last > head and not fits(last):
@@ -120,6 +120,7 @@ def paced_break(
 
 
 def _torn(at: int, wholes: Sequence[Whole]) -> Whole | None:
+    """The whole that a cut at ``at`` would split, if there is one."""
     return next((whole for whole in wholes if whole.start < at < whole.end), None)
 
 
@@ -145,6 +146,7 @@ def _finished(text: str) -> bool:
 
 
 def _hard_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> int:
+    """Return where to cut a window without white space: between characters, beside a whole."""
     if head < limit < len(text):
         return limit  # before a bracket or code that has not ended
     for at in range(len(text) - 1, max(head, len(text) - _LONGEST_CHARACTER), -1):

@@ -100,7 +100,7 @@ def opens_line(text: str, at: int) -> bool:
 
 
 def newline(text: str, at: int) -> Decision | None:
-    """A line ends; a single newline before a small letter only wraps the line."""
+    """Judge a line's end; a single newline before a small letter only wraps the line."""
     after = end_of(SPACE, text, at)
     if after == len(text):
         return None
@@ -118,7 +118,7 @@ def newline(text: str, at: int) -> Decision | None:
 
 
 def clause(text: str, at: int, head: int) -> Decision | None:
-    """A comma, semicolon, colon or dash between two stretches that may be spoken apart."""
+    """Judge a comma, semicolon, colon or dash: whether the text before it may be spoken apart."""
     mark = text[at]
     end = end_of(_CLOSED, text, at + 1)
     after = end_of(SPACE, text, end)
@@ -146,7 +146,7 @@ def _inside(text: str) -> bool:
 
 
 def bracket(text: str, at: int) -> Decision | None:
-    """A direction such as ``[shake head]``, a Markdown link, or just a bracket."""
+    """Judge a bracket: a direction such as ``[shake head]``, a Markdown link, or plain text."""
     name = _TAG_NAME.match(text, at + 1, at + 1 + _LONGEST_TAG)
     if name and _may_open_tag(text, at):
         end = name.end()
@@ -166,7 +166,7 @@ def bracket(text: str, at: int) -> Decision | None:
 
 
 def _may_open_tag(text: str, at: int) -> bool:
-    """Not as in ``list[index]``, ``grid[a][bc]`` or an escape; but as in ``[sigh][nod]``."""
+    """Whether a direction may open: not in ``list[index]`` or ``grid[a][bc]``; in ``[sigh][nod]``."""
     while text[at - 1 : at] == "]" and (before := text.rfind("[", 0, at)) >= 0:
         at = before
     left = text[at - 1 : at]
@@ -174,7 +174,7 @@ def _may_open_tag(text: str, at: int) -> bool:
 
 
 def backticks(text: str, at: int, *, fenced: bool) -> Decision | None:
-    """Code on one line, where nothing means anything here, or the edge of a block of code."""
+    """Judge backticks: code on one line, in which no mark counts, or the edge of a block of code."""
     end = end_of(_TICKS, text, at)
     if end == len(text):
         return None

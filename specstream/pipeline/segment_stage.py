@@ -1,4 +1,4 @@
-"""The head of a pipeline: text, as the engine commits and drafts it, to phrases."""
+"""The head of a pipeline: turns the engine's verified and drafted text into phrases."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class SegmentStage:
 
     Args:
         make: Makes the segmenter of a turn.
-        deadline_s: Seconds that text waits.
-        clock: Seconds.
+        deadline_s: Seconds that text waits at most.
+        clock: Returns monotonic seconds.
         drafts: Cut what the engine has drafted, too, for stages that can begin on it (see
             `specstream.pipeline.life`). What is released stays the same.
-        lookahead: Let what is drafted decide whether verified text ends a phrase (see
+        lookahead: Let drafted text decide whether verified text ends a phrase (see
             `Segmenter.look`). Only verified text is cut.
 
     Attributes:
         drafts: Whether drafted text is cut.
-        previews: Whether the stage wants to be shown what is drafted.
+        previews: Whether the stage reads the engine's `Preview` items.
     """
 
     name = "text"
@@ -63,12 +63,12 @@ class SegmentStage:
     async def run(
         self, items: Inlet[Chunk | Preview]
     ) -> AsyncGenerator[Phrase | Drafted | Confirmed | Withdrawn | Control, None]:
-        """One turn."""
+        """Run one turn."""
         segmenter = self._make()
         pace = segmenter.pace = Deadlines() if self.drafts else items.deadlines or Deadlines()
         pace.deadline_s = self._deadline_s
         drafts = DraftedPhrases(segmenter)
-        since: float | None = None  # when the text that waits began to wait for time
+        since: float | None = None  # when text began to wait for its deadline
         while True:
             item: Chunk | Preview | Control | None = None
             try:
@@ -132,7 +132,7 @@ class SegmentStage:
                 yield late
 
     def _left_s(self, segmenter: Segmenter, pace: Deadlines, since: float | None) -> float | None:
-        """In how many seconds the text that waits must be released; None: not before more comes."""
+        """Return in how many seconds waiting text must be released; None: not before more text comes."""
         if pace.news:
             return 0.0
         if since is None:
@@ -143,6 +143,7 @@ class SegmentStage:
 
 
 async def _woken(pace: Deadlines) -> None:
+    """Wait until the voice has news, or for as long as a silent voice is waited for."""
     with anyio.move_on_after(pace.due_s(0, 0)) as scope:
         pace.wake = scope.cancel
         await anyio.sleep_forever()

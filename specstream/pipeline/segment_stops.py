@@ -1,4 +1,4 @@
-"""Where sentences end: a pure function from a stop and the text around it to a decision.
+"""Where sentences end: pure functions from a stop and the text around it to a decision.
 
 As in `segment_marks`, the decision is None while more text could change it. What is waited for:
 
@@ -73,7 +73,7 @@ def is_stop(text: str, at: int) -> bool:
 
 
 def stop(text: str, at: int) -> Decision | None:
-    """A full stop, question mark, exclamation mark or ellipsis, in any script."""
+    """Judge a full stop, question mark, exclamation mark or ellipsis, in any script."""
     ends = _run(text, at)
     if ends is None:
         return None
@@ -96,7 +96,7 @@ def stop(text: str, at: int) -> Decision | None:
 
 
 def _run(text: str, at: int) -> tuple[int, int] | None:
-    """Where the stops and what closes with them end, and where the next thing begins."""
+    """Return where the stops and closing marks end, and the next visible character; None: undecided."""
     end = at + 1
     while True:
         end = end_of(_TAIL, text, end)
@@ -124,7 +124,7 @@ def _run(text: str, at: int) -> tuple[int, int] | None:
 
 
 def _glued(text: str, at: int, end: int) -> bool | None:
-    """No white space follows: a sentence ends only where it can't be a name, a number or a URL."""
+    """Whether a sentence ends without white space: not if it can be a name, a number or a URL."""
     follow, dots = text[end], text[at:end].strip(".…") == ""
     if follow in CLAUSE_MARKS:
         return False
@@ -156,7 +156,7 @@ def _tag_follows(text: str, at: int, end: int) -> bool | None:
 
 
 def _ends_sentence(text: str, at: int, run: str, after: int) -> bool | None:
-    """White space follows, and then ``text[after]``."""
+    """Whether a sentence ends at a stop that white space and then ``text[after]`` follow."""
     follow = text[after]
     closed = run[-1] in CLOSERS
     if closed and (text[at - 1] in OPENERS or follow.islower()):
@@ -197,7 +197,7 @@ def _reported(text: str, at: int) -> bool | None:
 
 
 def _dot_ends(text: str, at: int, after: int) -> bool | None:
-    """One full stop, white space, ``text[after]``: does the sentence end?"""
+    """Whether a sentence ends at one full stop that white space and then ``text[after]`` follow."""
     word, follow = word_before(text, at), text[after]
     kind = stop_after(word, after_number=_number_before(text, at - len(word)))
     if word.isdigit():
@@ -241,7 +241,7 @@ def _next_word_decides(text: str, kind: Stop, word: str, at: int, after: int) ->
     if kind is Stop.MAY_END:
         return low not in TIME_WORDS and not (then == "." and stop_after(following) is Stop.MAY_END)
     initial = then == "." and len(following) == 1
-    if len(word) == 1 and text[at - 2].isspace():
+    if len(word) == 1 and text[at - 2].isspace():  # an initial, or the label of a noun before it
         noun = word_before(text, at - 2)
         if noun in LETTERED_NOUNS or (word == "I" and noun.islower()):
             return not initial  # "We need a plan B. Nobody has one, nor do I. Bob might."

@@ -16,7 +16,7 @@ _OPEN = re.compile(r"[\[`]")
 
 
 class Window:
-    """At most ``max_chars`` characters of the text that waits, and `LOOK_BACK` of what was spoken."""
+    """At most ``max_chars`` characters of the text that waits, and `LOOK_BACK` of the text before it."""
 
     def __init__(self, max_chars: int) -> None:
         self._max_chars = max_chars
@@ -28,7 +28,8 @@ class Window:
         # newline: a reply begins like a line does.
         self._text = "\n"
         self._head = 1
-        self._behind, self._taken = "", 0  # text for which there was no room, but for so much of it
+        # Text for which there was no room when it came, and how much of it is in the window by now.
+        self._overflow, self._taken = "", 0
         self._fenced = False  # whether head is inside a block of code
         self._rewind()
 
@@ -40,13 +41,14 @@ class Window:
         self._passed: list[tuple[int, Reason]] = []  # boundaries that ended no phrase
 
     @property
-    def _waits(self) -> bool:
+    def pending(self) -> bool:
+        """Whether text waits unspoken."""
         return len(self._text) > self._head or self._crowded
 
     @property
     def _crowded(self) -> bool:
         """Whether text waits for which there is no room."""
-        return self._taken < len(self._behind)
+        return self._taken < len(self._overflow)
 
     def revoke(self, from_char: int) -> None:
         """Forget pending text at or past this offset; the next chunk goes on from there.
@@ -58,7 +60,7 @@ class Window:
             return
         from_char = max(from_char, self._origin)
         back = self._end - from_char
-        self._behind, self._taken = self._behind[self._taken :][:-back], 0
+        self._overflow, self._taken = self._overflow[self._taken :][:-back], 0
         keep = self._head + from_char - self._start
         self._text = self._text[: max(keep, 0)] or ("\n" if from_char == self._origin else " ")
         self._head = min(self._head, len(self._text))
@@ -69,7 +71,7 @@ class Window:
     @property
     def _end(self) -> int:
         """Where the text so far ends, in the reply."""
-        return self._start + len(self._text) - self._head + len(self._behind) - self._taken
+        return self._start + len(self._text) - self._head + len(self._overflow) - self._taken
 
     def _join(self, chunk: Chunk) -> None:
         expected = self._end
@@ -82,13 +84,13 @@ class Window:
             )
         self._tokens.add(chunk)
         self._t_ms = chunk.t_ms
-        self._behind, self._taken = self._behind[self._taken :] + chunk.text, 0
+        self._overflow, self._taken = self._overflow[self._taken :] + chunk.text, 0
 
     def _fill(self) -> None:
         # Never more than a full window, else a cut would depend on the text beyond it.
         room = self._max_chars - (len(self._text) - self._head)
-        self._text += self._behind[self._taken : self._taken + room]
-        self._taken = min(self._taken + room, len(self._behind))
+        self._text += self._overflow[self._taken : self._taken + room]
+        self._taken = min(self._taken + room, len(self._overflow))
 
     def _without_wholes(self, end: int) -> str:
         """The text that waits, up to ``end``, without directions, links and code."""
@@ -99,7 +101,7 @@ class Window:
         return "".join(parts) + self._text[at:end]
 
     def _weight(self, end: int) -> int:
-        """About how long the text up to ``end`` sounds, in Latin letters."""
+        """Estimate how long the text up to ``end`` sounds, in Latin letters."""
         silent = sum(whole.end - whole.start for whole in self._wholes if whole.tag is not None)
         return end - self._head - silent + 2 * len(WIDE.findall(self._text, self._head, end))
 
@@ -109,7 +111,7 @@ class Window:
         return unfinished.start() if unfinished else len(self._text)
 
     def _take(self, cut: int, reason: Reason) -> Phrase:
-        """Cut the phrase that ends there."""
+        """Take the phrase that ends at ``cut`` out of the window."""
         text = self._text[self._head : cut]
         chars = Span(self._start, self._start + len(text))
         shift = self._start - self._head

@@ -1,6 +1,6 @@
 """Where a long first phrase may end without a mark: before an English conjunction or preposition.
 
-There a speaker may breathe, and what comes first is understood without the rest. As in
+A speaker may breathe there, and the words before it are understood without the rest. As in
 `segment_marks`, the decision is None while more text could change it: it waits for the end of the
 word after the white space.
 """
@@ -42,7 +42,7 @@ _OPEN = _OPENERS | frozenset(
 
 
 def word_break(text: str, at: int, before: str) -> Decision | None:
-    """White space at ``at``: may the phrase end after it?
+    """Decide whether the phrase may end after the white space at ``at``.
 
     ``before`` is the phrase so far, without directions, links and code.
     """

@@ -33,7 +33,7 @@ def _api() -> Any:
 
 @contextmanager
 def turn_span(number: int) -> Iterator[_Values]:
-    """The span of an agent's turn; what is put into the values becomes its attributes."""
+    """Open the span of an agent's turn; entries of the yielded dictionary become its attributes."""
     values: _Values = {}
     if (api := _api()) is None:
         yield values
@@ -58,7 +58,7 @@ class _PhraseSpan:
         self.samples = 0
 
     def end(self, **values: Any) -> None:
-        """End it once; a span that has ended takes no more."""
+        """End the span, with these attributes."""
         for name, value in values.items():
             self.span.set_attribute(f"specstream.phrase.{name}", value)
         self.span.end(end_time=time.time_ns())
@@ -69,16 +69,16 @@ class ReplySpans:
 
     def __init__(self, tracer: Any, span: Any, context: Any) -> None:
         self._tracer, self._span, self._context = tracer, span, context
-        self._came: deque[tuple[int, int]] = deque()  # length of the text, and when it was so long
-        self._phrases: dict[int, _PhraseSpan] = {}  # that have no end yet, by number
-        self._seen: set[str] = set()
+        self._came: deque[tuple[int, int]] = deque()  # length of the text, and when that came
+        self._phrases: dict[int, _PhraseSpan] = {}  # the open ones, by the phrase's number
+        self._seen: set[str] = set()  # names of the events that were added
         self._counts = dict.fromkeys(("rounds", "drafted", "accepted"), 0)
         self._tokens, self._audio_ms = 0, 0.0
         self._reason: str | None = None
 
     @classmethod
     def open(cls) -> ReplySpans | None:
-        """Begin the reply's span; None where nobody records it."""
+        """Begin the reply's span; return None where nobody records it."""
         if (api := _api()) is None:
             return None
         tracer = api.get_tracer("specstream")
@@ -157,7 +157,7 @@ class ReplySpans:
             self._phrases.pop(speech.phrase).end(audio_ms=ms)
 
     def close(self, error: Exception | None) -> None:
-        """The run is over; phrases that nobody spoke end here."""
+        """End the reply's span, and those of phrases that nobody spoke."""
         for phrase in self._phrases.values():
             phrase.end()
         self._phrases.clear()

@@ -1,4 +1,4 @@
-"""Written to spoken text: without Markdown's marks, code as one word, emoji silent or by name.
+"""Turns written into spoken text: no Markdown marks, code as one word, emoji silent or by name.
 
 Numbers, dates and other written forms become words in `specstream.pipeline.wording`. Each change
 records the written characters that it stands for, so a voice's marks can be mapped back.
@@ -46,7 +46,7 @@ _JOINED = f"(?<=\u200d){_PICTURE}{_PARTS}*"
 _EMOJI = re.compile(
     f"[\U0001f1e6-\U0001f1ff]{{2}}|{_PICTURE}{_PARTS}*(?:{_JOINED})*|[\u20e3\ufe0f]"
 )
-_TAIL = 40  # characters
+_TAIL = 40  # characters of earlier text that may decide how a form is read
 _FLAG_A = 0x1F1E6  # the regional indicator for the letter A
 
 
@@ -81,7 +81,7 @@ class Reading:
     sources: tuple[Span, ...] = ()
 
     def written(self, chars: Span) -> Span:
-        """The characters of the reply that ``chars`` of the spoken phrase stand for."""
+        """Return the characters of the reply that ``chars`` of the spoken phrase stand for."""
         if not self.sources:
             return chars
         origin, last = self.phrase.chars.start, len(self.sources)
@@ -120,13 +120,13 @@ class Readout:
             raise ConfigError(f"language must be a tag such as 'en-us', not {self.language!r}")
 
     def for_language(self, language: str) -> Readout:
-        """The same in ``language``, unless a language is set; loads what is needed to read it."""
+        """Return the same in ``language``, unless a language is set; loads what is needed to read it."""
         readout = self if self.language is not None else replace(self, language=language)
         wording_for(readout.language or "")
         return readout
 
     def read(self, phrase: Phrase, place: Place = LINE_START) -> Reading:
-        """``phrase`` as it is read out; ``place`` is the state before it."""
+        """Return ``phrase`` as it is read out; ``place`` is the state before it."""
         text, edits, before = phrase.spoken, list[Edit](), place.before
         for line in _LINE.finditer(text):
             place = self._line(text, Span(*line.span()), place, edits)
@@ -139,7 +139,7 @@ class Readout:
         return _reading(phrase, place, read)
 
     def _line(self, text: str, line: Span, place: Place, edits: list[Edit]) -> Place:
-        """Read a line, or a part of one; returns where that ends."""
+        """Add the edits of a line, or of a part of one; return the state after it."""
         fresh = text[line.end - 1] == "\n" or (place.fresh and text[slice(*line)].isspace())
         fence = _FENCE.match(text, *line) if place.fresh else None
         if place.fence:
@@ -186,7 +186,7 @@ class Readout:
 
 
 def _tail(text: str) -> str:
-    """The last words of a text."""
+    """The last words of a text, at most `_TAIL` characters."""
     return text if len(text) <= _TAIL else text[-_TAIL:].partition(" ")[2]
 
 

@@ -32,7 +32,7 @@ class Pipeline:
     yields; within a branch each stage gets what the one before it yields. Everything that any
     stage yields is also an event of the run. All links are bounded by ``capacity`` items, so a
     reader that stops reading stops the whole turn, back to the token stream, and loses nothing.
-    A stage that hangs, never ends, or makes more than its text can be worth is stopped (``limits``).
+    A stage that hangs, never ends, or makes more than its text can justify is stopped (``limits``).
 
     A head that wants previews (`SegmentStage`) makes the engine show what it has drafted; with its
     ``drafts=True``, stages that take drafts begin on it, within ``presynthesis``. What the run gives
@@ -59,7 +59,7 @@ class Pipeline:
 
     @property
     def presynthesis(self) -> PresynthesisReport:
-        """What speaking drafted text has brought and cost so far."""
+        """What pre-synthesis has saved and wasted so far."""
         return self._account.report
 
     @asynccontextmanager

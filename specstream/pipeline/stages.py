@@ -1,4 +1,4 @@
-"""The stages of a voice turn: they give adapters clocks, provenance, cancel and revoke."""
+"""The stages of a voice turn: they add sample clocks, provenance, cancel and revoke to adapters."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class VoiceStage:
         await self._voice.aclose()
 
     async def run(self, items: Inlet[Phrase]) -> AsyncGenerator[Speech | Control, None]:
-        """One turn; the sample clock starts at 0.
+        """Run one turn; the sample clock starts at 0.
 
         A cancel stops a voice within a buffer, and so does the revoke of a drafted phrase.
         """
@@ -112,7 +112,7 @@ class VoiceStage:
 
 
 def _until(char: int, phrase: Phrase) -> Phrase:
-    """The phrase up to an offset of the reply."""
+    """Return the phrase up to an offset of the reply."""
     chars = Span(phrase.chars.start, char)
     tags = tuple(tag for tag in phrase.tags if tag.chars.end <= char)
     return replace(phrase, text=phrase.text[: chars.length], chars=chars, tags=tags)
@@ -121,7 +121,7 @@ def _until(char: int, phrase: Phrase) -> Phrase:
 def _place(
     buffer: SpeechBuffer, origin: int, waiting: list[Tag], reading: Reading
 ) -> tuple[Mark, ...]:
-    """The buffer's marks on the turn's clock and in the reply; a tag goes before the next word."""
+    """Map the buffer's marks to the turn's clock and the reply; a tag goes before the word behind it."""
     placed: list[Mark] = []
     for mark in buffer.marks:
         chars = reading.written(mark.chars)
@@ -154,11 +154,11 @@ class AvatarStage:
         self.takes_drafts = bool(getattr(scripter, "copies", False))
 
     async def run(self, items: Inlet[Speech]) -> AsyncGenerator[AvatarCue | Control, None]:
-        """One turn; the face is brought to rest when the speech ends or is cancelled.
+        """Run one turn; the face is brought to rest when the speech ends or is cancelled.
 
         The first speech tells the sample rate; without speech there is nothing to bring to rest.
-        A track is not told of a revoke: the speech that follows one starts at an earlier sample. If
-        only drafted speech is revoked, the stage goes on with a copy of the track from before it.
+        A track is not told of a revoke of released speech: the next speech starts at an earlier sample.
+        If only drafted speech is revoked, the stage goes on with a copy of the track from before it.
         """
         track: AvatarTrack | None = None
         copies = Copies[AvatarTrack | None](enabled=items.drafted and self.takes_drafts)
@@ -198,11 +198,11 @@ class PromptStage:
         self.takes_drafts = bool(getattr(rewriter, "copies", False))
 
     async def run(self, items: Inlet[Phrase]) -> AsyncGenerator[ScenePrompt | Control, None]:
-        """One turn; a rewriter that is slow to answer is dropped once the turn is cancelled.
+        """Run one turn; a rewriter that is slow to answer is dropped once the turn is cancelled.
 
         A revoke withdraws every shot whose span ends past its offset. What is left of a shot that
-        began before it comes first, as a revision.
-        If only a drafted phrase is revoked, the stage goes on with a copy of the board from before it.
+        began before it comes first, as a revision. If only a drafted phrase is revoked, the stage goes
+        on with a copy of the board from before it.
         """
         board = self._rewriter.open()
         copies = Copies[Storyboard](enabled=items.drafted and self.takes_drafts)

@@ -1,4 +1,4 @@
-"""Which tokens a stretch of the reply's text came from."""
+"""Maps a stretch of the reply's text to the tokens that it came from."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class _Run(NamedTuple):
 class TokenMap:
     """The tokens of the characters that wait to be spoken.
 
-    A token that adds no characters (half of one) belongs with the next token that does, unless it is
-    reasoning, which belongs to no text.
+    A token that adds no characters (a part of a multi-byte one) belongs with the next token that does,
+    unless it is reasoning, which belongs to no text.
     """
 
     def __init__(self) -> None:
         self._runs: deque[_Run] = deque()
         self._blank: int | None = None  # first of the tokens that still wait for their character
-        self._next = 0
+        self._next = 0  # the token that the next chunk should begin with
         self._end: int | None = None  # characters known so far
-        self._covered = 0
+        self._covered = 0  # end of the tokens that wrote the text before the waiting runs
 
     def fork(self) -> TokenMap:
-        """A second map that goes on from here by itself."""
+        """Make an independent copy that goes on from here."""
         twin = copy(self)
         twin._runs = deque(self._runs)
         return twin
@@ -72,7 +72,7 @@ class TokenMap:
             self._blank = first
 
     def _forget(self, token: int) -> None:
-        """Drop this token and those after it: they come anew."""
+        """Drop this token and those after it: the next chunk has them again."""
         while self._runs and self._runs[-1].stop > token:
             run = self._runs.pop()
             if run.first < token:
@@ -92,7 +92,7 @@ class TokenMap:
             self._end = min(self._end, from_char)
 
     def cover(self, chars: Span) -> Span:
-        """The tokens that overlap ``chars``; spans must be asked for in order."""
+        """Return the tokens that overlap ``chars``; spans must be asked for in order."""
         while self._runs and self._runs[0].end <= chars.start:
             self._covered = self._runs.popleft().stop
         touching = list(takewhile(lambda run: run.begin < chars.end, self._runs))

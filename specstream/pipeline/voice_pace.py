@@ -1,4 +1,4 @@
-"""How fast a voice is, as its phrases show it."""
+"""Measures how fast a voice is, by the phrases that it speaks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 __all__ = ["Spoken", "VoicePace"]
 
-# Audio comes at once if it takes less than this share of the work on the phrase's first audio.
+# A piece comes at once with the one before if the voice works on it for less than this share of the
+# time that it worked until the phrase's first audio.
 _AT_ONCE = 0.1
-_TELLS_S = 1.0  # audio that comes at once and is shorter doesn't tell whether the voice streams
+_TELLS_S = 1.0  # this much audio at once shows that the voice doesn't stream
 _FEW = 0.3  # a voice that streams gives less than this share of a phrase at once
-_GUESS = 0.5  # the factor, at most, of a voice whose phrases were too short to tell
+_GUESS = 0.5  # upper limit of the factor while phrases were too short to tell
 _NEWEST = 0.3  # weight of the newest measurement
 
 
@@ -19,10 +20,10 @@ _NEWEST = 0.3  # weight of the newest measurement
 class Spoken:
     """A phrase that was released, and what the voice has made of it. Times are seconds."""
 
-    end: int  # of its text
+    end: int  # of its text, like ``start`` an offset in the reply
     start: int
     letters: int
-    given: float
+    given: float  # when, by the event loop's clock
     first_s: float | None = None  # until its first audio came
     first_audio_s: float = 0.0
     worked_s: float = 0.0  # on the audio after the first
@@ -31,7 +32,7 @@ class Spoken:
     _at_once: tuple[float, float] = (0.0, 0.0)  # the audio that came last, and the work on it
 
     def made(self, seconds: float, worked_s: float) -> None:
-        """The voice gave audio, on which it worked so long."""
+        """Note ``seconds`` of audio that the voice gave after it had worked ``worked_s`` on them."""
         if self.first_s is None:
             self.first_s, self.first_audio_s = worked_s, seconds
             self._at_once = (seconds, 0.0)
@@ -45,12 +46,12 @@ class Spoken:
 
 
 class VoicePace:
-    """What was measured of a voice; lives as long as its pipeline. The newest phrases count most.
+    """The measured pace of a voice; lives as long as its pipeline. The newest phrases count most.
 
     Attributes:
-        first_s: Seconds from a phrase to its first audio, besides those that grow with its length.
+        first_s: Seconds from a phrase to its first audio, without the part that grows with its length.
         factor: Seconds that the voice works on a second of audio.
-        letter_s: Seconds of audio for a letter.
+        letter_s: Seconds of audio for a letter of text.
         streams: Whether the voice works on a phrase while its audio comes; if not, the first audio comes
             when the whole phrase is finished, or a whole sentence of it. None: the phrases so far were
             too short to tell.
@@ -68,7 +69,7 @@ class VoicePace:
         return not math.isnan(self.factor)
 
     def learn(self, phrase: Spoken) -> None:
-        """A phrase was spoken to its end."""
+        """Take the measurements of a phrase that was spoken to its end."""
         if not phrase.made_s or phrase.first_s is None:
             return
         later_s, whole_s = phrase.made_s - phrase.first_audio_s, phrase.first_s + phrase.worked_s
@@ -96,7 +97,7 @@ def _mean(old: float, new: float, begins: bool) -> float:
 
 
 class _Line:
-    """Least squares ``y = a + b * x``, neither negative; without evidence, through the origin."""
+    """Least squares of ``y = a + b * x``, neither negative; through the origin without evidence."""
 
     def __init__(self) -> None:
         self._sums = (0.01, 0.0, 0.0, 0.0, 0.0)  # a little weight on the origin

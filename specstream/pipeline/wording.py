@@ -25,7 +25,7 @@ _log = logging.getLogger("specstream.pipeline")
 _WORD = re.compile(r"\S+")
 _DIGIT = re.compile(r"\d|[₀-₉]")
 _CANDIDATE = re.compile(r"[\d½¼¾²³⁰-₉]|[^\w\s,;:!?'\"()-]|[IVX]{2}|\b[A-Z]\b")
-"""What a text must have at least one of to have a written form; full stops end abbreviations."""
+"""A text without any of these has no written forms; a full stop may be that of an abbreviation."""
 _MATH = re.compile(
     r"\$\$.+?\$\$|\\\(.+?\\\)|\\\[.+?\\\]"
     r"|(?<![\w$])\$(?![\s$])(?:(?!(?<![\\\w])[^\W\d_]{3})[^$\n])+?(?<!\s)\$(?!\d)",
@@ -54,7 +54,7 @@ class Wording:
         self._broken = False
 
     def read(self, text: Mapped, before: str = "") -> Mapped:
-        """``text`` with its forms in words; ``before`` is what was said before it, as it is written.
+        """Return ``text`` with its forms in words; ``before`` is the written text before it.
 
         A piece that a rule or the library fails on is left as it is written; the first failure is
         logged.
@@ -70,7 +70,7 @@ class Wording:
             if all(span.start >= 0 for span in read.sources[first:]):
                 same = read.text[first:] == text.text
                 return text if same else Mapped(read.text[first:], read.sources[first:])
-        return self._read(text)  # also if the end of ``before`` would now be read otherwise
+        return self._read(text)  # also if a form reaches from ``before`` into the text
 
     def _read(self, text: Mapped) -> Mapped:
         digits = _DIGIT.search(text.text) is not None
@@ -116,7 +116,10 @@ class Wording:
                 yield edit
 
     def _parts(self, text: str, old: Sequence[_Word], new: Sequence[str]) -> list[_Part] | None:
-        """Divide a text so that its parts, read alone, give what the whole gives; None: no way."""
+        """Divide a text so that its parts, read alone, give the words that the whole gives; else None.
+
+        A backtracking search; ``dead`` has the places from which no division reaches the end.
+        """
         found: list[_Part] = []
         dead: set[tuple[int, int]] = set()
         at, heard, count = 0, 0, 1
@@ -166,7 +169,7 @@ def _words(text: str) -> list[_Word]:
 
 
 def _trimmed(text: str, spoken: str, old: Sequence[_Word], new: Sequence[_Word]) -> Edit | None:
-    """The edit from ``old`` to ``new`` words, without what both begin and end with."""
+    """Return the edit from ``old`` to ``new`` words, without what both begin and end with."""
     while old and new and old[0].text == new[0].text:
         old, new = old[1:], new[1:]
     while old and new and old[-1].text == new[-1].text:
@@ -194,11 +197,12 @@ def _pieces(text: str) -> Iterator[Span]:
 
 @lru_cache(maxsize=32)
 def wording_for(language: str) -> Wording | None:
-    """The wording of a language tag such as ``"en-us"``; None if there is none for its language.
+    """Return the wording of a language tag such as ``"en-us"``; None if its language has none.
 
     The first call for a language loads the library, which takes about a tenth of a second.
     """
-    base = language.lower().replace("_", "-").split("-")[0]
+    tag = language.lower().replace("_", "-")
+    base = tag.split("-")[0]
     make = _LANGUAGES.get(base)
     if make is None:
         return None
@@ -207,9 +211,9 @@ def wording_for(language: str) -> Wording | None:
     except ImportError:
         _log.warning("numbers and dates are left to the voice: install normt2s to have them read")
         return None
-    vocabulary = make(language.lower().replace("_", "-"))
+    vocabulary = make(tag)
     library = Normalizer(base)
-    library.lexicon.remove("punctuation", "—")  # voices know a dash
+    library.lexicon.remove("punctuation", "—")  # voices read a dash themselves
     for short, long in vocabulary.abbreviations.items():
         library.add_abbreviation(short, long)
     for symbol, forms in vocabulary.units.items():

@@ -1,9 +1,10 @@
-"""German: what `specstream.pipeline.wording` needs beside the library."""
+"""German rules and words that `specstream.pipeline.wording` needs in addition to the library's."""
 
 from __future__ import annotations
 
 from specstream.pipeline.wording_rules import (
     Vocabulary,
+    address,
     each_digit,
     link,
     look_up,
@@ -18,11 +19,6 @@ _SIGNS = {
     ".": "Punkt", "/": "Schrägstrich", "@": "at", "-": "minus", "_": "Unterstrich",
     ":": "Doppelpunkt", "?": "Fragezeichen", "=": "gleich", "#": "Raute", "&": "und",
 }  # fmt: skip
-_URL_END = r"[^\s<>\"]*[^\s<>\".,;:!?)\]'*]"
-_ADDRESS = (
-    rf"(?:https?://|www\.){_URL_END}|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
-    rf"|(?<![\w.@/-])[A-Za-z0-9][\w-]*(?:\.[\w-]+)*\.(?:de|at|ch|com|org|net|eu)\b(?:/{_URL_END})?"
-)
 _PHONE = (
     r"(?<![\w.,/+-])(?P<digits>(?:\+\d{1,3}[ -]?|0)\d{2,4}[ /-]\d{3,}(?:[ -]\d{2,})*)(?!\w|[.,]\d)"
 )
@@ -47,10 +43,10 @@ _king = roman(lambda value: f"der {_ORDINALS[value]}")
 
 
 def german(language: str) -> Vocabulary:
-    """German."""
+    """Return the vocabulary of German, which is the same for every region."""
     rules = (
         rule(r"(?![0-9])\d", plain_digit),
-        rule(_ADDRESS, link(_SIGNS)),
+        rule(address("de|at|ch|com|org|net|eu"), link(_SIGNS)),
         rule(_PHONE, _digits),
         rule(r"(?<=\d)(?:\s?[–—]\s?|(?<!\d-\d)-)(?=\d+(?![\d-]*-\d))", " bis "),
         rule(r"(?<!\w)(?P<decade>[2-9]0er)\b", look_up(_DECADES, "decade")),

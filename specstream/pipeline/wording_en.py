@@ -1,4 +1,4 @@
-"""English: what `specstream.pipeline.wording` needs beside the library."""
+"""English rules and words that `specstream.pipeline.wording` needs in addition to the library's."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from specstream.pipeline.mapped import Edit
 from specstream.pipeline.wording_rules import (
     Speak,
     Vocabulary,
+    address,
     each_digit,
     link,
     look_up,
@@ -48,14 +49,9 @@ _OPERATORS = {
 _MONTH = "|".join(_MONTHS)
 _SHORT_MONTH = "|".join(sorted(_SHORT_MONTHS, key=len, reverse=True))
 _DAY = "|".join(sorted(_DAYS, key=len, reverse=True))
-_URL_END = r"[^\s<>\"]*[^\s<>\".,;:!?)\]'*]"
 _DOMAINS = "com|org|net|io|ai|dev|app|edu|gov|co|info|uk|de|eu|fr|ca|us|tv"
 _FILES = "md|py|js|ts|txt|json|ya?ml|toml|csv|html?|css|pdf|png|jpe?g|mp[34]|wav|zip|exe|sh|cpp|rs"
-_ADDRESS = (
-    rf"(?:https?://|www\.){_URL_END}|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
-    rf"|(?<![\w.@/-])[A-Za-z0-9][\w-]*(?:\.[\w-]+)*\.(?:{_DOMAINS})\b(?:/{_URL_END})?"
-    rf"|(?<![\w.@/-])[A-Za-z_][\w-]*\.(?:{_FILES})\b"
-)
+_ADDRESS = rf"{address(_DOMAINS)}|(?<![\w.@/-])[A-Za-z_][\w-]*\.(?:{_FILES})\b"
 _ALONE = r"(?!\w|[.,:/-]\d)"  # after a number: nothing of it follows
 _FREE = r"(?<![\w$€£.,/-])"  # before a number: it begins here
 _PHONE = (
@@ -98,7 +94,7 @@ _digits = each_digit("zero one two three four five six seven eight nine", "plus"
 
 
 def _date(found: re.Match[str], day_first: bool = False) -> Iterator[Edit]:
-    """A date in figures, with its month by name."""
+    """Give the month of a date in figures its name."""
     month, day, year = (int(found[group]) for group in ("month", "day", "year"))
     if month > 12 or (day_first and day <= 12):
         month, day = day, month
@@ -109,7 +105,7 @@ def _date(found: re.Match[str], day_first: bool = False) -> Iterator[Edit]:
 
 
 def _years(found: re.Match[str]) -> Iterator[Edit]:
-    """A year in two halves, which the library reads as two numbers."""
+    """Split a year into two halves, which the library reads as two numbers."""
     high, low = found["a"][:2], found["a"][2:]
     if not found["a"].startswith("200"):
         low = "hundred" if low == "00" else low if low[0] != "0" else f"oh {low[1]}"
@@ -122,14 +118,14 @@ def _to_year(found: re.Match[str]) -> Iterator[Edit]:
 
 
 def _each(found: re.Match[str]) -> Iterator[Edit]:
-    """Letters one by one, and more than three digits one by one."""
+    """Read letters one by one, and digits, too, if there are more than three."""
     yield Edit(*found.span("letters"), " ".join(found["letters"]) + " ")
     if len(found["digits"]) > 3:
         yield from _digits(found)
 
 
 def _ratio(found: re.Match[str]) -> Iterator[Edit]:
-    """Not a time: the second number has one digit, or more than fifty-nine, or the first is no hour."""
+    """Read "16:9" as "16 to 9" if it can't be a time, or a word such as "ratio" follows."""
     first, second = found[1], found[2]
     if (
         len(second) != 2
@@ -222,7 +218,7 @@ _NAMES: tuple[tuple[str, str | Speak], ...] = (
 
 
 def english(language: str) -> Vocabulary:
-    """English; in a tag such as ``"en-gb"`` 3/4/2025 is the third of April."""
+    """Return the vocabulary of English; for ``"en-gb"`` and the like, 3/4/2025 is the third of April."""
     day_first = language.partition("-")[2].startswith(_DAY_FIRST)
     date = rule(_SLASHED, partial(_date, day_first=day_first), digits=True)
     return Vocabulary(

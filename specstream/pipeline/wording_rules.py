@@ -16,10 +16,12 @@ from specstream.pipeline.mapped import Edit
 __all__ = [
     "Rule",
     "Vocabulary",
+    "address",
     "each_digit",
     "link",
     "look_up",
     "plain_digit",
+    "power",
     "put",
     "roman",
     "rule",
@@ -30,9 +32,9 @@ Speak = Callable[[re.Match[str]], Iterator[Edit]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Where ``pattern`` is found, what ``speak`` yields for the match is read.
+    """Makes the edits that ``speak`` yields for each match of ``pattern``.
 
-    ``digits``: whether it can be found only in a text with a digit; saves looking for it elsewhere.
+    ``digits``: whether ``pattern`` matches only texts with a digit; it isn't searched for in others.
     """
 
     pattern: re.Pattern[str]
@@ -40,14 +42,14 @@ class Rule:
     digits: bool = False
 
     def edits(self, text: str) -> Iterator[Edit]:
-        """The changes to ``text``, in order."""
+        """Yield the changes to ``text``, in order."""
         for found in self.pattern.finditer(text):
             yield from self.speak(found)
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Our rules for a language, and the words that are added to the library's.
+    """Rules for a language, and words that are added to the library's.
 
     ``units``: symbol to singular, plural and, in German, gender. ``currencies``: symbol to the words
     for one and several of the large and of the small coin.
@@ -62,13 +64,13 @@ class Vocabulary:
 
 
 def rule(pattern: str, speak: str | Speak, *, digits: bool = False) -> Rule:
-    """A rule; a text is a template for `re.Match.expand`."""
+    """Make a rule; if ``speak`` is a text, it is a template for `re.Match.expand`."""
     made = put(speak) if isinstance(speak, str) else speak
     return Rule(re.compile(pattern), made, digits)
 
 
 def put(template: str) -> Speak:
-    """Read ``template`` (see `re.Match.expand`) for the whole match."""
+    """Put ``template`` (see `re.Match.expand`) in the place of the whole match."""
 
     def speak(found: re.Match[str]) -> Iterator[Edit]:
         yield Edit(*found.span(), found.expand(template))
@@ -77,7 +79,7 @@ def put(template: str) -> Speak:
 
 
 def each_digit(words: str, plus: str) -> Speak:
-    """Read the digits of the group ``digits`` one by one, each for itself; ``words`` from 0 to 9."""
+    """Read the digits of the group ``digits`` one by one; ``words`` has those for 0 to 9."""
     names = words.split()
 
     def speak(found: re.Match[str]) -> Iterator[Edit]:
@@ -98,7 +100,7 @@ def each_digit(words: str, plus: str) -> Speak:
 
 
 def look_up(table: Mapping[str, str], group: str) -> Speak:
-    """Read the table's word for ``group``, apart from a digit before it."""
+    """Read the table's word for ``group``, with a space between it and a digit before it."""
 
     def speak(found: re.Match[str]) -> Iterator[Edit]:
         start, end = found.span(group)
@@ -109,13 +111,24 @@ def look_up(table: Mapping[str, str], group: str) -> Speak:
 
 
 def plain_digit(found: re.Match[str]) -> Iterator[Edit]:
-    """Digits of other scripts, and lowered ones, become those that the library knows."""
+    """Turn a digit of another script, or a subscript, into one that the library knows."""
     yield Edit(*found.span(), str(unicodedata.digit(found[0])))
 
 
 def power(found: re.Match[str]) -> Iterator[Edit]:
-    """A raised number, as in "10⁻³", becomes a power that the library knows."""
+    """Turn a superscript, as in "10⁻³", into a power that the library knows."""
     yield Edit(*found.span(), "^" + unicodedata.normalize("NFKC", found[0]).replace("\u2212", "-"))
+
+
+_URL_END = r"[^\s<>\"]*[^\s<>\".,;:!?)\]'*]"
+
+
+def address(domains: str) -> str:
+    """Return a pattern of URLs, e-mail addresses, and hosts in ``domains``, such as ``"com|org"``."""
+    return (
+        rf"(?:https?://|www\.){_URL_END}|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
+        rf"|(?<![\w.@/-])[A-Za-z0-9][\w-]*(?:\.[\w-]+)*\.(?:{domains})\b(?:/{_URL_END})?"
+    )
 
 
 _SIGN = re.compile(r"[^\w\s]|_|[a-zA-Z0-9]+")
@@ -123,7 +136,7 @@ _WORDS_OF_TWO = frozenset("co go me my so to in on at is it be by do an or no we
 
 
 def link(signs: Mapping[str, str]) -> Speak:
-    """Read an address: its words, names for its ``signs``, and what is no word letter by letter."""
+    """Read an address: words as such, ``signs`` by name, and letters that form no word one by one."""
 
     def speak(found: re.Match[str]) -> Iterator[Edit]:
         start, end = found.span()

@@ -1,4 +1,4 @@
-"""For people who test what they build on specstream: scripted parts, virtual time, latencies.
+"""Tools to test code that is built on specstream: scripted parts, virtual time, latencies.
 
 No weights, no network, no torch. docs/testing.md begins with an example.
 """

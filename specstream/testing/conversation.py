@@ -1,4 +1,4 @@
-"""Holds a scenario's conversation with an agent, in virtual time or on the wall clock."""
+"""Run a scenario's conversation with an agent, in virtual time or on the wall clock."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ _RATE = 16_000
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What an agent under test is made of; give it your own part where that is to be measured.
+    """The scripted parts of an agent under test; replace those whose real latency is to be measured.
 
-    ``playout`` leads to the listener's ear, over the scenario's network: play through it.
+    ``playout`` sends audio over the scenario's network to the simulated listener, where it is measured:
+    the agent must play through it.
     """
 
     model: ScriptedModel
@@ -59,7 +60,7 @@ class Parts:
 async def run_scenario(
     scenario: Scenario, make: Callable[[Parts], Agent] = Parts.agent
 ) -> LatencyReport:
-    """Hold the conversation, as often as the scenario says, and measure every turn.
+    """Run the conversation ``scenario.repeat`` times and measure every turn.
 
     Cancelling it closes the agent.
 
@@ -79,12 +80,12 @@ async def run_scenario(
 
 
 class _AgentTalk(Talk):
-    """A conversation with an agent of this process; ``number`` chooses the chances."""
+    """A conversation with an agent in this process; ``number`` is the repetition, part of the seeds."""
 
     def __init__(self, scenario: Scenario, number: int, make: Callable[[Parts], Agent]) -> None:
-        chances, network = f"{scenario.seed}/{number}", scenario.network.model_dump()
-        super().__init__(scenario, Ear(ScriptedNetwork(**network, seed=f"{chances}/down")))
-        self._uplink = ScriptedNetwork(**network, seed=f"{chances}/up")
+        seed, network = f"{scenario.seed}/{number}", scenario.network.model_dump()
+        super().__init__(scenario, Ear(ScriptedNetwork(**network, seed=f"{seed}/down")))
+        self._uplink = ScriptedNetwork(**network, seed=f"{seed}/up")
         script, listening = scenario.recognizer, scenario.listening
         spoken = [turn.user for turn in scenario.turns if not turn.typed]
         recognizer = ScriptedRecognizer(spoken or [""], takes_s=script.takes_ms / 1e3)
@@ -92,7 +93,7 @@ class _AgentTalk(Talk):
         model = scenario.model.model_dump()
         self._agent = make(
             Parts(
-                model=ScriptedModel(replies, **model, seed=f"{chances}/model"),
+                model=ScriptedModel(replies, **model, seed=f"{seed}/model"),
                 voice=ScriptedVoice(**scenario.voice.model_dump()),
                 ears=Ears(recognizer, ScriptedTurnDetector(stop_ms=script.notice_ms)),
                 listening=ListenerSettings(**listening.model_dump(exclude={"frame_ms"})),

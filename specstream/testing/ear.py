@@ -1,4 +1,4 @@
-"""Who hears the reply: audio as it arrives over a network, and what of it is audible when."""
+"""The simulated listener: when audio arrives over a network, and when it is audible."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Ear:
     Times are seconds of the event loop's clock. ``begin`` starts the next reply.
 
     Args:
-        network: What lies between; None: nothing.
+        network: The network between agent and listener; None: audio arrives when it is sent.
 
     Attributes:
         arrived: When the reply's first audio arrived.
@@ -32,7 +32,7 @@ class Ear:
         self.begin()
 
     def begin(self) -> None:
-        """What comes now belongs to the next reply."""
+        """Start anew for the next reply."""
         self.arrived: float | None = None
         self.audible: float | None = None
         self.end = float("-inf")
@@ -41,7 +41,7 @@ class Ear:
         self._first = FirstAudible()
 
     def take(self, pcm: bytes, sample_rate: int, at: float) -> None:
-        """Audio arrives at ``at``."""
+        """Record audio that arrives at ``at``."""
         self._rate = sample_rate
         if self.arrived is None:
             self.arrived = at
@@ -56,22 +56,22 @@ class Ear:
         self.end = max(self.end, at) + len(pcm) / 2 / sample_rate
 
     def cut(self, at: float) -> float:
-        """What is not heard by ``at`` is not heard at all; returns the milliseconds that were."""
+        """Drop the audio that was not heard by ``at``; return the milliseconds that were heard."""
         heard = self._samples / self._rate - max(0.0, self.end - at)
         self.end = min(self.end, at)
         return max(0.0, heard) * 1e3
 
-    def _over_the_network(self) -> float:
+    def _arrival_of_audio_sent_now(self) -> float:
         now = anyio.current_time()
         return now if self._network is None else self._network.arrival(now)
 
     async def write(self, pcm: bytes, sample_rate: int) -> None:
-        """See `AudioSink`: audio leaves now."""
-        self.take(pcm, sample_rate, self._over_the_network())
+        """See `AudioSink`; the audio is sent now."""
+        self.take(pcm, sample_rate, self._arrival_of_audio_sent_now())
 
     def clear(self) -> None:
-        """See `AudioSink`: the request to forget what is not heard yet leaves now."""
-        self.cut(self._over_the_network())
+        """See `AudioSink`; the request to drop unheard audio is sent now."""
+        self.cut(self._arrival_of_audio_sent_now())
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""

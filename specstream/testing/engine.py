@@ -1,4 +1,4 @@
-"""An engine by script: prepared replies behind the interface of `specstream.Engine`."""
+"""A scripted engine: prepared replies behind the interface of `specstream.Engine`."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def chunks_of(
 ) -> list[Chunk]:
     """Cut ``text`` into tokens of at most six visible characters and lay them out as chunks.
 
-    ``sizes`` gives the number of tokens of each chunk in turn; the rest come one by one. The chunks
-    carry exact spans, and the last one the ``finish_reason``. ``calls`` come behind the text, their
-    arguments in pieces; then the reason ``"stop"`` becomes ``"tool_calls"``.
+    ``sizes`` gives the number of tokens of each chunk in turn; the remaining tokens get a chunk each.
+    The chunks carry exact spans, and the last one the ``finish_reason``. ``calls`` come after the text,
+    their arguments in pieces; the finish reason ``"stop"`` then becomes ``"tool_calls"``.
     """
     pieces = _PIECE.findall(text)
     chunks: list[Chunk] = []
@@ -94,7 +94,7 @@ def _deltas(index: int, call: ToolCall) -> list[ToolCallDelta]:
 class ScriptedGeneration:
     """Stands in for `specstream.Generation`: yields prepared chunks, one per loop turn.
 
-    If it is ``timed``, a chunk is there ``t_ms`` after the request.
+    If it is ``timed``, each chunk comes its ``t_ms`` after the request.
     """
 
     error: SpecstreamError | None = None
@@ -179,11 +179,11 @@ class ScriptedGeneration:
 class ScriptedEngine:
     """Has the interface of `specstream.Engine` and answers with prepared texts, in turn.
 
-    The last reply repeats for ever. ``gate``, when given, returns an event that each chunk waits for
-    (or None), so a test decides when the "model" writes. If ``timed``, a chunk is there its ``t_ms``
-    after the request. ``requests`` records the messages and parameters of each request,
-    ``template_kwargs`` its variables for the chat template, ``references`` its reference,
-    ``speculated`` whether it asked for speculation, ``learnt`` whether it may be learnt from,
+    The last reply is repeated for all further requests. ``gate``, when given, returns an event that
+    each chunk waits for (or None), so a test decides when the "model" writes. If ``timed``, each chunk
+    comes its ``t_ms`` after the request. ``requests`` records the messages and parameters of each
+    request, ``template_kwargs`` its variables for the chat template, ``references`` its reference,
+    ``speculated`` whether it asked for speculation, ``learnt`` whether the draft may learn from it,
     ``tools`` its tools, which are refused unless the engine ``calls_tools``.
     """
 
@@ -228,7 +228,7 @@ class ScriptedEngine:
         learn: bool = True,
         **wrong: Never,
     ) -> AsyncGenerator[ScriptedGeneration, None]:
-        """One scripted reply."""
+        """Give the next scripted reply."""
         params = checked_params(params, wrong)
         offered = Tools.of(tools)
         if offered is not None and self.no_tools is not None:
@@ -257,7 +257,7 @@ class ScriptedEngine:
     async def complete(
         self, messages: Sequence[Message], *, max_tokens: int = 256, reference: str = ""
     ) -> str:
-        """The whole text of one scripted reply."""
+        """Return the whole text of the next scripted reply."""
         params = SamplingParams(max_tokens=max_tokens)
         async with self.generate(messages, params, reference=reference) as generation:
             return "".join([chunk.text async for chunk in generation])
@@ -267,10 +267,10 @@ class ScriptedEngine:
         return ScriptedSession(self, system)
 
     def forget(self, session: str) -> None:
-        """Nothing is kept."""
+        """Do nothing: no cache is kept."""
 
     def trim(self, session: str, tokens: int) -> None:
-        """Nothing is kept; ``trimmed`` records the number of tokens."""
+        """Record the number of tokens in ``trimmed``; no cache is kept."""
         self.trimmed.append(tokens)
 
 

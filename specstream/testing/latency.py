@@ -1,4 +1,4 @@
-"""Latencies of a conversation: stages, percentiles, and the waterfall that they are the sum of."""
+"""Latencies of a conversation: stages, percentiles, and waterfalls of the parts of a wait."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS = {
     "arrived": "the first audio at the listener",
     "first_audio": "the first audible sample at the listener",
 }
-"""What a wait consists of, in order. Each is counted from the user's last sound (or from sending a
+"""The steps of a wait, in order. A step's time is counted from the user's last sound (or from sending a
 typed question); its part of the wait is the time since the step before."""
 
 STAGES = STEPS | {
@@ -44,8 +44,9 @@ class TurnLatency:
         stages: Milliseconds by stage, see `STAGES`; a stage that wasn't seen is missing.
         parts: The wait for the first audible sample, cut at the steps that were seen.
         wait_ms: That wait, measured as a whole.
-        interrupts: Whether it interrupted the reply before it; None if it was not to.
-        reply: What was written in answer.
+        interrupts: Whether it interrupted the reply before it; None if the scenario doesn't ask for
+            an interruption.
+        reply: The text of the reply.
     """
 
     user: str
@@ -57,7 +58,7 @@ class TurnLatency:
     reply: str = ""
 
     def split(self, began: float, seen: dict[str, float], audible: float) -> None:
-        """Fill in the steps: ``began``, ``seen`` and ``audible`` are seconds of one clock."""
+        """Fill in the stages and parts; ``began``, ``seen`` and ``audible`` are seconds of one clock."""
         self.wait_ms = (audible - began) * 1e3
         before = began
         for step in STEPS:
@@ -70,7 +71,7 @@ class TurnLatency:
 
     @property
     def residual_ms(self) -> float:
-        """The wait less the sum of its parts."""
+        """The wait minus the sum of its parts."""
         return self.wait_ms - sum(self.parts.values())
 
     def waterfall(self) -> list[str]:
@@ -120,12 +121,12 @@ class LatencyReport:
         return sorted(turn.stages[stage] for turn in self.turns if stage in turn.stages)
 
     def percentile(self, stage: str, percent: float) -> float | None:
-        """By nearest rank: the least value that so many percent don't exceed; None without values."""
+        """The least value that ``percent`` % don't exceed (nearest rank); None without values."""
         values = self.values(stage)
         return values[max(0, math.ceil(percent / 100 * len(values)) - 1)] if values else None
 
     def slow(self, percent: float, stage: str = "first_audio") -> TurnLatency | None:
-        """The turn whose latency is that percentile of a stage."""
+        """A turn whose latency is that percentile of a stage."""
         at = self.percentile(stage, percent)
         return next((turn for turn in self.turns if turn.stages.get(stage) == at), None)
 
@@ -148,12 +149,12 @@ class LatencyReport:
     def lines(self) -> list[str]:
         """A table of percentiles, and the waterfalls of the median turn and of a slow one."""
         lines = [f"{self.scenario}: {len(self.turns)} turns, {self.clock} clock"]
-        lines.append(f"{'stage, ms':<22}{'turns':>7}{'p50':>9}{'p95':>9}{'p99':>9}{'most':>9}")
+        lines.append(f"{'stage, ms':<22}{'turns':>7}{'p50':>9}{'p95':>9}{'p99':>9}{'max':>9}")
         for stage, figures in self.to_dict()["stages_ms"].items():
             shown = "".join(f"{figures[key]:>9.1f}" for key in ("p50", "p95", "p99", "max"))
             lines.append(f"{stage:<22}{figures['turns']:>7}{shown}")
         if self.missed:
-            lines.append(f"{self.missed} interruptions came after the reply's end")
+            lines.append(f"{self.missed} interruptions missed: they came after the reply's end")
         for percent in (50, 95):
             if (turn := self.slow(percent)) is not None:
                 lines += [f"p{percent} of first_audio:", *turn.waterfall()]
@@ -181,8 +182,8 @@ def assert_latency(
     """Check percentiles of a stage's latency.
 
     Raises:
-        AssertionError: one is above its limit, or fewer than ``least_turns`` turns have the stage; the
-            message shows where the time of such a turn went.
+        AssertionError: a percentile is above its limit (the message has the waterfall of a turn at
+            that percentile), or fewer than ``least_turns`` turns have the stage.
         ConfigError: there is no stage of that name, or no limit was given.
     """
     limits = {50: p50_ms, 95: p95_ms, 99: p99_ms, 100: max_ms}

@@ -1,4 +1,4 @@
-"""Holds a scenario's conversation with a Realtime server, on the wall clock."""
+"""Run a scenario's conversation with a Realtime server, on the wall clock."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ async def run_live(
     speak: Callable[[str], Awaitable[bytes]],
     api_key: str | None = None,
 ) -> LatencyReport:
-    """Hold the conversation with the server at ``url``, one connection for each repetition.
+    """Run the conversation with the server at ``url``, one connection for each repetition.
 
-    The scenario says what is said and when; the server's model, voice, recogniser and network are
-    real, and its tables for these don't count. Cancelling it closes the connection.
+    The scenario says what the user says and when. Model, voice, recogniser and network are real: the
+    scenario's tables for them have no effect. Cancelling closes the connection.
 
     Args:
-        scenario: What is said.
+        scenario: The conversation.
         url: ``ws://host:port/v1/realtime``.
-        speak: A text as the user's voice says it: signed 16-bit little-endian mono at 24 kHz.
+        speak: Returns a text as the user's voice says it: signed 16-bit little-endian mono at 24 kHz.
         api_key: Sent as a bearer token.
 
     Raises:
@@ -70,11 +70,11 @@ class _ServerTalk(Talk):
         super().__init__(scenario, Ear())
         self._socket = socket
         self._voice = speak
-        self._item: str | None = None  # that is being spoken
-        self._cut = False
+        self._item: str | None = None  # the id of the item whose audio is being played
+        self._cut = False  # whether the user interrupted the reply: its further audio is ignored
 
     async def configure(self, greeting: str | bytes) -> None:
-        """Ask for audio, and for turns to be detected if any is spoken."""
+        """Ask for audio output, and for turn detection if the scenario has spoken turns."""
         if ev.parse_server_event(greeting).type != "session.created":
             raise ProtocolError("a server begins with session.created")
         session: dict[str, Any] = {"type": "realtime", "output_modalities": ["audio"]}
@@ -137,7 +137,7 @@ class _ServerTalk(Talk):
                     self.reply_over(complete=response.status != "cancelled")
 
     async def _interrupt(self, now: float) -> None:
-        """Somebody speaks: play no more, and tell the server how much was heard."""
+        """Stop playing because the user speaks, and tell the server how much was heard."""
         if self._item is None or now >= self.ear.end or self._cut:
             return
         heard_ms = self.ear.cut(now)

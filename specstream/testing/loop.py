@@ -17,11 +17,11 @@ __all__ = ["VirtualTimeLoop", "run_virtual"]
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-_KERNEL_S = 0.001  # that a message within the process may take from socket to socket
+_KERNEL_S = 0.001  # real time that a message may take between two sockets of this process
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Instead of waiting for the next timer, moves the loop's clock to it."""
+    """A selector that moves the loop's clock to the next timer instead of waiting for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,8 +48,9 @@ class _JumpingSelector(selectors.DefaultSelector):
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An event loop whose clock starts at 0 and jumps to the next timer as soon as every task waits.
 
-    While a thread of its executor works, the clock stands still. Other threads and processes it can't
-    see: an engine's own thread or a server elsewhere seems to take no time, or any. Use scripted parts.
+    While a thread of its executor works, the clock stands still. The loop doesn't see other threads and
+    processes: their work (an engine's own thread, a server elsewhere) seems to take no time, or an
+    arbitrary time. Use scripted parts instead.
     """
 
     def __init__(self) -> None:
@@ -67,7 +68,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """As in asyncio; a timer that never rings (`anyio.sleep_forever`) is none."""
+        """As in asyncio, but a timer at infinity (`anyio.sleep_forever`) isn't scheduled."""
         if when == math.inf:
             return asyncio.TimerHandle(when, callback, args, self, context)
         return super().call_at(when, callback, *args, context=context)
@@ -82,7 +83,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return future
 
     async def shutdown_default_executor(self, *args: Any) -> None:
-        """As in asyncio; a thread of its own waits for the others."""
+        """As in asyncio, which waits in a further thread; the clock stands still meanwhile."""
         self._jumping.in_threads += 1
         try:
             await super().shutdown_default_executor(*args)
@@ -93,7 +94,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._jumping.in_threads -= 1
 
     def watch(self, limiter: anyio.CapacityLimiter) -> None:
-        """Let the clock stand still, too, while threads hold tokens of ``limiter``."""
+        """Stop the clock also while threads hold tokens of ``limiter``."""
         self._jumping.limiter = limiter
 
 

@@ -1,4 +1,4 @@
-"""A model by script: it writes prepared replies, in rounds at known times, with known acceptance."""
+"""A scripted model: prepared replies, written in rounds at known times and with a known acceptance."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["ScriptedModel"]
 
 
 class ScriptedModel(ScriptedEngine):
-    """A `ScriptedEngine` that takes its time.
+    """A `ScriptedEngine` with the timing of speculative decoding.
 
     The first token comes ``first_token_ms`` after the request, then a round every ``round_ms``. A round
     drafts ``drafted`` tokens, each of which is accepted with the probability ``acceptance`` if those
     before it were, and writes one token more than were accepted. A token has at most six characters.
-    The same ``seed`` gives the same rounds. It writes ahead of its reader, as an engine does.
+    The same ``seed`` gives the same rounds. Rounds don't wait for the reader, as in an engine.
 
-    Replies that are given as chunks come at their own ``t_ms``.
+    The chunks of replies that are given as chunks come at their own ``t_ms``.
 
     Raises:
         ValueError: a time or ``drafted`` is negative, or ``acceptance`` is not from 0 to 1.
@@ -44,7 +44,7 @@ class ScriptedModel(ScriptedEngine):
         self._random = random.Random(seed)
 
     def _chunks(self, reply: str) -> Sequence[Chunk]:
-        """One chunk a round; the last one closes the reply with the round that ended it."""
+        """One chunk a round; the last, without tokens, comes at the time of the last round."""
         tokens = sum(len(chunk.token_ids) for chunk in chunks_of(reply))
         sizes = [1]
         while (left := tokens - sum(sizes)) > 0:

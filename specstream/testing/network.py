@@ -1,4 +1,4 @@
-"""A network by script: when a message that is sent now arrives."""
+"""A scripted network: computes when a message arrives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 __all__ = ["ScriptedNetwork"]
 
-_MAX_LOSSES = 8  # of one message, in a row
+_MAX_LOSSES = 8  # most losses of one message
 
 
 class ScriptedNetwork:
@@ -37,7 +37,7 @@ class ScriptedNetwork:
         self._last = float("-inf")
 
     def arrival(self, sent: float) -> float:
-        """When the next message arrives that is sent at ``sent``, in seconds of one clock."""
+        """Return when the next message arrives if it is sent at ``sent`` (seconds of one clock)."""
         chance = self._random.random
         took = self._delay_s + self._jitter_s * chance()
         for _ in range(_MAX_LOSSES):

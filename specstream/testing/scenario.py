@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 MAX_TURNS = 100_000
-"""Turns of one scenario, repetitions included."""
+"""Most turns of one scenario, repetitions included."""
 
 
 class _Script(BaseModel):
@@ -57,14 +57,14 @@ class VoiceScript(_Script):
 
 
 class RecognizerScript(_Script):
-    """How long each transcript takes, and how long the detector needs to notice a pause."""
+    """How long the recogniser takes for a transcript, and the turn detector to notice a pause."""
 
     takes_ms: float = Field(80.0, ge=0, le=60_000)
     notice_ms: float = Field(96.0, ge=0, le=5_000)
 
 
 class ListeningScript(_Script):
-    """How turns are cut; see `ListenerSettings`. ``frame_ms``: audio in one of the user's frames."""
+    """How turns are detected; see `ListenerSettings`. ``frame_ms``: length of an audio frame."""
 
     silence_ms: float = Field(500.0, ge=0, le=10_000)
     by_words: bool = False
@@ -80,9 +80,9 @@ class TurnScript(_Script):
         typed: Whether it is typed instead.
         reply: What the scripted model answers; a live server's model writes its own.
         pause_ms: Silence between the last reply and this turn.
-        interrupts_after_ms: Instead of that: the turn begins so long after the last reply's first
-            audible sample.
-        word_ms: How long the user takes for a word; a live user's voice has its own pace.
+        interrupts_after_ms: If set, the turn interrupts: it begins this long after the last reply's
+            first audible sample, and ``pause_ms`` has no effect.
+        word_ms: How long the user takes for a word; has no effect on the voice used with a live server.
     """
 
     user: str = Field(min_length=1, max_length=10_000)
@@ -94,9 +94,9 @@ class TurnScript(_Script):
 
 
 class Scenario(_Script):
-    """A conversation; ``repeat`` has it held so often, each time with other chances.
+    """A conversation, run ``repeat`` times, each time with other random delays, losses and acceptances.
 
-    The same ``seed`` gives the same chances.
+    The same ``seed`` gives the same ones.
     """
 
     name: str = Field("conversation", max_length=200)
@@ -130,11 +130,12 @@ def read_scenario(path: str | Path) -> Scenario:
     try:
         return Scenario.model_validate(values)
     except ValidationError as error:
-        told = "; ".join(_said(detail) for detail in error.errors())
+        told = "; ".join(map(_problem, error.errors()))
         raise ConfigError(f"{path}: {told}") from None
 
 
-def _said(detail: Any) -> str:
+def _problem(detail: Any) -> str:
+    """Describe one validation error, with a suggestion where a key is misspelled."""
     place = ".".join(str(part) for part in detail["loc"])
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":

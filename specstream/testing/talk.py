@@ -1,4 +1,4 @@
-"""How a scenario's conversation goes: who says what when, and what is measured of it."""
+"""The course of a scenario's conversation: who speaks when, and what is measured."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from specstream.testing.scenario import Scenario, TurnScript
 
 __all__ = ["Said", "Talk", "Utterance"]
 
-_TURN_S = 300.0  # of a turn that never ends
-_SILENCE_S = 30.0  # that the user waits for the agent to see that the turn is over
+_TURN_S = 300.0  # how long a reply may take before the run fails
+_SILENCE_S = 30.0  # how long the user stays silent for the agent to notice that the turn is over
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,27 +27,29 @@ class Utterance:
 
     frames: list[bytes]
     quiet: bytes
-    first: int  # the first frame that is audible
-    last: int
+    first: int  # index of the first audible frame
+    last: int  # index of the last audible frame
 
 
 @dataclass(slots=True)
 class Said:
-    """A turn under way, in seconds of the loop's clock; ``seen`` is when each step was seen first."""
+    """A turn under way, in seconds of the loop's clock; ``seen`` is when each step was seen."""
 
     measured: TurnLatency
-    began: float = math.nan  # the user's last sound
-    onset: float = math.nan  # the first
+    began: float = math.nan  # when the user's last sound ended: the wait begins
+    onset: float = math.nan  # when the user's first sound began
     seen: dict[str, float] = field(default_factory=dict)
     over: anyio.Event = field(default_factory=anyio.Event)
 
 
 class Talk(ABC):
-    """A conversation by script. Subclasses reach the agent, and call `reply_begins` and `reply_over`.
+    """A scripted conversation. Subclasses connect it to an agent and report what the agent does.
+
+    They call `heard`, `reply_begins`, `step` and `reply_over` as the agent's events come.
 
     Attributes:
         turns: The turns, measured as far as the conversation has got.
-        ear: Who listens.
+        ear: The simulated listener.
         speaking: The number of the turn that was said last, or is being said.
         answering: The number of the turn whose reply is under way.
     """
@@ -61,11 +63,11 @@ class Talk(ABC):
 
     @abstractmethod
     async def read(self) -> None:
-        """Follow what the agent tells; raises what ends the conversation."""
+        """Follow the agent's events to their end; raise the error that ends the conversation."""
 
     @abstractmethod
     async def type(self, text: str) -> None:
-        """Ask something in writing."""
+        """Send ``text`` as a typed turn."""
 
     @abstractmethod
     async def utterance(self, script: TurnScript) -> Utterance:
@@ -73,10 +75,10 @@ class Talk(ABC):
 
     @abstractmethod
     async def send(self, pcm: bytes, due: float) -> None:
-        """A frame is full at ``due``; returns once the agent has it."""
+        """Send a frame that is complete at ``due``; return once the agent has it."""
 
     async def hold(self) -> list[TurnLatency]:
-        """The whole conversation.
+        """Run the whole conversation and return its measured turns.
 
         Raises:
             SpecstreamError: what ended it early.
@@ -111,17 +113,24 @@ class Talk(ABC):
             scope.cancel()
 
     def step(self, name: str) -> None:
-        """A step of the reply under way was seen now; the first time counts."""
+        """Record that a step of the reply under way was seen now; the first time counts."""
         self.turns[self.answering].seen.setdefault(name, anyio.current_time())
 
     def heard(self, step: str) -> None:
-        """``turn_end`` or ``transcript`` of the turn that was said last, or of its latest part."""
+        """Record that the agent noticed ``turn_end`` or ``transcript`` of the turn that was said last.
+
+        The latest ``turn_end`` counts, because a pause may be taken for it; so does the latest
+        ``transcript`` until the answer begins.
+        """
         seen = self.turns[self.speaking].seen
         if step == "turn_end" or "asked" not in seen:
             seen[step] = anyio.current_time()
 
     def reply_begins(self) -> None:
-        """What comes now answers the turn that was said last: anew, if a pause was taken for its end."""
+        """Record that the answer to the turn that was said last begins.
+
+        An earlier answer to the same turn (a pause was taken for the turn's end) is forgotten.
+        """
         self.answering = self.speaking
         turn = self.turns[self.answering]
         turn.seen = {
@@ -132,7 +141,7 @@ class Talk(ABC):
         self.ear.begin()
 
     def reply_over(self, *, complete: bool) -> None:
-        """The reply is over; ``complete``: it was heard to its end.
+        """Record that the reply is over; ``complete``: it was heard to its end.
 
         Raises:
             EngineError: nothing of it was audible.
@@ -161,7 +170,7 @@ class Talk(ABC):
         sound = None if script.typed else await self.utterance(script)
         if script.interrupts_after_ms is not None:
             turn.measured.interrupts = False
-            await self._midst(number - 1, script.interrupts_after_ms / 1e3)
+            await self._until_audible(number - 1, script.interrupts_after_ms / 1e3)
         elif number:
             await self._over(self.turns[number - 1])
             await anyio.sleep_until(self.ear.end + script.pause_ms / 1e3)
@@ -172,8 +181,8 @@ class Talk(ABC):
             turn.onset = turn.began = anyio.current_time()
             await self.type(script.user)
 
-    async def _midst(self, before: int, after_s: float) -> None:
-        """Until the reply before has been audible for so long, or is over."""
+    async def _until_audible(self, before: int, after_s: float) -> None:
+        """Wait until the reply to turn ``before`` has been audible for ``after_s``, or is over."""
         turn = self.turns[before]
         with anyio.move_on_after(_TURN_S):
             while self.answering != before or self.ear.audible is None:
@@ -184,7 +193,7 @@ class Talk(ABC):
         raise EngineError(f"no sound in answer to {turn.measured.user!r} in {_TURN_S:.0f} s")
 
     async def _speak(self, turn: Said, sound: Utterance) -> None:
-        """The user's microphone: audible frames, then silence until the turn is seen to be over."""
+        """Send the user's audible frames, then silence until the agent notices the end of the turn."""
         length = self.scenario.listening.frame_ms / 1e3
         start = anyio.current_time()
         turn.onset = start + sound.first * length

@@ -1,4 +1,4 @@
-"""A voice by script: a tone for every word, made at a known pace."""
+"""A scripted voice: a tone for every word, made at a known pace."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _LOUD = b"\x28\x23"  # one sample of 9000
 class ScriptedVoice:
     """A `SpeechSynthesizer` whose words are tones of ``word_ms`` each.
 
-    A phrase's first buffer is there ``first_audio_ms`` after it was asked for; the rest is made at
-    ``real_time_factor`` seconds a second of audio. ``leading_silence_ms`` of zeros begin each phrase.
+    A phrase's first buffer comes ``first_audio_ms`` after it was asked for; making a second of audio
+    takes ``real_time_factor`` seconds. Each phrase begins with ``leading_silence_ms`` of zeros.
     ``spoken`` records the phrases.
     """
 
@@ -70,4 +70,4 @@ class ScriptedVoice:
         return self._silence + self._word * (word + 1)
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""

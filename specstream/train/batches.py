@@ -1,4 +1,4 @@
-"""Batches from shards of replies: bounded memory, an order that a seed fixes, little padding."""
+"""Makes batches from shards of replies: with bounded memory, in a seeded order, with little padding."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from specstream.train.trainee import Batch
 
 __all__ = ["Batches", "Position", "finishing"]
 
-_BLOCK_BYTES = 400 << 20
-_LEAST = 2  # tokens of a sequence that something can be learnt from
+_BLOCK_BYTES = 400 << 20  # shards that are shuffled together, unless one alone is larger
+_LEAST = 2  # tokens of a sequence, of which the second can be predicted
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where in the data the next batch is."""
+    """The position of the next batch in the data: indices of epoch, block and batch in the block."""
 
     epoch: int = 0
     block: int = 0
@@ -28,7 +28,7 @@ class Position:
 
 
 def finishing(norm: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """From states before the final norm, as stored, to the input of the output head."""
+    """Return a function from stored states (before the final norm) to inputs of the output head."""
 
     @torch.no_grad()
     def finish(states: Tensor) -> Tensor:
@@ -38,23 +38,28 @@ def finishing(norm: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Callable[
 
 
 class Batches:
-    """Batches of one folder's replies, without end.
+    """An endless supply of batches from one folder of replies.
 
-    A few shards are read at a time; their sequences are cut to ``longest`` tokens, shuffled, and put
-    together by length. The order depends on the seed and on the position alone.
+    A block of shards is read at a time; its sequences are cut to ``longest`` tokens, shuffled and
+    grouped by length. The order depends only on the seed and on the position.
 
     Args:
         replies: The folder.
         names: The shards to use.
-        depths: Of `Batch.states`.
-        layers: The depth of the final states.
-        finish: See `finishing`.
-        tokens: Of a batch, padding included, at most.
-        longest: Tokens of a sequence, at most.
-        prompts: `Batch.replies` is True for prompts too.
-        skip: Sequences of the last shard, from its end, that are held out.
-        seed: Of the order.
-        device: Of the batches.
+        depths: Depths of `Batch.states`.
+        layers: The depth of the final states: the target's number of layers.
+        finish: Maps final states to inputs of the output head; see `finishing`.
+        tokens: Maximum tokens of a batch, padding included; a longer sequence is a batch of its own.
+        longest: Maximum tokens of a sequence.
+        dtype: Of the batches' states.
+        device: Where the batches are put.
+        prompts: Whether losses are taken on prompts too: `Batch.replies` is then True for them.
+        skip: How many sequences at the end of the last shard are held out from `endless`.
+        seed: Seed of the order.
+
+    Attributes:
+        padded: Tokens of all batches made so far, padding included.
+        present: The same without padding.
     """
 
     def __init__(
@@ -82,7 +87,7 @@ class Batches:
         self.padded = self.present = 0
 
     def endless(self, start: Position) -> Iterator[tuple[Position, Batch]]:
-        """Batches from a position on, each with the position behind it."""
+        """Yield batches from a position on, each with the position after it."""
         epoch, block, first = start.epoch, start.block, start.batch
         while True:
             blocks = self._blocks(epoch)
@@ -94,7 +99,7 @@ class Batches:
             epoch, block = epoch + 1, 0
 
     def held_out(self, count: int | None = None) -> Iterator[Batch]:
-        """The last ``count`` sequences of the last shard, or all sequences, once."""
+        """Yield the last ``count`` sequences of the last shard, or all sequences, once each."""
         for name in self._names if count is None else self._names[-1:]:
             replies = self._replies.read(name, lazily=True)
             kept = replies if count is None else replies[-count:]
@@ -102,7 +107,7 @@ class Batches:
                 yield self.collate(group)
 
     def collate(self, group: Sequence[Reply]) -> Batch:
-        """One batch: padded on the right, states at the asked depths."""
+        """Make one batch of these sequences, padded on the right, with states at ``depths``."""
         rows, width = len(group), max(reply.ids.shape[0] for reply in group)
         hidden, whole = (
             self._replies.hidden,
@@ -127,7 +132,7 @@ class Batches:
         return Batch(ids.to(on), replied.to(on), present.to(on), states.to(on), final)
 
     def _blocks(self, epoch: int) -> list[list[str]]:
-        """The shards in this epoch's order, in blocks that are read at once."""
+        """Return the shards in this epoch's order, as blocks that are read together."""
         names = list(self._names)
         random.Random(f"{self._seed}:{epoch}").shuffle(names)
         blocks: list[list[str]] = []
@@ -155,12 +160,12 @@ class Batches:
         return groups
 
     def _cut(self, replies: Sequence[Reply]) -> list[Reply]:
-        """Windows of at most ``longest`` tokens in which something is to be learnt."""
+        """Return windows of at most ``longest`` tokens in which at least one token is predicted."""
         found = []
         for reply in replies:
             count = reply.ids.shape[0]
             pieces = -(-count // self._longest)
-            width = -(-count // pieces)  # pieces of about one length
+            width = -(-count // pieces)  # pieces of about equal length
             for start in range(0, count, width):
                 one = reply.window(start, min(start + width, count))
                 size = one.ids.shape[0]
@@ -169,7 +174,7 @@ class Batches:
         return found
 
     def _grouped(self, replies: Sequence[Reply]) -> list[list[Reply]]:
-        """Sequences of about one length, so that a batch is hardly padded."""
+        """Group sequences of about equal length into batches, which keeps padding low."""
         groups: list[list[Reply]] = []
         width = 0
         for reply in sorted(replies, key=lambda one: one.ids.shape[0], reverse=True):

@@ -30,10 +30,10 @@ __all__ = ["BlockTrainee", "random_places", "trainee"]
 def trainee(
     target: ModelRunner, tokenizer: PreTrainedTokenizerBase, options: TrainOptions
 ) -> BlockTrainee:
-    """A new head, or the one of ``options.init``. Settings: those of `BlockTrainee`.
+    """Make a new head, or load the one of ``options.init``. Settings: those of `BlockTrainee`.
 
     Raises:
-        ConfigError: a setting that can't be, or no token that could stand for one to be drafted.
+        ConfigError: an invalid setting, or the target has no special token to serve as mask token.
         ModelError: the target has too few layers, or ``options.init`` doesn't fit.
     """
     layers = len(target.decoder.weights.layers)
@@ -71,7 +71,7 @@ def trainee(
 
 
 def _mask(target: ModelRunner, tokenizer: PreTrainedTokenizerBase) -> int:
-    """A special token that replies don't use."""
+    """Choose the mask token: a special token that replies don't use."""
     t, ends = tokenizer, end_ids(target.model, tokenizer)
     named = (t.mask_token_id, t.pad_token_id, t.unk_token_id, t.bos_token_id, *t.all_special_ids)
     for one in named:
@@ -84,18 +84,18 @@ def _mask(target: ModelRunner, tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 class BlockTrainee:
-    """A DFlash head in training; its layers begin as the target's last ones.
+    """A DFlash head in training; its layers are initialised with the target's last layers.
 
     Args:
-        target: The model that it drafts for, of the Llama family; not trained.
-        mask_token_id: The token that stands for one to be drafted; one that replies don't use.
+        target: The model for which the head drafts, of the Llama family; not trained.
+        mask_token_id: The token that stands for tokens to be drafted; one that replies don't use.
         block_size: Tokens of a block, the anchor included.
-        layers: Decoder layers.
-        depths: After how many of the target's layers it reads hidden states; none the last. Default: up
-            to five, evenly spread.
-        anchors: Blocks of each sequence in a step.
-        decay: Position i of a block weighs ``exp(-(i - 1) / decay)``, as later ones are less often
-            reached.
+        layers: Decoder layers of the head.
+        depths: The depths (numbers of target layers) whose hidden states the head reads, not including
+            the last. Default: up to five, evenly spread.
+        anchors: Blocks of each sequence in a training step.
+        decay: The loss at position i of a block has the weight ``exp(-(i - 1) / decay)``, since later
+            positions are reached less often.
     """
 
     kind = "block"
@@ -142,7 +142,7 @@ class BlockTrainee:
         _begin(self.module, inner)
 
     def losses(self, batch: Batch, *, acceptance: float) -> Losses:
-        """See `Trainee.losses`; one entry of ``accepted`` for each position behind the anchor."""
+        """See `Trainee.losses`; ``accepted`` has one entry for each position after the anchor."""
         size, device = self.shape.block_size, batch.token_ids.device
         wanted = batch.replies & batch.present
         anchors, real = random_places(wanted[:, 1:], self._anchors)
@@ -157,7 +157,7 @@ class BlockTrainee:
         ahead = positions[:, :, 1:].clamp_max(wanted.shape[1] - 1)
         inside = positions[:, :, 1:] < wanted.shape[1]
         each = torch.arange(wanted.shape[0], device=device)[:, None, None]
-        # A position counts as long as all before it are the reply's, too.
+        # A position counts only if all positions before it in the block belong to the reply as well.
         valid = (real.unsqueeze(-1) & inside & wanted[each, ahead]).long().cumprod(-1).bool()
         with torch.no_grad():
             final = batch.final[each, ahead - 1][valid].float()
@@ -171,7 +171,7 @@ class BlockTrainee:
         return Losses(total, sums.tolist(), counts.tolist())
 
     def _blocks(self, tokens: Tensor, anchors: Tensor) -> Tensor:
-        """Embeddings ``[b, blocks, size, hidden]`` of each anchor and the masks behind it."""
+        """Return the embeddings ``[b, blocks, size, hidden]`` of anchors and the masks after them."""
         ids = torch.full((*anchors.shape, self.shape.block_size), self.shape.mask_token_id)
         ids = ids.to(tokens.device)
         ids[:, :, 0] = tokens.gather(1, anchors)
@@ -183,7 +183,7 @@ class BlockTrainee:
 
 
 def _spread(layers: int) -> tuple[int, ...]:
-    """Up to five depths from the second layer to the last but two."""
+    """Return up to five depths, evenly spread from 2 to ``layers - 2``, as far as there are so many."""
     first, last = min(2, layers - 1), max(layers - 2, 1)
     steps = min(5, last - first + 1)
     if steps < 2:
@@ -192,8 +192,11 @@ def _spread(layers: int) -> tuple[int, ...]:
 
 
 def random_places(able: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """``[b, n]`` random positions of ``able [b, t]`` bool, up to ``most`` each, and which are real."""
-    if not able.any():  # one place that is not real, for texts that are too short
+    """Choose up to ``most`` random True positions in each row of ``able [b, t]`` bool.
+
+    Returns positions ``[b, n]`` and a mask ``[b, n]``, which is False for padding.
+    """
+    if not able.any():  # return one position of padding: the texts are too short
         nothing = torch.zeros(len(able), 1, dtype=torch.int64, device=able.device)
         return nothing, nothing.bool()
     scores = torch.rand(able.shape, device=able.device).masked_fill_(~able, -1.0)
@@ -203,7 +206,10 @@ def random_places(able: Tensor, most: int) -> tuple[Tensor, Tensor]:
 
 
 def _seen(anchors: Tensor, length: int, size: int) -> Tensor:
-    """``[b, 1, Q, length + Q]`` bool: states before the anchor, and tokens of the same block."""
+    """Return the attention mask ``[b, 1, Q, length + Q]`` of blocks: True where a key is seen.
+
+    A block's tokens see the target's states before their anchor, and all tokens of their block.
+    """
     starts = anchors.repeat_interleave(size, 1)
     context = torch.arange(length, device=anchors.device) < starts.unsqueeze(-1)
     block = torch.arange(starts.shape[1], device=anchors.device) // size
@@ -213,7 +219,7 @@ def _seen(anchors: Tensor, length: int, size: int) -> Tensor:
 
 @torch.no_grad()
 def _begin(module: BlockModule, inner: Any) -> None:
-    """The target's last layers; queries and keys lose their scale to the norms of their own."""
+    """Initialise with the target's last layers, except the norms of queries and keys (left at one)."""
     shape, layers = module.shape, inner.layers
     one = torch.eye(shape.hidden) / math.sqrt(len(shape.depths))
     module.fc.weight.copy_(torch.cat([one] * len(shape.depths), 1))

@@ -14,9 +14,9 @@ __all__ = ["BlockModule"]
 
 
 class BlockModule(nn.Module):
-    """Fusion of the tapped layers, decoder layers that attend to it and to the block, a norm.
+    """Projection of tapped hidden states, decoder layers that attend to them and to the block, a norm.
 
-    Embedding and output head belong to the target and are no part of it.
+    Embedding and output head belong to the target and are not part of the module.
     """
 
     def __init__(self, shape: BlockShape) -> None:
@@ -35,14 +35,14 @@ class BlockModule(nn.Module):
         positions: Tensor,
         seen: Tensor,
     ) -> Tensor:
-        """Normed hidden states ``[B, Q, hidden]`` of the blocks' tokens.
+        """Compute the normed hidden states ``[B, Q, hidden]`` of the blocks' tokens.
 
         Args:
-            states: ``[B, T, depths, hidden]`` of the target.
-            x: ``[B, Q, hidden]``: embeddings of the blocks' tokens, Q of all blocks of a sequence.
+            states: ``[B, T, depths, hidden]``: hidden states of the target.
+            x: ``[B, Q, hidden]``: embeddings of the Q tokens of all blocks of a sequence.
             rotary: Cosines and signed sines by position; see `RotaryTable.upto`.
             positions: ``[B, Q]`` int64 of the blocks' tokens.
-            seen: ``[B, 1, Q, T + Q]`` bool: what a block's token attends to: states, then tokens.
+            seen: ``[B, 1, Q, T + Q]`` bool: attention mask over the T states, then the Q tokens.
         """
         features = self.hidden_norm(self.fc(states.flatten(-2)))
         context = _angles(rotary, torch.arange(states.shape[1], device=x.device).unsqueeze(0))

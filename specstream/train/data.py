@@ -1,4 +1,4 @@
-"""Training data: prompts as JSON lines, or plain text, to token ids."""
+"""Reads training data, prompts as JSON lines or plain text, as token ids."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from specstream.types import Message
 __all__ = ["LEAST_PROMPTS", "Prompts", "digest", "hold_out", "read_data"]
 
 LEAST_PROMPTS = 8
-"""Fewer prompts than this are refused: nothing would be left to measure with."""
+"""Fewer prompts than this are refused: none would be left to measure with."""
 _EMPTY = "{} is empty: it must hold prompts (JSON lines) or text"
 _MOST_BYTES = 1 << 30
-_TEXT_TOKENS = 48  # of a piece of plain text that the target goes on from
+_TEXT_TOKENS = 48  # tokens of a piece of plain text, which is a prompt for the target to continue
 
 
 class Prompts(Sequence["list[int] | None"]):
-    """Prompts as token ids, encoded when they are asked for; None for one that is too long.
+    """Prompts as token ids, encoded on access; a prompt that is too long is None.
 
     Args:
         items: Conversations, or token ids.
-        encode: From an item to its ids.
-        longest: Tokens of a prompt, at most.
+        encode: Encodes an item as token ids.
+        longest: Maximum tokens of a prompt.
     """
 
     def __init__(
@@ -53,23 +53,23 @@ class Prompts(Sequence["list[int] | None"]):
         return ids if len(ids) <= self._longest else None
 
     def chosen(self, indices: Sequence[int]) -> Prompts:
-        """Some of them, in this order."""
+        """Return the prompts of these indices, in this order."""
         return Prompts([self._items[i] for i in indices], self._encode, self._longest)
 
 
 def read_data(
     path: Path, tokenizer: PreTrainedTokenizerBase, longest: int, *, least: int = LEAST_PROMPTS
 ) -> Prompts:
-    """The prompts of a file; those of more than ``longest`` tokens are left out.
+    """Read the prompts of a file; those of more than ``longest`` tokens become None when encoded.
 
     A file whose first line that isn't empty begins with ``{`` is read as JSON lines: each an object with
     ``messages`` (a conversation that ends with the user's turn) or ``prompt`` (a text). With a chat
     template, a text is the user's turn; without one, messages are read line by line. Other keys are
-    ignored. Any other file is text: it is cut into pieces which the target goes on from.
+    ignored. Any other file is plain text: it is cut into pieces, which the target continues.
 
     Raises:
-        ConfigError: the file can't be read, a line isn't such an object (says which), the chat template
-            refuses the first prompt, or there are fewer than ``least`` prompts.
+        ConfigError: the file can't be read, a line isn't such an object (the message has its number),
+            the chat template refuses the first prompt, or there are fewer than ``least`` prompts.
     """
     text = _text_of(path)
     first = next((line for line in text.split("\n") if line.strip()), "")
@@ -87,10 +87,10 @@ def read_data(
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file that is not empty.
+    """Return the SHA-256 of a non-empty file, in hexadecimal.
 
     Raises:
-        ConfigError: it can't be read, or is empty.
+        ConfigError: the file can't be read, or is empty.
     """
     try:
         with path.open("rb") as file:
@@ -103,7 +103,7 @@ def digest(path: Path) -> str:
 
 
 def hold_out(prompts: Prompts, most: int) -> tuple[Prompts, Prompts]:
-    """Prompts to train on, and a tenth, at most ``most`` spread over the file, to measure with."""
+    """Split prompts into training ones and a held-out tenth (1 to ``most``), spread over the file."""
     count = max(1, min(most, len(prompts) // 10))
     chosen = {i * len(prompts) // count for i in range(count)}
     rest = [i for i in range(len(prompts)) if i not in chosen]
@@ -159,7 +159,7 @@ def _messages(value: Any) -> list[Message] | str:
 
 
 def _pieces(text: str, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    """Stretches of the text, each to be continued; what begins a text for this tokenizer comes first."""
+    """Cut a text into pieces of token ids, each after the tokenizer's own prefix (such as BOS)."""
     lead = [i for i in tokenizer.encode("") if i != tokenizer.eos_token_id]
     ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
     whole = range(0, len(ids) - _TEXT_TOKENS + 1, _TEXT_TOKENS)

@@ -1,6 +1,6 @@
-"""``train draft``: a small Llama that learns to write what the target writes (distillation).
+"""``train draft``: trains a small Llama on the target's replies (distillation).
 
-It needs none of the target's hidden states but the final ones, which give the target's distribution
+Of the target's hidden states only the final ones are needed, which give the target's distribution
 (Zhou et al. 2023, DistillSpec).
 """
 
@@ -28,20 +28,20 @@ from specstream.train.trainee import Batch, Losses
 
 __all__ = ["DraftTrainee", "draft_config", "trainee"]
 
-_POSITIONS = 8
+_POSITIONS = 8  # draft positions whose acceptance is measured
 _SIZE = re.compile(r"(\d+)x(\d+)")
-_CHUNK = 1 << 26  # logits that are held at once
+_CHUNK = 1 << 26  # logits (elements) that are in memory at once
 
 
 def trainee(
     target: ModelRunner, tokenizer: PreTrainedTokenizerBase, options: TrainOptions
 ) -> DraftTrainee:
-    """A new draft of ``options.size``, or the one of ``options.init``.
+    """Make a new draft of ``options.size``, or load the one of ``options.init``.
 
     Raises:
-        ConfigError: a size that can't be, or a setting (there are none).
+        ConfigError: an invalid size, or any setting (drafts have none).
         ModelUnsupported: ``options.init`` is no Llama, or has another vocabulary.
-        ModelError: it can't be read.
+        ModelError: ``options.init`` can't be read.
     """
     if options.settings:
         raise ConfigError(f"train draft has no setting {min(options.settings)!r}")
@@ -55,10 +55,12 @@ def trainee(
 
 
 def draft_config(target: ModelRunner, size: str = "") -> LlamaConfig:
-    """The shape of a draft: ``size`` ("2x192"), else two layers and about a tenth of the parameters.
+    """Return a draft's config: of ``size`` (layers x width, "2x192") if it is given.
+
+    Otherwise it has two layers and about a tenth of the target's parameters.
 
     Raises:
-        ConfigError: no such shape.
+        ConfigError: ``size`` is malformed, has no layer, or a width that isn't a multiple of 8.
     """
     model = target.model
     theirs: Any = model.config
@@ -105,7 +107,7 @@ def _weights(vocabulary: int, layers: int, width: int) -> int:
 
 @torch.no_grad()
 def _begin_like(model: LlamaForCausalLM, target: ModelRunner) -> None:
-    """Tokens that are alike for the target begin alike: its embedding on its principal components."""
+    """Initialise the embedding with principal components of the target's, which keeps similarities."""
     theirs: Any = target.model.get_input_embeddings()
     table, own = theirs.weight.detach().float().cpu(), model.model.embed_tokens.weight
     table = table - table.mean(0)
@@ -150,15 +152,15 @@ class DraftTrainee:
         self._model, self._tokenizer = model, tokenizer
         head: Any = target.model.get_output_embeddings()  # type: ignore[no-untyped-call]
         self._head: Tensor = head.weight.detach()
-        # On a CPU, casts cost a model of this size more than products in bfloat16 save.
+        # On a CPU, casting costs a model of this size more time than products in bfloat16 save.
         self._bf16 = target.device.type == "cuda"
         self._end = target.model.generation_config.eos_token_id
 
     def losses(self, batch: Batch, *, acceptance: float) -> Losses:
-        """See `Trainee.losses`. Position k is the k-th token that the draft writes by itself.
+        """See `Trainee.losses`. Position k is the k-th token of a drafted chain.
 
-        What comes before it in an accepted chain is distributed as the target's own tokens, weighted by
-        the probability that each would have been drafted and accepted, min(1, q / p).
+        The tokens before it in an accepted chain are distributed as the target's own tokens, each
+        weighted by the probability min(1, q / p) that it would have been drafted and accepted.
         """
         wanted = batch.replies[:, 1:] & batch.present[:, 1:]
         with torch.autocast(batch.token_ids.device.type, torch.bfloat16, enabled=self._bf16):
@@ -166,7 +168,7 @@ class DraftTrainee:
         ours, theirs = states[:, :-1][wanted], batch.final[:, :-1][wanted]
         tokens = batch.token_ids[:, 1:][wanted]
         size = max(1, _CHUNK // self._head.shape[0])
-        # Logits of a large vocabulary are computed again for the gradients, rather than kept.
+        # With a large vocabulary, recompute the logits in the backward pass instead of storing them.
         apart = ours.shape[0] > size and torch.is_grad_enabled()
         split = (torch.split(each, size) for each in (ours, theirs, tokens))
         parts = [
@@ -181,7 +183,7 @@ class DraftTrainee:
     def _distance(
         self, ours: Tensor, theirs: Tensor, tokens: Tensor, acceptance: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Loss, acceptance probability, and min(1, q / p) of the target's own token: ``[n]`` each."""
+        """Return loss, acceptance probability, and min(1, q / p) of the reply's token: ``[n]`` each."""
         device = ours.device.type
         with torch.autocast(device, torch.bfloat16, enabled=self._bf16):
             logits = F.linear(ours, self._model.lm_head.weight)
@@ -208,11 +210,11 @@ class DraftTrainee:
 
 
 def _by_position(wanted: Tensor, overlap: Tensor, kept: Tensor) -> tuple[list[float], list[float]]:
-    """Sums of acceptance, and of weights, by draft position.
+    """Return the sums of acceptance and the sums of weights, by draft position.
 
     Args:
-        wanted: ``[B, T]`` bool: which tokens count.
-        overlap: ``[n]``: of those, the probability that a draft there is accepted.
+        wanted: ``[B, T]`` bool: the n tokens that count.
+        overlap: ``[n]``: for each of them, the probability that a token drafted there is accepted.
         kept: ``[n]``: the probability that this very token would have been drafted and accepted.
     """
     a, w = (torch.zeros(wanted.shape, dtype=torch.float64) for _ in range(2))

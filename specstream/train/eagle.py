@@ -25,25 +25,25 @@ from specstream.train.trainee import Batch, Losses
 
 __all__ = ["EagleTrainee", "frequent_tokens", "trainee"]
 
-_DECAY = 0.8  # weight of each further draft step against the one before, as in the paper's code
-_SLICE = 512  # rows of the target's logits over the whole vocabulary that exist at once
-_LARGE, _PRUNED = 16384, 8192  # a larger vocabulary is pruned to so many tokens
-_UNROLLED = ((0.5, 1), (0.7, 2))  # (until so much of a new head's training, draft steps)
+_DECAY = 0.8  # weight of each further draft step relative to the one before, as in the paper's code
+_SLICE = 512  # rows of the target's logits over the whole vocabulary that are in memory at once
+_LARGE, _PRUNED = 16384, 8192  # by default, a vocabulary above the first is pruned to the second
+_UNROLLED = ((0.5, 1), (0.7, 2))  # a new head: (up to this part of the training, draft steps)
 _VARIANTS = ("fc_norm", "norm_before_fc", "norm_before_residual", "norm_output")
 
 
 def trainee(
     target: ModelRunner, tokenizer: PreTrainedTokenizerBase, options: TrainOptions
 ) -> EagleTrainee:
-    """A new head, or the one of ``options.init``.
+    """Make a new head, or load the one of ``options.init``.
 
-    Settings: ``steps``, ``places``, ``depths``, ``own_head``, ``kv_heads`` as of `EagleTrainee`;
-    ``vocabulary``: how many tokens can be drafted, the most frequent of the replies (0: all; by default
-    8192 where the target has more than 16384); the variants of `EagleShape`, ``true`` or ``false``.
+    Settings: ``steps``, ``places``, ``depths``, ``own_head``, ``kv_heads``, see `EagleTrainee`;
+    ``vocabulary``: how many tokens can be drafted, the most frequent ones of the replies (0: all; by
+    default 8192 if the target has more than 16384); variants of `EagleShape`, ``true`` or ``false``.
 
     Raises:
-        ConfigError: a setting that can't be.
-        ModelError: the target gives no hidden states, or is on no CPU, or ``options.init`` doesn't fit.
+        ConfigError: an invalid setting.
+        ModelError: the target gives no hidden states or isn't on a CPU, or ``options.init`` doesn't fit.
     """
     if target.device.type != "cpu":
         raise ModelUnsupported("an EAGLE head is trained on a CPU only so far: --device cpu")
@@ -86,7 +86,7 @@ def _read(folder: Path, target: ModelRunner, **given: Any) -> EagleTrainee:
 
 
 def _vocabulary(before: Written, shape: EagleShape) -> Tensor | None:
-    """Ids of the tokens that a written head can draft; None: all."""
+    """Return the ids of the tokens that a saved head can draft; None: all."""
     size = shape.draft_vocab_size
     if size == shape.vocab_size:
         return None
@@ -94,25 +94,27 @@ def _vocabulary(before: Written, shape: EagleShape) -> Tensor | None:
 
 
 class EagleTrainee:
-    """An EAGLE-3 head in training; its first weights are the target's last layer.
+    """An EAGLE-3 head in training, initialised with the target's last layer.
 
-    A draft step reads the feature of a token, true or its own, and the embedding of the next. In each
-    of the unrolled steps an origin attends to the true rows up to its own and to the rows of its own
-    earlier steps, as in service.
+    A draft step reads the feature of a token (fused from the target's states, or the head's own output)
+    and the embedding of the next token. A drafted chain starts at an *origin*, a position in a sequence.
+    In each unrolled step it attends to the true rows up to its origin and to the rows of its own earlier
+    steps, as in service.
 
     Args:
-        target: The model that it drafts for, of the Llama family; not trained.
-        vocabulary: Ids of the tokens that it can draft, ascending; None: all.
+        target: The model for which the head drafts, of the Llama family; not trained.
+        vocabulary: Ids of the tokens that can be drafted, ascending; None: all.
         steps: Unrolled draft steps.
-        depths: After how many of the target's layers it reads hidden states; three.
-        own_head: Train an output head of its own, which begins as the target's rows. Otherwise those
-            rows are used as they are and take no room in the folder.
-        kv_heads: Of the layer, a multiple of the target's; None: as many. The embedding gets to the
-            output through the values alone, whose size this decides.
+        depths: The depths (numbers of target layers) whose hidden states the head reads. Default: those
+            of `default_depths`.
+        own_head: Whether to train an output head, initialised with the target's rows. Otherwise those
+            rows are used as they are and are not saved.
+        kv_heads: Key-value heads of the layer, a multiple of the target's; None: as many. The embedding
+            reaches the output only through the values, whose size this determines.
         variants: Fields of `EagleShape` that turn variants on.
-        places: Tokens of each sequence behind which it drafts in a training step; more of them while
-            fewer steps are unrolled, for the same work.
-        prune: How many of the tokens can be drafted, once `choose` has told which; 0: as ``vocabulary``.
+        places: Origins of each sequence in a training step; more while fewer steps are unrolled, so that
+            a step's work stays the same.
+        prune: How many tokens can be drafted once `choose` has selected them; 0: all of ``vocabulary``.
     """
 
     kind = "eagle"
@@ -141,7 +143,7 @@ class EagleTrainee:
         size = self._head.shape[0]
         self.chooses = prune > 0
         if prune:
-            vocabulary = torch.arange(prune)  # until `choose`
+            vocabulary = torch.arange(prune)  # a placeholder until `choose`
         self.vocabulary = torch.arange(size) if vocabulary is None else vocabulary
         self._rows = self._head if vocabulary is None else self._head[vocabulary]
         attention = inner.layers[-1].self_attn
@@ -174,18 +176,19 @@ class EagleTrainee:
             self.module.lm_head.weight.data.copy_(self._rows)
 
     def unroll(self, done: float) -> None:
-        """See `Unrolls.unroll`; a head that was trained before unrolls all steps at once.
+        """See `Unrolls.unroll`; a head loaded from ``options.init`` unrolls all steps from the start.
 
-        The first step is what the others build on, and costs a quarter of all four.
+        Fewer steps come first, since later steps build on the first, which costs a quarter of all four.
         """
         steps = (few for until, few in _UNROLLED if done < until)
         self._now = self.steps if self.begun else min(self.steps, next(steps, self.steps))
 
     def losses(self, batch: Batch, *, acceptance: float) -> Losses:
-        """See `Trainee.losses`; one entry of ``accepted`` for each unrolled step.
+        """See `Trainee.losses`; ``accepted`` has one entry for each unrolled step.
 
-        With gradients the target's probabilities are those among the tokens that can be drafted, as in
-        the paper's code: the others would cost more than the head. Without, they are exact.
+        While gradients are on, the target's distribution is normalised over the tokens that can be
+        drafted, as in the paper's code, since logits of the others would cost more than the head. While
+        they are off (measuring), it is exact.
         """
         tokens, replies = batch.token_ids, batch.replies & batch.present
         wanted = replies[:, 1:]  # [b, t]: whether the token after t is to be predicted
@@ -227,7 +230,10 @@ class EagleTrainee:
         return Losses(total / max(weight, 1.0), accepted, counted)
 
     def _target(self, final: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """The target's log probabilities of the draft's vocabulary where a token is to be predicted."""
+        """Return the target's log probabilities ``[n, V]`` of the draft's vocabulary at wanted places.
+
+        Also returns ``[b, t]``: for each place of ``wanted``, its row in them.
+        """
         exact = not torch.is_grad_enabled()
         with torch.no_grad():
             states = final[wanted].float()
@@ -255,19 +261,20 @@ class EagleTrainee:
 
 
 def frequent_tokens(counts: Tensor, most: int) -> Tensor:
-    """Ids of the ``most`` most frequent tokens, ascending; of equally frequent ones the lowest.
+    """Return the ids of the ``most`` most frequent tokens, ascending; ties go to the lowest ids.
 
     Args:
         counts: ``[V]``: how often each token was seen.
-        most: How many.
+        most: How many ids to return.
     """
     return counts.argsort(descending=True, stable=True)[:most].sort().values
 
 
 def _origins(wanted: Tensor, most: int | None) -> tuple[Tensor, Tensor]:
-    """``[B, S]``: positions t with a token to predict after t + 1, padded with 0; which are real.
+    """Choose origins: positions t for which token t + 2 is to be predicted, at most ``most`` a row.
 
-    Of each sequence all of them, or ``most`` at random.
+    Returns positions ``[B, S]``, padded with 0, and a mask ``[B, S]``, which is False for padding. With
+    ``most=None`` all origins are returned, otherwise a random choice.
     """
     found = [row[1:].nonzero().squeeze(1) for row in wanted]
     if most is not None:

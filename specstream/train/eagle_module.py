@@ -19,13 +19,15 @@ Rows = tuple[Tensor, Tensor]
 
 
 class EagleModule(nn.Module):
-    """Fusion of the tapped layers, one decoder layer with an attention input of twice the width, a norm.
+    """Projection of tapped hidden states, one decoder layer, a norm.
 
-    The embedding and, with ``head=None``, the output head belong to the target and are no part of it.
+    The input of the layer's attention has twice the width: embedding and feature. The embeddings and,
+    with ``head=None``, the output head belong to the target and are not part of the module.
 
     Args:
         shape: Sizes and variants.
-        head: ``[draft vocabulary, hidden]`` of an output head of its own; None: rows of the target's.
+        head: ``[draft vocabulary, hidden]``: first weights of a trainable output head; None: the module
+            has none, and rows of the target's head are used.
     """
 
     def __init__(self, shape: EagleShape, head: Tensor | None = None) -> None:
@@ -47,7 +49,7 @@ class EagleModule(nn.Module):
             self.lm_head.weight.data = head.detach().clone()
 
     def fuse(self, states: Tensor) -> Tensor:
-        """``[..., depths, hidden]`` of the target to features ``[..., hidden]``."""
+        """Map hidden states of the target ``[..., depths, hidden]`` to features ``[..., hidden]``."""
         if self.fc_norm is not None:
             parts = zip(self.fc_norm, states.unbind(-2), strict=True)
             states = torch.stack([norm(one) for norm, one in parts], -2)
@@ -58,17 +60,17 @@ class EagleModule(nn.Module):
         return fused
 
     def fed_back(self, x: Tensor) -> Tensor:
-        """What the next draft step takes for a feature: the layer's output, or its norm (3.1)."""
+        """Return the feature for the next draft step: the layer's output, or its norm (EAGLE-3.1)."""
         if not self.shape.norm_output:
             return x
         normed: Tensor = self.norm(x)
         return normed
 
     def prefix(self, embeddings: Tensor, features: Tensor, cos: Tensor, sin: Tensor) -> Rows:
-        """Keys and values of true rows.
+        """Compute keys and values of true rows, those with features from the target.
 
         Args:
-            embeddings: ``[B, T, hidden]``: of the token after each feature's.
+            embeddings: ``[B, T, hidden]``: embeddings of the tokens one after those of the features.
             features: ``[B, T, hidden]``.
             cos: ``[T, 1, head_dim]``; see `RotaryTable`.
             sin: Likewise.
@@ -85,17 +87,17 @@ class EagleModule(nn.Module):
         prefix: Rows,
         own: list[Rows] | None,
     ) -> Tensor:
-        """One draft step of S origins in each sequence: hidden states ``[B, S, hidden]``.
+        """Take one draft step for S origins in each sequence; return hidden states ``[B, S, hidden]``.
 
         Args:
             embeddings: ``[B, S, hidden]``.
-            features: ``[B, S, hidden]``: true ones in the first step, then those of `fed_back`.
+            features: ``[B, S, hidden]``: the target's in the first step, then those of `fed_back`.
             cos: ``[B, S, 1, head_dim]``.
             sin: Likewise.
-            seen: ``[B, S, 1, 1, T]``: 0 where an origin sees a true row, -inf where it doesn't.
-            prefix: See `prefix`.
-            own: The origins' rows of earlier steps, to which this step's are added; None in the first
-                step, whose rows are true ones.
+            seen: ``[B, S, 1, 1, T]``: 0 where an origin attends to a true row, -inf elsewhere.
+            prefix: Keys and values of true rows; see `prefix`.
+            own: Keys and values of the origins' earlier steps, to which this step's are appended; None
+                in the first step, whose rows are in ``prefix``.
         """
         layer = self.midlayer
         entry, residual = layer.entry(embeddings, features)
@@ -124,7 +126,7 @@ class _Layer(nn.Module):
         self.mlp = _Mlp(s.hidden, s.intermediate)
 
     def entry(self, embeddings: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        """What queries, keys and values read, and what the layer adds its results to."""
+        """Return the attention input (embedding and feature joined) and the residual stream."""
         normed = self.hidden_norm(features)
         joint = torch.cat([self.input_layernorm(embeddings), normed], -1)
         return joint, normed if self.shape.norm_before_residual else features
@@ -172,7 +174,7 @@ class _Mlp(nn.Module):
 
 @torch.no_grad()
 def begin_like(module: EagleModule, inner: Any) -> None:
-    """Begin with the weights of the target's last layer, on the last tap; nothing of the embeddings."""
+    """Initialise as the target's last layer on the last tapped states, ignoring the embeddings."""
     last, ours = inner.layers[-1], module.midlayer
     shape = module.shape
     hidden, dim = shape.hidden, shape.head_dim
@@ -193,6 +195,6 @@ def begin_like(module: EagleModule, inner: Any) -> None:
 
 
 def _repeated(rows: Tensor, count: int, head_dim: int) -> Tensor:
-    """Heads of ``head_dim`` rows each, repeated in place until they are ``count`` rows."""
+    """Repeat each head (``head_dim`` rows) until there are ``count`` rows, copies side by side."""
     heads = rows.view(-1, head_dim, *rows.shape[1:])
     return heads.repeat_interleave(count // rows.shape[0], 0).view(count, *rows.shape[1:])

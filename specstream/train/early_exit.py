@@ -1,4 +1,4 @@
-"""Trains an exit from the middle of a target: an adapter in front of the target's own output head."""
+"""Trains an early exit of a target: an adapter between an inner layer and the output head."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ _MOST_WIDTH = 1 << 16
 def trainee(
     target: ModelRunner, tokenizer: PreTrainedTokenizerBase, options: TrainOptions
 ) -> EarlyExitTrainee:
-    """A new exit, or the one of ``options.init``. Settings: ``layers`` (half of them), ``width``.
+    """Make a new exit, or load the one of ``options.init``.
+
+    Settings: ``layers`` (default: half of the target's) and ``width``, see `EarlyExitTrainee`.
 
     Raises:
-        ConfigError: a setting that can't be.
-        ModelError: the target can't be left early, or ``options.init`` doesn't fit.
+        ConfigError: an invalid setting.
+        ModelError: the target gives no hidden states there, or ``options.init`` doesn't fit.
     """
     count = len(target.decoder.weights.layers)
     known = {"layers": whole(1, count - 1), "width": whole(1, _MOST_WIDTH)}
@@ -45,13 +47,13 @@ def trainee(
 
 
 class ExitModule(nn.Module):
-    """States of a depth to inputs of the output head; the arithmetic of `EarlyExit`.
+    """Maps hidden states of a depth to inputs of the output head, with the arithmetic of `EarlyExit`.
 
-    It begins as no more than the final norm: ``down`` is zero.
+    As ``down`` is initialised with zeros, it begins as the final norm alone.
 
     Args:
         hidden: Size of the states.
-        width: Size between the adapter's matrices.
+        width: Inner size of the adapter, between its two matrices.
         final_norm: ``[hidden]``, the weight of the target's final norm.
         eps: Epsilon of the norms.
     """
@@ -67,22 +69,22 @@ class ExitModule(nn.Module):
             self.head_norm.weight.copy_(final_norm)
 
     def forward(self, states: Tensor) -> Tensor:
-        """``[..., hidden]`` to the same shape."""
+        """Map states ``[..., hidden]`` to inputs of the output head, of the same shape."""
         inner = self.down(F.silu(self.up(self.norm(states))))
         found: Tensor = self.head_norm(states + inner)
         return found
 
 
 class EarlyExitTrainee:
-    """An exit behind some layers of a target; a `Trainee`.
+    """An early exit after some layers of a target; a `Trainee`.
 
     Args:
-        target: Its output head is used, and stays as it is.
-        layers: After how many layers the exit is; at least 1, fewer than all.
-        width: Of the adapter. Default: two thirds of the hidden size.
+        target: The target, whose output head is used and not trained.
+        layers: The number of target layers before the exit; at least 1, fewer than all.
+        width: Inner size of the adapter. Default: two thirds of the hidden size.
 
     Raises:
-        ModelUnsupported: the target can't be left there.
+        ModelUnsupported: the target gives no hidden states there, or has no such inner layer.
     """
 
     kind = "early-exit"
@@ -97,20 +99,21 @@ class EarlyExitTrainee:
             )
         self.layers, self.depths = layers, (layers,)
         self._head = sizes.head.detach().float().clone()
+        width = width or 2 * sizes.hidden // 3
         self._config = {
             "model_type": MODEL_TYPE,
             "layers": layers,
-            "width": width or 2 * sizes.hidden // 3,
+            "width": width,
             "hidden_size": sizes.hidden,
             "num_hidden_layers": len(sizes.layers),
             "vocab_size": sizes.vocab_size,
         }
         norm = sizes.norm.detach().float()
-        made = ExitModule(sizes.hidden, width or 2 * sizes.hidden // 3, norm, sizes.eps)
+        made = ExitModule(sizes.hidden, width, norm, sizes.eps)
         self._dtype, self.module = sizes.dtype, made.to(sizes.device)
 
     def losses(self, batch: Batch, *, acceptance: float) -> Losses:
-        """See `Trainee.losses`. All draft positions are alike, so one is counted."""
+        """See `Trainee.losses`. All draft positions have the same acceptance, so one is counted."""
         counts = (batch.replies & batch.present)[:, 1:]
         logits = F.linear(self.module(batch.states[:, :-1, 0][counts].float()), self._head)
         with torch.no_grad():

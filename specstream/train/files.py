@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their place, then renamed."""
+"""Atomic files: written under a temporary name, then renamed, so that no partial file is ever seen."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = [
 
 
 def write_bytes(path: Path, data: bytes | memoryview) -> None:
-    """Replace ``path`` at once: after a crash it has its old content or the new one.
+    """Replace ``path`` atomically: after a crash it has either its old or its new content.
 
     Raises:
-        OutputError: it can't be written, with what to do; the old content stays.
+        OutputError: the file can't be written; the old content stays.
     """
     beside = path.with_name(path.name + ".part")
     try:
@@ -45,21 +45,20 @@ def write_bytes(path: Path, data: bytes | memoryview) -> None:
         ) from error
 
 
-def write_tensors(path: Path, value: Any) -> int:
-    """Write what ``torch.save`` can, as `write_bytes` does; returns the bytes written."""
+def write_tensors(path: Path, value: Any) -> None:
+    """Write a value with ``torch.save``, atomically; see `write_bytes`."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     write_bytes(path, buffer.getbuffer())
-    return buffer.getbuffer().nbytes
 
 
 def read_tensors(path: Path, *, lazily: bool = False) -> Any:
-    """Read what `write_tensors` wrote: tensors and plain values only; code in it is not run.
+    """Read a file of `write_tensors`: tensors and plain values only; no code in it is executed.
 
-    With ``lazily`` the tensors are views of the file, read when they are used.
+    With ``lazily`` the tensors are mapped from the file and read when they are used.
 
     Raises:
-        OutputError: it is damaged or can't be read.
+        OutputError: the file is damaged or can't be read.
     """
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=lazily)
@@ -69,15 +68,15 @@ def read_tensors(path: Path, *, lazily: bool = False) -> Any:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """As `write_bytes`."""
+    """Write an object as JSON, atomically; see `write_bytes`."""
     write_bytes(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object of a file; None where there is no file.
+    """Read the JSON object in a file; None if there is no file.
 
     Raises:
-        OutputError: it is damaged or can't be read.
+        OutputError: the file is damaged, no JSON object, or can't be read.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The folder of something trained: its files, its card, and going on from one."""
+"""Writes a trained head's folder with its card, and reads one to continue its training."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def write_head(
     dtype: torch.dtype = torch.bfloat16,
     more: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """config.json, model.safetensors and README.md of a head.
+    """Write config.json, model.safetensors and README.md of a head.
 
     Args:
         folder: An existing, empty folder.
-        title: The card's, where ``card`` has no ``title``.
-        module: Its weights are written as ``dtype``.
-        config: ``config.json``, to which the dtype is added.
+        title: Title of the card, unless ``card`` has a ``title``.
+        module: The module whose weights are written.
+        config: Content of ``config.json``, to which the dtype is added.
         card: Facts for the card.
-        dtype: Of the weights.
-        more: Further tensors, as they are.
+        dtype: The dtype of the written weights.
+        more: Further tensors, written unchanged.
 
     Raises:
-        OSError, SafetensorError: it can't be written.
+        OSError, SafetensorError: a file can't be written.
     """
     tensors = {
         name: value.detach().to("cpu", dtype).contiguous()
@@ -59,7 +59,7 @@ def write_card(folder: Path, card: Mapping[str, str]) -> None:
     """Write ``README.md``: the ``title`` as its heading, and a paragraph for each other fact.
 
     Raises:
-        OSError: it can't be written.
+        OSError: the file can't be written.
     """
     lines = [f"# {card['title']}", ""]
     for name, text in card.items():
@@ -70,7 +70,7 @@ def write_card(folder: Path, card: Mapping[str, str]) -> None:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without transformers' progress bars."""
+    """Turn off transformers' progress bars while the block runs."""
     shown = hf_logging.is_progress_bar_enabled()
     hf_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
@@ -81,10 +81,10 @@ def quietly() -> Iterator[None]:
 
 
 class Written:
-    """A head's folder that `write_head` wrote.
+    """The content of a head's folder that `write_head` wrote.
 
     Attributes:
-        config: Its ``config.json``.
+        config: The content of ``config.json``.
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
@@ -95,31 +95,31 @@ class Written:
         return name in self._tensors
 
     def tensor(self, name: str, *shape: int) -> Tensor:
-        """One of its tensors, which can be taken once.
+        """Return the tensor of a name; each tensor can be taken once.
 
         Raises:
-            ModelBroken: it is missing, or of another shape.
+            ModelBroken: the tensor is missing, or of another shape.
         """
         return self._tensors.take(name, shape)
 
     @torch.no_grad()
     def into(self, module: nn.Module) -> None:
-        """Give its weights to a module of the same names and shapes.
+        """Copy the weights into a module with the same names and shapes.
 
         Raises:
-            ModelBroken: one is missing, or of another shape.
+            ModelBroken: a weight is missing, or of another shape.
         """
         for name, value in module.state_dict().items():
             value.copy_(self._tensors.take(name, value.shape))
 
 
 def read_written(folder: Path, kind: str, target: ModelRunner) -> Written:
-    """The head of ``--init``, which the same kind of training wrote for the same target.
+    """Read the head of ``--init``, which must be of this kind and made for this target.
 
     Raises:
         ConfigError: there is no such folder.
-        ModelBroken: its files are damaged.
-        ModelUnsupported: another kind's, or made for another target.
+        ModelBroken: files of the head are damaged.
+        ModelUnsupported: the head is of another kind, or made for another target.
     """
     if not folder.is_dir():
         raise ConfigError(f"--init {folder}: there is no such folder")
@@ -127,5 +127,5 @@ def read_written(folder: Path, kind: str, target: ModelRunner) -> Written:
     if (found := kind_of(config)) != kind:
         holds = f"a head of {found}" if found else "no head"
         raise ModelUnsupported(f"--init {folder} holds {holds}; train {kind} goes on from its own")
-    load_head(folder, target)  # with all that it refuses
+    load_head(folder, target)  # only for its checks of the folder
     return Written(folder, config)

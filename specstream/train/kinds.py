@@ -1,4 +1,4 @@
-"""What can be trained: one line a method."""
+"""Registry of what can be trained: one entry per drafting method."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ KINDS: Mapping[str, str] = {
 }
 """``module:function`` by kind; the function is ``(target, tokenizer, options) -> Trainee``.
 
-It initialises the weights from torch's global generator, which is seeded before, or from
-``options.init``, where it refuses a folder that was made for another target.
+The function initialises weights with torch's global generator, which is seeded before, or from the
+folder ``options.init``, which it refuses if it was made for another target.
 """
 
 
 def trainee_of(
     target: ModelRunner, tokenizer: PreTrainedTokenizerBase, options: TrainOptions
 ) -> Trainee:
-    """What ``options.kind`` names, ready to be trained.
+    """Make the trainee of ``options.kind``.
 
     Raises:
-        ConfigError: no such kind, or a setting that it doesn't take.
-        ModelError: it can't be trained for this target, or ``options.init`` belongs to another.
+        ConfigError: an unknown kind, or a setting that this kind doesn't have.
+        ModelError: the kind can't be trained for this target, or ``options.init`` belongs to another.
     """
     if options.kind not in KINDS:
         raise ConfigError(f"{options.kind!r} can't be trained; there are: {', '.join(KINDS)}")

@@ -1,4 +1,4 @@
-"""The training loop: steps, checkpoints, measurements. No file but the checkpoint."""
+"""The training loop: steps, checkpoints, measurements. It writes no file but the checkpoint."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from specstream.train.trainee import Batch, Trainee, Unrolls
 
 __all__ = ["Budget", "Loop", "Measured", "measure"]
 
-_MEASURED = 20  # times in a training, at most
-_MEASURING = 0.1  # of the time, at most
+_MEASURED = 20  # most measurements of held-out acceptance in a training
+_MEASURING = 0.1  # largest share of the time that is spent on measuring
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How long: so many steps, or else so many seconds of steps."""
+    """The length of a training: a number of steps or, with ``steps=None``, seconds of steps."""
 
     steps: int | None
     seconds: float
 
     def done(self, step: int, seconds: float) -> float:
-        """From 0 to 1."""
+        """Return the part of the training that is done, 1 or more at its end."""
         if self.steps is not None:
             return step / self.steps
         return seconds / self.seconds if self.seconds > 0 else 1.0
@@ -37,14 +37,19 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Acceptance by draft position: given that all drafts before it were accepted."""
+    """Acceptance rates on held-out replies.
+
+    Attributes:
+        positions: By draft position, the rate given that all drafts before it were accepted.
+        tokens: How many tokens, or which weight, the first position was measured on.
+    """
 
     positions: tuple[float, ...]
     tokens: float
 
     @property
     def length(self) -> float:
-        """Mean tokens a round, if so many are drafted as there are positions."""
+        """Mean acceptance length: tokens per round (with the target's) if all positions are drafted."""
         reached, total = 1.0, 1.0
         for one in self.positions:
             reached *= one
@@ -63,15 +68,15 @@ class _State:
 
 
 class Loop:
-    """One training. It can be stopped and gone on with at any step.
+    """One training, which can be stopped at any step and resumed.
 
     Args:
-        trainee: What is trained.
-        optimizers: Its optimisers.
-        batches: Where batches come from.
-        held: Makes the held-out batches.
-        budget: How long.
-        checkpoint: The file.
+        trainee: The draft or head to train.
+        optimizers: The trainee's optimisers.
+        batches: The source of training batches.
+        held: Returns a fresh iterator over the held-out batches.
+        budget: The length of the training.
+        checkpoint: The checkpoint's path.
         every: Seconds between checkpoints.
     """
 
@@ -96,27 +101,27 @@ class Loop:
 
     @property
     def tokens(self) -> int:
-        """Tokens that steps have learnt from, prompts included, padding not."""
+        """Tokens of all steps' batches, prompts included, padding not."""
         return self._state.tokens
 
     @property
     def seconds(self) -> float:
-        """What the steps took."""
+        """Seconds spent on steps and measurements, without checkpoints."""
         return self._state.seconds
 
     @property
     def curve(self) -> list[tuple[int, float, float]]:
-        """Step, seconds and held-out acceptance at the first position, of each measurement."""
+        """Of each measurement: step, seconds and held-out acceptance rate at the first position."""
         return list(self._state.curve)
 
-    def resume(self) -> bool:
-        """Go on from the checkpoint, if there is one.
+    def resume(self) -> None:
+        """Restore the state of the checkpoint, if there is one.
 
         Raises:
-            OutputError: it is damaged.
+            OutputError: the checkpoint is damaged.
         """
         if not self._checkpoint.exists():
-            return False
+            return
         saved = read_tensors(self._checkpoint)
         self._trainee.module.load_state_dict(saved["module"])
         self._optimizers.load(saved["optimizers"])
@@ -126,13 +131,12 @@ class Loop:
             kept["step"], kept["seconds"], Position(*kept["position"]), kept["tokens"],
             kept["measuring"], [(step, at, value) for step, at, value in kept["curve"]],
         )  # fmt: skip
-        return True
 
     def save(self) -> None:
-        """Write the checkpoint, whole or not at all.
+        """Write the checkpoint atomically.
 
         Raises:
-            OutputError: it can't be written; the one before is kept.
+            OutputError: the checkpoint can't be written; the previous one is kept.
         """
         now, at = self._state, self._state.position
         state: dict[str, Any] = {
@@ -154,12 +158,12 @@ class Loop:
         )
 
     def run(self, tell: Callable[[float, float, float], None], stop: Callable[[], bool]) -> bool:
-        """Train until the budget is used; returns False, with a checkpoint written, if stopped.
+        """Train until the budget is used and write the checkpoint; return False if stopped before.
 
         Args:
-            tell: Called after each step: how much is done (0 to 1), its loss, the last held-out
-                acceptance.
-            stop: Asked before each step.
+            tell: Called after each step with the part that is done (0 to 1), the step's loss and the
+                last held-out acceptance rate.
+            stop: Called before each step; True stops the training.
 
         Raises:
             OutputError: the checkpoint can't be written.
@@ -178,7 +182,7 @@ class Loop:
             if isinstance(self._trainee, Unrolls):
                 self._trainee.unroll(done)
             made = self._trainee.losses(batch, acceptance=acceptance_weight(done))
-            if any(made.counted):  # short texts may leave nothing to predict
+            if any(made.counted):  # a batch of short texts may have nothing to predict
                 made.loss.backward()  # type: ignore[no-untyped-call]
                 self._optimizers.step(rate(done, now.step))
             now.step, now.position = now.step + 1, position
@@ -207,7 +211,7 @@ class Loop:
 
 @torch.no_grad()
 def measure(trainee: Trainee, batches: Iterator[Batch]) -> Measured:
-    """Acceptance on held-out replies. Random numbers of the training are not used up."""
+    """Measure acceptance on held-out replies; the state of torch's generator is restored after it."""
     training, rng = trainee.module.training, torch.get_rng_state()
     trainee.module.eval()
     accepted: list[float] = []

@@ -7,16 +7,16 @@ from torch import Tensor
 
 __all__ = ["distance"]
 
-_FLOOR = 1e-6  # so that the logarithm of an acceptance of nothing stays finite
+_FLOOR = 1e-6  # least acceptance in the logarithm, which keeps it finite
 
 
 def distance(
     draft_logits: Tensor, target_log_p: Tensor, acceptance: float
 ) -> tuple[Tensor, Tensor]:
-    """Loss ``[n]`` and acceptance probability ``[n]`` (without gradient) of n draft distributions.
+    """Return loss ``[n]`` and acceptance probability ``[n]`` (no gradient) of n draft distributions.
 
-    A mix of KL(p || q) and of the likelihood-of-acceptance loss -log sum min(p, q), whose expectation
-    the trainer is after (LK losses, arXiv 2602.23881).
+    The loss is a weighted sum of KL(p || q) and of the likelihood-of-acceptance loss -log sum min(p, q),
+    which training minimises in expectation (LK losses, arXiv 2602.23881).
 
     Args:
         draft_logits: ``[n, V]`` over the draft's vocabulary.

@@ -1,4 +1,4 @@
-"""Trains Medusa heads; the target stays as it is."""
+"""Trains Medusa heads for a frozen target."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ if TYPE_CHECKING:
 
 __all__ = ["MedusaModule", "MedusaTrainee", "trainee"]
 
-_LARGE, _PRUNED = 16384, 8192  # a larger vocabulary is pruned to so many tokens
-_MOST = 32  # heads, and blocks of each
+_LARGE, _PRUNED = 16384, 8192  # by default, a vocabulary above the first is pruned to the second
+_MOST = 32  # largest number of heads, and of residual blocks in each
 
-_DECAY = 0.8  # weight of each further head against the one before
+_DECAY = 0.8  # weight of each further head relative to the one before
 _SLICE = 512  # rows of the target's logits that are in memory at once
 
 
 def trainee(
     target: ModelRunner, tokenizer: PreTrainedTokenizerBase, options: TrainOptions
 ) -> MedusaTrainee:
-    """New heads, or those of ``options.init``.
+    """Make new heads, or load those of ``options.init``.
 
-    Settings: ``heads`` (4), ``layers`` of each (1), ``vocabulary``: how many tokens can be drafted, the
-    most frequent of the replies (0: all; by default 8192 where the target has more than 16384).
+    Settings: ``heads`` (default 4); ``layers`` of each (default 1); ``vocabulary``: how many tokens can
+    be drafted, the most frequent ones of the replies (0: all; by default 8192 if the target has more
+    than 16384).
 
     Raises:
-        ConfigError: a setting that can't be.
+        ConfigError: an invalid setting.
         ModelError: the target gives no hidden states, or ``options.init`` doesn't fit.
     """
     size = target.decoder.weights.vocab_size
@@ -69,14 +70,14 @@ def trainee(
 
 
 class MedusaModule(nn.Module):
-    """The residual blocks of all heads; the arithmetic of `MedusaHead`.
+    """The residual blocks of all heads, with the arithmetic of `MedusaHead`.
 
-    They begin as zeros: each head says what the target's own would.
+    As they are initialised with zeros, every head begins with the target's own output.
 
     Args:
         hidden: Size of the states.
-        heads: How many.
-        layers: Blocks of each.
+        heads: Number of heads.
+        layers: Residual blocks of each head.
     """
 
     def __init__(self, hidden: int, heads: int, layers: int) -> None:
@@ -91,7 +92,7 @@ class MedusaModule(nn.Module):
             nn.init.zeros_(weight)
 
     def forward(self, final: Tensor, head: int) -> Tensor:
-        """``[n, hidden]`` behind the final norm to the same shape, by one head."""
+        """Apply one head's blocks to states ``[n, hidden]`` after the final norm; same shape."""
         block = self.blocks[head]
         assert isinstance(block, nn.ModuleDict)
         layers = block["layers"]
@@ -105,14 +106,14 @@ class MedusaTrainee:
     """Medusa heads over the target's own output head; a `Trainee`.
 
     Args:
-        target: Its output head is used, and stays as it is.
-        heads: How many.
-        layers: Residual blocks of each.
+        target: The target, whose output head is used and not trained.
+        heads: Number of heads.
+        layers: Residual blocks of each head.
         vocabulary: Ids of the tokens that can be drafted, ascending; None: all.
-        prune: How many of the tokens can be drafted, once `choose` has told which; 0: as ``vocabulary``.
+        prune: How many tokens can be drafted once `choose` has selected them; 0: all of ``vocabulary``.
 
     Raises:
-        ConfigError: no head, or no block.
+        ConfigError: ``heads`` or ``layers`` is not from 1 to 32.
         ModelUnsupported: the target gives no hidden states.
     """
 
@@ -136,7 +137,7 @@ class MedusaTrainee:
         self._head = sizes.head.detach().float()
         self.chooses = prune > 0
         if prune:
-            vocabulary = torch.arange(prune, device=sizes.device)  # until `choose`
+            vocabulary = torch.arange(prune, device=sizes.device)  # a placeholder until `choose`
         self.vocabulary = vocabulary
         self._rows = self._head if vocabulary is None else self._head[vocabulary]
         size = self._rows.shape[0]
@@ -151,10 +152,11 @@ class MedusaTrainee:
             self._rows = self._head[self.vocabulary]
 
     def losses(self, batch: Batch, *, acceptance: float) -> Losses:
-        """See `Trainee.losses`; one entry of ``accepted`` for each head.
+        """See `Trainee.losses`; ``accepted`` has one entry for each head.
 
-        A state counts where the token that it gave is the reply's, as in service. With gradients the
-        target's probabilities are those among the tokens that can be drafted; without, they are exact.
+        A state counts only if the token after it belongs to the reply, as in service. While gradients
+        are on, the target's distribution is normalised over the tokens that can be drafted; while they
+        are off (measuring), it is exact.
         """
         wanted = batch.replies & batch.present
         length = wanted.shape[1]
@@ -181,7 +183,7 @@ class MedusaTrainee:
         return Losses(total / max(weight, 1.0), accepted, counted)
 
     def _target(self, final: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """Its log probabilities of what can be drafted, ``[n, size]``; the row of each position."""
+        """Return the target's log probabilities ``[n, size]`` of draftable tokens; each place's row."""
         exact = not torch.is_grad_enabled() and self.vocabulary is not None
         parts = [self._rows.new_zeros(0, self._rows.shape[0])]
         with torch.no_grad():

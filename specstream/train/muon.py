@@ -1,4 +1,4 @@
-"""The optimiser Muon for hidden matrices, in the precision that the device multiplies fast."""
+"""The optimiser Muon for hidden matrices, in the precision in which the device multiplies fast."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from torch import Tensor, nn
 
 __all__ = ["Muon", "orthogonal"]
 
-_QUINTIC = (3.4445, -4.7750, 2.0315)  # coefficients of the iteration, of Jordan et al. 2024
+_QUINTIC = (3.4445, -4.7750, 2.0315)  # coefficients of the iteration (Jordan et al. 2024)
 _ITERATIONS = 5
-_RMS = 0.2  # of an update's elements before the learning rate, as AdamW's (arXiv 2502.16982)
+_RMS = 0.2  # root mean square of an update before the learning rate, as AdamW's (arXiv 2502.16982)
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose update is made orthogonal (Jordan et al. 2024, "Muon"); Nesterov, decoupled decay.
+    """Orthogonalised Nesterov momentum with decoupled weight decay (Jordan et al. 2024, "Muon").
 
     The rule is that of ``torch.optim.Muon`` with ``match_rms_adamw``, which always iterates in bfloat16:
     on a CPU without bfloat16 products a step of a head with a hidden size of 576 took 22 s there, and
     takes .5 s here, in float32.
 
     Args:
-        parameters: Matrices.
-        lr: Learning rate; an element of an update has about .2 of it.
-        momentum: Of the gradients' running mean.
-        weight_decay: As a share of the weights, times ``lr``.
+        parameters: The matrices to optimise.
+        lr: Learning rate; elements of an update have a root mean square of about .2 times this.
+        momentum: Decay of the gradients' running mean.
+        weight_decay: Share of the weights that a step takes away, before multiplication by ``lr``.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """About U V^T of the singular value decomposition U S V^T: singular values of .7 to 1.2.
+    """Approximate U V^T of the singular value decomposition U S V^T; singular values are .7 to 1.2.
 
     Args:
-        matrix: ``[rows, columns]``. On a CPU computed in float32, elsewhere in bfloat16.
+        matrix: ``[rows, columns]``. The computation is in float32 on a CPU, in bfloat16 elsewhere.
     """
     a, b, c = _QUINTIC
     x = matrix.to(torch.float32 if matrix.device.type == "cpu" else torch.bfloat16)

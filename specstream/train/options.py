@@ -1,4 +1,4 @@
-"""What a training is asked for."""
+"""Options of a training."""
 
 from __future__ import annotations
 
@@ -17,36 +17,37 @@ _OPTIMIZERS = ("auto", "muon", "adamw")
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """Options of one training; the same options with the same ``out`` go on with one that was stopped.
+    """Options of one training; a stopped training is resumed by the same options with the same ``out``.
 
     Attributes:
-        kind: What is trained, a key of `specstream.train.kinds.KINDS`.
-        out: The folder to make. Beside it, ``<out>.training`` holds what a stopped training needs.
+        kind: The kind of draft or head, a key of `specstream.train.kinds.KINDS`.
+        out: The folder to make. Beside it, ``<out>.training`` holds what resuming needs.
         target: The model to draft for: a folder, a pulled model's name, a GGUF file or a Hub id.
         data: Prompts as JSON lines, or plain text; see `specstream.train.data`.
-        eval: Held-out prompts, likewise; None: a part of ``data``.
-        replies: A folder of replies with states that were written before; see
+        eval: Held-out prompts, in the same formats; None: a part of ``data`` is held out.
+        replies: A folder of replies with hidden states that were written before; see
             `specstream.train.store`. ``data`` is then not needed.
-        init: A folder to go on from, made by this trainer for the same target.
+        init: A folder made by this trainer for the same target, whose training is continued.
         minutes: Wall-clock limit of writing replies and training together.
-        steps: Train so many steps instead; the result is then a function of the options and the
-            replies alone.
-        tokens: Write so many tokens of replies; None: for a part of ``minutes``.
-        max_reply: Longest reply, in tokens.
-        longest: Longer sequences are cut into pieces of so many tokens when they are learnt.
-        batch_tokens: Tokens of a training step, about; None: by the size of the vocabulary.
-        learn_prompts: Losses on the prompts' tokens too, not on replies alone.
+        steps: Number of training steps, instead of a time limit; the result is then a function of the
+            options and the replies alone.
+        tokens: Number of reply tokens to write; None: as many as a part of ``minutes`` allows.
+        max_reply: Maximum tokens of a reply.
+        longest: Maximum tokens of a training sequence; longer ones are cut into pieces.
+        batch_tokens: Maximum tokens of a training step; None: by the size of the vocabulary.
+        learn_prompts: Whether losses are taken on prompts too, not on replies alone.
         size: Layers x width of ``draft``, such as ``"2x192"``; empty: about a tenth of the target.
         optimizer: ``"auto"`` or ``"muon"`` (matrices; AdamW for the rest), or ``"adamw"``.
         lr: Peak learning rate; None: the optimiser's default.
         settings: Settings of the method, by name, as texts.
-        seed: Of the weights, of the replies' sampling and of the order of the data.
+        seed: Seed of the weights, of the replies' sampling and of the order of the data.
         threads: CPU threads; None: all cores but one.
-        device: Where target and trainee run.
-        dtype: Of the target while it writes replies.
+        device: The device of target and trainee.
+        dtype: The target's dtype.
         checkpoint_s: Seconds between checkpoints.
-        force: An existing ``out`` is replaced, and work of other options in ``<out>.training`` removed.
-        keep: Replies and checkpoint stay in ``<out>.training`` when the training is done.
+        force: Whether to replace an existing ``out``, and to remove an ``<out>.training`` of other
+            options.
+        keep: Whether replies and checkpoint stay in ``<out>.training`` when the training is done.
     """
 
     kind: str
@@ -97,11 +98,11 @@ class TrainOptions:
 
     @property
     def work(self) -> Path:
-        """The folder of what a stopped training needs to go on."""
+        """The folder of all that is needed to resume a stopped training."""
         return self.out.with_name(self.out.name + ".training")
 
     def identity(self) -> dict[str, Any]:
-        """What must be the same for a stopped training to go on, as JSON data."""
+        """Return the options that must be equal for a stopped training to be resumed, as JSON data."""
         given = asdict(self)
         for name in ("out", "threads", "checkpoint_s", "force", "keep", "device", "minutes"):
             del given[name]

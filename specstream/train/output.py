@@ -1,4 +1,4 @@
-"""The folders of a training: the one it makes, and the one it works in."""
+"""The two folders of a training: the output folder and the work folder."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 
 def check_out(options: TrainOptions) -> None:
-    """Refuse a folder that exists, before anything is computed.
+    """Refuse an output folder that can't be made or replaced, before anything is computed.
 
     Raises:
-        ConfigError: it exists and ``force`` isn't given, or it is no model's folder.
+        ConfigError: the folder exists without ``force``, isn't a model's folder, or has no valid name.
     """
     if options.out.exists() and not options.force:
         raise ConfigError(f"{options.out} exists: choose another --out, or --force to replace it")
@@ -43,11 +43,11 @@ def _replaceable(folder: Path) -> bool:
 
 
 def open_work(options: TrainOptions, plan: Mapping[str, Any]) -> None:
-    """Make the work folder, or accept what an earlier run of the same options left there.
+    """Make the work folder, or accept the one that an earlier run of the same options left.
 
     Raises:
-        ConfigError: it was left by other options, and ``force`` isn't given.
-        OutputError: it can't be written.
+        ConfigError: the folder is of a run with other options, and ``force`` isn't given.
+        OutputError: the folder can't be made or written.
     """
     before = read_json(options.work / _PLAN)
     if before is not None:
@@ -68,10 +68,15 @@ def open_work(options: TrainOptions, plan: Mapping[str, Any]) -> None:
 
 
 def finish(options: TrainOptions, save: Callable[[Path], None], look: Callable[[Path], T]) -> T:
-    """Write the folder beside its place, look at it, and rename it; then remove the work folder.
+    """Write the output under a temporary name, inspect and rename it; then remove the work folder.
+
+    Args:
+        options: The options of the training.
+        save: Writes draft or head into the folder that it gets.
+        look: Inspects the written folder before the rename; its result is returned.
 
     Raises:
-        OutputError: it can't be written; the checkpoint is kept.
+        OutputError: the folder can't be written; the checkpoint is kept.
     """
     beside = options.out.with_name(options.out.name + ".new")
     try:
@@ -99,7 +104,7 @@ def finish(options: TrainOptions, save: Callable[[Path], None], look: Callable[[
 def facts_of(
     options: TrainOptions, target: PreTrainedModel, module: nn.Module, result: Trained
 ) -> dict[str, str]:
-    """The card's facts."""
+    """Return the facts for the model card, title to text."""
     weights = sum(p.numel() for p in module.parameters())
     positions = " ".join(f"{one:.3f}" for one in result.held.positions)
     return {

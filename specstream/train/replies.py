@@ -1,4 +1,4 @@
-"""Writes the target's replies, many at once, with the states of the very passes that wrote them."""
+"""Generates replies of the target in batches and stores them with hidden states of the same passes."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from specstream.train.store import Replies, Reply
 __all__ = ["ON_POLICY", "Writing", "write_replies"]
 
 ON_POLICY = (1.0, 0.0, 0.7, 1.0)
-"""Temperatures by turns; 0 is greedy."""
-_AT_ONCE = 32
-_SHARD_BYTES = 64 << 20
-_SHARD_S = 30.0
+"""Temperatures, by turns over the prompts; 0 is greedy."""
+_AT_ONCE = 32  # replies in a batch
+_SHARD_BYTES = 64 << 20  # a shard is written once it has so many bytes of states,
+_SHARD_S = 30.0  # or is so many seconds old
 
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """What is to be written.
+    """What `write_replies` is to write.
 
     Attributes:
-        prompts: Token ids by the prompt's number; None: one that is left out.
-        end_ids: Tokens that end a reply.
-        most: Tokens of a reply.
-        temperatures: By turns.
-        tokens: Begin no more replies after so many tokens in all; None: no such limit.
-        seconds: Begin no more after so long; None: no such limit.
-        seed: Of the sampling: a reply depends on it and its prompt, by rounding also on the others.
+        prompts: Token ids of each prompt; prompts that are None are left out.
+        end_ids: Ids of the tokens that end a reply.
+        most: Maximum tokens of a reply.
+        temperatures: Sampling temperatures, by turns over the prompts.
+        tokens: No reply is begun once so many reply tokens were written; None: no limit.
+        seconds: No reply is begun after so many seconds; None: no limit.
+        seed: Seed of the sampling. A reply depends on the seed, on its prompt and, by rounding, on the
+            replies in the same batch.
     """
 
     prompts: Sequence[Sequence[int] | None]
@@ -67,20 +68,20 @@ def write_replies(
     tell: Callable[[int, float], None],
     stop: Callable[[], bool],
 ) -> bool:
-    """Write the replies that are not in ``replies`` yet; returns whether nothing stopped it.
+    """Write the replies that are not in ``replies`` yet; return False if ``stop`` ended that.
 
-    Finished replies are written to a shard every 64 MB or 30 seconds; unfinished ones are lost when it
-    is stopped.
+    Finished replies are written to a shard every 64 MiB or 30 seconds; unfinished ones are lost on a
+    stop.
 
     Args:
-        target: Gives states at ``replies.depths``.
-        replies: Where they go.
-        wanted: What is to be written.
-        tell: Called with the tokens and the seconds so far.
-        stop: Asked before each pass.
+        target: The model that replies; it must give hidden states at ``replies.depths``.
+        replies: The folder to write to.
+        wanted: Prompts, limits and sampling.
+        tell: Called after each pass with the tokens and the seconds so far.
+        stop: Called before each pass; True stops the writing.
 
     Raises:
-        OutputError: a shard can't be written; those before it are kept.
+        OutputError: a shard can't be written; the shards before it are kept.
     """
     before, began, last = replies.seconds, time.perf_counter(), time.perf_counter()
     waiting = _slots(target, wanted, replies.sources)
@@ -92,7 +93,7 @@ def write_replies(
         spent = before + now - began
         late = wanted.seconds is not None and spent >= wanted.seconds
         enough = wanted.tokens is not None and tokens >= wanted.tokens
-        # At the end those under way are finished: short replies alone would be another distribution.
+        # At a limit, replies under way are still finished: dropping them would favour short replies.
         while not (late or enough) and len(running) < _AT_ONCE:
             slot = next(waiting, None)
             if slot is None:
@@ -125,7 +126,7 @@ def _slots(target: ModelRunner, wanted: Writing, written: set[int]) -> Iterator[
 def _step(
     target: ModelRunner, running: list[_Slot], depths: Sequence[int], wanted: Writing
 ) -> list[Reply]:
-    """One pass over all running replies; those that ended are taken out and returned."""
+    """Run one pass over all running replies; remove and return those that ended."""
     inputs = [
         ForwardInput(torch.tensor(slot.new, device=target.device), slot.cache) for slot in running
     ]
@@ -145,7 +146,7 @@ def _step(
 
 
 def _drawn(running: Sequence[_Slot], logits: Tensor) -> list[int]:
-    """A token for each row of ``logits [n, V]``, by inverting the distribution function."""
+    """Draw a token for each row of ``logits [n, V]`` by inverting the cumulative distribution."""
     heat = torch.tensor([slot.temperature for slot in running], device=logits.device).unsqueeze(1)
     scaled = torch.where(heat > 0, logits / heat.clamp_min(1e-6), logits)
     below = scaled.softmax(-1, dtype=torch.float64).cumsum(-1)

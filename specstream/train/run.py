@@ -1,4 +1,4 @@
-"""A whole training: from options to a folder that ``--draft`` loads."""
+"""Runs a whole training: from options to a folder that ``--draft`` loads."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from specstream.train.trainee import Batch, ChoosesTokens, Trainee
 
 __all__ = ["Tell", "train"]
 
-_FOR_REPLIES = 1 / 3  # of the time
-_FOR_HELD = 0.1
-_FOR_TRAINING = 0.95  # of what is left: loading, saving and measuring passes take some, too
-_HELD = 64
-_HELD_A_MINUTE = 4  # sequences of written replies that are measured, by the training's length
-_BATCH_LOGITS = 1 << 27  # values of a batch's logits, about
-_MOST_TOKENS, _LEAST_TOKENS = 2048, 1024
+_FOR_REPLIES = 1 / 3  # share of the time for writing training replies
+_FOR_HELD = 0.1  # share of the time for writing held-out replies
+_FOR_TRAINING = 0.95  # share of the rest for steps; loading, saving and timing need some, too
+_HELD = 64  # held-out prompts or replies, at most
+_HELD_A_MINUTE = 4  # sequences held out of given replies that are measured, per minute of training
+_BATCH_LOGITS = 1 << 27  # logits (elements) of a batch, about
+_MOST_TOKENS, _LEAST_TOKENS = 2048, 1024  # bounds of a batch's tokens by default
 
 Tell = Callable[[str, float, str], None]
-"""Called often: what is done ("replies", "training" …), how much of it (0 to 1), figures in words."""
+"""Progress callback: the stage ("replies", "training" …), the part done (0 to 1), figures in words."""
 
 
 def train(
@@ -52,30 +52,29 @@ def train(
 ) -> Trained:
     """Train and write ``options.out``. Runs on the calling thread until it is done.
 
-    Everything needed to go on is kept in ``options.work``: after a crash, a full disk or a stop the same
-    options go on where the last checkpoint is.
+    ``options.work`` holds all that is needed to resume: after a crash, a full disk or a stop, the same
+    options continue from the last checkpoint.
 
     Args:
-        options: What is asked for.
-        tell: Hears of the progress.
-        stop: Asked often; once it is true the training is saved and ends.
+        options: The options.
+        tell: Called with the progress.
+        stop: Called often; once it returns True the training is saved and ends.
 
     Raises:
-        TrainingStopped: ``stop`` said so.
+        TrainingStopped: ``stop`` returned True.
         ConfigError: options, data or folders that don't fit.
         ModelError: the target can't be loaded, or can't be learnt from.
-        OutputError: something can't be written; what was written before is kept.
-        TrainingError: the loss is not finite.
+        OutputError: a file can't be written; files written before are kept.
+        TrainingError: the loss is not a number, or there was no time for a reply or nothing to measure.
     """
     check_out(options)
-    one = _Training(options, tell, stop)
-    return one.run()
+    return _Training(options, tell, stop).run()
 
 
 class _Training:
     def __init__(self, options: TrainOptions, tell: Tell, stop: Callable[[], bool]) -> None:
         self._options, self._tell, self._stop = options, tell, stop
-        # Bad files are told before models load.
+        # Report unreadable files before models are loaded.
         named = {"data": options.data, "eval": options.eval}
         self._digests = {name: digest(path) for name, path in named.items() if path is not None}
         torch.set_num_threads(options.threads or max(1, (os.cpu_count() or 2) - 1))
@@ -98,7 +97,7 @@ class _Training:
 
     def run(self) -> Trained:
         options = self._options
-        prompts, held_prompts = self._prompts()  # bad files leave no folder behind
+        prompts, held_prompts = self._prompts()  # first: with bad files no folder is made
         open_work(options, options.identity() | {"digests": self._digests})
         replies, names, held, skip = self._data(prompts, held_prompts)
         self._choose_tokens(replies, skip)
@@ -137,12 +136,12 @@ class _Training:
         return replace(result, speed=speed)
 
     def _save(self, folder: Path, facts: Mapping[str, str], positions: Sequence[float]) -> None:
-        """The draft, its card, and in ``config.json`` how often it is accepted."""
+        """Write draft or head and card, and the acceptance rates into its ``config.json``."""
         self._trainee.save(folder, facts)
         tell_acceptance(folder, positions)
 
     def _choose_tokens(self, replies: Replies, skip: int) -> None:
-        """Tell the trainee how frequent tokens are; a training that goes on keeps its choice."""
+        """Let the trainee choose its vocabulary by token frequency; a resumed one keeps its choice."""
         if not isinstance(self._trainee, ChoosesTokens) or not self._trainee.chooses:
             return
         path = self._options.work / "counts.pt"
@@ -151,7 +150,7 @@ class _Training:
         self._trainee.choose(read_tensors(path))
 
     def _prompts(self) -> tuple[Prompts | None, Prompts | None]:
-        """Prompts to train on, and held-out ones; None: there are none."""
+        """Read training prompts and held-out prompts; None if there are none."""
         options = self._options
         room = max(8, min(self._target.context_length - 8, 2 * options.longest))
         prompts = held = None
@@ -167,7 +166,11 @@ class _Training:
     def _data(
         self, prompts: Prompts | None, held_prompts: Prompts | None
     ) -> tuple[Replies, list[str], Replies, int]:
-        """Replies and shards to train on, held-out ones; how many of the last shard are held out."""
+        """Write or open the replies.
+
+        Returns the replies and the names of their shards to train on, the held-out replies, and how many
+        sequences of the last shard are held out (0 if there are held-out replies).
+        """
         options, depths = self._options, self._depths
         held = Replies.create(options.work / "held", depths, self._hidden)
         if held_prompts is not None:

@@ -17,15 +17,15 @@ Reader = Callable[[str], Any]
 def settings_of(
     options: TrainOptions, known: Mapping[str, Reader], *, kept: Collection[str] = ()
 ) -> dict[str, Any]:
-    """The settings that were given, read.
+    """Parse the settings of ``options``.
 
     Args:
-        options: What was asked for.
-        known: By name, what reads a setting's text; it raises ValueError with what is wanted.
-        kept: Those that are allowed with ``--init``; its folder decides the others.
+        options: The options of the training.
+        known: By name, a setting's parser, which raises ValueError with the values that are allowed.
+        kept: Names of settings that are allowed with ``--init``, whose folder fixes the others.
 
     Raises:
-        ConfigError: an unknown setting, a value that can't be, or an option of other kinds.
+        ConfigError: an unknown setting, an invalid value, or an option of other kinds.
     """
     if options.size:
         raise ConfigError(f"--size is an option of train draft, not of train {options.kind}")
@@ -46,7 +46,7 @@ def settings_of(
 
 
 def whole(least: int, most: int) -> Reader:
-    """A whole number of a range."""
+    """Return a parser of whole numbers from ``least`` to ``most``."""
 
     def read(text: str) -> int:
         try:
@@ -61,7 +61,7 @@ def whole(least: int, most: int) -> Reader:
 
 
 def positive(text: str) -> float:
-    """A number above 0."""
+    """Parse a finite number above 0."""
     try:
         value = float(text)
     except ValueError:
@@ -72,7 +72,7 @@ def positive(text: str) -> float:
 
 
 def number(*allowed: int) -> Reader:
-    """One of some numbers."""
+    """Return a parser of numbers that takes only those ``allowed``."""
 
     def read(text: str) -> int:
         if text not in map(str, allowed):
@@ -83,22 +83,20 @@ def number(*allowed: int) -> Reader:
 
 
 def flag(text: str) -> bool:
-    """True or false."""
+    """Parse ``true`` or ``false``."""
     if text.lower() not in ("true", "false"):
         raise ValueError("it must be true or false")
     return text.lower() == "true"
 
 
-def depths(most: int, count: int | None = None) -> Reader:
-    """Different numbers of layers from 1 to ``most``, separated by commas; ``count`` of them."""
+def depths(most: int) -> Reader:
+    """Return a parser of different numbers of layers from 1 to ``most``, separated by commas."""
 
     def read(text: str) -> tuple[int, ...]:
         parts = text.split(",")
         right = all(one.strip().isdecimal() and 1 <= int(one) <= most for one in parts)
         if not right or len({int(one) for one in parts}) != len(parts):
             raise ValueError(f"it must be different numbers of layers from 1 to {most}, as in 1,2")
-        if count is not None and len(parts) != count:
-            raise ValueError(f"it must be {count} numbers of layers")
         return tuple(int(one) for one in parts)
 
     return read

@@ -1,4 +1,4 @@
-"""How much faster a trained folder makes the target here: measured passes, measured acceptance."""
+"""Predicts the speedup by a trained draft on this machine, from measured passes and acceptance."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from specstream.speculation.proposers.auto import AutoProposer
 
 __all__ = ["Speed", "expected_speed", "predict"]
 
-_WIDTHS = (1, 2, 5, 9)
+_WIDTHS = (1, 2, 5, 9)  # tokens of the target passes whose times are used
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A prediction.
+    """A predicted speedup.
 
     Attributes:
-        drafts: The best number of drafted tokens a round; 0: drafting doesn't pay.
-        speedup: Against plain decoding, with that number.
-        target_ms: A pass of the target over one token.
-        draft_ms: A drafted token.
+        drafts: The best number of drafted tokens per round; 0: drafting doesn't pay.
+        speedup: The speedup over plain decoding with that number.
+        target_ms: Milliseconds of a target pass over one token.
+        draft_ms: Milliseconds of a draft pass.
     """
 
     drafts: int
@@ -37,13 +37,13 @@ class Speed:
 def expected_speed(
     positions: Sequence[float], passes: dict[int, float], draft_ms: float, *, whole: bool
 ) -> Speed:
-    """The best number of drafts at these costs; see `specstream.bench.costs` for the formula.
+    """Find the number of drafts that is fastest at these costs; formula: `specstream.bench.costs`.
 
     Args:
-        positions: Acceptance by position, given that all before were accepted.
-        passes: Milliseconds of a target pass, by its tokens.
-        draft_ms: A drafted token; with ``whole``, all drafted tokens of a round.
-        whole: Whether one draft pass gives all tokens of a round.
+        positions: Acceptance rate by position, given that all drafts before were accepted.
+        passes: Milliseconds of a target pass, by its number of tokens; 1 must be among them.
+        draft_ms: Milliseconds of a draft pass.
+        whole: Whether one draft pass gives all tokens of a round, instead of one token.
     """
     plain = passes[1]
     cost = Round(plain, draft_ms / plain, {m: ms / plain for m, ms in passes.items()}, 0, 0, 0, 0)
@@ -60,7 +60,7 @@ def expected_speed(
 def predict(
     target: str, folder: Path, kind: str, positions: Sequence[float], options: EngineConfig
 ) -> Speed | str:
-    """Load the pair as ``--draft`` does, time its passes, and predict; or the reason why not."""
+    """Load the pair as ``--draft`` does and predict its speedup by timed passes; or return why not."""
     proposer = AutoProposerConfig()
     update = {"target": target, "draft": str(folder), "proposer": proposer}
     try:

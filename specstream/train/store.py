@@ -1,18 +1,18 @@
-"""Replies with the target's hidden states, in a folder of shards.
+"""Stores replies with the target's hidden states, in a folder of shards.
 
 A folder holds ``replies.json`` and any number of shards ``*.pt``. A shard is a list, written with
 ``torch.save``, of a dict for each sequence:
 
 - ``ids``: ``[T + 1]`` int32, the tokens of the prompt and of the reply, the last token included;
-- ``prompt``: how many of them are the prompt's;
+- ``prompt``: how many of ``ids`` belong to the prompt;
 - ``states``: ``[T, depths, hidden]`` bfloat16 (or any float): the target's hidden states of all
-  tokens but the last, which the target never read. Depth d is after d layers, before any norm; the
-  number of layers, the input of the final norm, must be one of the depths;
-- further keys are ignored.
+  tokens but the last, which the target never read. States of depth d are those after d layers, before
+  any norm; the target's number of layers (the input of the final norm) must be one of the depths;
+- ``source``: optional, the number of the prompt; further keys are ignored.
 
-``replies.json`` is an object with ``depths`` (in the order of the second axis) and, where the trainer
-wrote it, the shards in order with what they hold. Without that list all ``*.pt`` are taken, by name. A
-folder that was written elsewhere needs ``{"depths": [2, 15, 27, 30]}`` and no more.
+``replies.json`` is an object with ``depths`` (in the order of the second axis) and, if the trainer wrote
+it, ``hidden``, ``seconds`` and the list ``shards``. Without the list all ``*.pt`` are read, in the order
+of their names. A folder that was written elsewhere needs ``{"depths": [2, 15, 27, 30]}`` only.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _INDEX = "replies.json"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A prompt, the target's reply to it, and the target's states; see the module's text.
+    """A prompt, the target's reply to it, and the hidden states; see the module's docstring.
 
     Attributes:
         ids: ``[T + 1]`` int32.
-        prompt: How many of ``ids`` are the prompt's.
+        prompt: How many of ``ids`` belong to the prompt.
         states: ``[T, depths, hidden]``.
-        source: Number of the prompt; -1 if it is not known.
+        source: Number of the prompt; -1 if unknown.
     """
 
     ids: Tensor
@@ -50,7 +50,7 @@ class Reply:
     source: int = -1
 
     def window(self, start: int, end: int) -> Reply:
-        """The tokens from ``start`` to ``end``, by themselves."""
+        """Return the part from token ``start`` to ``end`` as a reply of its own."""
         prompt = min(max(self.prompt - start, 0), end - start)
         states = self.states[start : min(end, self.states.shape[0])]
         return replace(self, ids=self.ids[start:end], prompt=prompt, states=states)
@@ -60,9 +60,10 @@ class Replies:
     """A folder of replies. Use `create` or `open`.
 
     Attributes:
-        folder: Where it is.
-        depths: The target's layers, in the order of the states' second axis.
+        folder: The folder.
+        depths: The depths of the states, in the order of their second axis.
         hidden: Size of a state.
+        seconds: How long writing the replies took.
     """
 
     def __init__(self, folder: Path, depths: Sequence[int], hidden: int) -> None:
@@ -72,11 +73,11 @@ class Replies:
 
     @classmethod
     def create(cls, folder: Path, depths: Sequence[int], hidden: int) -> Replies:
-        """An empty folder to write into, or what is there of an earlier run.
+        """Make an empty folder to write to, or open the one of an earlier run of the trainer.
 
         Raises:
-            ConfigError: the earlier run's replies have other depths.
-            OutputError: it can't be written.
+            ConfigError: the earlier run's replies have states of other depths or of another size.
+            OutputError: the index can't be written.
         """
         made, found = cls(folder, depths, hidden), read_json(folder / _INDEX)
         if found is None:
@@ -91,11 +92,11 @@ class Replies:
 
     @classmethod
     def open(cls, folder: Path, depths: Sequence[int], hidden: int) -> Replies:
-        """A folder that was written before, which must hold states of these depths and this size.
+        """Open a folder that was written before, which must have states of these depths and size.
 
         Raises:
-            ConfigError: no such folder, or it doesn't hold what is needed.
-            OutputError: it is damaged.
+            ConfigError: there is no index, or states or shards are missing or of another shape.
+            OutputError: the index or the first shard is damaged.
         """
         found = read_json(folder / _INDEX)
         if found is None:
@@ -120,30 +121,30 @@ class Replies:
 
     @property
     def names(self) -> list[str]:
-        """The shards, in order."""
+        """File names of the shards, in order."""
         if self._listed is not None:
             return [str(one["name"]) for one in self._listed]
         return sorted(path.name for path in self.folder.glob("*.pt"))
 
     @property
     def sources(self) -> set[int]:
-        """Numbers of the prompts whose replies are written."""
+        """Numbers of the prompts whose replies are in the folder."""
         return {number for one in self._listed or [] for number in one["sources"]}
 
     @property
     def tokens(self) -> int:
-        """Tokens of all replies that this class wrote, prompts not counted."""
+        """Tokens of all listed replies, prompts not counted; 0 for a folder written elsewhere."""
         return sum(int(one["tokens"]) for one in self._listed or [])
 
     def size(self, name: str) -> int:
-        """Bytes of a shard."""
+        """Return the size of a shard in bytes."""
         return (self.folder / name).stat().st_size
 
     def append(self, replies: Sequence[Reply], seconds: float) -> None:
-        """Write one more shard, whole or not at all; ``seconds`` is what its replies took.
+        """Write one more shard atomically; ``seconds`` is how long writing its replies took.
 
         Raises:
-            OutputError: it can't be written.
+            OutputError: the shard or the index can't be written.
         """
         assert self._listed is not None, "made by create"
         name = f"{len(self._listed):05}.pt"
@@ -159,11 +160,11 @@ class Replies:
         self._write_index()
 
     def read(self, name: str, *, lazily: bool = False) -> list[Reply]:
-        """The replies of a shard.
+        """Read the replies of a shard; ``lazily``: their tensors are mapped from the file.
 
         Raises:
-            ConfigError: it doesn't hold what the module's text says.
-            OutputError: it is damaged.
+            ConfigError: the shard doesn't have the format of the module's docstring.
+            OutputError: the shard is damaged.
         """
         found = read_tensors(self.folder / name, lazily=lazily)
         if not isinstance(found, list):
@@ -171,14 +172,15 @@ class Replies:
         return list(self._checked(name, found))
 
     def count(self, vocabulary: int, skip: int = 0) -> Tensor:
-        """``[vocabulary]`` int64: how often each token is in the replies, prompts not counted.
+        """Count how often each token occurs in the replies, without prompts: ``[vocabulary]`` int64.
 
         Args:
             vocabulary: Number of tokens.
-            skip: Sequences at the end of the last shard that are left out.
+            skip: How many sequences at the end of the last shard are left out.
 
         Raises:
-            ConfigError, OutputError: see `read`; a token beyond the vocabulary.
+            ConfigError: a token is beyond the vocabulary, or see `read`.
+            OutputError: a shard is damaged.
         """
         counts = torch.zeros(vocabulary, dtype=torch.int64)
         for name in self.names:

@@ -1,4 +1,4 @@
-"""Trains streams for Speculative Streaming (arXiv 2402.11131); the target stays as it is."""
+"""Trains streams for Speculative Streaming (arXiv 2402.11131); the target is frozen."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from specstream.train.trainee import Batch, Losses
 
 __all__ = ["StreamingTrainee", "trainee"]
 
-_DECAY = 0.8  # weight of each further stream against the one before
-_LAYERS = 3
+_DECAY = 0.8  # weight of each further stream relative to the one before
+_LAYERS = 3  # top layers with streams, by default
 
 
 def trainee(
     target: ModelRunner, tokenizer: PreTrainedTokenizerBase, options: TrainOptions
 ) -> StreamingTrainee:
-    """New streams, or those of ``options.init``. Settings: those of `StreamingTrainee`.
+    """Make new streams, or load those of ``options.init``. Settings: those of `StreamingTrainee`.
 
     Raises:
-        ConfigError: a setting that can't be.
+        ConfigError: an invalid setting.
         ModelError: the target has too few layers, or ``options.init`` doesn't fit.
     """
     layers = len(target.decoder.weights.layers)
@@ -67,11 +67,11 @@ class StreamingTrainee:
     """Streams in training: stream j of token t learns the target's distribution after token t + j.
 
     Args:
-        target: The model that they draft for, of the Llama family; not trained.
-        streams: Of each token.
-        stream_layers: In how many of the top layers they travel.
-        rank: Of the adapters.
-        places: Tokens of each sequence whose streams are computed in a step.
+        target: The model for which the streams draft, of the Llama family; not trained.
+        streams: Number of streams of each token.
+        stream_layers: Number of top layers through which streams run.
+        rank: Rank of the low-rank adapters.
+        places: Tokens of each sequence whose streams are computed in a training step.
 
     Raises:
         ModelUnsupported: a target of another family.
@@ -107,17 +107,17 @@ class StreamingTrainee:
         self.module: StreamingModule = StreamingModule(self.shape, weights).to(weights.device)
 
     def losses(self, batch: Batch, *, acceptance: float) -> Losses:
-        """See `Trainee.losses`; one entry of ``accepted`` for each stream."""
+        """See `Trainee.losses`; ``accepted`` has one entry for each stream."""
         wanted, count = batch.replies & batch.present, self.shape.streams
         length, device = wanted.shape[1], wanted.device
-        # Places two before a wanted token.
+        # Place t: token t + 1 is the reply's, and token t + 2, which stream 1 predicts, is too.
         at, real = random_places(wanted[:, 2:] & wanted[:, 1:-1], self._places)
         rotary = self._rotary.upto(length + count + 1)
         wide = rotary[0].float(), rotary[1].float()
         states = batch.states[:, :, 0].float()
         angles = wide[0][:length].unsqueeze(1), wide[1][:length].unsqueeze(1)
         out = self.module(states, at, self.module.text_rows(states, angles), wide)
-        ahead = at.unsqueeze(-1) + torch.arange(1, count + 1, device=device)  # rows of the target
+        ahead = at.unsqueeze(-1) + torch.arange(1, count + 1, device=device)  # the target's states
         predicted = (ahead + 1).clamp_max(length - 1)
         each = torch.arange(wanted.shape[0], device=device)[:, None, None]
         valid = real.unsqueeze(-1) & (ahead + 1 < length) & wanted[each, predicted]

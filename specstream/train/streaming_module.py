@@ -1,4 +1,4 @@
-"""The streams of a token in training: the target's top layers, frozen, with adapters."""
+"""Trainable streams: the target's frozen top layers with low-rank adapters."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ Rows = tuple[Tensor, Tensor]
 
 
 class StreamingModule(nn.Module):
-    """Entries, adapters and the last norm of streams; the target's weights are no part of the module.
+    """Entries, adapters and final norm of the streams; the target's weights are not in the module.
 
     Args:
         shape: Sizes.
-        target: The target's tensors.
+        target: The target's weights, of which the top layers are used.
     """
 
     def __init__(self, shape: StreamingShape, target: DecoderWeights) -> None:
         super().__init__()
         self.shape, hidden = shape, shape.hidden_size
-        self._sizes = target
         self._tops = [_Frozen(one, target) for one in target.layers[shape.depth :]]
         self.entry = nn.Linear(hidden, shape.streams * hidden)
         self.layers = nn.ModuleList(_Adapters(shape.rank, one) for one in self._tops)
@@ -39,10 +38,10 @@ class StreamingModule(nn.Module):
 
     @torch.no_grad()
     def text_rows(self, states: Tensor, angles: Angles) -> list[Rows]:
-        """Keys and values ``[B, T, kv_heads, head_dim]`` of the text in each top layer.
+        """Compute keys and values ``[B, T, kv_heads, head_dim]`` of the text for each top layer.
 
         Args:
-            states: ``[B, T, hidden]`` at the depth where streams begin.
+            states: ``[B, T, hidden]`` at the depth at which streams begin.
             angles: Cosines and sines ``[T, 1, head_dim]``.
         """
         x, found = states, list[Rows]()
@@ -61,12 +60,12 @@ class StreamingModule(nn.Module):
         return found
 
     def forward(self, states: Tensor, at: Tensor, rows: list[Rows], rotary: Angles) -> Tensor:
-        """Normed states of the streams: ``[B, P, streams, hidden]``.
+        """Compute the normed states of the streams, ``[B, P, streams, hidden]``.
 
         Args:
-            states: ``[B, T, hidden]``.
+            states: ``[B, T, hidden]`` at the depth at which streams begin.
             at: ``[B, P]`` positions whose streams are computed.
-            rows: See `text_rows`.
+            rows: Keys and values of the text; see `text_rows`.
             rotary: Cosines and sines by position; see `RotaryTable.upto`.
         """
         count, device = self.shape.streams, states.device
@@ -127,7 +126,7 @@ class _Frozen:
         return found
 
     def split(self, joint: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys, normed where the target does and rotated, and values."""
+        """Split a product into queries and keys (rotated, and normed if the target does) and values."""
         s, w = self._sizes, self._w
         heads = joint.view(*joint.shape[:-1], -1, s.head_dim)
         queries, keys, values = heads.split_with_sizes([s.heads, s.kv_heads, s.kv_heads], -2)
@@ -138,7 +137,7 @@ class _Frozen:
     def streams(
         self, x: Tensor, adapters: nn.Module, text: Rows, angles: Angles, mask: Tensor
     ) -> Tensor:
-        """Attention's result for ``[B, P, streams, hidden]``."""
+        """Return the attention output for streams ``[B, P, streams, hidden]``, of the same shape."""
         s, normed = self._sizes, self.normed(x)
         joint = self.product("qkv", normed) + adapters(normed, "qkv")
         queries, keys, values = self.split(joint, angles)

@@ -1,4 +1,4 @@
-"""The figures of a training, for a person and as JSON."""
+"""Formats the figures of a training as a table and as JSON data."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["as_json", "table_of"]
 
 
 def table_of(trained: Trained) -> Iterator[str]:
-    """Lines of text: acceptance by position, mean acceptance length, predicted speedup."""
+    """Yield lines of text: acceptance by position, mean acceptance length, predicted speedup."""
     held = trained.held
-    yield f"{trained.folder}: {trained.kind}, {trained.steps} steps, {trained.tokens} tokens learnt"
-    yield f"acceptance by draft position, {held.tokens:.0f} held-out tokens, temperature 1:"
+    yield f"{trained.folder}: {trained.kind}, {trained.steps} steps on {trained.tokens} tokens"
+    yield f"acceptance rate by draft position, {held.tokens:.0f} held-out tokens, temperature 1:"
     yield "  position    " + " ".join(f"{k:5}" for k in range(1, len(held.positions) + 1))
     yield "  acceptance  " + " ".join(f"{one:5.3f}" for one in held.positions)
-    yield f"  before the training, at position 1: {trained.before:.3f}"
+    yield f"acceptance rate before the training, at position 1: {trained.before:.3f}"
     yield f"mean acceptance length {held.length:.2f} with {len(held.positions)} drafts a round"
     speed = trained.speed
     if not isinstance(speed, Speed):
@@ -36,7 +36,7 @@ def table_of(trained: Trained) -> Iterator[str]:
 
 
 def as_json(trained: Trained) -> dict[str, Any]:
-    """As JSON data."""
+    """Return the figures as JSON data."""
     speed, held = trained.speed, trained.held
     return {
         "folder": str(trained.folder),

@@ -1,4 +1,4 @@
-"""What came of a training."""
+"""The result of a training."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ __all__ = ["Trained"]
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What came of a training.
+    """The result of a training.
 
     Attributes:
-        folder: Where it is.
-        kind: What was trained.
-        before: Acceptance at the first position on held-out replies, before the first step.
-        held: Acceptance on held-out replies; empty positions if there were none.
-        speed: The predicted speedup here, or why there is no prediction.
-        steps: Training steps.
-        tokens: Tokens that steps have learnt from.
-        reply_tokens: Tokens of replies that were written for it.
-        seconds: Of the steps.
+        folder: The folder of the trained draft or head.
+        kind: The kind of draft or head, a key of `specstream.train.kinds.KINDS`.
+        before: Held-out acceptance rate at the first position before the first step.
+        held: Held-out acceptance rates after the last step.
+        speed: The predicted speedup on this machine, or why there is no prediction.
+        steps: Number of training steps.
+        tokens: Tokens that the steps were taken on, prompts included, padding not.
+        reply_tokens: Tokens of the replies in the training data, as far as the trainer wrote them.
+        seconds: Duration of steps and measurements.
         padding: Share of padding in the batches.
-        curve: Step, seconds and held-out acceptance at the first position.
+        curve: Step, seconds and held-out acceptance rate at the first position, per measurement.
     """
 
     folder: Path

@@ -1,4 +1,4 @@
-"""The seam between the trainer and what it trains: one file a method implements `Trainee`."""
+"""The interface between the trainer and the methods, each of which implements `Trainee`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Batch:
 
     Attributes:
         token_ids: ``[B, T]`` int64.
-        replies: ``[B, T]`` bool: True where the token belongs to a reply. Losses are taken where the
-            token to predict does.
+        replies: ``[B, T]`` bool: True where the token belongs to a reply. Losses are taken on the
+            prediction of these tokens.
         present: ``[B, T]`` bool: False for padding.
         states: ``[B, T, depths, hidden]`` in the target's dtype: its hidden states after the layers of
-            `Trainee.depths` (see `Extras.depths`); no depths: ``[B, T, 0, hidden]``.
+            `Trainee.depths` (see `Extras.depths`); ``[B, T, 0, hidden]`` if there are none.
         final: ``[B, T, hidden]``: the input of the target's output head, its final norm applied. The
             target's logits for the token after position t are ``head(final[:, t])``.
     """
@@ -36,14 +36,14 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What a trainee made of a batch.
+    """The loss and acceptance of a trainee on a batch.
 
     Attributes:
         loss: ``[]`` float32, with gradients: a mean over the tokens that count.
-        accepted: By draft position, sums over tokens of the probability that a sampled draft token is
-            accepted, sum min(p, q) (Leviathan et al. 2023, corollary 3.6), given that all before were.
-        counted: By draft position, how many tokens that is over; or their weights, where it depends on
-            the tokens before how likely it is that the position is reached.
+        accepted: By draft position, the sum over tokens of the probability that a sampled draft token
+            is accepted given that all before were: sum min(p, q) (Leviathan et al. 2023, corollary 3.6).
+        counted: By draft position, the number of these tokens; or the sum of their weights, if a token
+            is weighted by the probability that its position is reached.
     """
 
     loss: Tensor
@@ -56,8 +56,8 @@ class Trainee(Protocol):
 
     Attributes:
         kind: The drafting method.
-        depths: The target's layers whose hidden states it learns from; () for none.
-        module: Its trainable weights. The target's weights are no part of it.
+        depths: The depths (numbers of target layers) whose hidden states it reads; () for none.
+        module: The trainable weights, without weights of the target.
     """
 
     kind: str
@@ -65,12 +65,12 @@ class Trainee(Protocol):
     module: nn.Module
 
     def losses(self, batch: Batch, *, acceptance: float) -> Losses:
-        """Forward pass and loss.
+        """Run the forward pass and compute loss and acceptance.
 
         Args:
             batch: The sequences.
-            acceptance: From 0 to 1: the weight of the acceptance-maximising (LK) loss against the KL
-                divergence; the trainer raises it during the training.
+            acceptance: Weight, from 0 to 1, of the acceptance-maximising (LK) loss; the rest goes to the
+                KL divergence. The trainer raises the weight during the training.
         """
         ...
 
@@ -79,23 +79,23 @@ class Trainee(Protocol):
 
         Args:
             folder: An existing, empty folder.
-            card: Facts for the card: title to text.
+            card: Facts for the model card, title to text.
         """
         ...
 
 
 @runtime_checkable
 class ChoosesTokens(Protocol):
-    """A trainee that drafts some of the target's tokens only, and learns from the replies which.
+    """A trainee that can restrict drafting to the most frequent tokens of the replies.
 
     Attributes:
-        chooses: Whether it does.
+        chooses: Whether this trainee does, so that `choose` must be called.
     """
 
     chooses: bool
 
     def choose(self, counts: Tensor) -> None:
-        """Take the most frequent tokens; called once, before the first step.
+        """Choose the tokens that can be drafted; called once, before the first step.
 
         Args:
             counts: ``[V]`` int64: how often each token is in the replies to learn from.
@@ -105,8 +105,8 @@ class ChoosesTokens(Protocol):
 
 @runtime_checkable
 class Unrolls(Protocol):
-    """A trainee that drafts several steps on its own tokens, fewer of them at first."""
+    """A trainee that unrolls several draft steps, and fewer of them early in the training."""
 
     def unroll(self, done: float) -> None:
-        """Called before each training step: ``done``, from 0 to 1, of the training is behind."""
+        """Set the number of steps; called before each training step with the part that is done."""
         ...

@@ -20,10 +20,10 @@ _KEY_PROTOCOL = "openai-insecure-api-key."
 
 
 class Authentication:
-    """Checks one HTTP request: its key, the page's origin, the name that the server was called by.
+    """Checks one HTTP request: its key, its ``Origin`` and its ``Host``.
 
-    A browser sends the page's origin, so that a foreign page can't talk to a server on this machine.
-    An origin passes if it is listed, or if it is the server's own address: with a key any such
+    A browser sends the page's origin; checking it keeps foreign pages from talking to a server on this
+    machine. An origin passes if it is listed, or if it is the server's own address: with a key any such
     address, without one only loopback.
 
     A foreign page could also make its own host name resolve to this machine. So the name in ``Host``
@@ -51,7 +51,7 @@ class Authentication:
         return respond(HTTPStatus.UNAUTHORIZED, text, www_authenticate="Bearer")
 
     def has_key(self, request: Request) -> bool:
-        """Whether the key is in the header, the query or a subprotocol, or none is needed."""
+        """Return whether the key is in the header, the query or a subprotocol, or no key is needed."""
         if self._key is None:
             return True
         keys = parse_qs(urlsplit(request.path).query).get("token", [])
@@ -68,13 +68,13 @@ class Authentication:
         return any(matches)
 
     def host_passes(self, request: Request) -> bool:
-        """Whether the server may be called by the name in ``Host``."""
+        """Return whether the server accepts the name or address in ``Host``."""
         host = request.headers.get("Host", "")
         name = urlsplit(f"//{host}").hostname or ""
         return bool(host) and (self._any_host or _address(name) is not None or name in self._hosts)
 
     def origin_passes(self, request: Request) -> bool:
-        """Whether the page that asks, if it is one, may connect."""
+        """Return whether the request's origin may connect; a request without one is from no web page."""
         origin = request.headers.get("Origin")
         if origin is None or origin in self._origins or "*" in self._origins:
             return True
@@ -86,7 +86,7 @@ class Authentication:
 def respond(
     status: HTTPStatus, body: str, kind: str = "text/plain; charset=utf-8", **headers: str
 ) -> Response:
-    """A plain HTTP response; ``headers`` are named with underscores."""
+    """Build a plain HTTP response; underscores in the names of ``headers`` become hyphens."""
     data = body.encode()
     fields = Headers(
         {
@@ -105,7 +105,7 @@ def check_key(host: str, api_key: str | None) -> None:
     """Require a key where other machines can connect.
 
     Raises:
-        ConfigError: there is none, or it is empty.
+        ConfigError: the key is empty, or ``host`` needs one and there is none.
     """
     if api_key is not None and not api_key:
         raise ConfigError("the api key is empty; leave it out, or give one")
@@ -117,13 +117,13 @@ def check_key(host: str, api_key: str | None) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only programs on this machine can reach ``host``; of names, only localhost counts."""
+    """Return whether only this machine can reach ``host``; the only name accepted is localhost."""
     address = _address(host)
     return host == "localhost" or (address is not None and address.is_loopback)
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """A literal address, which no name server can point elsewhere; None for a name."""
+    """Parse a literal address, which no name server can point elsewhere; None for a name."""
     try:
         return ipaddress.ip_address(name)
     except ValueError:

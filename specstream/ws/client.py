@@ -89,18 +89,18 @@ class RealtimeClient:
     ) -> AsyncGenerator[Self, None]:
         """Open a conversation; leaving the block ends it and the reply that is under way.
 
-        A server refuses connections until its models are loaded; so a refused one is retried.
+        A server refuses connections until its models are loaded, so a refused connection is retried.
 
         Args:
             url: ``ws://host:port``; the protocol's path is added if there is none.
             api_key: Sent as a bearer token.
-            events: The server's own event types to receive, in addition to text and audio. All but
-                "preview", which makes a `TextPreview` of what each round drafted.
+            events: The server's own event types to receive, in addition to text and audio. Default:
+                all but "preview", which gives a `TextPreview` of the text that each round drafted.
             instructions: The system prompt.
             open_timeout: Seconds to wait for the handshake, and for the server's first event.
             ready_timeout: Seconds to retry while the connection is refused; 0 tries once.
-            tls: Whom to trust behind ``wss://``; None: the authorities of this machine, or those in
-                the file that ``SSL_CERT_FILE`` names.
+            tls: The context that verifies a ``wss://`` server; None: trust the authorities of this
+                machine, or those in the file that ``SSL_CERT_FILE`` names.
 
         Raises:
             ConnectionFailed: nobody answers, or the server refuses the connection.
@@ -128,7 +128,8 @@ class RealtimeClient:
         Only between replies. ``tools`` may be `specstream.Tool` objects.
 
         Raises:
-            RequestError: the server refuses a value, or can't serve a setting; the others are set.
+            RequestError: the server refuses a value (then nothing is changed), or can't serve a setting
+                (then the other settings are changed).
         """
         if isinstance(session.get("tools"), list | tuple):
             session["tools"] = [setting_of(tool) for tool in session["tools"]]
@@ -151,18 +152,19 @@ class RealtimeClient:
         sampling: SamplingParams | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> Reply:
-        """Say ``text`` as the user; the reply is an async iterator of events, ending after `Done`.
+        """Request a reply to user message ``text``: an async iterator of events that ends after `Done`.
 
-        None says nothing: the reply is to the conversation as it is, such as to the results of calls.
+        With ``text`` None no user message is added: the server replies to the conversation as it is,
+        for example after `add_result`.
 
         ``text`` stays in the conversation if the reply is cancelled. If the reply was refused or
-        failed before its first word, the next request begins by deleting it.
+        failed before its first word, the next request begins by deleting the message.
 
-        Asking again ends an unfinished reply. ``sampling`` and ``chat_template_kwargs`` (variables
+        A new request ends an unfinished reply. ``sampling`` and ``chat_template_kwargs`` (variables
         of the chat template) are for this reply only; ``max_tokens`` overrides ``sampling``'s.
 
         Raises:
-            SamplingError: ``sampling`` holds code, which can't be sent.
+            SamplingError: ``sampling`` has a field that can't be sent, such as a callback.
             PromptError: a variable's name or value is not allowed.
         """
         own: dict[str, Any] = {}
@@ -182,25 +184,26 @@ class RealtimeClient:
     async def cancel(self) -> None:
         """Stop the reply under way, if there is one. Returns once the request is sent.
 
-        What the server had sent before is still delivered, then ``Done(status="cancelled")``.
+        Events that the server had already sent are still delivered, then ``Done(status="cancelled")``.
         """
         if self._exchange.reply is not None:
             await self._exchange.reply.cancel()
 
     async def add_result(self, call: ToolCall, result: str) -> None:
-        """Tell the server what a tool call came to; the next reply reads it.
+        """Send the result of a tool call; the model reads it in the next reply.
 
-        May be called while the reply with the call is read. Returns once it is sent: a refusal, such
-        as of a call that the conversation doesn't have, is a `Problem` of the reply read then or next.
+        May be called while the reply that contains the call is being read. Returns once the result is
+        sent: if the server refuses it (no such call in the conversation), the reply that is being read,
+        or the next one, has a `Problem`.
         """
         item = {"type": "function_call_output", "call_id": call.id, "output": result}
         await self._exchange.send("conversation.item.create", item=item)
 
     async def truncate(self, item_id: str, heard_ms: int) -> None:
-        """Remove what was not heard of a spoken item from the conversation (see `Done.item_id`).
+        """Cut a spoken item (see `Done.item_id`) to the words heard in its first ``heard_ms`` ms.
 
         Raises:
-            RequestError: no such item, or it is shorter than that.
+            RequestError: no such item, or less of its audio was sent.
         """
         where = {"item_id": item_id, "content_index": 0, "audio_end_ms": heard_ms}
         await self._exchange.ask(

@@ -16,13 +16,14 @@ __all__ = ["OPEN_METRICS", "PLAIN_TEXT", "Counters", "Histogram", "format_for"]
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 PLAIN_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
+# Upper bounds of histogram buckets, in seconds.
 _WAITS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 _STATUSES = ("completed", "cancelled", "incomplete", "failed")
 
 
 class Histogram:
-    """A histogram of durations in seconds, by upper bounds."""
+    """A histogram of durations in seconds; ``bounds`` are the upper bounds of its buckets."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
@@ -35,7 +36,7 @@ class Histogram:
         self._sum += seconds
 
     def samples(self) -> Iterator[tuple[str, float]]:
-        """Cumulative buckets, sum and count."""
+        """Yield the cumulative buckets, the sum and the count."""
         below = 0
         bounds = [*map(str, self._bounds), "+Inf"]
         for bound, count in zip(bounds, self._counts, strict=True):
@@ -74,9 +75,9 @@ class Counters:
             self.chunk_gap.observe(gap_s)
 
     def text(self, kind: str) -> str:
-        """All families; ``kind`` is `OPEN_METRICS` or `PLAIN_TEXT`.
+        """Return all metric families as text; ``kind`` is `OPEN_METRICS` or `PLAIN_TEXT`.
 
-        They differ in a counter's family name (without ``_total``, or with it) and in the end mark.
+        The formats differ in a counter's family name (without ``_total``, or with it) and the end mark.
         """
         lines: list[str] = []
         for name, type, help_, samples in self._families():
@@ -99,7 +100,7 @@ class Counters:
             (f'_total{{status="{status}"}}', self.responses[status]) for status in _STATUSES
         ]
         seconds = round(self.audio_samples / SAMPLE_RATE, 3)
-        refused, heard = self.refused_total, "From response.create to the first"
+        refused, since = self.refused_total, "From response.create to the first"
         gap = "Between two chunks of a reply, as they reach its client's session."
         yield "open_sessions", "gauge", "Sessions that are open now.", [("", self.sessions)]
         yield total("sessions", "Sessions opened.", self.sessions_total)
@@ -110,8 +111,8 @@ class Counters:
         yield total("drafted_tokens", "Tokens proposed.", self.drafted)
         yield total("accepted_tokens", "Proposed tokens that the target accepted.", self.accepted)
         yield total("audio_seconds", "Seconds of audio sent.", seconds)
-        yield times("time_to_first_token", f"{heard} token.", self.first_token)
-        yield times("time_to_first_audio", f"{heard} audible sample.", self.first_audio)
+        yield times("time_to_first_token", f"{since} token.", self.first_token)
+        yield times("time_to_first_audio", f"{since} audible sample.", self.first_audio)
         yield times("chunk_gap", gap, self.chunk_gap)
 
 
@@ -119,7 +120,7 @@ _Family = tuple[str, Literal["counter", "gauge", "histogram"], str, list[tuple[s
 
 
 def format_for(accept: str) -> str:
-    """The content type for an ``Accept`` header: OpenMetrics if it is preferred at least as much."""
+    """Choose by an ``Accept`` header: OpenMetrics if its weight is at least that of plain text."""
     weights = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
     for entry in accept.lower().split(","):
         kind, *parameters = (part.strip() for part in entry.split(";"))

@@ -19,7 +19,7 @@ from specstream.ws.realtime.wire import PATH
 __all__ = ["Reached", "dial"]
 
 PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.0)
-"""Seconds between the attempts; the last one repeats."""
+"""Seconds between the attempts; the last value repeats."""
 
 _MAX_FRAME = 4 << 20
 _TRY_AGAIN_LATER = 1013
@@ -43,7 +43,7 @@ async def dial(
     """Connect; retries for ``ready_timeout`` seconds while nobody listens there yet.
 
     ``open_timeout`` bounds each handshake, and then the wait for the first frame. Cancelling the call
-    closes what was opened.
+    closes the connection.
 
     Raises:
         ConnectionFailed: nobody answers, or the server refuses the connection.
@@ -71,7 +71,7 @@ async def dial(
 
 
 async def _attempt(url: str, address: str, options: dict[str, Any]) -> Reached | str:
-    """One attempt; a string is the reason to try again."""
+    """Try once; returns the connection, or as a string the reason to try again."""
     try:
         socket = await connect(address, compression=None, max_size=_MAX_FRAME, **options)
     except InvalidStatus as error:
@@ -97,7 +97,10 @@ async def _attempt(url: str, address: str, options: dict[str, Any]) -> Reached |
 
 
 def _nobody_listens(error: Exception) -> bool:
-    """For a name with several addresses, asyncio reports the errors as one text without errno."""
+    """Return whether the connection was refused.
+
+    For a name with several addresses, asyncio reports all errors as one text without errno.
+    """
     number = f"[Errno {errno.ECONNREFUSED}]"
     return isinstance(error, ConnectionRefusedError) or number in str(error)
 

@@ -1,4 +1,4 @@
-"""The plain HTTP side of the Realtime server: demo page, health, metrics, and who may upgrade."""
+"""The plain HTTP side of the Realtime server: demo page, health, metrics, checks before an upgrade."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Routes", "address_of", "select_subprotocol"]
 
 
 def address_of(connection: ServerConnection) -> str:
-    """The address that a client connects from."""
+    """Return the address that a client connects from."""
     peer = connection.remote_address
     return str(peer[0]) if isinstance(peer, tuple) and peer else str(peer)
 
@@ -30,7 +30,7 @@ def address_of(connection: ServerConnection) -> str:
 def select_subprotocol(
     _connection: ServerConnection, offered: Sequence[Subprotocol]
 ) -> Subprotocol | None:
-    """``realtime`` if it was offered, and never the one that carries a key."""
+    """Select ``realtime`` if it was offered, never the subprotocol that carries a key."""
     return Subprotocol("realtime") if "realtime" in offered else None
 
 
@@ -52,7 +52,7 @@ class Routes:
 
     def __call__(self, connection: ServerConnection, request: Request) -> Response | None:
         """See `websockets.asyncio.server.serve`, ``process_request``."""
-        method = getattr(request, "method", "GET")  # websockets 15 takes nothing but GET
+        method = getattr(request, "method", "GET")  # websockets 15 accepts only GET
         if method not in ("GET", "HEAD"):
             return respond(HTTPStatus.METHOD_NOT_ALLOWED, "only GET\n", allow="GET, HEAD")
         try:
@@ -86,7 +86,7 @@ class Routes:
         return respond(HTTPStatus.NOT_FOUND, f"nothing here; the protocol is at {PATH}\n")
 
     def _health(self) -> Response:
-        """A load balancer sees in the status whether to send more clients here."""
+        """Report the state; a load balancer stops sending clients when the HTTP status is 503."""
         stopping = self._limit.stopping
         state = {
             "status": "stopping" if stopping else "ok",

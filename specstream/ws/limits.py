@@ -19,27 +19,27 @@ FRAMES_PER_S = 200
 """Sustained rate: small frames of one session read per second; a microphone sends 50 to 100."""
 BURST = 800
 """Small frames that are read at once from a client that was quiet before."""
-_FRAME_CHARS = 4096
+_FRAME_CHARS = 4096  # characters of JSON that cost as much as one small frame
 
 PATIENCE_S = 20.0
-"""Seconds that a client may read too slowly in total; reading earns them back."""
+"""Seconds that a client may read too slowly in total; faster reading restores them."""
 MIN_BYTES_PER_S = 4096
 """A client that reads less than this while output is waiting uses up its patience."""
 MAX_UNSENT = 4 << 20
 """Bytes buffered in the process for one client; only answers to a flood of pings reach this."""
 SEND_BUFFER = 64 << 10
-"""Bytes of a socket's send buffer in the kernel; a cancel can't take those back."""
+"""Bytes of a socket's send buffer in the kernel; a cancel can't recall audio that is already there."""
 _TICK_S = 1.0
 _SLACK = 1024  # frame headers, pings and pongs, which are not counted
 
 
 class ConnectionLimit:
-    """How many clients may be connected: in total, per address, none while the server stops.
+    """Limits the connected clients, in total and per address; admits none while the server stops.
 
     Args:
-        most: Clients at once.
-        per_address: Clients at once from one address (for IPv6: one /64 network). None means half
-            of ``most``, and no limit for loopback, where a proxy may stand for everybody.
+        most: Maximum clients at once.
+        per_address: Maximum from one address (for IPv6: one /64 network). None means half
+            of ``most``, and no limit for loopback, where one proxy may connect for all clients.
 
     Raises:
         ConfigError: a number below 1.
@@ -49,19 +49,19 @@ class ConnectionLimit:
         if most < 1 or (per_address is not None and per_address < 1):
             raise ConfigError("max_sessions and max_per_address must be at least 1")
         self._most = most
-        self._each = per_address or (most + 1) // 2
+        self._most_per_address = per_address or (most + 1) // 2
         self._loopback_too = per_address is not None
         self._taken: Counter[str] = Counter()
         self.stopping = False
 
     def refusal(self, address: str) -> str | None:
-        """Why a client from ``address`` may not connect now; None if it may."""
+        """Return why a client from ``address`` may not connect now; None if it may."""
         if self.stopping:
             return "the server is stopping; try again in a moment"
         if self._taken.total() >= self._most:
             return "all sessions are taken; try again later"
         network, loopback = _network(address)
-        if self._taken[network] >= self._each and (self._loopback_too or not loopback):
+        if self._taken[network] >= self._most_per_address and (self._loopback_too or not loopback):
             return "your address has all the sessions that one may have; close some first"
         return None
 
@@ -78,7 +78,7 @@ class ConnectionLimit:
 
 
 def _network(address: str) -> tuple[str, bool]:
-    """The key that an address is counted under, and whether it is loopback."""
+    """Return the key that clients of an address are counted under, and whether it is loopback."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:  # a socket of another family
@@ -119,26 +119,26 @@ async def drop_slow_reader(socket: Connection, written: Callable[[], int], timer
     A keepalive can't detect that: the ping itself waits for room. ``written`` gives the bytes
     handed to the socket so far. Returns after the abort. Cancel the call to stop watching.
     """
-    credit, handed, left = PATIENCE_S, 0, 0
+    patience, last_sent, last_acked = PATIENCE_S, 0, 0
     while True:
         await timer.sleep_until(timer.now() + _TICK_S)
         waiting = socket.transport.get_write_buffer_size()
-        unsent, now_handed = waiting + _in_kernel(socket), written()
-        now_left = now_handed - unsent
-        if unsent <= now_handed - handed + _SLACK:
-            credit = PATIENCE_S  # everything that was unread a tick ago has been read
+        unread, sent = waiting + _in_kernel(socket), written()
+        acked = sent - unread
+        if unread <= sent - last_sent + _SLACK:
+            patience = PATIENCE_S  # everything that was unread a tick ago has been read
         else:
-            earned = max(0, now_left - left) / MIN_BYTES_PER_S
-            credit = min(PATIENCE_S, credit - _TICK_S + earned)
-        handed, left = now_handed, now_left
-        if credit <= 0 or waiting > MAX_UNSENT:
+            earned = max(0, acked - last_acked) / MIN_BYTES_PER_S
+            patience = min(PATIENCE_S, patience - _TICK_S + earned)
+        last_sent, last_acked = sent, acked
+        if patience <= 0 or waiting > MAX_UNSENT:
             socket.logger.info("a client that does not read is dropped")
             socket.transport.abort()
             return
 
 
 def _in_kernel(socket: Connection) -> int:
-    """Bytes in the kernel's send queue; 0 where the platform doesn't tell."""
+    """Return the bytes in the kernel's send queue; 0 on platforms that don't report them."""
     plain = socket.transport.get_extra_info("socket")
     if plain is not None and sys.platform != "win32":
         import fcntl

@@ -69,7 +69,7 @@ async def listen(
 async def check_address(host: str, port: int, api_key: str | None) -> None:
     """Listen for a moment, so that a bad address fails before the models are loaded.
 
-    Cancelling it closes what was opened.
+    Cancelling the call closes the port.
 
     Raises:
         ConfigError: see `check_key`.
@@ -86,5 +86,5 @@ async def check_address(host: str, port: int, api_key: str | None) -> None:
 
 def _reason(error: OSError | OverflowError | UnicodeError) -> str:
     number = getattr(error, "errno", None) or 0
-    # asyncio puts the address into strerror as well; name resolution has negative numbers.
+    # asyncio repeats the address in strerror; errors of name resolution have negative numbers.
     return os.strerror(number) if number > 0 else getattr(error, "strerror", None) or str(error)

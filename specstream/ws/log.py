@@ -10,27 +10,27 @@ __all__ = ["LOG", "hide_keys", "shown"]
 _SECRETS = (
     (re.compile(r"(?im)^(.*\b(?:authorization|cookie)\b['\"]?\s*[:=]\s*).*$"), r"\1…"),
     (re.compile(r"(?i)(\b(?:bearer|basic) )\S+"), r"\1…"),
-    (re.compile(r"(invalid HTTP [a-z ]+: ).*"), r"\1…"),  # an error that quotes what it can't read
-    (re.compile(r"(?i)(api-key\.)[^\s,;'\"]+"), r"\1…"),  # as a subprotocol
+    (re.compile(r"(invalid HTTP [a-z ]+: ).*"), r"\1…"),  # quotes the line that can't be parsed
+    (re.compile(r"(?i)(api-key\.)[^\s,;'\"]+"), r"\1…"),  # a key sent as a subprotocol
     (re.compile(r"(\b(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH) [^\s?]*\?)\S*"), r"\1…"),
     (re.compile(r"(?i)(\btoken=)[^\s&#'\"]+"), r"\1…"),
 )
 
 
 def hide_keys(text: str) -> str:
-    """``text`` with the keys that HTTP and this protocol carry replaced."""
+    """Return ``text`` with every key that HTTP or the protocol can carry replaced by an ellipsis."""
     for pattern, instead in _SECRETS:
         text = pattern.sub(instead, text)
     return text
 
 
 def shown(url: str) -> str:
-    """An address without its query, which may hold a key."""
+    """Return an address without its query, which may hold a key."""
     return url.partition("?")[0]
 
 
 class _WithoutKeys(logging.Filter):
-    """The websocket library logs request lines, all headers, and errors that quote them."""
+    """Hides keys: the websockets library logs request lines, headers, and errors that quote them."""
 
     _format = logging.Formatter()
 
@@ -43,5 +43,5 @@ class _WithoutKeys(logging.Filter):
 
 
 LOG = logging.getLogger("specstream.ws")
-LOG.addHandler(logging.NullHandler())  # a refused handshake is for the log, not for the terminal
+LOG.addHandler(logging.NullHandler())  # else refused handshakes are printed to stderr
 LOG.addFilter(_WithoutKeys())

@@ -1,4 +1,4 @@
-"""One reply of a Realtime server as its client reads it, and the connection under it."""
+"""One reply of a Realtime server as the Python client reads it, and its use of the connection."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["Exchange", "Reply"]
 
 
 class Exchange:
-    """A client's events and the server's, over one socket.
+    """Sends client events and receives server events over one socket.
 
     Attributes:
-        reply: The latest reply that was asked for.
-        unanswered: Items that the model refused, to be deleted.
+        reply: The latest reply that was requested.
+        unanswered: Ids of user items whose reply was refused or failed; the next request deletes them.
     """
 
     def __init__(self, socket: ClientConnection) -> None:
@@ -30,14 +30,18 @@ class Exchange:
         self.unanswered: list[str] = []
 
     async def settle(self) -> None:
-        """End the reply under way, so that the next answer is for the next request."""
+        """End the reply under way, so that the next events answer the next request."""
         if self.reply is not None and self.reply.under_way:
             await self.reply.cancel()
             async for _ in self.reply:
                 pass
 
     async def ask(self, type: str, answer: str, /, **fields: Any) -> ev.ServerEvent:
-        """Send an event between replies and wait for its answer."""
+        """End the reply under way, send an event and return the server's event of type ``answer``.
+
+        Raises:
+            RequestError: the server refused the event.
+        """
         await self.settle()
         event_id = await self.send(type, **fields)
         while (event := await self.receive()).type != answer:
@@ -45,7 +49,7 @@ class Exchange:
         return event
 
     async def send(self, type: str, **fields: Any) -> str:
-        """Send an event; its id.
+        """Send an event; returns its id.
 
         Raises:
             ConnectionFailed: the connection broke.
@@ -58,11 +62,11 @@ class Exchange:
         return event_id
 
     async def receive(self) -> ev.ServerEvent:
-        """The next event of the server. Cancelling loses none.
+        """Return the server's next event. Cancelling the call loses no event.
 
         Raises:
             ConnectionFailed: the connection broke.
-            ProtocolError: it is no event.
+            ProtocolError: the frame is no event.
         """
         try:
             return ev.parse_server_event(await self._socket.recv())
@@ -91,7 +95,7 @@ class Reply:
 
     @property
     def under_way(self) -> bool:
-        """Whether it was asked for and has not ended."""
+        """Whether the reply was requested and has not ended."""
         return bool(self._event_ids) and not self._ended
 
     async def cancel(self) -> None:
@@ -142,10 +146,10 @@ class Reply:
             await self.cancel()  # called while the request was being sent
 
     def _take(self, event: ev.ServerEvent) -> RealtimeEvent | None:
-        """The event as a reader sees it; None for one that a reader needs not see."""
+        """Translate the event for the reader; None for an event that the reader does not get."""
         if isinstance(event, ev.ErrorEvent) and self._event_ids:
             if event.error.event_id == self._event_ids[-1]:
-                self._ended = True  # the response was refused; without its item only, it goes on
+                self._ended = True  # if only the item was refused, the response goes on
                 self._unanswered()
             for event_id in self._event_ids:
                 _raise_if_about(event, event_id)

@@ -42,31 +42,31 @@ class RealtimeServer:
             await server.serve_forever()
 
     Args:
-        engine: A running `specstream.Engine`, or another object with a ``session`` method like its.
+        engine: A running `specstream.Engine`, or another object with its ``session`` and ``no_tools``.
         voice: Makes a `SpeechSynthesizer` (or a ready stage, such as a remote one) for a
             connection; without it the server answers in text only.
         avatar: The same for an `AvatarScripter`.
         prompt: The same for a `PromptRewriter`.
-        ears: Makes the `Ears` that hear all clients, once, when the server starts; without it the
-            server hears nothing.
+        ears: Makes the `Ears` that all clients share; called once, when the server starts. Without
+            it the server takes no audio input.
         params: Default sampling parameters; ``max_tokens`` is what ``"inf"`` means.
         system: Default instructions.
-        model: The model name that sessions show.
+        model: The model name in a session's settings, for clients that name none.
         host: Address to listen on; loopback unless there is a key.
         port: 0 takes a free one.
         api_key: Required of clients: a bearer header, the ``openai-insecure-api-key.`` sub-
             protocol, or ``?token=``.
         allowed_origins: Pages of other origins that may connect from a browser; ``"*"``: any.
-        allowed_hosts: Names that the server is reached by, in addition to literal addresses and
+        allowed_hosts: Names accepted in ``Host``, in addition to literal addresses and
             ``localhost``; ``"*"``: any. Requests for another name are refused with 421. A server
-            that other machines can reach, and so has a key, takes any name if none is given.
-        max_sessions: Connections at once; more are refused with 503.
-        max_per_address: Of these, how many from one address; see `ConnectionLimit`.
+            that other machines can reach (so it has a key) accepts any name if none is given.
+        max_sessions: Maximum connections at once; more are refused with 503.
+        max_per_address: Maximum connections at once from one address; see `ConnectionLimit`.
         idle_s: A client that sends no frame for this long while no response runs is closed (1008).
         max_size: Bytes of the largest frame a client may send; larger ones close with 1009.
-        lead_s: Audio is sent at most this far ahead of its play-out, so that a cancel takes
-            effect; the first ``lead_s`` seconds go at once.
-        buffer_s: Audio that may be held back for that; then the reply waits, too.
+        lead_s: Audio is sent at most this many seconds ahead of its play-out, so that a cancel takes
+            effect; the first ``lead_s`` seconds are sent at once.
+        buffer_s: Seconds of audio that pacing may hold back; then back-pressure stops the reply.
         clock: The clock for pacing audio.
         timer: The clock for rate limits and slow readers.
         tls: Serve ``wss://`` and ``https://`` with this context.
@@ -103,9 +103,8 @@ class RealtimeServer:
         tls: ssl.SSLContext | None = None,
         bundled: bool = False,
     ) -> None:
-        for name, factory in (
-            *(("voice", voice), ("avatar", avatar), ("prompt", prompt), ("ears", ears)),
-        ):
+        made = {"voice": voice, "avatar": avatar, "prompt": prompt, "ears": ears}
+        for name, factory in made.items():
             if factory is not None and not callable(factory):
                 raise ConfigError(f"{name} must be a function that makes one for each connection")
         check_key(host, api_key)
@@ -157,14 +156,14 @@ class RealtimeServer:
 
     @asynccontextmanager
     async def start(self) -> AsyncGenerator[int, None]:
-        """Listen while the block runs; gives the port. Leaving it closes every connection.
+        """Listen while the block runs; gives the port. Leaving the block closes every connection.
 
         Raises:
             PortUnavailable: the address can't be listened on.
             AdapterUnavailable: an adapter can't be made.
         """
         factories = self._service.factories
-        trial = AdapterPool(factories)
+        trial = AdapterPool(factories)  # an adapter that can't be made fails the start
         try:
             await trial.pipeline(audio=factories.voice is not None, avatar=True, prompt=True)
         finally:
@@ -196,7 +195,8 @@ class RealtimeServer:
 
     async def _handle(self, socket: ServerConnection) -> None:
         address = address_of(socket)
-        if (why := self._limit.refusal(address)) is not None:  # several handshakes at once
+        # Asked again: several handshakes may have passed `Routes` at once.
+        if (why := self._limit.refusal(address)) is not None:
             await socket.close(1013, why)
             return
         assert socket.request is not None

@@ -1,4 +1,4 @@
-"""Cues to smooth, overlapping curves: coarticulation by dominance functions.
+"""Turn cues into smooth, overlapping curves: coarticulation by dominance functions.
 
 Each segment of the mouth pulls towards its shape with a dominance that falls off exponentially around
 it, and the shape at a moment is the mean of all, weighted by dominance (Cohen and Massaro, "Modeling
@@ -22,18 +22,18 @@ from specstream_adapters.avatar.visemes import CLOSURES, SHAPES, VISEMES, both_s
 __all__ = ["CurveRig", "Face", "frames", "joined", "settled"]
 
 CurveRig = Literal["arkit", "oculus", "vrm"]
-"""What has weights that can be drawn as curves."""
+"""The rigs whose cues have weights that can be drawn as curves."""
 
 
 class _Pull(NamedTuple):
-    """A dominance: its height, and how fast it falls before and behind the segment, per ms."""
+    """A dominance: its height, and how fast it falls before and after the segment, per ms."""
 
     height: float
     before: float
     behind: float
 
 
-_SLACK = _Pull(0.5, 0.03, 0.03)
+_SLACK = _Pull(0.5, 0.03, 0.03)  # of the visemes that `_JAW` doesn't name
 _JAW: dict[str, _Pull] = {
     **dict.fromkeys(("aa", "E", "I", "O", "U"), _Pull(1.0, 0.025, 0.025)),
     **dict.fromkeys(CLOSURES, _Pull(60.0, 0.15, 0.15)),  # lips must meet, whatever is around them
@@ -46,20 +46,19 @@ _LIPS: dict[str, _Pull] = {
     "aa": _Pull(0.5, 0.02, 0.02), "SS": _Pull(0.15, 0.02, 0.02), "FF": _Pull(0.1, 0.02, 0.02),
     "sil": _Pull(0.5, 0.02, 0.02),
 }  # fmt: skip
-_SLACK_LIPS = _Pull(
-    0.05, 0.02, 0.02
-)  # most consonants leave rounding and spreading to their vowels
+# Of the visemes that `_LIPS` doesn't name: most consonants leave rounding and spreading to their vowels.
+_SLACK_LIPS = _Pull(0.05, 0.02, 0.02)
 _OF_LIPS = frozenset(
     both_sides(mouthPucker=1, mouthFunnel=1, mouthStretch=1, mouthSmile=1, mouthDimple=1)
 )
-_REACH_MS = 400.0  # beyond this no segment pulls
-_EDGE_MS = 40.0  # from its edge on inwards, a long segment has its full dominance
+_REACH_MS = 400.0  # segments further ahead have no influence; 100 ms further back they are dropped
+_EDGE_MS = 40.0  # a long segment has its full dominance from this far inside its edges on
 _ATTACK_MS, _RELEASE_MS = 150.0, 250.0  # of an emotion or a gesture
 
 
 @dataclass(slots=True)
 class _Part:
-    """A cue on the clock of milliseconds; ``end_ms`` may move forward when it is taken back."""
+    """A cue with its times in milliseconds; ``end_ms`` becomes earlier when its end is taken back."""
 
     cue: AvatarCue
     start_ms: float
@@ -71,7 +70,7 @@ class _Part:
         return pull.height * math.exp(-(pull.before if ms < middle else pull.behind) * away)
 
     def cut(self) -> AvatarCue:
-        """The cue as it lasts."""
+        """The cue with the duration that it really has."""
         length, cue = self.end_ms - self.start_ms, self.cue
         if cue.kind != "viseme" or length >= cue.duration_ms - 1e-6:
             return cue
@@ -80,7 +79,7 @@ class _Part:
         return replace(cue, duration_ms=length, samples=span)
 
     def envelope(self, ms: float) -> float:
-        """Up within the attack, down at the end, both smooth."""
+        """The strength at ``ms``, from 0 to 1: a smooth attack, and a smooth release after the end."""
         attack = min(_ATTACK_MS, (self.end_ms - self.start_ms) / 2)
         up = (ms - self.start_ms) / max(attack, 1e-9)
         down = (self.end_ms + _RELEASE_MS - ms) / _RELEASE_MS
@@ -91,11 +90,11 @@ class _Part:
 class Face:
     """The weights of a face at any moment, from cues as they come.
 
-    It takes cues made for ARKit (the default of `VisemeScripter`), follows what they take back, and
-    keeps half a second of the past. Ask for moments in order, by the position of the audio that is
-    heard. Where the cues of the next 100 ms are not there yet, only their anticipation is missing.
-    ``arkit`` gives blend shapes, ``oculus`` the 15 visemes, ``vrm`` expressions; what is not named is
-    at 0.
+    It takes cues made for ARKit (the default of `VisemeScripter`), applies what they take back, and
+    keeps half a second of the past. Ask for moments in increasing order, by the position of the audio
+    that is heard. If the cues of the next 100 ms have not come yet, only their anticipation is missing.
+    ``arkit`` gives blend shapes, ``oculus`` the 15 visemes, ``vrm`` expressions; weights that are not
+    named are 0.
 
     Raises:
         ConfigError: the rig has no curves.
@@ -147,7 +146,7 @@ class Face:
         return weights
 
     def cues(self) -> list[AvatarCue]:
-        """The cues that are kept, without what was taken back: the mouth's, then the others."""
+        """The cues that are kept, without revoked ones: visemes, then emotions and gestures."""
         return [part.cut() for part in (*self._mouth, *self._directions)]
 
     def next_closure(self, start_ms: float, end_ms: float) -> float | None:
@@ -211,14 +210,14 @@ def _vrm(visemes: dict[str, float]) -> dict[str, float]:
 
 
 def settled(cues: Iterable[AvatarCue]) -> list[AvatarCue]:
-    """A turn's cues without what was taken back: the mouth's, which tile the turn, then the others."""
+    """A turn's cues without revoked ones: visemes, which cover the turn, then emotions and gestures."""
     face = Face()
     face.add(*cues)
     return face.cues()
 
 
 def joined(mouth: Iterable[AvatarCue]) -> list[AvatarCue]:
-    """The mouth's cues with slices of one sound as one cue."""
+    """Join adjacent viseme cues that are slices of one sound."""
     out: list[AvatarCue] = []
     for cue in mouth:
         last = out[-1] if out else None
@@ -237,7 +236,8 @@ def frames(
 ) -> Iterator[tuple[float, dict[str, float]]]:
     """Whole curves, sampled: ``(ms, weights)`` from 0 to the end of the cues, ``fps`` times a second.
 
-    The frame nearest to the middle of a closure is taken there, so lips meet in one at every rate.
+    The frame nearest to the middle of a closure is sampled at that middle, so that the lips meet in one
+    frame at every frame rate.
 
     Raises:
         ConfigError: the frame rate is not from 1 to 240, or a cue is of another rig.

@@ -1,4 +1,4 @@
-"""Tags in the text (``[smile]``, ``[shakes her head]``) to gestures and emotions."""
+"""Map tags in the text (``[smile]``, ``[shakes her head]``) to gestures and emotions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Direction:
     weights: dict[str, float] = field(default_factory=dict)
 
     def scaled(self, factor: float) -> Direction:
-        """The same, weaker or stronger; nothing goes above 1."""
+        """The same direction, weaker or stronger; no weight goes above 1."""
         weights = {shape: round(min(1.0, w * factor), 3) for shape, w in self.weights.items()}
         weight = round(min(1.0, self.weight * factor), 3)
         return Direction(self.kind, self.name, self.duration_ms, weight, weights)
@@ -106,7 +106,7 @@ _ENDINGS = (
 
 
 def _stems(word: str) -> list[str]:
-    """The word and what it may be a form of: "nodding", "nods" and "nodded" give "nod"."""
+    """The word and the words that it may be a form of: "nodding", "nods" and "nodded" give "nod"."""
     stems = [word]
     for ending, instead in _ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= 2:
@@ -130,10 +130,10 @@ def _look_up(words: list[str]) -> Direction | None:
 
 
 def direct(tag: str) -> Direction:
-    """What the tag ``tag`` (without brackets) asks for.
+    """Return the emotion or gesture that ``tag`` (without brackets) asks for.
 
-    Verb forms, "his/her/the" and words of degree are seen through: ``[smiling softly]`` is a weak
-    "smile". A tag that means nothing here becomes a gesture of that name without weights.
+    Verb forms and words such as "his", "her" and "the" don't matter; words of degree scale the result:
+    ``[smiling softly]`` is a weak "smile". An unknown tag is a gesture of that name without weights.
     """
     plain = " ".join(tag.casefold().replace("_", " ").replace("-", " ").split())
     words = [word for word in plain.split() if word not in _FILLERS]

@@ -1,4 +1,4 @@
-"""A turn's cues as the files and payloads that players of faces read."""
+"""Export a turn's cues in the formats that other players of faces read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TICKS_PER_MS = 10_000  # of 100 ns
 def microsoft_events(cues: Iterable[AvatarCue]) -> list[dict[str, int]]:
     """Azure's viseme events: ``audio_offset`` in ticks of 100 ns, ``viseme_id`` from 0 to 21.
 
-    A viseme holds until the next event; the last is 0.
+    A viseme lasts until the next event; the last event is viseme 0, silence.
     """
     events: list[dict[str, int]] = []
     end = 0.0
@@ -106,7 +106,8 @@ FORMATS: dict[str, Callable[[Sequence[AvatarCue], float], str]] = {
     "rhubarb-tsv": _rhubarb_tsv,
     "talkinghead": lambda cues, fps: _json(talking_head(cues, fps=fps)),
 }
-"""``arkit`` and ``oculus``: CSV, one row a frame; the others as their functions say."""
+"""Functions that write cues as text. ``arkit`` and ``oculus``: CSV, one row a frame; the others: see the
+functions that they call."""
 
 
 def export(cues: Sequence[AvatarCue], to: str, fps: float = 60.0) -> str:

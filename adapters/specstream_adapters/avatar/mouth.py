@@ -1,4 +1,4 @@
-"""The mouth: segments of one viseme each, from loudness where nothing better is known, smoothed."""
+"""The mouth's segments, one viseme each: made from loudness where marks are missing, and joined."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _DONOR_MS = 10  # what a vowel or a pause keeps when it gives time to a closure
 _LONGEST_MS = 1000  # equal neighbours are merged up to here, so that no cue waits for ever
 _FULL_VOWEL_MS, _FULL_CONSONANT_MS = 110, 60  # shorter ones don't reach their full shape
 _FRAME_MS = 40  # one picture at 25 a second
-_RANGE_DB = 28.0  # from a closed to a wide open mouth, below the loudest so far
-_FLOOR_DB = -45.0  # a room's noise must not count as the loudest
-_FALL_DB = 0.25  # how fast "the loudest so far" is forgotten, a frame
-_STEPS = 4
-_HISS_HZ, _BRIGHT_HZ, _DARK_HZ = 3000.0, 1100.0, 500.0
+_RANGE_DB = 28.0  # the mouth is wide open at the loudest level so far, and closed this far below
+_FLOOR_DB = -45.0  # least "loudest level", so that a room's noise doesn't open the mouth
+_FALL_DB = 0.25  # how far the loudest level falls in each frame
+_STEPS = 4  # openings of the mouth that are told apart
+_HISS_HZ, _BRIGHT_HZ, _DARK_HZ = 3000.0, 1100.0, 500.0  # by zero crossings, see `_shape`
 
 
 @dataclass(slots=True)
 class Segment:
     """A viseme from ``start`` to ``end`` (samples of the turn).
 
-    ``viseme=None`` takes its neighbour's. ``sound`` is its IPA, as in `Phone`. ``level`` is a strength
-    that is already known (measured from the audio); without it the strength follows from kind, stress
-    and length.
+    A segment with ``viseme=None`` takes a neighbour's viseme. ``sound`` is its IPA, as in `Phone`.
+    ``level`` is a strength that is already known (measured from the audio); without it the strength
+    follows from kind, stress and length.
     """
 
     viseme: str | None
@@ -61,7 +61,7 @@ class Segment:
 
 
 class Loudness:
-    """Follows the level of one turn's audio, so that a quiet voice opens the mouth as well."""
+    """Makes segments from audio, relative to its loudest level: a quiet voice opens the mouth, too."""
 
     def __init__(self, sample_rate: int) -> None:
         self._rate = sample_rate
@@ -88,7 +88,7 @@ class Loudness:
         return Segment(shape, start, start + len(frame), chars, vowel=vowel, level=step)
 
     def _shape(self, frame: np.ndarray) -> str:
-        """A viseme for the frame's colour: its zero crossings tell a hiss from a vowel."""
+        """A viseme for the frame's timbre: its zero crossings tell a hiss from a vowel."""
         crossings = np.count_nonzero(np.signbit(frame[1:]) != np.signbit(frame[:-1]))
         hertz = crossings * self._rate / (2.0 * max(1, len(frame)))
         if hertz > _HISS_HZ:
@@ -97,9 +97,9 @@ class Loudness:
 
 
 class Mouth:
-    """Gives shapeless sounds a shape, merges equal neighbours, and lets every closure be seen.
+    """Gives sounds without a shape one, merges equal neighbours, and makes closures long enough to see.
 
-    What was given doesn't change. Whatever is pushed contiguously comes out contiguously.
+    Segments that were returned don't change. Segments pushed without gaps are returned without gaps.
     """
 
     def __init__(self, sample_rate: int) -> None:
@@ -123,7 +123,7 @@ class Mouth:
             self._append(segment)
 
     def take(self, until: int) -> list[Segment]:
-        """Give every segment that begins before ``until``; the last may end later."""
+        """Return every segment that begins before ``until``; the last may end later."""
         if self._shapeless is not None and self._shapeless.start < until:
             self._resolve()
         given: list[Segment] = []
@@ -133,12 +133,12 @@ class Mouth:
         return given
 
     def flush(self, until: int) -> list[Segment]:
-        """Give the rest, cut at ``until``: nothing follows it."""
+        """Return the rest, cut at ``until``, where the phrase ends."""
         self._resolve()
         while self._segments and self._segments[-1].start >= until:
             last = self._segments[-1]
             if (last.viseme in CLOSURES, last.start, last.end) == (True, until, until):
-                break  # it borrows from what is before it
+                break  # a closure without length takes its time from the segment before it
             self._segments.pop()
         for segment in self._segments:
             segment.end = min(segment.end, until)
@@ -149,7 +149,7 @@ class Mouth:
         return given
 
     def _resolve(self) -> None:
-        """Nothing is known behind a sound without a shape: it keeps the last one."""
+        """Give a sound without a shape the last viseme, since the sound after it isn't known."""
         if self._shapeless is not None:
             self._shapeless.viseme = self._last_viseme
             self._append(self._shapeless)
@@ -170,7 +170,7 @@ class Mouth:
         old.chars = Span(min(c.start for c in cited), max(c.end for c in cited))
 
     def _split(self, until: int) -> None:
-        """Keep the end of a long segment back while a closure may follow that needs it."""
+        """Split a long segment and keep its end back, since a closure that follows may need the time."""
         head, lendable = self._segments[0], (_CLOSURE_MS + _DONOR_MS) * self._rate // 1000
         at = max(until, head.end - lendable)
         if len(self._segments) == 1 and at < head.end and (head.vowel or head.viseme == SILENCE):
@@ -179,7 +179,7 @@ class Mouth:
             self._segments.append(replace(head, start=at, level=level))
 
     def _settle(self) -> list[Segment]:
-        """Take the first segment out, once a closure there or right after has the time it needs."""
+        """Remove and return the first segment; a closure in it or right after it first gets its time."""
         head = self._segments[0]
         if len(self._segments) > 1:
             after = self._segments[1]

@@ -1,33 +1,33 @@
-"""Where the audio is, for a face that is drawn by another clock than the audio plays by."""
+"""Estimate the position of the audio, for a face that is drawn by another clock than the audio's."""
 
 from __future__ import annotations
 
 __all__ = ["PlayClock"]
 
-_JUMP_MS = 120.0  # further off than jitter: the audio stood still, or was moved
-_PULL = 0.08  # of an error, at each report
-_DRIFT_PULL = 0.002  # of an error, a second of distance between reports, on the rate
-_MAX_DRIFT = 0.005  # clocks of sound cards differ by less
+_JUMP_MS = 120.0  # an error above this is no jitter: the audio stood still, or was moved
+_PULL = 0.08  # share of the error that each report corrects
+_DRIFT_PULL = 0.002  # change of the rate for each second of error and second between reports
+_MAX_DRIFT = 0.005  # most deviation of the rate from 1: clocks of sound cards differ by less
 
 
 class PlayClock:
-    """The position of the audio at a time of the drawing clock, from reports that jitter.
+    """Estimates the position of the audio at a time of the drawing clock, from reports with jitter.
 
-    A renderer that can ask its audio device for the position needs none of this: it draws `Face.at`
-    that position and has no skew. This is for one that is told positions now and then, late by some
-    milliseconds more or less, by an audio clock that runs a little faster or slower than its own. It is
-    a phase-locked loop of second order; positions never run backwards except in a jump.
+    A renderer that can ask its audio device for the position doesn't need this class: it draws
+    `Face.at` that position. This is for a renderer that is told positions now and then, a varying few
+    milliseconds late, by an audio clock that runs a little faster or slower than the drawing clock. It
+    is a phase-locked loop of second order; positions never run backwards except in a jump.
     """
 
     def __init__(self) -> None:
-        self._at = 0.0  # of the last report
-        self._ms: float | None = None
+        self._at = 0.0  # drawing clock at the last report
+        self._ms: float | None = None  # estimated position then
         self._rate = 1.0
-        self._floor = 0.0
+        self._floor = 0.0  # the last position given
 
     @property
     def rate(self) -> float:
-        """Milliseconds of audio a millisecond of the drawing clock, as far as it is known."""
+        """Estimated milliseconds of audio for each millisecond of the drawing clock."""
         return self._rate
 
     def report(self, now_ms: float, audio_ms: float) -> None:

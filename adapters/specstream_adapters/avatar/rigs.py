@@ -1,4 +1,4 @@
-"""Cues in the terms of other faces than ARKit's."""
+"""Convert cues made for ARKit to the shapes and names of other rigs."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def vrm_mouth(viseme: str, weight: float = 1.0) -> dict[str, float]:
 
 
 def recast(cue: AvatarCue, rig: Rig) -> AvatarCue:
-    """A cue made for ARKit, in the terms of ``rig``; times, ``sound`` and ``weight`` stay.
+    """Convert a cue made for ARKit to ``rig``; times, ``sound`` and ``weight`` stay.
 
-    A viseme's ``name`` and ``weights``: ``oculus`` the Oculus name, alone in the weights; ``microsoft``
-    the id as text; ``rhubarb`` a letter; ``vrm`` the vowel that weighs most (``"neutral"`` for a closed
-    mouth) and the vowels' weights. Emotions and gestures keep their name; in ``vrm`` their weights are
-    expressions, in the others, which have only mouths, there are none.
+    A viseme's ``name``: in ``oculus`` the Oculus name, in ``microsoft`` the id as text, in ``rhubarb`` a
+    letter; its ``weights`` then have this name alone. In ``vrm`` the name is the vowel that weighs most
+    (``"neutral"`` for a closed mouth) and the weights are the vowels'. Emotions and gestures keep their
+    name; in ``vrm`` their weights are expressions, in the others, which are only mouths, they are empty.
     """
     if rig == "arkit":
         return cue

@@ -1,4 +1,4 @@
-"""Speech to the avatar's script: visemes, gestures and emotions on the audio's clock."""
+"""Turn marked speech into an avatar's cues: visemes, gestures and emotions on the audio's clock."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class VisemeScripter:
     still lasts when the speech ends, a "neutral" cue ends it there. **Gestures** have a duration of
     their own. Both begin at their tag's sample. An unknown tag is a gesture of that name.
 
-    **When.** With a piece of speech come all cues that begin in it: none is late, and none changes
-    afterwards. The mouth's come in order and without overlap; a tag's comes before the mouth's that it
-    falls into. A viseme cue that begins before the end of the one before it takes back everything from
-    its first sample on: so does the "sil" without duration that begins what replaces revoked speech, and
-    the one that ends a cancelled turn.
+    **Order.** A piece of speech gives all cues that begin in it: none is late, and none changes
+    afterwards. Viseme cues come in order and without overlap; a tag's cue comes before the viseme cue
+    that it falls into. A viseme cue that begins before the end of the viseme cue before it takes back
+    all cues from its first sample on. Such are the "sil" cue without duration with which the
+    replacement of revoked speech begins, and the one that ends a cancelled turn.
 
     Args:
-        patience_ms: How long audio without a mark waits for one, for voices that mark a word when it
-            ends. Then cues come up to so much later than their audio; 0: never.
-        rig: What faces understand that the cues are for: ``"arkit"`` (as above), ``"oculus"``,
+        patience_ms: How long audio without a mark waits for one before its loudness is used; for voices
+            that mark a word when it ends. Cues may then be late by up to this time; 0: never.
+        rig: The kind of face that the cues are for: ``"arkit"`` (as above), ``"oculus"``,
             ``"microsoft"``, ``"vrm"`` or ``"rhubarb"``; see `recast`.
 
     Attributes:
         punctual: Whether no cue comes later than its audio.
     """
 
-    copies = True  # of its tracks: they hold nothing but their own state
+    copies = True  # tracks may be copied: they hold nothing but their own state
 
     def __init__(self, *, patience_ms: float = 0.0, rig: Rig = "arkit") -> None:
         if not 0.0 <= patience_ms <= 10_000.0:
@@ -73,7 +73,7 @@ class VisemeScripter:
 
 
 class VisemeTrack:
-    """The script of one turn; see `VisemeScripter` for what it promises."""
+    """The script of one turn; for the order of its cues see `VisemeScripter`."""
 
     def __init__(self, sample_rate: int, patience: int, rig: Rig = "arkit") -> None:
         self._rate = sample_rate
@@ -83,7 +83,7 @@ class VisemeTrack:
         self._phrase: Speech | None = None  # the latest piece of the phrase under way
         self._waiting: list[tuple[int, bool, int, AvatarCue]] = []  # a heap in order of time
         self._count = 0
-        self._given = 0  # the end of the last viseme that was given
+        self._given = 0  # the sample at which the last viseme cue ends
         self._emotion: Span | None = None
         self._last: AvatarCue | None = None
 
@@ -117,10 +117,10 @@ class VisemeTrack:
         return self._release(self._timeline.heard if speech.last else self._given - 1)
 
     def close(self) -> Sequence[AvatarCue]:
-        """The speech has ended or was cancelled: the rest of the cues, and the face at rest.
+        """End the turn, whose speech has ended or was cancelled; return the cues that are left.
 
-        What is known is played out to the last sample that was heard. Unless that is silence, a
-        "sil" cue without duration follows. Idempotent.
+        They reach to the last sample of the speech. Unless they end in silence, a "sil" cue without
+        duration follows. Idempotent.
         """
         self._finish_phrase()
         heard = self._timeline.heard
@@ -142,7 +142,7 @@ class VisemeTrack:
             self._mouth.push(segment)
         heard = self._timeline.heard
         self._voice(self._mouth.flush(heard))
-        self._timeline.end_at(max(heard, self._given))
+        self._timeline.advance(max(heard, self._given))
         self._phrase = None
 
     def _voice(self, segments: Sequence[Segment]) -> None:
@@ -166,7 +166,7 @@ class VisemeTrack:
         heappush(self._waiting, (*order, cue))
 
     def _release(self, tags_until: int) -> list[AvatarCue]:
-        """All visemes that wait, and the tags up to there, in order."""
+        """Return the cues that wait, in order: visemes, and tags that begin up to ``tags_until``."""
         out: list[AvatarCue] = []
         while self._waiting and self._waiting[0][0] <= max(tags_until, self._given):
             if self._waiting[0][1] and self._waiting[0][0] > tags_until:

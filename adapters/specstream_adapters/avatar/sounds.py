@@ -1,7 +1,7 @@
-"""Sounds to mouth shapes: one table from IPA to the visemes of Oculus, Microsoft and Rhubarb.
+"""Map sounds to mouth shapes: one table from IPA to the visemes of Oculus, Microsoft and Rhubarb.
 
-Oculus: the lip-sync reference; where its table and the look of the lips leave a choice (front rounded
-vowels, velar fricatives) the look decides. Microsoft: SPVISEMES, as Azure's table for US English assigns
+Oculus: as in its lip-sync reference; where its table leaves a choice (front rounded vowels, velar
+fricatives), the look of the lips decides. Microsoft: SPVISEMES, as Azure's table for US English assigns
 them to IPA. Rhubarb: the shapes that its own rules prefer.
 """
 
@@ -18,7 +18,7 @@ __all__ = ["Names", "Phone", "lone_stress", "names_of", "parse_ipa"]
 
 
 class Names(NamedTuple):
-    """What a sound is called in each set of visemes."""
+    """The viseme of a sound in each set of visemes."""
 
     oculus: str
     microsoft: int
@@ -53,9 +53,8 @@ _CONSONANTS = {
     Names("I", 6, "B"): "j ʝ",
     Names("U", 7, "F"): "w ʍ ɥ",
 }
-_SHAPELESS = (
-    "h ɦ ħ ʕ ʔ ʡ ʢ ʜ".split()
-)  # made below the mouth, which already takes the next sound's shape
+# Made below the mouth, which already has the next sound's shape.
+_SHAPELESS = "h ɦ ħ ʕ ʔ ʡ ʢ ʜ".split()
 _SHAPELESS_MICROSOFT = 12
 _DIPHTHONGS = {"eɪ": 4, "oʊ": 8, "əʊ": 8, "aʊ": 9, "ɔɪ": 10, "ɔø": 10, "aɪ": 11}  # Microsoft's
 _VOWEL, _CONSONANT = 1.0, 0.7  # relative lengths
@@ -63,9 +62,10 @@ _LONG, _OFFGLIDE = 1.5, 2 / 3  # factors: a length mark; the second part of a di
 
 
 class Phone(NamedTuple):
-    """A piece of a sound: ``share`` of its time; ``viseme=None`` has no shape of its own.
+    """One mouth shape, for ``share`` of a sound's time.
 
-    ``sound`` is its IPA, of a diphthong both vowels; empty where it is only guessed.
+    ``viseme`` is None for a sound without a shape of its own. ``sound`` is its IPA, for a diphthong both
+    vowels; empty where it is guessed from the spelling.
     """
 
     viseme: str | None
@@ -98,7 +98,7 @@ _OF_VISEME["RR"] = Names("RR", 13, "E")
 
 
 def names_of(viseme: str, sound: str = "") -> Names:
-    """The names of a sound in each set; ``viseme`` (Oculus) decides where the sound isn't known.
+    """The visemes of a sound in each set; ``viseme`` (Oculus) decides where the sound isn't known.
 
     >>> names_of("nn", "l")
     Names(oculus='nn', microsoft=14, rhubarb='H')
@@ -139,7 +139,7 @@ _FALLBACK = (_Part("E", _VOWEL, True, "ə"),)
 
 
 def _unknown(symbol: str) -> tuple[_Part, ...]:
-    """The class of a symbol outside the tables: that of the letter it is a variant of."""
+    """The mouth shapes of a symbol outside the tables: those of the letter it is a variant of."""
     if not symbol.isalpha() or unicodedata.category(symbol) == "Lm":
         return ()
     plain = unicodedata.normalize("NFKD", symbol).casefold()[:1]
@@ -154,9 +154,9 @@ def parse_ipa(text: str) -> list[Phone]:
     """Cut IPA into phones, longest symbol first; the shares sum to 1, or the list is empty.
 
     Diacritics, tones, ties and punctuation are skipped. A vowel right after a vowel is the second
-    part of a diphthong and lasts two thirds of the first (60/40). Never fails: a symbol that no
-    table knows takes the class of its base letter. Text that holds no sound at all (a lone stress
-    or length mark) gives an empty list.
+    part of a diphthong and lasts two thirds of the first (60/40). Never fails: a symbol outside the
+    tables has the shapes of its base letter. Text without a sound (a lone stress or length mark) gives
+    an empty list.
     """
     found: list[Phone] = []
     stress = 1.0

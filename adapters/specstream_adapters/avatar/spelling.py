@@ -1,4 +1,4 @@
-"""Written words to mouth shapes, for voices that time words but not sounds."""
+"""Guess mouth shapes from written words, for voices that time words but not sounds."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _GROUPS = {
 _LETTERS = {letters: viseme for viseme, row in _GROUPS.items() for letters in row.split()}
 _LETTERS |= {"h": "", "gh": "", "wh": "U"}
 _GROUP = re.compile("|".join(sorted(_LETTERS, key=len, reverse=True)))
-_A_TO_U = "aeiou"
-_CONSONANT_TIME = 0.6  # of a vowel's
+_VOWELS = "aeiou"
+_CONSONANT_TIME = 0.6  # relative to a vowel's time
 _NAMED = re.compile(
     r"(CYRILLIC|GREEK|HEBREW|ARABIC|.*?) (?:SMALL |CAPITAL |FINAL )*(?:LETTER|SYLLABLE) (.+)"
 )
@@ -27,7 +27,7 @@ _DIGITS = "zero one two three four five six seven eight nine".split()
 
 
 def _latin(char: str) -> str:
-    """Some Latin letters that sound a little like ``char``; empty for what is not spoken."""
+    """Some Latin letters that sound a little like ``char``; empty if it is not spoken."""
     if char.isdecimal():
         return _DIGITS[unicodedata.decimal(char)]
     plain = unicodedata.normalize("NFKD", char).casefold()
@@ -59,8 +59,8 @@ def spell(word: str) -> list[Phone]:
     if len(letters) > 3 and word[-1] in "eE":
         letters = re.sub(r"(?<=[^aeiou])e$", "", letters)  # silent, as in "lake"
     groups = [g for g in _GROUP.findall(letters) if _LETTERS[g]]
-    lengths = [1.0 if g[0] in _A_TO_U else _CONSONANT_TIME for g in groups]
+    lengths = [1.0 if g[0] in _VOWELS else _CONSONANT_TIME for g in groups]
     return [
-        Phone(_LETTERS[group], length / sum(lengths), group[0] in _A_TO_U)
+        Phone(_LETTERS[group], length / sum(lengths), group[0] in _VOWELS)
         for group, length in zip(groups, lengths, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""Cues and speech as TalkingHead (npm ``@met4citizen/talkinghead``) takes them."""
+"""Convert cues and speech to the input of TalkingHead (npm ``@met4citizen/talkinghead``)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MOODS = {
     "disgusted": "disgust", "confused": "neutral", "shy": "love", "tired": "sleep",
     "neutral": "neutral",
 }  # fmt: skip
-"""Emotions to the moods of ``setMood``."""
+"""The mood of ``setMood`` for each emotion."""
 GESTURES: dict[str, tuple[str, bool]] = {
     "wave": ("handup", False), "point": ("index", False), "thumbs up": ("thumbup", False),
     "shrug": ("shrug", False), "open arms": ("side", False), "bow": ("namaste", False),
     "think": ("🤔", False), "nod": ("yes", False), "shake head": ("no", False),
     "wink": ("😉", False), "gasp": ("😳", False),
 }  # fmt: skip
-"""Gestures to the names of ``playGesture`` and whether they are mirrored; an emoji moves the face."""
+"""The name in ``playGesture`` for each gesture, and whether it is mirrored; an emoji moves the face."""
 _TRANSITION_MS = 300
 
 
@@ -41,11 +41,11 @@ def talking_head(
     ``visemes``, ``vtimes``, ``vdurations`` (or, with ``blendshapes``, for ``lipsyncType:
     "blendshapes"``, ``anims`` with sampled ARKit curves), ``words``, ``wtimes``, ``wdurations``: times
     in milliseconds from the turn's first sample, as TalkingHead counts them. ``audio`` is PCM in
-    base64, which the page turns into an ``ArrayBuffer``. ``calls`` is not TalkingHead's: the methods to
-    call at ``t_ms`` for moods and gestures, ``[{"t_ms", "method", "args"}]``; a gesture that it has no
-    name for isn't called.
+    base64, which the page turns into an ``ArrayBuffer``. ``calls`` is not for ``streamAudio``: it lists
+    the methods that the page is to call at ``t_ms`` for moods and gestures,
+    ``[{"t_ms", "method", "args"}]``, without gestures that TalkingHead doesn't have.
 
-    What is given to ``streamAudio`` can't be taken back: call ``streamInterrupt`` on a revoke.
+    Data passed to ``streamAudio`` can't be revoked: call ``streamInterrupt`` on a revoke.
 
     Raises:
         ConfigError: the cues are for another rig, or ``fps`` is out of range.

@@ -1,4 +1,4 @@
-"""Marks and audio of a phrase to one gapless row of mouth segments."""
+"""Turn the marks and the audio of phrases into a gapless sequence of mouth segments."""
 
 from __future__ import annotations
 
@@ -20,8 +20,12 @@ class Timeline:
     """Covers the samples of a turn one after another with segments.
 
     Phoneme marks are used first, and as soon as they are known; a word without phonemes is spelled;
-    audio that no mark covers follows the loudness once it is ``patience`` samples old. What is covered
-    stays as it is: a mark that comes later is used for what it says of the time after that.
+    audio that no mark covers follows the loudness once it is ``patience`` samples old. Covered samples
+    don't change: of a mark that comes later, only the part after them is used.
+
+    Attributes:
+        covered: The sample up to which segments exist.
+        heard: The sample up to which audio was added.
     """
 
     def __init__(self, sample_rate: int, patience: int) -> None:
@@ -37,7 +41,7 @@ class Timeline:
         self.heard = 0
 
     def rewind(self, sample: int) -> None:
-        """The turn goes on at ``sample``: what lay past it was taken back."""
+        """Go on at ``sample``: speech from there on was revoked."""
         self._pcm.clear()
         self._marks.clear()
         self._forget()
@@ -57,7 +61,7 @@ class Timeline:
         return self._drain()
 
     def finish(self, chars: Span) -> list[Segment]:
-        """The phrase is over: use what is still there and cover the rest of its audio."""
+        """End the phrase: use the marks that are left and cover the rest of its audio."""
         for mark in self._marks:
             end = min(mark.samples.end, self.heard)
             self._take(replace(mark, samples=Span(min(mark.samples.start, end), end)), chars)
@@ -66,9 +70,13 @@ class Timeline:
         self._forget()
         return self._drain()
 
-    def end_at(self, sample: int) -> None:
-        """The phrase's segments were given up to ``sample``; the next phrase goes on there."""
-        self._advance(sample)
+    def advance(self, sample: int) -> None:
+        """Count the samples before ``sample`` as covered, and drop their audio."""
+        drop = min(sample, self.heard) - self._pcm_from
+        if drop > 0:
+            del self._pcm[: 2 * drop]
+            self._pcm_from += drop
+        self.covered = sample
 
     def _hear(self, speech: Speech) -> None:
         if speech.samples.start > self.heard:  # audio that was never handed over is silence
@@ -76,10 +84,10 @@ class Timeline:
         size = 2 * speech.samples.length
         self._pcm += speech.pcm[:size].ljust(size, b"\0")
         self.heard = speech.samples.end
-        self._advance(self.covered)
+        self.advance(self.covered)
 
     def _reaches(self, mark: Mark) -> bool:
-        """Whether the audio up to the mark is covered, or here to be followed by its loudness."""
+        """Whether the audio up to the mark is covered, or has come, so that its loudness can be used."""
         return mark.samples.start <= max(self.heard, self.covered + self._rounding)
 
     def _forget(self) -> None:
@@ -118,7 +126,7 @@ class Timeline:
         return phones
 
     def _lay(self, phones: list[Phone], start: int, end: int, chars: Span) -> None:
-        """Spread the phones over their mark, by share; what lies before ``covered`` is cut off."""
+        """Spread the phones over their mark, by share; time before ``covered`` is cut off."""
         share = 0.0
         for i, phone in enumerate(phones):
             share += phone.share
@@ -131,18 +139,11 @@ class Timeline:
             at, vowel, stress = self.covered, phone.vowel, phone.stress
             segment = Segment(phone.viseme, at, until, chars, vowel, stress, sound=phone.sound)
             self._out.append(segment)
-            self._advance(until)
+            self.advance(until)
 
     def _follow_loudness(self, until: int, chars: Span) -> None:
         at = self.covered - self._pcm_from
         if (length := min(until, self.heard) - self.covered) > 0:
             pcm = bytes(self._pcm[2 * at : 2 * (at + length)])
             self._out += self._loudness.segments(pcm, self.covered, chars)
-            self._advance(self.covered + length)
-
-    def _advance(self, sample: int) -> None:
-        drop = min(sample, self.heard) - self._pcm_from
-        if drop > 0:
-            del self._pcm[: 2 * drop]
-            self._pcm_from += drop
-        self.covered = sample
+            self.advance(self.covered + length)

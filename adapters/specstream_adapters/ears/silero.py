@@ -29,7 +29,7 @@ class SileroDetector:
     """Finds speech with Silero VAD 6 (MIT; the network is inside the package). Any language.
 
     Args:
-        start_ms: Speech is reported once it has lasted this long; shorter sounds are no speech.
+        start_ms: Speech is reported once it has lasted this long; shorter sounds are ignored.
         stop_ms: A pause is reported once it has lasted this long.
 
     Raises:
@@ -73,7 +73,7 @@ def _network() -> Any:
 
 
 class SileroTrack:
-    """One stream. The network reads frames of 32 ms, each with the end of the one before."""
+    """One stream. The network reads frames of 32 ms, each with the end of the frame before."""
 
     def __init__(
         self, network: Any, sample_rate: int, threshold: float, start: int, stop: int
@@ -84,9 +84,9 @@ class SileroTrack:
         self._state = np.zeros((2, 1, 128), dtype=np.float32)
         self._rate = np.array(sample_rate, dtype=np.int64)
         self._threshold = threshold
-        self._needed = {False: start, True: stop}  # frames that contradict, until it changes
+        self._needed = {False: start, True: stop}  # contrary frames in a row that end each state
         self._speaking = False
-        self._contrary = 0
+        self._contrary = 0  # the latest frames in a row that contradict the state
         self._at = 0  # frames read
         self._left = b""
 

@@ -28,13 +28,12 @@ __all__ = ["WhisperRecognizer"]
 
 _RATE = 16_000
 _WINDOW = 3000  # frames of 10 ms that the encoder was trained on
-_MARGIN = (
-    300  # frames of silence behind the speech in a shortened window; with fewer it repeats itself
-)
-_LEAST = _RATE // 10  # samples below which nothing can have been said
-_TOKENS_PER_S, _TOKENS = 8, 12  # bound of what is written for a second of audio, and to begin with
+# Frames of silence after the speech in a shortened window; with fewer, Whisper repeats itself.
+_MARGIN = 300
+_LEAST = _RATE // 10  # samples; in less audio nothing can have been said
+_TOKENS_PER_S, _TOKENS = 8, 12  # limit of tokens written: per second of audio, plus a constant
 _UNSURE = -0.8  # mean log-probability below which a shortened window isn't trusted
-_NO_SPEECH = 0.6
+_NO_SPEECH = 0.6  # probability of no speech above which an unsure segment is dropped
 _WORD = re.compile(r"\w+")
 
 _log = logging.getLogger("specstream.ears")
@@ -43,9 +42,9 @@ _log = logging.getLogger("specstream.ears")
 class WhisperRecognizer:
     """Whisper (Radford et al. 2022) on CTranslate2: any model that faster-whisper can read.
 
-    The encoder reads 30 seconds, however short the speech is. Here it reads the speech and three
-    seconds more, which takes a fifth of the time; where the result is unlikely, or says something
-    twice, the whole window is read once more.
+    Whisper's encoder reads 30 seconds, however short the speech is. Here it reads only the speech and
+    three seconds of silence, which takes a fifth of the time. If the transcript is unlikely or repeats
+    itself, the speech is read once more with the whole window.
 
     All streams share one thread.
 
@@ -55,7 +54,7 @@ class WhisperRecognizer:
         threads: CPU threads of a pass. 1 leaves the other cores to the language model.
         device: ``cpu``, ``cuda`` or ``auto``.
         compute_type: CTranslate2's type of weights. None: ``int8`` on a CPU, else the model's own.
-        words: Transcripts of whole turns have words with times; a pass takes about twice as long.
+        words: Transcripts have words with times; a pass takes about twice as long.
 
     Raises:
         AdapterUnavailable: a package or the model is missing.
@@ -96,20 +95,19 @@ class WhisperRecognizer:
         """Take no more work; a pass under way runs to its end. Idempotent."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _read(self, audio: npt.NDArray[Any], language: str | None, words: bool) -> Transcript:
+    def _read(self, audio: npt.NDArray[Any], language: str | None) -> Transcript:
         """One turn's transcript. Runs on the thread."""
-        words = words and self.capabilities.words
         frames = len(audio) * 100 // _RATE + _MARGIN
         if frames < _WINDOW:
-            transcript, sound = self._pass(audio, language, words, frames - frames % 2)
-            if sound:
+            transcript, trusted = self._pass(audio, language, frames - frames % 2)
+            if trusted:
                 return transcript
-        return self._pass(audio, language, words, _WINDOW)[0]
+        return self._pass(audio, language, _WINDOW)[0]
 
     def _pass(
-        self, audio: npt.NDArray[Any], language: str | None, words: bool, frames: int
+        self, audio: npt.NDArray[Any], language: str | None, frames: int
     ) -> tuple[Transcript, bool]:
-        """The transcript by windows of ``frames``, and whether it looks sound."""
+        """The transcript by windows of ``frames`` (of 10 ms), and whether it can be trusted."""
         seconds = min(len(audio), _WINDOW * _RATE // 100) / _RATE
         most = int(seconds * _TOKENS_PER_S) + _TOKENS
         self._model.frames = frames
@@ -120,15 +118,15 @@ class WhisperRecognizer:
             temperature=0.0,
             condition_on_previous_text=False,
             without_timestamps=len(audio) <= _WINDOW * _RATE // 100,
-            word_timestamps=words,
+            word_timestamps=self.capabilities.words,
             max_new_tokens=most,
         )
         segments: list[Any] = []
         for segment in found:  # passes run as the segments are taken
             if segments and len(audio) <= _WINDOW * _RATE // 100:
-                break  # one window holds everything: what follows is read from its silence
+                break  # one window holds all the audio: further segments come from its silence
             segments.append(segment)
-        sound = all(s.avg_logprob > _UNSURE and len(s.tokens) < most - 1 for s in segments)
+        trusted = all(s.avg_logprob > _UNSURE and len(s.tokens) < most - 1 for s in segments)
         spoken = [s for s in segments if s.no_speech_prob < _NO_SPEECH or s.avg_logprob > _UNSURE]
         text = "".join(segment.text for segment in spoken).strip()
         if not any(map(str.isalnum, text)):
@@ -138,7 +136,7 @@ class WhisperRecognizer:
             for segment in spoken
             for word in segment.words or ()
         )
-        return Transcript(text, heard, info.language), sound and not _repeats(text)
+        return Transcript(text, heard, info.language), trusted and not _repeats(text)
 
 
 class WhisperStream:
@@ -146,14 +144,14 @@ class WhisperStream:
 
     def __init__(
         self,
-        read: Callable[[npt.NDArray[Any], str | None, bool], Transcript],
+        read: Callable[[npt.NDArray[Any], str | None], Transcript],
         thread: ThreadPoolExecutor,
         language: str | None,
     ) -> None:
         self._read, self._thread, self._language = read, thread, language
         self._pcm = bytearray()
         self._known = Transcript("")
-        self._known_for = 0  # bytes that the known transcript was made from
+        self._known_for = 0  # bytes of audio that the known transcript was made from
         self._closed = False
 
     def add(self, pcm: bytes) -> None:
@@ -161,7 +159,7 @@ class WhisperStream:
         self._pcm += pcm
 
     async def partial(self) -> Transcript:
-        """What was said so far; cancelling gives up the wait, a pass under way runs to its end.
+        """Transcribe what was said so far. Cancelling gives up the wait; a pass under way is finished.
 
         Raises:
             AdapterFailed: Whisper broke, or the stream is closed.
@@ -174,7 +172,7 @@ class WhisperStream:
         audio = np.frombuffer(pcm, dtype="<i2").astype(np.float32) / 32768
         try:
             known = await asyncio.get_running_loop().run_in_executor(
-                self._thread, self._read, audio, self._language, True
+                self._thread, self._read, audio, self._language
             )
         except SpecstreamError:
             raise
@@ -184,7 +182,7 @@ class WhisperStream:
         return known
 
     async def finish(self) -> Transcript:
-        """The whole transcript; costs nothing if nothing came since the last `partial`."""
+        """The whole transcript; computes nothing if no audio came since the last `partial`."""
         return await self.partial()
 
     async def aclose(self) -> None:
@@ -197,7 +195,7 @@ class WhisperStream:
 
 
 def _give_back() -> None:
-    """Return freed memory to the system: turns of many lengths leave holes that glibc keeps."""
+    """Return freed memory to the system; glibc keeps the gaps that turns of many lengths leave."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
         if trim is not None:
@@ -205,7 +203,7 @@ def _give_back() -> None:
 
 
 def _repeats(text: str) -> bool:
-    """Whether three words come twice: how Whisper fails in a shortened window."""
+    """Whether any three words in a row come twice, which is how Whisper fails in a shortened window."""
     words = _WORD.findall(text.lower())
     triples = list(zip(words, words[1:], words[2:], strict=False))
     return len(set(triples)) < len(triples)

@@ -1,6 +1,6 @@
-"""The subject bible: who a story is about, how they look, where it plays, as the text introduced them.
+"""The subject bible: a story's subjects, their looks, and the place, as the text introduced them.
 
-Kept across shots and, on request, turns. Subjects and places are recognised in English only.
+It is kept across shots and, on request, turns. Subjects and places are recognised in English only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from specstream_adapters.prompt.visible import is_animal
 
 __all__ = ["Bible"]
 
-_SUBJECTS = 32  # remembered at once; the one that was named longest ago is forgotten first
+_SUBJECTS = 32  # most subjects remembered; the one named longest ago is forgotten first
 _SITES = "|".join(
     (
         "beach island ship deck boat hill hillside roof bridge road street alley square platform "
@@ -45,9 +45,9 @@ _PLACE = re.compile(
 
 @dataclass(slots=True)
 class Bible:
-    """Learns from each sentence; bounded."""
+    """The subjects and the place learned from the sentences so far."""
 
-    subjects: dict[str, Subject] = field(default_factory=dict)  # by name; named last, comes last
+    subjects: dict[str, Subject] = field(default_factory=dict)  # by name; the last named is last
     place: str = ""
 
     def copy(self) -> Bible:
@@ -71,7 +71,8 @@ class Bible:
                 self.subjects.pop(subject.name, None)
                 self._put(subject)
         named = [(at, s) for s in self.subjects.values() if (at := position(text, s)) >= 0]
-        for _, subject in sorted(named, key=lambda found: -found[0]):  # the first is meant most
+        # The first in the sentence becomes the latest: a later pronoun most likely means that one.
+        for _, subject in sorted(named, key=lambda found: -found[0]):
             self._put(self.subjects.pop(subject.name))
         self._learn_pronoun(text)
         found = _PLACE.search(text)
@@ -90,7 +91,7 @@ class Bible:
         return places[min(places)] if places else None
 
     def meant_by(self, pronoun: str) -> Subject | None:
-        """The subject named last for which a pronoun ("he", "her", …) can stand; it is remembered."""
+        """The subject named last for which ``pronoun`` ("her", …) can stand; it keeps the pronoun."""
         pronoun = nominative(pronoun)
         for subject in reversed(self.subjects.values()):
             unknown = not subject.pronoun and (
@@ -106,7 +107,7 @@ class Bible:
         return position(text, subject) >= 0
 
     def _learn_pronoun(self, text: str) -> None:
-        """The one subject before the first pronoun of a sentence is meant by it: "Alice and her cat"."""
+        """Record a sentence's first pronoun for the one subject before it: "Alice and her cat"."""
         before, pronoun = first_pronoun(text)
         meant = [s for s in self.subjects.values() if self.mentions(before, s)]
         if len(meant) == 1 and not meant[0].pronoun:

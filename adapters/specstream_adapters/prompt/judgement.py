@@ -1,7 +1,7 @@
-"""Whether a model's prompt for a shot can be taken: what a picture needs is there, nothing contradicts.
+"""Judge whether a model's prompt for a shot can be used: it shows enough and contradicts nothing.
 
-Which words are looked up is English (see `specstream_adapters.prompt.visible`); a prompt in another
-language is judged by its form alone.
+English words are looked up (see `specstream_adapters.prompt.visible`); a prompt in another language is
+judged by its form alone.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _OPPOSITES = (
 
 
 def fault(prompt: str, shot: ScenePrompt, story: str = "", *, max_chars: int) -> str:
-    """What is wrong with ``prompt`` as a new prompt for ``shot``; "" if nothing is.
+    """Return what is wrong with ``prompt`` as a new prompt for ``shot``; "" if nothing is.
 
     It must be one line of at least five words and at most ``max_chars`` characters, without markup
-    or quoted speech. It must show somebody, where the shot does, or else something that the shot or
-    the story tells of; and something that happens or a place. It must not bring in people or animals
-    that neither the shot nor ``story`` (the text so far) has, nor turn a man into a woman or night
-    into day. Other words than the text's own are welcome.
+    or quoted speech. It must show somebody if the shot does, otherwise something that the shot or the
+    story mentions; and an action, a thing or a place. It must not bring in people or animals that
+    neither the shot nor ``story`` (the text so far) has, nor turn a man into a woman or night into day.
+    It may use other words than the text.
     """
     if why := _form(prompt, max_chars):
         return why

@@ -1,4 +1,4 @@
-"""A language model rewrites the template's prompts; whatever it gets wrong stays as it was."""
+"""A language model rewrites the template's prompts; a rewrite with a fault is dropped."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ _TASK = (
 
 @dataclass(eq=False)
 class ModelRewriter:
-    """Lets a language model make each shot's prompt richer; waits for it as little as possible.
+    """Lets a language model make each shot's prompt richer, without waiting for it between phrases.
 
     A shot goes out at once with the fallback's prompt. The model is told the story so far and the
     shot; its version follows as a revision, with a later phrase or when the text has ended. It is
-    taken only if it has what a picture needs and contradicts nothing (see
-    `specstream_adapters.prompt.judgement.fault`); else, and if the model fails or is too slow, the
-    prompt stays as it is. ``rewritten`` and ``kept`` count both outcomes over all turns,
-    ``last_fault`` says why the last one was kept, and each is logged.
+    used only if it has what a picture needs and contradicts nothing (see
+    `specstream_adapters.prompt.judgement.fault`); otherwise, and if the model fails or is too slow, the
+    fallback's prompt is kept. ``rewritten`` and ``kept`` count both outcomes over all turns,
+    ``last_fault`` says why the last prompt was kept, and each kept prompt is logged.
 
-    One shot is worked on at a time. When more than ``max_waiting`` wait, the oldest is given up and
-    counted as kept. A shot that the fallback revises is rewritten anew. A board that is dropped
-    (its turn was cancelled) stops the model.
+    One shot is rewritten at a time. When more than ``max_waiting`` wait, the oldest is given up and
+    counted as kept. A shot that the fallback revises is rewritten anew. The model is stopped when the
+    board is no longer referenced (its turn was cancelled).
 
     Attributes:
         generator: The language model; a shot's action and prompt are passed as its reference.
         fallback: Makes the shots.
         max_tokens: Length of an answer.
-        max_chars: Longest prompt that is taken.
+        max_chars: Longest prompt of the model that is used.
         max_waiting: Shots that may wait for the model.
         timeout_s: How long one answer, and at the end of a turn all of them, may take.
 
@@ -87,7 +87,7 @@ class ModelRewriter:
         return ModelStoryboard(self, self.fallback.open())
 
     def keep(self, why: str) -> None:
-        """Count a prompt that stays as it is."""
+        """Count and log a prompt of the fallback that is kept, and why."""
         self.kept += 1
         self.last_fault = why
         _log.info("a prompt stays as the fallback made it: %s", why)
@@ -96,8 +96,8 @@ class ModelRewriter:
 class _Queue:
     """The model's work of one turn: shots that wait, shots that are done, and the task that does them.
 
-    Holds no reference to the storyboard, so that a storyboard that is dropped (its turn was cancelled)
-    is collected; the task is cancelled then.
+    It holds no reference to the storyboard, so that the storyboard of a cancelled turn is garbage
+    collected, which cancels the task.
     """
 
     def __init__(self, rewriter: ModelRewriter) -> None:
@@ -122,7 +122,7 @@ class _Queue:
         self._waiting = deque(w for w in self._waiting if w[0].span.end <= char)
 
     def take(self) -> list[tuple[ScenePrompt, str]]:
-        """The shots that are done, each as it was put and with its new prompt."""
+        """Remove and return the shots that are done, each as it was put, with its new prompt."""
         done, self._done = self._done, []
         return done
 
@@ -214,9 +214,9 @@ class ModelStoryboard:
         return out + self._finished()
 
     async def revoke(self, from_char: int) -> Sequence[ScenePrompt]:
-        """Withdraw what was made of the text from ``from_char`` on; see the fallback's own.
+        """Withdraw the shots of the text from ``from_char`` on; return the fallback's revisions.
 
-        Doesn't wait for the model; what it writes for a shot that was withdrawn is not used.
+        Doesn't wait for the model; its prompts for shots that were withdrawn are not used.
         """
         self._queue.drop(from_char)
         self._plain = {name: s for name, s in self._plain.items() if s.span.end <= from_char}
@@ -245,7 +245,7 @@ class ModelStoryboard:
         return out
 
     def _numbered(self, shot: ScenePrompt) -> ScenePrompt:
-        """The shot as the next revision of whatever was sent under its id."""
+        """The shot as the next revision after the one that was last sent under its id."""
         old = self._sent.get(shot.shot_id)
         if old is not None:
             shot = replace(shot, rev=old.rev + 1, supersedes=f"{old.shot_id}@{old.rev}")
@@ -254,7 +254,7 @@ class ModelStoryboard:
 
 
 def _cleaned(answer: str) -> str:
-    """An answer without what models put around one: a label before, quotation marks, a fence."""
+    """An answer without a label, quotation marks or a code fence, which models put around a prompt."""
     text = answer.strip().strip("`").strip()
     text = re.sub(r"^(?:\w+ )?prompt:\s*", "", text, flags=re.IGNORECASE)
     return text.strip().strip('"“”').strip()

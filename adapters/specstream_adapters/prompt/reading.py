@@ -1,4 +1,4 @@
-"""Phrases back to sentences, with their place in the reply and without text written for programs."""
+"""Join phrases to sentences, with their place in the reply and without text written for programs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from specstream_adapters.prompt.speech import open_quote
 __all__ = ["Reader", "Sentence", "is_code"]
 
 _CODE = re.compile(r"[=(){}\[\]<>_\\]")
-_CODE_MARKS = 5  # so many in one sentence, and it is no prose
-_REMEMBERED = 64  # sentences
-_MAX_CHARS = 600  # a longer sentence is taken as it stands
-_MAX_JSON = 20_000  # characters behind a brace; more is no JSON after all, or hopelessly broken
+_CODE_MARKS = 5  # a sentence with at least this many marks of `_CODE` is no prose
+_REMEMBERED = 64  # sentences that can be taken back
+_MAX_CHARS = 600  # a sentence is cut after the phrase with which it gets this long
+_MAX_JSON = 20_000  # characters after a brace; text without an end by then isn't taken for JSON
 _TOKEN = re.compile(r"```|<\|[^|<>]{1,40}\|>|\\.|.", re.DOTALL)
 _JSON = re.compile(r"\s*(?:[\"'}]|\Z)|[^\S\n]*\n")  # what follows the first brace
 
@@ -28,10 +28,10 @@ class Sentence:
     Attributes:
         text: The spoken text of ``span``, offsets kept: tags and machine text are spaces.
         span: Where it lies in the reply; sentences laid end to end are the reply.
-        tokens: The tokens of its phrases.
+        tokens: The tokens that wrote its phrases.
         tags: Names of the directions inside it.
         spoken_before: Characters spoken before it began, tags and machine text not counted.
-        ended: Whether no more of it follows.
+        ended: Whether the sentence is complete.
     """
 
     text: str
@@ -48,7 +48,7 @@ def is_code(text: str) -> bool:
 
 
 class _MachineText:
-    """Blanks text that is written for programs (JSON, fenced code, special tokens), call by call."""
+    """Blanks text for programs (JSON, fenced code, special tokens), which may span several calls."""
 
     def __init__(self) -> None:
         self._depth = self._inside = 0
@@ -59,9 +59,9 @@ class _MachineText:
         return copy(self)
 
     def blank(self, text: str) -> tuple[str, int]:
-        """The text with every such character as a space, and how many there are.
+        """The text with a space for each character written for programs, and the number of those.
 
-        "```" and "<|...|>" must not be cut in two.
+        "```" and "<|...|>" must not be split between two calls.
         """
         shown, hidden = "", 0
         for found in _TOKEN.finditer(text):
@@ -90,18 +90,18 @@ class _MachineText:
 
 @dataclass(slots=True)
 class _Open:
-    """The phrases of one sentence, and what was known where it began."""
+    """The phrases of one sentence, and the state where it began."""
 
     machine: _MachineText
-    before: int
+    before: int  # characters spoken before it
     phrases: list[Phrase] = field(default_factory=list)
 
     def copy(self) -> _Open:
-        """An independent copy; the machine is only ever read."""
+        """An independent copy; ``machine`` is shared, because it is never changed."""
         return _Open(self.machine, self.before, self.phrases.copy())
 
     def read(self) -> tuple[str, int, _MachineText]:
-        """Its spoken text, how many of its characters are spoken, and the state behind it."""
+        """Its spoken text, how many of its characters are spoken, and the state after it."""
         machine, text, spoken = self.machine.copy(), "", 0
         for phrase in self.phrases:
             shown, hidden = machine.blank(phrase.spoken)
@@ -113,16 +113,15 @@ class _Open:
 class Reader:
     """Joins the phrases of one turn to sentences.
 
-    A sentence ends with the phrase that the segmenter cut for that reason, unless a quotation is
+    A sentence ends with a phrase that the segmenter cut at the end of a sentence, unless a quotation is
     open. The phrases of the last 64 sentences are kept, so that text can be taken back.
     """
 
     def __init__(self) -> None:
-        self._sentences = deque(
-            [_Open(_MachineText(), 0)], _REMEMBERED
-        )  # the last one is under way
+        # The last sentence is under way.
+        self._sentences = deque([_Open(_MachineText(), 0)], _REMEMBERED)
         self.end: int | None = None
-        """Where the text so far ends in the reply; None before any."""
+        """Where the text so far ends in the reply; None before the first phrase."""
 
     def copy(self) -> Reader:
         """An independent copy."""

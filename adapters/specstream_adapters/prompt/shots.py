@@ -13,15 +13,15 @@ from specstream_adapters.prompt.speech import narration
 from specstream_adapters.prompt.subjects import Subject, pronouns
 from specstream_adapters.prompt.visible import is_someone, language_of, sight
 
-__all__ = ["Shot", "ShotNumbers", "ShotState"]
+__all__ = ["Shot", "ShotNumbers", "ShotState", "ended"]
 
 _LINES = 3  # sentences that one shot tells
 _CHARS = 360  # characters that they have together
-_HALF = 3  # weight from which half a sentence is shown
+_HALF = 3  # least weight of the beginning of a sentence to be shown
 _LONGEST = 320  # characters of a sentence that go into a prompt
-_ENDED = re.compile(r"[.!?…。！？][\"”»]?$")
 _NARRATOR = re.compile(r"\b(?:I|me|my|we|us|our|you|your)\b")
-_OTHERS = {  # what begins a sentence that goes on about the one before, in other languages
+_ENDED = re.compile(r"[.!?…。！？][\"”»]?$")
+_OTHERS = {  # beginnings of a sentence that goes on about the subject before it, in other languages
     "": re.compile(r"^[他她它]"),
     "de": re.compile(
         r"^(?:Er|Sie|Es|Ihm|Ihn|Ihr|Ihre[rmns]?|Sein|Seine[rmns]?|Die(?= \w+te\b)|Der(?= \w+te\b))\b"
@@ -55,7 +55,7 @@ class Shot:
         others: Who else is meant by a pronoun, as introduced.
         place: Where, as last told; "" where that is unknown.
         moved: Whether it is at another place than the shot before.
-        context: A sentence of the shot before, where a pronoun stands for nobody known.
+        context: A sentence of the shot before, if nobody known is meant by a pronoun.
         tags: Names of the directions in its text.
         first: Whether no shot came before.
     """
@@ -77,7 +77,7 @@ class Shot:
     def text(self) -> str:
         """Its sentences as one text; half a sentence that another follows ends with a full stop."""
         *before, last = self.lines
-        return " ".join([*(s if _ENDED.search(s) else f"{s}." for s in before), last])
+        return " ".join([*map(ended, before), last])
 
     @property
     def first_person(self) -> bool:
@@ -86,14 +86,14 @@ class Shot:
 
 
 class ShotNumbers:
-    """Numbers for shots: none comes twice, and those of drafted text that was revoked are given back."""
+    """Numbers for shots: none comes twice, but numbers for drafted text that was revoked are reused."""
 
     def __init__(self) -> None:
-        self._last = self._others = 0  # the last one, and the last that another turn took
-        self._turn: object = None  # whose board took the last one
+        self._last = self._others = 0  # the last number, and the last that another turn took
+        self._turn: object = None  # the turn whose board took the last number
 
     def after(self, used: int, turn: object) -> int:
-        """The next number for a board of ``turn`` whose own last one is ``used``."""
+        """The next number for a board of ``turn`` whose own last number is ``used``."""
         self.back(used, turn)
         if self._turn is not turn:
             self._turn, self._others = turn, self._last
@@ -101,14 +101,17 @@ class ShotNumbers:
         return self._last
 
     def back(self, used: int, turn: object) -> None:
-        """Forget what was taken by copies of a board that went back to ``used``."""
+        """Give back the numbers after ``used``, unless another turn has taken some since.
+
+        They were taken by copies of the board, on drafted text that was revoked.
+        """
         if self._turn is turn:
             self._last = max(used, self._others)
 
 
 @dataclass(slots=True)
 class ShotState:
-    """What is known before a sentence: the bible, the open shot, how many there were."""
+    """What is known before a sentence: the bible, the open shot, the number of shots, the language."""
 
     bible: Bible = field(default_factory=Bible)
     open: Shot | None = None
@@ -133,7 +136,7 @@ class ShotState:
         before = self.bible.first_named(text)
         moved = self.bible.read(text) if self.language == "en" else False
         seen = sight(text, self.language, self.bible.names)
-        weight = seen.weight + (seen.doing and meant is not None)  # the pronoun is somebody
+        weight = seen.weight + (seen.doing and meant is not None)  # the pronoun shows somebody
         if weight == 0 or (not sentence.ended and weight < _HALF):
             return None
         line = _shorten(text)
@@ -162,7 +165,7 @@ class ShotState:
         return self.open
 
     def _goes_on(self, line: str, dangling: str, meant: Subject | None, weight: int) -> bool:
-        """Whether a sentence adds to the open shot: to the same subject, or too little for its own."""
+        """Whether a sentence adds to the open shot: its subject is the same, or its weight too small."""
         shot = self.open
         if shot is None or len(shot.lines) >= _LINES or len(shot.text) + len(line) >= _CHARS:
             return False
@@ -197,7 +200,7 @@ class ShotState:
 
     def _begun(self, shot: Shot, max_shots: int) -> Shot:
         old = self.open
-        if self.count >= max_shots and old is not None:  # the last shot shows this from now on
+        if self.count >= max_shots and old is not None:  # revise the last shot to show this
             return replace(
                 shot,
                 shot_id=old.shot_id,
@@ -210,13 +213,13 @@ class ShotState:
         return shot
 
     def _meant(self, text: str, dangling: str) -> tuple[Subject | None, tuple[str, ...]]:
-        """Who the first pronoun of a sentence stands for, and the looks of who the others do."""
+        """The subject of a sentence's first pronoun, and the looks of the other pronouns' subjects."""
         if not dangling or self.language != "en":
             return None, ()
         first = self.bible.meant_by(dangling)
         shown = self.open.text if self.open is not None else ""
         if first is None and not any(map(is_someone, shown.split())):
-            first = self.bible.latest  # better somebody who was there than nobody
+            first = self.bible.latest  # the most likely subject, though the pronoun doesn't fit
         others = []
         for found in pronouns(text)[1:]:
             other = self.bible.meant_by(found[0])
@@ -226,7 +229,7 @@ class ShotState:
 
 
 def _named(line: str, who: Subject) -> str:
-    """The line with the subject in place of the pronoun that begins it, if it stands for that."""
+    """The line with ``who`` named in place of the pronoun at its beginning, if it is ``who.pronoun``."""
 
     def instead(found: re.Match[str]) -> str:
         if found["who"].lower() != who.pronoun:
@@ -235,6 +238,11 @@ def _named(line: str, who: Subject) -> str:
         return found["lead"] + (name if found["lead"] else name[:1].upper() + name[1:])
 
     return _FIRST.sub(instead, line, count=1)
+
+
+def ended(text: str) -> str:
+    """The text, with a full stop if it doesn't end like a sentence."""
+    return text if _ENDED.search(text) else f"{text}."
 
 
 def _shorten(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Quoted speech: where it stands in a sentence, and what the sentence tells without it."""
+"""Find quoted speech in a sentence, and the narration that is left without it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def open_quote(text: str) -> bool:
 
 
 def narration(text: str) -> str:
-    """The sentence without quoted speech; "" if nothing is left but who spoke."""
+    """The sentence without quoted speech; "" if only words such as "said Tom" are left."""
     text = " ".join(text.split())
     if _DASH.match(text):  # —¿Quién es? —preguntó ella.
         parts = re.split(r"[—–]", text)

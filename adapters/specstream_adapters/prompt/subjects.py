@@ -1,6 +1,7 @@
-"""Who a sentence introduces ("a fox named Rusty", "an old man in a yellow raincoat"), and its pronouns.
+"""Find the subjects that a sentence introduces ("a fox named Rusty", "an old man"), and its pronouns.
 
-A few patterns of English, no parser. What they do not find still goes into a prompt as it stands.
+A few patterns of English, no parser. Subjects that they miss are still in the sentence's own words,
+which go into the prompt.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def _any(words: str) -> str:
     return "|".join(words.split())
 
 
-_NO_FIRST = _any(
+_NO_FIRST = _any(  # capitalised words with which no name begins
     "The An? In On At From To Of By For And But So When After Before As If This That These Those "
     "There He She It They We You His Her Its Their My Our Your Two Three One Some All Each Every "
     "No Nobody What Mr Mrs Ms Dr God"
@@ -115,7 +116,7 @@ class Subject:
 
     @property
     def proper(self) -> bool:
-        """Whether it has a name of its own."""
+        """Whether ``name`` is a proper name."""
         return self.name[:1].isupper()
 
     @property
@@ -156,9 +157,10 @@ def nominative(pronoun: str) -> str:
 
 
 def first_pronoun(text: str) -> tuple[str, str]:
-    """What comes before the first "he" or "she" of a sentence, and which of them; "" for none.
+    """Return the text before the first pronoun of a sentence, and that pronoun as "he" or "she".
 
-    Nothing comes before it if that is the object of a preposition: "To Holmes she is the woman."
+    Both are "" if the first pronoun is another, or if the text before it ends with a name after a
+    preposition, which isn't who is meant: "To Holmes she is the woman."
     """
     found = _PRONOUN.search(text)
     pronoun = nominative(found[0]) if found is not None else ""
@@ -179,7 +181,7 @@ def _names_somebody(text: str) -> bool:
 
 
 def introduced(text: str) -> Iterator[Subject]:
-    """Those that a sentence names, each as it names them."""
+    """Yield the subjects with a proper name that a sentence introduces."""
     for name, look in _names(text):
         if name.endswith(("'s", "’s")):
             name, look = name[:-2], look.removesuffix("'s").removesuffix("’s")
@@ -201,7 +203,7 @@ def _names(text: str) -> Iterator[tuple[str, str]]:
 
 
 def described(text: str) -> Iterator[Subject]:
-    """Somebody without a name: "an old man in a yellow raincoat"."""
+    """Yield the subjects without a name that a sentence describes: "an old man in a yellow raincoat"."""
     for found in _ARTICLE.finditer(text):
         words = re.findall(r"[\w’-]+", found[2])
         at = next((i for i, word in enumerate(words) if word in _BREAKS or is_someone(word)), 0)

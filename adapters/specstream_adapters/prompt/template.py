@@ -1,4 +1,4 @@
-"""A storyboard by rules: sentences that show something pass through, with subject, place and style."""
+"""A storyboard by rules: sentences that show something become prompts, with subject, place and style."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specstream.errors import ConfigError
 from specstream.types import Phrase, ScenePrompt
 from specstream_adapters.prompt.bible import Bible
 from specstream_adapters.prompt.reading import Reader, Sentence
-from specstream_adapters.prompt.shots import Shot, ShotNumbers, ShotState
+from specstream_adapters.prompt.shots import Shot, ShotNumbers, ShotState, ended
 
 __all__ = ["TemplateRewriter", "TemplateStoryboard"]
 
@@ -21,7 +21,6 @@ _NEGATIVE = (
     "text, captions, subtitles, watermark, logo, split screen, blurry, deformed hands, extra limbs"
 )
 _REMEMBERED = 64  # sentences that can be taken back
-_ENDED = re.compile(r"[.!?…。！？][\"”»]?$")
 _MOODS = {
     "smile": "warm", "happy": "warm", "laugh": "warm", "chuckle": "warm", "giggle": "warm",
     "sad": "sombre", "cry": "sombre", "sob": "sombre", "tearful": "sombre",
@@ -41,33 +40,33 @@ class TemplateRewriter:
     sentence that shows nothing (a thought, a remark, a question to the listener) and quoted speech
     are left out. JSON and code give no shot.
 
-    Added are the subject as the text introduced it ("Rusty, a brave little fox"), the place until
-    another is named, a camera, the mood of the last tag, and the style. Whether an English sentence
-    shows something is told by a word list (see `specstream_adapters.prompt.visible`); in other
+    The prompt also has the subject as the text introduced it ("Rusty, a brave little fox"), the place
+    that was named last, a camera, the mood of the last tag, and the style. Whether an English sentence
+    shows something is decided by a word list (see `specstream_adapters.prompt.visible`); in other
     languages statements of five words and more do. Subjects and places are recognised in English
     only. ``t_start_ms`` is the number of characters spoken before the shot divided by
     ``chars_per_second``; tags don't count.
 
     A shot is open, and may be revised, until the next one begins, the board is closed or ``revoke``
     takes it back. Shot ids never repeat within one rewriter. Boards may be copied, so they can be
-    given drafted text (see `PromptRewriter`). A board that goes on where the last one
-    ended in the same reply (after a flush) knows its people and places; with ``remember`` so does
-    the next reply (use one rewriter per conversation then).
+    given drafted text (see `PromptRewriter`). A board that goes on where the last board ended in the
+    same reply (after a flush) knows that board's people and places; with ``remember`` so does the
+    next reply (use one rewriter per conversation then).
 
     Attributes:
         style: Closes every prompt.
         negative: What every prompt should keep out.
         chars_per_second: Expected speed of speech.
-        max_shots: After so many shots of a turn, the last one is revised instead.
+        max_shots: Most shots of a turn; after that, the last shot is revised instead.
         default_subject: Who is shown once in a reply that shows nothing itself; "" for no shot.
-        default_setting: Where, until the text says so.
+        default_setting: The place, until the text names one.
         remember: Keep people and places for the next turn.
 
     Raises:
         ConfigError: an option is empty or out of range.
     """
 
-    copies = True  # of its boards
+    copies = True  # boards may be copied
 
     style: str = _STYLE
     negative: str = _NEGATIVE
@@ -113,41 +112,37 @@ class TemplateStoryboard:
         self._ids: dict[int, str] = {}  # the shot that each of those sentences began
         self._sent: dict[str, ScenePrompt] = {}  # the newest version of each shot
         self._withdrawn: set[str] = set()  # shots that told text which was taken back
-        self._half: Shot | None = None  # what the beginning of the sentence under way made
-        self._first: Sentence | None = None
-        self._index = 0
+        self._half: Shot | None = None  # the shot that the beginning of the sentence under way made
+        self._first: Sentence | None = None  # the first sentence with letters or digits
+        self._index = 0  # of the last phrase
 
     def __deepcopy__(self, memo: object) -> TemplateStoryboard:
         other = copy(self)
         other._reader, other._state = self._reader.copy(), self._state.copy()
         other._before = self._before.copy()  # states in there are never changed
-        other._ends, other._ids, other._sent = (
-            self._ends.copy(),
-            self._ids.copy(),
-            self._sent.copy(),
-        )
-        other._withdrawn = self._withdrawn.copy()
+        other._ends, other._ids = self._ends.copy(), self._ids.copy()
+        other._sent, other._withdrawn = self._sent.copy(), self._withdrawn.copy()
         return other
 
     async def add(self, phrase: Phrase) -> Sequence[ScenePrompt]:
         """Take the next phrase; return the shots it made or revised. Never waits.
 
-        A phrase that starts before the last one ended replaces what was there.
+        A phrase that starts before the last one ended replaces the text that was there.
         """
         if self._reader.end is None:
             if self._former is not None:
                 self._state.bible = self._former.bible_for(phrase)
-            self._former = None  # else each board would keep the one before it alive
+            self._former = None  # otherwise each board would keep its predecessor alive
         elif phrase.chars.start < self._reader.end:
             self._rewind(phrase.chars.start)
         self._index = phrase.index
         return self._show(self._reader.add(phrase))
 
     async def revoke(self, from_char: int) -> Sequence[ScenePrompt]:
-        """Withdraw what was made of the text from ``from_char`` on. Never waits.
+        """Withdraw the shots of the text from ``from_char`` on. Never waits.
 
-        Return, as revisions, the shots that began before: those that told some of that text tell
-        the rest. What lies more than 64 sentences back stays withdrawn.
+        Return, as revisions, the shots that began before ``from_char`` and told some of that text, with
+        the text that is left to them. Shots of text more than 64 sentences back stay withdrawn.
         """
         if self._reader.end is None or from_char >= self._reader.end:
             return []
@@ -160,7 +155,7 @@ class TemplateStoryboard:
         return shots
 
     async def close(self) -> Sequence[ScenePrompt]:
-        """The text has ended: return what was still open. Never waits; idempotent."""
+        """End the text; return the shots that were still open. Never waits; idempotent."""
         if self._reader.end is None:
             return []
         shots = self._show(self._reader.close())
@@ -171,7 +166,7 @@ class TemplateStoryboard:
         return shots
 
     def _speaker(self, sentence: Sentence) -> Shot:
-        """The shot of a reply that shows nothing itself."""
+        """The shot of ``default_subject`` speaking, for a reply that shows nothing itself."""
         who, place = self._rewriter.default_subject, self._rewriter.default_setting
         line = f"{who[:1].upper()}{who[1:]} speaks to the viewer."
         name = self._next_id()
@@ -289,7 +284,7 @@ def _compose(shot: Shot, camera: str, style: str) -> str:
     if mood:
         parts.append(f"{mood.capitalize()} mood")
     parts.append(style)
-    return " ".join(p if _ENDED.search(p) else f"{p}." for p in parts)
+    return " ".join(map(ended, parts))
 
 
 def _bare(who: str) -> str:
@@ -297,7 +292,7 @@ def _bare(who: str) -> str:
 
 
 def _mood_of(tags: tuple[str, ...]) -> str:
-    """The mood that the last telling tag gives; "" for none: "[wide eyes]" is "astonished"."""
+    """The mood of the last tag that has one ("[wide eyes]" is "astonished"); "" if none has."""
     for tag in reversed(tags):
         for word in re.findall(r"[a-z]+", tag.lower()):
             for stem in (word, *(word.removesuffix(end) for end in ("s", "ing", "ed", "d"))):

@@ -1,4 +1,4 @@
-"""What a sentence gives to see: English by a word list made from WordNet, other languages by form."""
+"""Judge how much a sentence shows: English by a word list made from WordNet, other languages by form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FUNCTION_WORDS = {
     "es": "el la los las de que y en un una se no con por su al del lo es era",
 }
 _WORDS_OF = {language: frozenset(words.split()) for language, words in _FUNCTION_WORDS.items()}
-_NOT = frozenset(  # what is denied, wished or thought can't be seen
+_NOT = frozenset(  # words by which something is denied, wished or thought: it can't be seen
     "not never no nothing nobody none neither nor seldom scarcely can could may might must would "
     "should shall will won't don't didn't cannot wanted wants hoped hopes wished wishes knew "
     "knows thought thinks believed believes wondered wonders remembered remembers forgot seemed "
@@ -27,6 +27,7 @@ _PLACED = re.compile(
     r"between|around|against|upon|on|in|at|from|past|towards?|out of) "
     r"(?:an?|the|his|her|its|their|my|our|your|heavy|long|two|three)\b"
 )
+# A question, or words between speaker and listener.
 _TALK = re.compile(r"\?\W*$|\b(?:you|your|let me|I can|I'll|I'm|I am|I've)\b", re.IGNORECASE)
 _SUFFIXES = (
     ("ies", "y"),
@@ -40,14 +41,14 @@ _SUFFIXES = (
 )
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _MARKS = re.compile(r"[=#_{}\\<>]|\w\(")  # sums and code
-_WORDS_A_SIGHT = 13  # a long sentence with fewer visible words than one in so many is no picture
-_STATEMENT = 5  # words (characters, where words are not spaced) of a statement that can be shown
+_WORDS_PER_WEIGHT = 13  # words per point of weight: a sentence with more begins no shot
+_STATEMENT = 5  # least words of a statement to be shown (characters, in scripts without spaces)
 _SPACELESS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0e7f]")
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a sentence shows.
+    """How much a sentence shows.
 
     Attributes:
         weight: 0: nothing to see; 1: something that may be added to a shot; 2 or more: enough for a
@@ -67,7 +68,7 @@ def _kinds() -> dict[str, str]:
 
 @lru_cache(maxsize=4096)
 def stem(word: str) -> str:
-    """The word of the list that an English word in lower case is a form of; itself if it is of none."""
+    """The listed word of which an English word (lower case) is a form; without one, the word itself."""
     kinds = _kinds()
     if word in kinds or word in _NOT:
         return word
@@ -82,12 +83,12 @@ def stem(word: str) -> str:
 
 
 def _kind(word: str) -> str:
-    """The kind of a word or of what it is a form of; "" where it names nothing to see."""
+    """The kind of a word, or of the word that it is a form of; "" if it names nothing to see."""
     return "" if word in _NOT else _kinds().get(stem(word), "")
 
 
 def is_something(word: str) -> bool:
-    """Whether an English word names a thing, a place, a substance, or what is done."""
+    """Whether an English word names a thing, a place, a substance or an action."""
     return _kind(word.lower()) in ("something", "doing")
 
 
@@ -110,10 +111,10 @@ def language_of(text: str) -> str:
 
 
 def sight(text: str, language: str, names: frozenset[str] = frozenset()) -> Sight:
-    """What a sentence (without quoted speech) shows.
+    """Judge how much a sentence (without quoted speech) shows.
 
-    ``names`` are words that name somebody. In English words are looked up; in other languages any
-    statement of at least five words counts as something to see.
+    ``names`` are words that name somebody. English words are looked up; in other languages any
+    statement of at least five words is enough for a shot.
     """
     words = _WORD.findall(text)
     if not words or _MARKS.search(text):
@@ -130,13 +131,13 @@ def sight(text: str, language: str, names: frozenset[str] = frozenset()) -> Sigh
         doing |= doings > 0
     weight -= 2 * bool(_TALK.search(text) or len(re.findall(r"\d+", text)) > 1)
     denied = any(word.lower() in _NOT for word in _WORD.findall(clauses[0]))
-    if weight < max(len(words) / _WORDS_A_SIGHT, 4 * denied):
+    if weight < max(len(words) / _WORDS_PER_WEIGHT, 4 * denied):
         weight = min(weight, 1)
     return Sight(max(0, weight), doing)
 
 
 def _clause(text: str, names: frozenset[str]) -> tuple[int, int]:
-    """How much an English clause shows, and how many of its words are things done."""
+    """The weight of an English clause, and how many of its words name actions."""
     words = _WORD.findall(text)
     kinds = [
         "name" if word in names else _kind(word.lower()) if word[0].islower() or at == 0 else ""
@@ -149,7 +150,7 @@ def _clause(text: str, names: frozenset[str]) -> tuple[int, int]:
 
 
 def _by_form(text: str, words: list[str]) -> Sight:
-    """The same for a language without a word list: whether it is a statement, and long enough."""
+    """Judge a sentence in a language without a word list: whether it is a statement, and long enough."""
     if re.search(r"\?\W*$", text):
         return Sight(0)
     begins = _WORD.findall(re.split(r"[,;:]", text)[0])

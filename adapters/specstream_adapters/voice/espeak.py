@@ -22,7 +22,7 @@ from specstream_adapters.voice.text import pieces, plain, speakable
 __all__ = ["EspeakVoice", "Worker", "shared_worker"]
 
 PIECE = 300
-"""Most characters given to the library at once; bounds the audio that may wait for a consumer."""
+"""Most characters given to the library at once: bounds the audio that is made ahead of a consumer."""
 
 T = TypeVar("T")
 
@@ -32,8 +32,8 @@ class EspeakVoice:
 
     Audio is 22,050 Hz. It is not ``deterministic``: the library's pitch flutter goes on from phrase
     to phrase. The text is always read as plain text, never as SSML or phoneme input. Phonemes are
-    IPA without stress marks; two that the library sounds as one come as one mark. All voices of a
-    process share one library thread, and none waits for the consumer of another.
+    IPA without stress marks; two phonemes that the library speaks as one sound share a mark. All voices
+    of a process share one library thread, and none waits for the consumer of another.
 
     Args:
         voice: A language or voice name, perhaps with a variant: ``"en-us"``, ``"de"``, ``"fr+f3"``.
@@ -115,7 +115,7 @@ class _Piece:
         settings: Voice, words a minute, pitch.
         text: What to speak, as `plain` left it.
         first_char: Where ``text`` lies in the reply.
-        first_sample: How much of the phrase was spoken before.
+        first_sample: How many samples of the phrase were spoken before.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class _Piece:
         self._arrived.put_nowait(None)
 
     def speak(self, library: EspeakLibrary) -> None:
-        """On the library's thread: speak the piece, unless nobody wants it any more."""
+        """Speak the piece unless it was stopped. Runs on the library's thread."""
         error: BaseException | None = None
         try:
             if not self._stopped:
@@ -172,7 +172,7 @@ class _Piece:
 
 
 class Worker:
-    """The thread that alone may use the library; runs jobs one after another."""
+    """The only thread that may use the library; runs jobs one after another."""
 
     def __init__(self, library: EspeakLibrary) -> None:
         self.library = library
@@ -180,9 +180,9 @@ class Worker:
         self._thread: threading.Thread | None = None
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Run ``job`` on the worker's thread, after those that were there before."""
+        """Run ``job`` on the worker's thread, after the jobs submitted before."""
         with _lock:
-            if self._thread is None or not self._thread.is_alive():  # a fork has no threads
+            if self._thread is None or not self._thread.is_alive():  # a forked process lacks it
                 self._thread = threading.Thread(target=self._run, name="espeak-ng", daemon=True)
                 self._thread.start()
         self._jobs.put(job)

@@ -51,10 +51,10 @@ _Callback = c.CFUNCTYPE(c.c_int, c.POINTER(c.c_short), c.c_int, c.POINTER(_Event
 
 
 class LibraryEvent(NamedTuple):
-    """Something that happens at ``sample``.
+    """An event of the library at ``sample``: a word or a phoneme begins, or a clause ends.
 
-    ``at`` is the character (from 0) where a word begins, or the clause after an end. ``name`` is a
-    phoneme in IPA as the library writes it; empty for a pause, and for sounds it has no name for.
+    ``at`` is the character (from 0) where the word begins, or the clause after an end. ``name`` is the
+    phoneme in IPA as the library writes it; empty for a pause and for sounds without a name.
     """
 
     kind: Literal["word", "end", "phoneme"]
@@ -83,7 +83,7 @@ class EspeakLibrary:
         self._lib.espeak_SetSynthCallback(self._callback)
 
     def voices(self) -> dict[str, str]:
-        """The language codes that can be given as a voice's name, with the files they stand for."""
+        """The language codes that can be given as a voice's name, with their voice files."""
         listed = self._lib.espeak_ListVoices(None)
         voices = {}
         for index in range(10_000):
@@ -116,7 +116,7 @@ class EspeakLibrary:
         return bool(self._lib.espeak_SetVoiceByName(name.encode("utf-8", "replace")) == 0)
 
     def _file_of(self, voice: str) -> str:
-        """Some codes, such as "en-gb", are in the library's list but not in its look-up by name."""
+        """The file of a listed voice: look-up by name lacks some listed codes, such as "en-gb"."""
         code, plus, variant = voice.partition("+")
         return self.voices().get(code.lower(), code) + plus + variant
 

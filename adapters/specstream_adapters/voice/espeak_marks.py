@@ -1,10 +1,10 @@
-"""From the library's events to marks that tile the audio. Pure computation.
+"""Turn the library's events into marks that cover the audio without gaps. Pure computation.
 
 What the library's events lack: a phoneme has a beginning but no end; the closure before a word's
 first consonant comes before its event; the second of two phonemes that sound as one (a final "l")
 has no duration; an unnamed phoneme may be a pause or a sound; word positions are wrong inside
 numbers; two small words may come as one. Audio is held back until it is certain which marks begin
-inside it: the length of a word or of a pause, which costs milliseconds.
+inside it: for the length of a word or a pause, which the library makes in milliseconds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["MarkTracker"]
 
 _SILENT = 100
 """Peak below which unnamed audio is a pause (about 50 dB under full scale)."""
-_UNNAMED = "\u0259"
+_UNNAMED = "\u0259"  # a schwa, for audible sounds without a name
 _ALIASES = str.maketrans({":": "\u02d0", "?": "\u0294", "\u03b5": "\u025b"})
 # Stress, tones, digits and the library's own signs are not sounds.
 _NOT_IPA = re.compile(
@@ -36,14 +36,15 @@ _NOT_IPA = re.compile(
 
 
 class _Words:
-    """Which words of the text the library is saying, from the positions that it reports."""
+    """Finds the words of the text that the library is saying, from the positions that it reports."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens = list(tokens(text))
         self.starts = [token.start for token in self._tokens]
         self._first = self._last = -1  # the tokens being said; more than one if said as one
-        self._at = self._given = -1
+        self._at = -1  # the character of the last event
+        self._given = -1  # the last token that `give` has returned
 
     @property
     def chars(self) -> Span:
@@ -53,10 +54,10 @@ class _Words:
         return Span(self._tokens[self._first].start, self._tokens[self._last].end)
 
     def locate(self, at: int) -> int | None:
-        """The number of the word that an event at ``at`` begins; None: the last one goes on."""
+        """The index of the word that an event at character ``at`` begins; None if the last goes on."""
         found = bisect_right(self.starts, at) - 1
         if found + 1 < len(self._tokens) and (found < 0 or at >= self._tokens[found].end):
-            found += 1  # a sign between words: what follows it is meant
+            found += 1  # a sign between words: the event belongs to the word after it
         # An accented word of one letter is reported one character into the word before it.
         if found == self._last and at == self._at + 1 and self.text(self.chars).isalpha():
             found += 1
@@ -64,15 +65,18 @@ class _Words:
         return found if self._last < found < len(self._tokens) else None
 
     def move(self, token: int) -> None:
-        """Go on to another word."""
+        """Make ``token`` the word that is being said."""
         self._first = self._last = token
 
     def text(self, chars: Span) -> str:
-        """The characters themselves."""
+        """The characters at ``chars``."""
         return self._text[chars.start : chars.end]
 
     def give(self, before_char: int) -> Span | None:
-        """The word that was said, once, with those before ``before_char`` that had no event."""
+        """Return where the word that was said lies; None if it was returned before.
+
+        Words after it and before ``before_char``, which had no event of their own, are included.
+        """
         if self._first <= self._given:
             return None
         self._last = self._given = max(self._last, bisect_left(self.starts, before_char) - 1)
@@ -90,12 +94,12 @@ class _Sound:
 
 
 class MarkTracker:
-    """Follows one call of the library: `feed` it what comes, take what is `ready`, `finish`.
+    """Makes the marks of one call of the library: `feed` audio and events, take `ready`, then `finish`.
 
     Args:
         text: The text that was given to the library.
         first_char: Where that text lies in the reply.
-        first_sample: How much of the phrase was spoken before.
+        first_sample: How many samples of the phrase were spoken before.
     """
 
     def __init__(self, text: str, first_char: int, first_sample: int) -> None:
@@ -104,7 +108,7 @@ class MarkTracker:
         self._words = _Words(text)
         self._voiced: Span | None = None  # from the first sound of the word under way to its last
         self._sound = _Sound(0)
-        self._heard = self._released = 0  # samples that were fed, and given back
+        self._heard = self._released = 0  # samples that were fed, and returned in buffers
         self._pcm: deque[bytes] = deque()
         self._marks: list[Mark] = []
 
@@ -126,8 +130,8 @@ class MarkTracker:
         self._listen(wave[self._heard - origin :])
 
     def ready(self) -> Iterator[SpeechBuffer]:
-        """The buffers in which nothing can change any more."""
-        # The word under way may go on: its mark is not known yet.
+        """Return the buffers whose marks can't change any more."""
+        # The word under way may go on: the end of its mark is not known yet.
         settled = self._voiced.start if self._voiced else self._sound.start
         return self._release(settled - 1)
 
@@ -140,7 +144,7 @@ class MarkTracker:
         while self._pcm and self._released + len(self._pcm[0]) // 2 <= until:
             pcm = self._pcm.popleft()
             self._released += len(pcm) // 2
-            ahead = self._first_sample + self._released + len(pcm) // 2  # a buffer
+            ahead = self._first_sample + self._released + len(pcm) // 2  # by one buffer
             known = self._first_sample + until + 1
             yield SpeechBuffer(pcm, take_marks(self._marks, ahead, known))
 

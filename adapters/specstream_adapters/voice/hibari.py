@@ -22,19 +22,20 @@ __all__ = ["HibariVoice"]
 
 _BUFFER = SAMPLE_RATE * 60 // 1000
 _MOST_SYMBOLS = 400
-"""Of one call: the length up to which the package itself calls the model."""
+"""Most symbols in one call of the model; the package itself calls it with up to as many."""
 
 _GAIN = 1.6
-"""As loud as espeak-ng, to a decibel; the loudest peak of 33 phrases, shouts among them, is then .89."""
+"""Makes the voice as loud as espeak-ng, to a decibel; the highest peak of 33 phrases, with shouts among
+them, is then 0.89 of full scale."""
 
 
 class HibariVoice:
     """A `SpeechSynthesizer` on hibari-tts (extra ``voice``): understandable, 24 kHz, one speaker.
 
     A sentence is synthesized as a whole, so its first buffer comes when all of it is done: on a free
-    core in about a hundredth of its length. It is ``deterministic``. Text in another language is read
-    as if it were English. All voices of a process share one model and one thread; each has it for
-    one sentence at a time.
+    core after about a hundredth of the audio's length. It is ``deterministic``. Text in another
+    language is read as if it were English. All voices of a process share one model and one thread,
+    which serves one sentence at a time.
 
     Args:
         language: English: ``"en"``, ``"en-us"`` or another code that begins with ``en`` (the accent
@@ -70,8 +71,8 @@ class HibariVoice:
         """Speak ``phrase.spoken`` in buffers of 60 ms; nothing if it has no letter and no digit.
 
         Closing the generator or cancelling the task that waits for it stops the voice within one
-        buffer. A sentence that is being synthesized then is finished, dropped, and the next one waits
-        for that.
+        buffer. A sentence that is being synthesized at that moment is still finished and then dropped;
+        the next sentence waits until it is.
 
         Raises:
             AdapterFailed: the model broke, or the voice was closed.
@@ -96,7 +97,7 @@ class HibariVoice:
             samples += len(spoken.wave)
 
     def _sentences(self, text: str) -> Iterator[tuple[Spoken, bool]]:
-        """On the voices' thread: one sentence after another, and whether it is the last."""
+        """Synthesize part after part, each with whether it is the last. Runs on the voices' thread."""
         reader = self._model.reader
         sentences = list(reader.sentences(text))
         for sentence in sentences:
@@ -114,14 +115,14 @@ class HibariVoice:
 
 @lru_cache(maxsize=1)
 def _thread(process: int) -> ThreadPoolExecutor:
-    """The one thread of ``process`` on which the model runs; a fork has no threads."""
+    """The one thread of ``process`` on which the model runs; a forked process gets its own."""
     return ThreadPoolExecutor(1, "hibari")
 
 
 def _buffers(spoken: Spoken, first_char: int, first_sample: int) -> Iterator[SpeechBuffer]:
     """Audio and marks in pieces of at most 60 ms, placed in the reply and in the phrase.
 
-    A mark comes a buffer ahead of the one that it begins in, so that a face can move in time.
+    A mark comes one buffer ahead of the buffer that it begins in, so that a face can move in time.
     """
     pcm = (np.clip(_GAIN * spoken.wave, -1.0, 1.0) * 32767.0).round().astype("<i2")
     marks = []

@@ -1,7 +1,7 @@
-"""From the model's durations and its wave to trimmed audio and marks that tile it. Pure computation.
+"""Turn the model's durations and wave into trimmed audio and marks that cover it. Pure computation.
 
-Durations tell where a phoneme is, to a frame, but not where silence begins: the last phoneme of a
-clause is given the silence after it, too. So pauses are found in the wave.
+The durations place each phoneme to a frame, but don't tell where silence begins: the duration of a
+clause's last phoneme includes the silence after it. Pauses are therefore found in the wave.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ FRAME = 600
 Wave = NDArray[np.float32]
 
 _EARLY = 2 * FRAME
-"""The wave is this far ahead of the durations: there, vowels and sibilants fit their spectrum best."""
-_SURE = 2 * FRAME  # of a phoneme is sound, even if its duration has silence in it, too
+"""Samples by which the wave runs ahead of the durations: with this shift, the spectra of vowels and
+sibilants fit the marks best."""
+_SURE = 2 * FRAME  # samples of a phoneme that are sound, even if its duration includes silence
 _STEP = SAMPLE_RATE // 200  # loudness is measured every 5 ms
-_AUDIBLE = 10 ** (-52 / 20)
+_AUDIBLE = 10 ** (-52 / 20)  # least RMS of an audible step: -52 dB
 _SHORTEST_PAUSE, _SHORTEST_REST = 8, 24  # steps: at punctuation, and between other words
-_BEFORE, _AFTER = 2, 3  # steps kept around what is audible
-# After a phrase. Inside long ones the model itself pauses for 340, 420 and 430 ms (medians), but short
-# ones it says a little more slowly when they stand alone: so it lasts as long either way.
+_BEFORE, _AFTER = 2, 3  # steps kept before and after audible ones
+# Silence after a phrase. Within a long text the model itself pauses for 340, 420 and 430 ms (medians),
+# but it says a short phrase a little more slowly when it stands alone. With these shorter pauses, a text
+# takes the same time either way.
 _PAUSES_MS = {",": 300} | dict.fromkeys(";:\u2014", 360) | dict.fromkeys(".!?\u2026", 400)
-_BETWEEN_MS = 60  # without punctuation the sentence goes on in the next phrase
+_BETWEEN_MS = 60  # silence without punctuation: the sentence goes on in the next phrase
 
 _STRESS, _LENGTH = "\u02c8\u02cc", "\u02d0\u02b0\u02b2\u0303"
 _IPA = {
@@ -56,7 +58,7 @@ class Spoken:
 
 @dataclass(slots=True)
 class _Sound:
-    """A phoneme; ``after`` is what stands before it: nothing, a space, or punctuation."""
+    """A phoneme; ``after`` tells what precedes it: "" nothing, " " a space, "." punctuation."""
 
     name: str
     word: int
@@ -66,7 +68,7 @@ class _Sound:
 
     @property
     def core(self) -> Span:
-        """From where silence may begin after it, to where silence may last before it."""
+        """Limits of silence beside it: after it from ``start`` on, before it up to ``end``."""
         sure = min((self.end - self.start) // 2, _SURE)
         return Span(self.start + sure, self.end - sure)
 
@@ -79,7 +81,7 @@ def timed(
     Args:
         script: What was synthesized.
         wave: The model's audio.
-        frames: What each symbol takes, with one entry more on either side.
+        frames: The frames that each symbol takes, with one more entry at both ends for the silence.
         text: The text that ``script`` is part of.
         first_char: Where in ``text`` the characters of ``script`` begin.
     """
@@ -88,7 +90,7 @@ def timed(
         return Spoken(wave[:0], ())
     loud = _loud(wave)
     for left, right in pairwise(sounds):
-        _part(left, right, loud)
+        _separate(left, right, loud)
     first, last = sounds[0], sounds[-1]
     heard = np.flatnonzero(loud[: max(1, first.core.end // _STEP)])
     if len(heard):
@@ -96,7 +98,7 @@ def timed(
     sure = -(-last.core.start // _STEP)
     heard = np.flatnonzero(loud[sure:])
     last.end = (sure + (int(heard[-1]) + 1 if len(heard) else 0) + _AFTER) * _STEP
-    end = last.end + _rest(script.symbols) * SAMPLE_RATE // 1000
+    end = last.end + _final_pause(script.symbols) * SAMPLE_RATE // 1000
     words = [Span(word.start + first_char, word.end + first_char) for word in script.words]
     return Spoken(_cut(wave, Span(first.start, end)), tuple(_marks(sounds, words, end, text)))
 
@@ -131,8 +133,8 @@ def _loud(wave: Wave) -> NDArray[np.bool_]:
     return loud
 
 
-def _part(left: _Sound, right: _Sound, loud: NDArray[np.bool_]) -> None:
-    """Find the end of one phoneme and the start of the next, a pause between them if there is one."""
+def _separate(left: _Sound, right: _Sound, loud: NDArray[np.bool_]) -> None:
+    """Set the end of one phoneme and the start of the next, with the pause between them if any."""
     if right.after:
         start, least = -(-left.core.start // _STEP), _SHORTEST_PAUSE
         if right.after == " ":
@@ -151,8 +153,8 @@ def _longest_quiet(loud: NDArray[np.bool_]) -> Span:
     return Span(start + 1, end)
 
 
-def _rest(symbols: str) -> int:
-    """Milliseconds of silence after the last sound."""
+def _final_pause(symbols: str) -> int:
+    """Milliseconds of silence after the last sound, by the punctuation that follows it."""
     for symbol in reversed(symbols):
         if symbol in _PAUSES_MS:
             return _PAUSES_MS[symbol]
@@ -162,7 +164,7 @@ def _rest(symbols: str) -> int:
 
 
 def _cut(wave: Wave, samples: Span) -> Wave:
-    """That stretch of the wave, with silence where it has no more, faded in and out over 5 ms."""
+    """The wave at ``samples``, with silence past its end, faded in and out over 5 ms."""
     out = np.zeros(samples.length, np.float32)
     kept = wave[samples.start : samples.end]
     out[: len(kept)] = kept

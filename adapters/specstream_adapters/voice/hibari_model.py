@@ -1,7 +1,7 @@
-"""The acoustic model of hibari-tts, and how long it makes each phoneme.
+"""The acoustic model of hibari-tts, with the duration that it gives each phoneme.
 
-The package's graph computes a duration for every phoneme but does not return it. Declaring that inner
-value as an output takes 20 bytes behind the file: in protobuf, a message that is given twice is merged.
+The package's ONNX graph computes a duration for every phoneme but does not return it. Appending 20
+bytes to the file declares that inner value as an output: protobuf merges a message that comes twice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class HibariModel:
-    """A loaded model and the reader that writes for it. Use it from one thread at a time."""
+    """A loaded model and the reader that makes its input. Use it from one thread at a time."""
 
     _session: Any
     _synth: Any

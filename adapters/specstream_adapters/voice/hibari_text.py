@@ -1,7 +1,7 @@
-"""Written text to phoneme symbols for hibari-tts, each with the written word that it belongs to.
+"""Turn text into phoneme symbols for hibari-tts, each with the written word that it belongs to.
 
 The package reads a sentence as a whole, since a word's sound depends on its neighbours, and returns
-no positions. They are found again by comparing what was written with what the package made of it.
+no positions. They are found by comparing the written text with the text that the package made of it.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _MOST_IN_WORD = 40  # characters; a longer "word" is marked part by part
 _CHUNK = re.compile(r"\S+")
 _LONG_NUMBER = re.compile(r"\d(?:[\d,.]*\d){15,}")
 _LONG_WORD = re.compile(r"[^\W\d_]{31,}")
-_GROUP = 20  # letters; the package reads 24 of an unknown word
+_GROUP = 20  # letters of each part of a long word; the package reads 24 of an unknown word
 _NAME = re.compile(r"(?:LETTER|SYLLABLE|CHARACTER|VOWEL SIGN) (.*?)(?: WITH .*)?$")
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What to say: phoneme symbols, spaces and punctuation among them.
+    """A text to be synthesized, as phoneme symbols.
 
     Attributes:
-        symbols: What the model is given.
+        symbols: The model's input: phonemes, spaces and punctuation.
         owners: For each symbol the index of its word in ``words``, or `NO_WORD`.
         words: Where each word was written, in order, without overlap.
     """
@@ -60,13 +60,13 @@ class Script:
 
 
 class _Mapped(NamedTuple):
-    """Text that was made from other text, and for each character what it was made from."""
+    """Text that was made from other text, and for each character the span that it was made from."""
 
     text: str
     sources: list[Span]
 
     def written(self, chars: Span) -> Span:
-        """Where ``chars`` came from; for a gap between words, where what is next to it came from."""
+        """Where ``chars`` came from; for a gap between words, where its neighbour came from."""
         spans = [span for span in self.sources[slice(*chars)] if span.length]
         beside = (*self.sources[chars.end :], *reversed(self.sources[: chars.start]))
         spans = spans or [next(span for span in beside if span.length)]
@@ -92,7 +92,7 @@ class Reader:
     known: frozenset[str]
 
     def sentences(self, text: str) -> Iterator[Span]:
-        """What to read at once: sentences, long ones cut where a reader would breathe."""
+        """The stretches of ``text`` to read at once: sentences, long ones cut by `pieces`."""
         at = 0
         for sentence in self.split(text):
             start = text.index(sentence, at)
@@ -125,7 +125,7 @@ class Reader:
         return Script(symbols, tuple(_joined(owners)), tuple(words))
 
     def _spelled(self, text: str) -> _Mapped:
-        """``text`` with everything in letters and numbers that the package can read."""
+        """Rewrite ``text`` in letters and numbers that the package can read."""
         numbers = (range(*found.span()) for found in _LONG_NUMBER.finditer(text))
         gaps = {at for number in numbers for at in number}
         for word in _LONG_WORD.finditer(text):
@@ -152,7 +152,7 @@ class Reader:
         return f" {name[1].lower() if name else 'symbol'} "
 
     def _normal(self, spelled: _Mapped) -> _Mapped:
-        """What the package makes of ``spelled``; a changed chunk stands for the chunk it replaces."""
+        """Normalize ``spelled`` with the package; a changed chunk maps to the chunk that it replaces."""
         text = self.normalize(spelled.text)
         before = [Span(*found.span()) for found in _CHUNK.finditer(spelled.text)]
         after = [Span(*found.span()) for found in _CHUNK.finditer(text)]
@@ -183,14 +183,14 @@ def _words(text: str) -> Iterator[Span]:
 
 
 def _whole(span: Span, written: list[Span]) -> Span:
-    """The written words that ``span`` touches, or itself."""
+    """The span of the written words that ``span`` overlaps; ``span`` itself if there are none."""
     first = bisect_right(written, span.start, key=lambda word: word.end)
     last = bisect_left(written, span.end, key=lambda word: word.start)
     return Span(written[first].start, written[last - 1].end) if first < last else span
 
 
 def _own(words: list[Span], span: Span) -> int:
-    """The index of the word at ``span``; one that overlaps the last word becomes part of it."""
+    """The index in ``words`` of the word at ``span``, which is appended or joined to the last word."""
     if not words or span.start >= words[-1].end:
         words.append(span)
     elif span.end > words[-1].end:
@@ -199,7 +199,7 @@ def _own(words: list[Span], span: Span) -> int:
 
 
 def _joined(owners: list[int]) -> Iterator[int]:
-    """Symbols between two of one word belong to it."""
+    """The owners, with symbols between two symbols of the same word given to that word."""
     last: dict[int, int] = {owner: at for at, owner in enumerate(owners)}
     current = NO_WORD
     for at, owner in enumerate(owners):

@@ -1,4 +1,4 @@
-"""When a voice hands its marks over."""
+"""Choose the marks that a voice hands over with a buffer."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ __all__ = ["take_marks"]
 
 
 def take_marks(marks: list[Mark], begun: int, known: int | None = None) -> tuple[Mark, ...]:
-    """Take out the marks that begin before the sample ``begun``, in order of their beginning.
+    """Remove from ``marks`` those that begin before the sample ``begun``; return them in order of start.
 
-    A word comes before its sounds. Marks that end after ``known`` stay: they may still change.
+    A word comes before its sounds. Marks that end after the sample ``known`` stay in ``marks``, because
+    they may still change.
     """
     taken: list[Mark] = []
     left: list[Mark] = []

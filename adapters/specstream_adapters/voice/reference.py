@@ -42,15 +42,16 @@ Samples = NDArray[np.int16]
 class ReferenceVoice:
     """A `SpeechSynthesizer` that babbles: each letter has one sound, each digit its English name.
 
-    For tests, for machines without a speech library, and where equal bytes matter: words, pauses, marks
-    and mouth shapes come as from any voice, but the speech can't be understood. The samples depend on
-    the phrase's spoken text and the options alone, not on the consumer's pace.
+    For tests, for machines without a speech library, and where the same samples are needed on every
+    run: words, pauses, marks and mouth shapes come as from any voice, but the speech can't be
+    understood. The samples depend on the phrase's spoken text and the options alone, not on the
+    consumer's pace.
 
     Args:
         sample_rate: Samples a second, 8,000 to 48,000.
         speed: 1 is about 14 letters a second; 0.5 to 2.
-        pitch_hz: The pitch of what is voiced, 60 to 300.
-        seed: Of the noise in the consonants.
+        pitch_hz: The pitch of voiced sounds, 60 to 300.
+        seed: The seed of the noise in the consonants.
 
     Raises:
         ConfigError: an option is out of range.
@@ -115,7 +116,7 @@ class ReferenceVoice:
                     return
 
     def _marks(self, text: str, first_char: int) -> list[Mark]:
-        """The marks of a whole phrase; a word's stands behind those of its sounds."""
+        """The marks of a whole phrase; a word's mark comes after those of its sounds."""
         marks: list[Mark] = []
         at = 0
         for word, pause_ms in _words(text):
@@ -158,7 +159,7 @@ def _pause(between: str) -> int:
 
 
 def _phones(token: str) -> str:
-    """One IPA symbol a sound. Letters without one of their own are a neutral vowel."""
+    """The sounds of a word, one IPA symbol each. Letters outside the table become a neutral vowel."""
     out = ""
     for char in unicodedata.normalize("NFKD", token.lower()):
         if char in _LETTERS:

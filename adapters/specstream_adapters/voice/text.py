@@ -1,4 +1,4 @@
-"""Text helpers that every voice shares. Nothing here changes a length, so offsets stay valid."""
+"""Text helpers that every voice shares. None changes the length of a text, so offsets stay valid."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ _OUTER = (
 # Scripts that are written without spaces and where one character is about one syllable.
 _SYLLABIC = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _PART = re.compile(f"[{_SYLLABIC}]|[^{_SYLLABIC}]+")
+# Where `pieces` may cut, best first: after a sentence, after a clause, after a word.
 _CUTS = [re.compile(f"(?s).*{end}") for end in (r"[.!?\u2026]\s", r"[,;:\u2014]\s", r"\s")]
 
 
 @lru_cache(maxsize=4096)
-def _heard(char: str) -> str:
-    """``char`` itself, or a space where there is nothing to say or it could be a command."""
+def _spoken(char: str) -> str:
+    """Return ``char``, or a space if it isn't spoken or could be a command to the voice."""
     if char in "\n\t\u00ad\u200c\u200d":  # the soft hyphen and the joiners belong to their word
         return char
     category = unicodedata.category(char)
@@ -36,7 +37,7 @@ def _heard(char: str) -> str:
 
 def plain(text: str) -> str:
     """Blank emoji, arrows and control characters, one space for each character."""
-    return "".join(map(_heard, text))
+    return "".join(map(_spoken, text))
 
 
 def speakable(text: str) -> bool:
@@ -45,9 +46,9 @@ def speakable(text: str) -> bool:
 
 
 def tokens(text: str) -> Iterator[Span]:
-    """The words of ``text``: runs between spaces and dashes, less the punctuation around them.
+    """Yield the words of ``text``: runs between spaces and dashes, without the punctuation around them.
 
-    Chinese characters and kana count one by one.
+    Each Chinese character and each kana is a word of its own.
     """
     for run in _RUN.finditer(text):
         for part in _PART.finditer(text, run.start(), run.end()):
@@ -58,7 +59,7 @@ def tokens(text: str) -> Iterator[Span]:
 
 
 def pieces(text: str, limit: int) -> Iterator[Span]:
-    """Cut ``text`` into stretches of at most ``limit`` characters, where a reader would breathe."""
+    """Cut ``text`` into stretches of at most ``limit`` characters, best between sentences or clauses."""
     start = 0
     while len(text) - start > limit:
         window = text[start + limit // 2 : start + limit]

@@ -1,1 +1,1 @@
-"""The arms of the experiment: ways of getting a reply, all with the same face."""
+"""The arms of the experiment: ways to generate a reply, behind one interface."""

@@ -1,4 +1,4 @@
-"""What every arm of the experiment is to the schedule, how arms are named, and their thread."""
+"""The interface and the names of the arms, and the thread on which all of them compute."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ DEFAULT_ARMS = ("own", "auto", "generate", "assisted", "lookup")
 PEERS = ("generate", "assisted", "lookup", "llama.cpp")
 MEANINGS = {
     "own": "our engine without speculation",
-    "auto": "the same engine speculating, as configured",
-    "draft": "the same, drafts by the draft model (-K: that many in every round)",
-    "medusa": "the same, drafts by Medusa heads",
-    "eagle": "the same, drafts by an EAGLE head",
-    "block": "the same, blocks drafted in parallel",
-    "streaming": "the same, speculative streaming",
-    "early-exit": "the same, drafts by the target's first layers",
-    "mirror": "the same, drafts while the target verifies",
-    "mtp": "the same, drafts by the target's own multi-token prediction module",
-    "lookahead": "the same, lookahead decoding",
-    "suffix": "the same, drafts by lookup only",
-    "generate": "transformers, plain",
+    "auto": "our engine with speculation as configured",
+    "draft": "our engine, drafts by the draft model (-K: always K tokens a round)",
+    "medusa": "our engine, drafts by Medusa heads",
+    "eagle": "our engine, drafts by an EAGLE head",
+    "block": "our engine, blocks drafted in parallel",
+    "streaming": "our engine, speculative streaming",
+    "early-exit": "our engine, drafts by the target's first layers",
+    "mirror": "our engine, drafts while the target verifies",
+    "mtp": "our engine, drafts by the target's own multi-token prediction module",
+    "lookahead": "our engine, lookahead decoding",
+    "suffix": "our engine, drafts by lookup only",
+    "generate": "transformers without speculation",
     "assisted": "transformers with the draft model",
     "lookup": "transformers with prompt lookup",
-    "llama.cpp": "its plain decoding of the GGUF file",
+    "llama.cpp": "llama.cpp on the GGUF file, without speculation",
 }
-"""What the arms are, by how their names begin."""
+"""The meaning of each arm, by the beginning of its name."""
 _ALL = (*DEFAULT_ARMS, "draft-2", "draft-4", "draft-6", "draft-8", "suffix")
 _FIELDS = {method.model_fields["kind"].default: method.model_fields for method in PROPOSERS}
 _COUNTED = [kind for kind, fields in _FIELDS.items() if "num_tokens" in fields]
@@ -58,7 +58,7 @@ _COUNTS = [str(count) for count in range(1, 33)]
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One reply to write: every arm gets the same."""
+    """One request, the same for every arm."""
 
     messages: tuple[Message, ...]
     max_tokens: int
@@ -69,22 +69,24 @@ class Ask:
 
 
 class Arm(Protocol):
-    """One way of getting a reply. ``name`` is the family, ``setting`` which of its settings."""
+    """One way to generate a reply. ``name`` is the family, ``setting`` names one of its settings."""
 
     name: str
     setting: str
 
     async def run(self, ask: Ask) -> Run:
-        """Write one reply, alone on the machine, and record when each token came out."""
+        """Generate one reply and record when its tokens were emitted."""
 
 
 def label(name: str, setting: str) -> str:
-    """How an arm is called in tables."""
+    """The name of an arm in tables."""
     return f"{name} ({setting})" if setting else name
 
 
 def parse_arms(text: str | Sequence[str]) -> list[str]:
-    """``"own,auto,draft-4"`` to names, each once; ``all``: every arm but llama.cpp.
+    """Split ``"own,auto,draft-4"`` into names, each once.
+
+    ``all`` stands for the default arms, draft-2, -4, -6 and -8, and suffix.
 
     Raises:
         ConfigError: an unknown name.
@@ -124,7 +126,7 @@ def _method_of(name: str) -> str:
 
 
 class Stopped(Exception):
-    """The work under way was cancelled."""
+    """Raised on the thread: the work under way was cancelled."""
 
 
 class BenchThread:
@@ -160,7 +162,7 @@ class BenchThread:
         return self._stopping.is_set()
 
     def check(self) -> None:
-        """To be called between tokens.
+        """Raise if the work under way is to end; called between tokens.
 
         Raises:
             Stopped: the work is to end.

@@ -59,7 +59,7 @@ class CoreArm:
 
     def _serve(self, request: Request) -> None:
         self._core.submit(request)
-        with torch.inference_mode():  # as the engine's own thread is all the time
+        with torch.inference_mode():  # the engine's own thread is always in this mode
             while request.finish_reason is None and request.error is None:
                 request.delivery.cancelled = self._thread.stopping
                 self._core.step()
@@ -89,8 +89,7 @@ def _params(ask: Ask) -> SamplingParams:
 def run_of(chunks: list[Chunk], report: dict[str, Any]) -> Run:
     """The record of a finished generation.
 
-    In ``spent_ms``, ``prefill`` is the time to the first token, and ``other`` all that no part accounts
-    for.
+    In ``spent_ms``, ``prefill`` is the time to the first token, and ``other`` the rest of the total.
     """
     emissions = tuple(
         Emission(c.t_ms, len(c.token_ids), c.drafted, c.accepted, c.draft_ms, c.verify_ms)

@@ -27,10 +27,10 @@ class GgufArm:
 
     @classmethod
     async def load(cls, file: str, models: PeerModels, threads: int) -> GgufArm:
-        """Read the file; `check_gguf` has looked at it before.
+        """Load a file that `check_gguf` has accepted.
 
         Raises:
-            ConfigError: llama.cpp can't read it, or its vocabulary is another one.
+            ConfigError: llama.cpp can't read it, or its vocabulary has another size than the target's.
         """
         module: Any = importlib.import_module("llama_cpp")
         layers = 0 if models.target.device.type == "cpu" else -1
@@ -59,7 +59,7 @@ class GgufArm:
 
     def _run(self, ask: Ask) -> Run:
         models, llama = self._models, self._llama
-        llama.reset()  # otherwise its cache would hold the beginning of the prompt
+        llama.reset()  # otherwise it would reuse the last prompt's KV cache for a common prefix
         if ask.seed is not None:
             llama.set_seed(ask.seed)
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Loads the arms that are asked for by name."""
+"""Loading of the arms by name."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["Wanted", "open_arms"]
 
 @dataclass(slots=True)
 class Wanted:
-    """Which arms, and how."""
+    """The arms to load, and options for loading them."""
 
     names: Sequence[str]  # see `parse_arms`
     few: bool = False  # leave out settings of peers that are seldom the best
     gguf: str | None = None  # a file for llama.cpp, checked by `check_gguf`
     notes: list[str] = field(default_factory=list)  # gets a sentence about every arm left out
-    heads: Mapping[str, str] = field(default_factory=dict)  # of methods, where no draft is named
+    heads: Mapping[str, str] = field(default_factory=dict)  # bundled heads by method
 
 
 @asynccontextmanager
@@ -53,7 +53,7 @@ async def open_arms(wanted: Wanted, config: EngineConfig) -> AsyncGenerator[list
 
 async def _open_ours(wanted: Wanted, config: EngineConfig, thread: BenchThread) -> list[Arm]:
     arms: list[Arm] = []
-    shared: EngineCore | None = None  # by own and auto
+    shared: EngineCore | None = None  # the core of both own and auto
     if getattr(config.proposer, "store", "") == "engine":
         wanted.notes.append("auto remembers replies to prompts that are repeated (store = engine)")
     for name in wanted.names:
@@ -76,7 +76,7 @@ async def _open_ours(wanted: Wanted, config: EngineConfig, thread: BenchThread) 
 
 
 def _core(config: dict[str, Any], head: str | None) -> EngineCore:
-    """With the head that ships; without it if it is made for another target (a padded one)."""
+    """Build an engine with ``head``, or without it if it was made for another target."""
     if head is not None:
         with suppress(ModelUnsupported):
             return build_engine(parse_config({**config, "draft": head}))
@@ -104,7 +104,7 @@ async def _open_peers(wanted: Wanted, config: EngineConfig, thread: BenchThread)
     ]
     if wanted.gguf is None:
         wanted.notes.append(
-            "llama.cpp was not measured: that takes a GGUF file of the target (--llama-cpp FILE)"
+            "llama.cpp was not measured: it needs a GGUF file of the target (--llama-cpp FILE)"
         )
     else:
         arms.append(await GgufArm.load(wanted.gguf, models, config.threads or 1))

@@ -40,7 +40,7 @@ LOOKUP: Settings = {
 
 
 class _Watch(BaseStreamer):
-    """Records when tokens come out. The first value is the prompt."""
+    """Records when tokens are emitted. The first value that transformers puts is the prompt."""
 
     def __init__(self, now_ms: Callable[[], float], check: Callable[[], None]) -> None:
         self._now_ms = now_ms
@@ -64,7 +64,7 @@ class _Watch(BaseStreamer):
 
 
 class PeerModels:
-    """The pair as transformers loads it."""
+    """The model pair, loaded as transformers models."""
 
     def __init__(self, config: EngineConfig, thread: BenchThread) -> None:
         self._config = config
@@ -75,18 +75,22 @@ class PeerModels:
         self.draft: Any = None
 
     async def load(self) -> None:
-        """Read the target; a ModelError says what is wrong with it."""
+        """Load the target.
+
+        Raises:
+            ModelError: it can't be loaded.
+        """
         config = self._config
         self.tokenizer = await self.thread.call(lambda: load_tokenizer(config.target))
         self.target = await self.thread.call(lambda: load_model(config.target, config))
         self._prompts = PromptEncoder(self.tokenizer)
 
     async def load_draft(self) -> None:
-        """Read the draft.
+        """Load the draft model.
 
         Raises:
             VocabularyMismatch: there is none with the target's tokenizer.
-            ModelError: any of its other kinds.
+            ModelError: it can't be loaded.
         """
         name = await self.thread.call(lambda: find_draft(self._config, self.tokenizer))
         if name is None:
@@ -100,7 +104,7 @@ class PeerModels:
         return int(self.target.config.max_position_embeddings)
 
     def encode(self, messages: Sequence[Message]) -> list[int]:
-        """The prompt, as the engine encodes it."""
+        """Encode a prompt as the engine does."""
         variables = self._config.chat_template_kwargs
         return self._prompts.encode(list(messages), self.context, variables).ids
 
@@ -112,7 +116,7 @@ class PeerModels:
     def run_of(
         self, token_ids: Sequence[int], emissions: Sequence[Emission], started: float
     ) -> Run:
-        """The record of a reply that was begun at ``started`` (seconds) and has just ended."""
+        """The record of a reply that began at ``started`` (seconds) and has just ended."""
         total_ms = (time.perf_counter() - started) * 1e3
         ended = bool(token_ids) and token_ids[-1] in self.eos_ids
         return Run(tuple(token_ids), tuple(emissions), total_ms, "stop" if ended else "length")
@@ -130,7 +134,7 @@ class PeerArm:
         self._options = {} if name == "assisted" else options
         self._draft_config: GenerationConfig | None = None  # of assisted generation
         if name == "assisted":
-            # Of its own: the heuristic schedule goes on from where the last reply left it.
+            # Each setting has a copy: the heuristic schedule changes it from reply to reply.
             self._draft_config = copy.deepcopy(models.draft.generation_config)
             for key, value in options.items():
                 setattr(self._draft_config, key, value)
@@ -163,8 +167,8 @@ class PeerArm:
 
 
 def _generation_config(ask: Ask, eos_ids: list[int], room: int) -> Any:
-    """The same distribution as ours: nothing but the parameters of the request."""
-    new_config: Any = GenerationConfig  # untyped there
+    """A config of the request's parameters alone, for the same distribution as in our engine."""
+    new_config: Any = GenerationConfig  # transformers doesn't type it
     config: Any = new_config(
         max_new_tokens=min(ask.max_tokens, room), eos_token_id=eos_ids, pad_token_id=eos_ids[0]
     )

@@ -1,1 +1,1 @@
-"""Is the output really the target's? Enumeration, statistics, planted bugs and peers."""
+"""Checks that the output has the target's distribution: by enumeration, by samples and by bits."""

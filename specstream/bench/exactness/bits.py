@@ -1,4 +1,4 @@
-"""The reproducible mode on this device: do the tokens stay the same, whatever drafts?"""
+"""Check of the reproducible mode on this device: sampled tokens must not depend on the proposer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_bits(
             core = build(config.model_copy(update={"mode": "reproducible", "dtype": dtype}))
         except ConfigError as error:
             found[dtype] = {"available": False, "because": str(error)}
-            parts.append(f"{dtype}: not to be had here")
+            parts.append(f"{dtype}: not available here")
             continue
         found[dtype] = _runs(core, prompts, seeds, max_tokens)
         same, runs, width = (found[dtype][key] for key in ("identical", "runs", "width"))
@@ -60,11 +60,11 @@ def _width(width: int | None) -> str:
 def _runs(
     core: EngineCore, prompts: Sequence[list[Message]], seeds: int, max_tokens: int
 ) -> dict[str, Any]:
-    width = core.target.fixed_width  # None: native passes of any
+    width = core.target.fixed_width  # None: native passes, which keep all bits at any width
     same, total = rows_alike(core.target, tokens=min(8 * (width or 16), core.target.context_length))
     given, device = core.proposer, core.target.device
     lookup = SuffixProposer(SuffixProposerConfig(min_score=0), device)
-    ways: list[tuple[str, Proposer, int]] = [  # name, proposer, requests served beside
+    ways: list[tuple[str, Proposer, int]] = [  # name, proposer, number of concurrent requests
         ("off", given, 0),
         (given.name, given, 0),
         (f"{given.name}, K varying", Varying(given, 7), 0),

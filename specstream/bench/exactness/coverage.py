@@ -1,4 +1,4 @@
-"""Which sampling parameters are supported with a model, and what its defaults ask for in vain."""
+"""Which sampling parameters are supported, and which unsupported ones a model's defaults ask for."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from specstream.params import SamplingParams, parameters
 
 __all__ = ["NOT_OFFERED", "check_parameters"]
 
-# transformers' name → the value that means "off". `SamplingParams` has no such field, so a request that
-# asks for one is refused; of those, `ModelDefaults` applies what a model's own config asks for.
+# transformers' parameters without a field in `SamplingParams`, and the values that switch them off. A
+# request that names one is refused; `ModelDefaults` applies those in `HONOURED` from a model's config.
 NOT_OFFERED = {
     "num_beams": 1,
     "num_return_sequences": 1,
@@ -42,10 +42,10 @@ NOT_OFFERED = {
 def check_parameters(
     generation_config: Any, tokenizer: Any, vocab_size: int, end_ids: frozenset[int]
 ) -> Finding:
-    """What is supported, what is refused, and which of it this model's own defaults ask for.
+    """Report supported and refused parameters, and unsupported ones that the model's defaults ask for.
 
-    Every parameter is tried with its example on this tokenizer and vocabulary. Holds unless a parameter
-    that isn't offered is accepted.
+    Every parameter is tried with its example value on this tokenizer and vocabulary. The claim holds
+    unless a parameter of `NOT_OFFERED` is accepted.
     """
     known = parameters()
     problems: dict[str, str] = {}

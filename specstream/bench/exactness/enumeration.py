@@ -1,4 +1,4 @@
-"""Exact enumeration: a rule's output distribution, summed over every proposal that a draft can make.
+"""Exact output distribution of a rule, summed over every proposal that a draft can make.
 
 Everything is batched over B problems and over all V^K proposals of K tokens, in float64. A *table* is a
 small language model: ``levels[j]`` is ``[B, V^j, V]``, the distribution after each of the V^j contexts
@@ -78,7 +78,7 @@ def enumerate_rule(
 
 
 def _contexts(tokens: Tensor, parents: Sequence[int], vocab_size: int) -> Tensor:
-    """``[N, K + 1]``: the number of each row's context among those of its length."""
+    """``[N, K + 1]``: for the root and each node, the index of its context among those of its length."""
     columns = [torch.zeros(tokens.shape[0], dtype=torch.int64)]
     for node, parent in enumerate(parents):
         columns.append(columns[parent + 1] * vocab_size + tokens[:, node])
@@ -93,7 +93,7 @@ def _drafted(
     node: int,
     replacement: bool,
 ) -> Tensor:
-    """``[B, N, V]``: what a node's token is drawn from."""
+    """``[B, N, V]``: the distribution that a node's token is drawn from."""
     parent = parents[node]
     row = draft[len(path_to(parent, parents))][:, context[:, parent + 1]]
     if replacement:

@@ -73,8 +73,8 @@ def compare_greedy(
 ) -> GreedyReport:
     """Write each reply twice with one engine, speculating and plainly, and compare token by token.
 
-    ``prompts`` are (name, messages, reference); ``min_tokens`` keeps short replies going; ``width``
-    is the pass whose noise is measured against single-token passes.
+    ``prompts`` are (name, messages, reference); ``min_tokens`` keeps short replies going; ``width`` is
+    the number of tokens of the passes that are compared with single-token passes to measure the noise.
     """
     params = [SamplingParams(max_tokens=max_tokens, min_tokens=min_tokens)]
     divergences, tokens, noise = [], 0, 0.0

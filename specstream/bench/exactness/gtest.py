@@ -1,4 +1,4 @@
-"""The test of every sample: likelihood ratio (G) with pooling, Holm's correction, and its power."""
+"""Likelihood-ratio (G) test of samples, with pooling, Holm's correction, and its power."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import TypeVar
 import torch
 
 __all__ = ["GTest", "detectable", "g_test", "holm", "power", "samples_needed", "survival"]
+
+_LEAST_EXPECTED = 5.0  # counts of a cell; below this the chi-squared approximation is poor
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +34,13 @@ class GTest:
 Outcome = TypeVar("Outcome", bound=Hashable)
 
 
-def g_test(
-    seen: Mapping[Outcome, int], exact: Mapping[Outcome, float], *, least: float = 5.0
-) -> GTest:
+def g_test(seen: Mapping[Outcome, int], exact: Mapping[Outcome, float]) -> GTest:
     """Compare counts with an exact distribution.
 
     Args:
         seen: Outcome → count.
-        exact: Outcome → probability; sums to 1.
-        least: Outcomes expected less often than this are pooled, rarest first.
+        exact: Outcome → probability; sums to 1. Outcomes that are expected fewer than 5 times are
+            pooled, rarest first.
 
     Raises:
         ValueError: the distribution doesn't sum to 1, or there is nothing to compare.
@@ -51,7 +51,7 @@ def g_test(
     impossible = sum(count for key, count in seen.items() if exact.get(key, 0.0) <= 0.0)
     cells = [
         (math.fsum(exact[key] for key in cell) / total, sum(seen.get(key, 0) for key in cell))
-        for cell in _pooled(exact, n, least)
+        for cell in _pooled(exact, n)
     ]
     df = len(cells) - 1
     tv = 0.5 * sum(abs(k / n - q) for q, k in cells) + impossible / n
@@ -61,14 +61,14 @@ def g_test(
     return GTest(p_value, n, df, tv, noise)
 
 
-def _pooled(exact: Mapping[Outcome, float], n: int, least: float) -> list[list[Outcome]]:
-    """Possible outcomes in cells that are each expected at least ``least`` times, as far as possible."""
+def _pooled(exact: Mapping[Outcome, float], n: int) -> list[list[Outcome]]:
+    """Possible outcomes, in cells that are each expected often enough, as far as possible."""
     cells: list[list[Outcome]] = []
     cell, mass = list[Outcome](), 0.0
     for key in sorted((key for key in exact if exact[key] > 0.0), key=exact.__getitem__):
         cell.append(key)
         mass += exact[key]
-        if mass * n >= least:
+        if mass * n >= _LEAST_EXPECTED:
             cells.append(cell)
             cell, mass = [], 0.0
     if cells:
@@ -77,15 +77,15 @@ def _pooled(exact: Mapping[Outcome, float], n: int, least: float) -> list[list[O
     return [cell]
 
 
-def samples_needed(exact: Mapping[Outcome, float], tv: float, *, least: float = 5.0) -> int:
-    """The smallest sample that finds a total variation of ``tv``, to a quarter; 0 for a certain outcome.
+def samples_needed(exact: Mapping[Outcome, float], tv: float) -> int:
+    """The smallest sample size, to within a quarter, that detects a total variation of ``tv``.
 
-    Samples of up to a million are considered; then that is the result.
+    0 if one outcome is certain. The search ends at about a million, which is then the result.
     """
     if sum(probability > 0.0 for probability in exact.values()) < 2:
         return 0  # any deviation is an impossible outcome
     n = 10
-    while n < 1_000_000 and detectable(n, len(_pooled(exact, n, least)) - 1) > tv:
+    while n < 1_000_000 and detectable(n, len(_pooled(exact, n)) - 1) > tv:
         n += max(5, n // 4)
     return n
 
@@ -99,9 +99,9 @@ def survival(statistic: float, df: int) -> float:
 
 
 def power(n: int, df: int, tv: float, alpha: float = 1e-3) -> float:
-    """Lower bound of the probability that n samples find a deviation of ``tv``: noncentrality n·4·tv².
+    """A lower bound of the probability that n samples detect a total variation of ``tv``.
 
-    A total variation of ``tv`` has at least that noncentrality (Pinsker).
+    Computed for a noncentrality of n·4·tv², the least that such a deviation can have (Pinsker).
     """
     critical = _critical(df, alpha)
     # A noncentral chi-squared is a Poisson mixture of central ones.
@@ -121,7 +121,7 @@ def _critical(df: int, alpha: float) -> float:
 
 
 def detectable(n: int, df: int, alpha: float = 1e-3, wanted: float = 0.99) -> float:
-    """The smallest total variation that n samples find with probability ``wanted``; 1 if none."""
+    """The smallest total variation that n samples detect with probability ``wanted``; 1 if none."""
     if df < 1:
         return 1.0
     return _least(lambda tv: power(n, df, tv, alpha) >= wanted, 0.0, 1.0, 30)

@@ -1,4 +1,4 @@
-"""Runs the whole engine many times and counts what came out."""
+"""Runs of the whole engine, many at a time, and counts of their outputs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from specstream.types import Message, SamplingParams
 
 __all__ = ["AT_ONCE", "Varying", "run_requests", "sample"]
 
-AT_ONCE = 64
+AT_ONCE = 64  # requests that are submitted together
 
 
 class Varying:
-    """Varies the number of drafted tokens by the last committed token and the length of the text.
+    """A proposer whose number of drafts depends on the last committed token and the text's length.
 
-    Any rule that looks only at the past must leave the output distribution as it is.
+    A number that depends only on committed tokens must leave the output distribution as it is.
     """
 
     name = "varying"
@@ -30,7 +30,7 @@ class Varying:
         self.capabilities = inner.capabilities
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """The inner proposer's, with a budget of our own."""
+        """Proposals of the inner proposer, within a budget that varies."""
         wanted = [
             min(b, 1 + (r.token_ids[-1] + len(r.token_ids)) % self._most)
             for r, b in zip(requests, budget, strict=True)
@@ -38,11 +38,11 @@ class Varying:
         return self._inner.propose(requests, wanted)
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
-        """Passed on."""
+        """Forward to the inner proposer."""
         self._inner.observe(requests, verdicts)
 
     def release(self, slot: int) -> None:
-        """Passed on."""
+        """Forward to the inner proposer."""
         self._inner.release(slot)
 
 
@@ -56,9 +56,10 @@ def run_requests(
     reference: str = "",
     noise: Sequence[int | None] = (),
 ) -> list[Request]:
-    """Serve one request for each of ``params``, as many side by side as the engine takes.
+    """Serve one request for each of ``params``, as many at once as the engine allows.
 
-    ``noise`` seeds requests without a seed: it fixes the draws but not the rule.
+    ``noise`` seeds the draws of requests whose parameters have no seed; unlike a seed in the parameters,
+    it doesn't change the verification rule.
 
     Raises:
         SpecstreamError: the first error that any of them ended with.
@@ -89,7 +90,7 @@ def sample(
     session: str | None = None,
     outcome: Callable[[tuple[int, ...]], tuple[int, ...]] = lambda tokens: tokens,
 ) -> Counter[tuple[int, ...]]:
-    """Counts of the first ``length`` tokens over ``n`` runs with noise of their own."""
+    """Count the first ``length`` tokens of ``n`` independent replies, each mapped by ``outcome``."""
     seen: Counter[tuple[int, ...]] = Counter()
     for start in range(0, n, AT_ONCE):
         seeds = range(first_seed + start, first_seed + min(start + AT_ONCE, n))

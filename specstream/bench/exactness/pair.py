@@ -1,4 +1,4 @@
-"""Checks of a model pair: the rules on its own distributions, and samples of the engine."""
+"""Checks of a model pair: verification rules on its own distributions, and samples of the engine."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from specstream.wording import counted
 __all__ = ["Finding", "Probe", "check_rules", "check_samples", "end_ids_of"]
 
 _OTHER = -1  # any token that is not among the most likely
-_TREE = [-1, -1, 0]
-_SEEN = 0.5  # a sample that misses a total variation of this is too small
+_TREE = [-1, -1, 0]  # parents: two children of the root, and a child of the first
+_DETECTED = 0.5  # a sample must be large enough to detect this total variation
 _PARAMS = (
     SamplingParams(temperature=1.0),
     SamplingParams(temperature=0.8, top_p=0.95),
@@ -53,7 +53,7 @@ class Finding:
 
 
 class Rows:
-    """The target's logits after a prompt and a few tokens; each computed once, one token a pass."""
+    """The target's logits after a prompt and a few tokens, cached by these tokens, one token a pass."""
 
     def __init__(self, runner: ModelRunner, prompt: Sequence[int]) -> None:
         self._runner = runner
@@ -80,7 +80,7 @@ class Rows:
 
 
 class Probe:
-    """A request that stands in for a real one, to ask a proposer for its distribution in a context."""
+    """A stand-in for a request, to ask a proposer for its draft distribution in a context."""
 
     _numbers = itertools.count(-1, -1)  # never the number of a real request or slot
 
@@ -94,11 +94,11 @@ class Probe:
         self.id = self.slot
 
     def process(self, logits: Tensor, drafted: Sequence[int] | Tensor) -> Tensor:
-        """Nothing is processed."""
+        """Return the logits unchanged."""
         return logits
 
     def draw(self, probs: Tensor, position: int, ids: Tensor | None = None) -> Tensor:
-        """Any token will do."""
+        """Return the most likely token; any would do, as only the distribution is read."""
         return probs.argmax(-1)
 
     def row(self, proposer: Proposer, reply: tuple[int, ...]) -> Tensor | None:
@@ -120,8 +120,8 @@ def end_ids_of(core: EngineCore, messages: list[Message]) -> frozenset[int]:
 def check_rules(core: EngineCore, prompts: Sequence[list[Message]]) -> Finding:
     """Enumerate every rule on the pair's own distributions, in float64.
 
-    The vocabulary is the six tokens that are most likely after the prompt; the pair's rows over these
-    tokens, normalised, in all contexts of up to two of them make the problem.
+    The vocabulary is the six tokens that are most likely after the prompt. The tables hold target and
+    draft probabilities of these tokens, normalised, in all contexts of up to two of them.
     """
     errors: dict[str, float] = {}
     overlap, accepted = [], {"ratio": 0.0, "block": 0.0}
@@ -141,7 +141,10 @@ def check_rules(core: EngineCore, prompts: Sequence[list[Message]]) -> Finding:
             if draft is not None:
                 overlap.append(float(torch.minimum(target[0], draft[0]).sum()))
     worst = max(errors.values())
-    says = f"{len(errors)} rules enumerated on {len(prompts)} prompts' rows, error {worst:.0e}"
+    says = (
+        f"{len(errors)} rules enumerated on the distributions of {counted(len(prompts), 'prompt')}, "
+        f"largest error {worst:.0e}"
+    )
     details: dict[str, Any] = {"max_error": errors, "prompts": len(prompts)}
     if overlap:
         details |= {"accepted_of_2": accepted, "overlap": sum(overlap) / len(overlap)}
@@ -159,7 +162,7 @@ def _rules(drawn: bool) -> Iterator[tuple[str, Callable[..., Any], list[int]]]:
 
 
 def _tables(core: EngineCore, ids: list[int]) -> tuple[Table, Table | None]:
-    """The pair's rows over six tokens: contexts of 0, 1 and 2."""
+    """Target and draft tables over six tokens, in contexts of 0, 1 and 2 tokens."""
     rows, probe = Rows(core.target, ids), Probe(ids, _PARAMS[0])
     first, guess = probabilities(rows.after(()), _PARAMS[0]), probe.row(core.proposer, ())
     few = (first + guess if guess is not None else first).topk(6).indices
@@ -202,8 +205,8 @@ def check_samples(core: EngineCore, prompts: Sequence[list[Message]], n: int) ->
 
         seen = sample(core, messages, params, n, length=3, session="verify", outcome=pooled)
         results.append(g_test(seen, exact))
-        if results[-1].detectable > _SEEN:
-            needed = max(needed, samples_needed(exact, _SEEN))
+        if results[-1].detectable > _DETECTED:
+            needed = max(needed, samples_needed(exact, _DETECTED))
     core.slots.forget("verify")
     holds = not any(holm([result.p_value for result in results]))
     finest = max(result.detectable for result in results)
@@ -211,13 +214,13 @@ def check_samples(core: EngineCore, prompts: Sequence[list[Message]], n: int) ->
     said = f"{counted(n, 'reply', 'replies')} to each of {counted(len(results), 'prompt')}"
     if needed:
         says = (
-            f"{said} can't tell: only a total variation of {finest:.2f} would be seen; {needed} replies "
-            "to each are needed"
+            f"{said} are too few: they detect only a total variation of {finest:.2f} or more; {needed} "
+            "replies to each are needed"
         )
     else:
         says = (
             f"{said}, first 3 tokens against the exact distribution: smallest p = {lowest:.3g}; a total "
-            f"variation of {finest:.2f} would be seen"
+            f"variation of {finest:.2f} would be detected"
         )
     details = [
         {"n": r.n, "df": r.df, "p": r.p_value, "tv": r.tv, "tv_of_chance": r.noise,

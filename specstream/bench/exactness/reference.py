@@ -73,7 +73,7 @@ def _softmax(values: Row) -> Row:
 
 
 def _until(order: NDArray[np.int64], row: Row, mass: float) -> list[int]:
-    """The first of ``order`` that together reach ``mass``."""
+    """The shortest prefix of ``order`` whose probabilities sum to at least ``mass``."""
     kept: list[int] = []
     for token in order:
         if sum(row[kept]) >= mass and kept:

@@ -1,4 +1,4 @@
-"""The demo page: one HTML file without outside parts."""
+"""The demo page: one HTML text that loads no other files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUGGESTIONS = (
     "Tell me a story about a small robot in a dusty workshop.",
     "I'd like to reserve a table for four tomorrow at seven.",
 )
-"""What the bundled pair answers well, as the first words of a conversation."""
+"""Opening messages that the bundled model pair answers well."""
 
 _NEUTRAL = "<p>Say something to the model that this server runs.</p>"
 _BUNDLED = """<p>A small test pair answers here (14 and 1.6 million parameters). It tells scenes
@@ -29,9 +29,9 @@ _BUNDLED = """<p>A small test pair answers here (14 and 1.6 million parameters).
 
 @cache
 def page(*, bundled: bool = False) -> str:
-    """The page, its style and its scripts laid into one.
+    """Return the page's HTML with its style and scripts inlined.
 
-    ``bundled``: the pair that is in the package answers, so the page says what to ask it.
+    ``bundled``: the package's own model pair answers, so the page suggests what to ask it.
     """
     hint = _NEUTRAL
     if bundled:

@@ -14,7 +14,7 @@ const status = (kind, text) => {
   $("status").className = kind;
   $("status").lastElementChild.textContent = text;
 };
-/* What goes on, in one word; a lost connection says itself why. */
+/* Shows in one word what happens now; a lost connection has set its own message. */
 function state() {
   if (!turn.open) return;
   const busy = turn.ear || (player.ahead > 0.05 && "speaking") || (turn.id && (turn.item ? "writing" : "thinking"));
@@ -35,7 +35,7 @@ function ask(text) {
   reply(text);
 }
 
-/* Ask for a reply to what the conversation ends with. */
+/* Ask for a reply to the conversation as it stands. */
 function reply(text) {
   turn.aloud = $("aloud").checked;
   turn.asked = text;
@@ -45,13 +45,13 @@ function reply(text) {
   turn.item = null;
 }
 
-/* Now, or once the reply under way has ended; only the last of several waits. */
+/* Run `act` now, or once the reply under way has ended; a newer `act` replaces one that waits. */
 function soon(act) {
   if (turn.id) turn.waiting = act;
   else act();
 }
 
-/* Stop at once: what was not heard is also taken out of the server's memory of the conversation. */
+/* Stop at once, and truncate the item in the server's conversation at the audio that was heard. */
 function stop() {
   const heard = Math.floor((player.position / RATE) * 1000);
   const playing = player.ahead > 0.05;
@@ -72,7 +72,7 @@ const handlers = {
     const events = ["avatar", "prompt", "report", "preview"];
     const session = { type: "realtime", specstream: { events } };
     const hears = Boolean(event.session.audio.input.turn_detection);
-    /* This page interrupts and asks by itself: whether a sound was a word is known once it is recognised. */
+    /* The page itself interrupts and requests replies: only a transcript tells whether a sound was a word. */
     const detection = { type: "semantic_vad", interrupt_response: false, create_response: false };
     if (hears) session.audio = { input: { transcription: {}, turn_detection: detection } };
     $("mic").hidden = !hears;

@@ -21,7 +21,7 @@ class Microphone {
   get on() {
     return this.stream !== null;
   }
-  /* Throws what the person should read, where the browser gives no microphone. */
+  /* Throws an error with a message for the user where the browser gives no microphone. */
   async start() {
     if (!navigator.mediaDevices) throw new Error("a browser gives its microphone to https and localhost only");
     const audio = { echoCancellation: true, noiseSuppression: true, channelCount: 1 };

@@ -23,7 +23,7 @@ class Face {
     const start = cue.samples[0];
     const last = this.cues.findLast((c) => c.kind === "viseme");
     if (cue.kind === "viseme" && last && start < last.samples[1]) {
-      this.cues = this.cues.filter((c) => c.samples[0] < start); // all behind it is taken back
+      this.cues = this.cues.filter((c) => c.samples[0] < start); // cues that begin after it are void
       for (const c of this.cues) if (c.kind === "viseme") c.samples[1] = Math.min(c.samples[1], start);
     }
     this.cues.push(cue);

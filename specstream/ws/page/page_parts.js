@@ -30,7 +30,7 @@ class Player {
     this.next += samples.length / RATE;
     this.received += samples.length;
   }
-  /* The context's clock stands still, and with it everything that goes by `position`. */
+  /* Stops the context's clock, and so everything that follows `position`. */
   pause() {
     this.paused = true;
     this.context?.suspend();
@@ -149,7 +149,7 @@ class Transcript {
   finish() {
     for (const { span } of this.spans ?? []) span.classList.add("said");
   }
-  /* To the end; while a reply is spoken and nobody else speaks, to the line that is heard. */
+  /* Scroll to the end, or, while a reply is spoken and the user is silent, to the line that is heard. */
   scroll() {
     const log = $("log");
     const at = this.aloud && this.reply && !this.hearing ? (this.spoken ?? this.reply) : null;

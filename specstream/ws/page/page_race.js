@@ -22,7 +22,7 @@ class Race {
     }
     this.next();
   }
-  /* A first reply that is not shown reads the prompt and wakes what sleeps. */
+  /* A first reply, not shown, reads the prompt and warms up the server. */
   next() {
     const kind = ["warm", "on", "off"][this.runs.length];
     if (!kind) return this.show();
@@ -74,7 +74,7 @@ class Race {
     if (run.sound !== null) this.quiet = setTimeout(() => this.cut(run), QUIET_MS);
     return true;
   }
-  /* The text has ended; audio is sent at the pace of hearing, and the rest would only be waited for. */
+  /* The text is complete: do not wait for the rest of the audio, which is sent at the pace of play-out. */
   cut(run) {
     if (this.runs?.at(-1) === run) this.send("response.cancel", { response_id: run.id });
   }

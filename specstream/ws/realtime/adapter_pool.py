@@ -19,7 +19,7 @@ Factory = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class Factories:
-    """How to make each adapter, or a ready stage that stands for it; None: there is none.
+    """Makers of each adapter, or of a ready stage in its place; None: no such adapter.
 
     An adapter serves one response at a time and may remember earlier ones, so connections share none.
     """
@@ -30,7 +30,7 @@ class Factories:
 
 
 class AdapterPool:
-    """Sets of adapters, one for each response at a time; made on first use and then reused."""
+    """Lends a set of adapters to each running response; they are made on first use and then reused."""
 
     def __init__(self, factories: Factories) -> None:
         self._factories = factories
@@ -38,7 +38,7 @@ class AdapterPool:
         self._used: dict[Pipeline, dict[AdapterKind, Any]] = {}
 
     async def pipeline(self, *, audio: bool, avatar: bool, prompt: bool) -> Pipeline:
-        """A pipeline with the branches that are wanted and available; `release` it in the end.
+        """Build a pipeline of branches that are wanted and available; `release` it after the response.
 
         Raises:
             AdapterUnavailable: an adapter can't be made.
@@ -61,12 +61,12 @@ class AdapterPool:
 
     async def _stage(self, adapters: dict[AdapterKind, Any], kind: AdapterKind) -> Stage[Any, Any]:
         if kind not in adapters:
-            # An adapter may read large files while it is made; other sessions go on meanwhile.
+            # Making an adapter may read large files; a thread keeps other sessions going meanwhile.
             adapters[kind] = await to_thread.run_sync(getattr(self._factories, kind))
         return stage_of(kind, adapters[kind])
 
     def release(self, pipeline: Pipeline) -> None:
-        """The pipeline's response is over: its adapters may serve the next one."""
+        """Return a pipeline's adapters to the pool: its response is over."""
         self._idle.append(self._used.pop(pipeline))
 
     async def aclose(self) -> None:

@@ -19,8 +19,8 @@ from specstream.ws.realtime.wire import SAMPLE_RATE
 __all__ = ["AudioPacer", "Piece", "of_cue"]
 
 _PIECE = SAMPLE_RATE // 10  # samples in the largest audio event
-_SLICE = SAMPLE_RATE // 2  # bytes of speech that are converted before other tasks run
-_ROUNDING = 1e-3  # of a sample
+_SLICE = SAMPLE_RATE // 2  # bytes of speech that are converted before other tasks may run
+_ROUNDING = 1e-3  # samples: a float error above a whole sample must not round up to the next one
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,10 @@ class Piece:
 
 
 def of_cue(cue: AvatarCue) -> Span:
-    """A cue's samples on the wire's clock; by its times, since it comes before the first speech."""
+    """Compute a cue's samples on the wire's clock from its times.
+
+    The voice's rate may be unknown: cues are sent before the speech that they belong to.
+    """
     ends = (cue.t_ms, cue.t_ms + cue.duration_ms)
     return Span(*(math.ceil(ms * SAMPLE_RATE / 1000 - _ROUNDING) for ms in ends))
 
@@ -43,9 +46,9 @@ def of_cue(cue: AvatarCue) -> Span:
 class AudioPacer:
     """Resamples a voice's speech, keeps the sample clock, and releases audio at the play-out's pace.
 
-    At most ``lead_s`` seconds leave ahead of what a listener can have heard, if play-out began with
-    the first piece and stopped whenever nothing was left to play. At most ``buffer_s`` more are
-    held; then `put` waits, and with it the voice.
+    At most ``lead_s`` seconds are released ahead of what a listener can have heard, if play-out began
+    with the first piece and stopped whenever nothing was left to play. At most ``buffer_s`` more
+    seconds are held; then `put` waits, which holds back the voice.
     """
 
     def __init__(self, clock: Clock, *, lead_s: float, buffer_s: float) -> None:
@@ -58,7 +61,7 @@ class AudioPacer:
         self._to_play = 0  # samples sent since then
         self._taken = 0  # samples taken, at the voice's rate
         self._made = 0  # samples made, at the wire's rate
-        self._sources: deque[tuple[int, Speech]] = deque()  # last sample of a phrase, its speech
+        self._sources: deque[tuple[int, Speech]] = deque()  # a phrase's end on the wire, its speech
         self._words: list[Word] = []
         self._ready: deque[Piece] = deque()
         self._ready_samples = 0
@@ -66,14 +69,15 @@ class AudioPacer:
         self._changed = anyio.Event()
 
     def at_24k(self, samples: Span) -> Span:
-        """A range of the voice's samples on the wire's clock."""
+        """Convert a range of the voice's samples to the wire's clock, rounding up."""
         return Span(*(-(-sample * SAMPLE_RATE // self._rate) for sample in samples))
 
     async def put(self, speech: Speech) -> list[Word]:
         """Take the next speech; returns its words on the wire's clock.
 
         Raises:
-            AdapterFailed: the speech does not begin where the last one ended, or has an odd rate.
+            AdapterFailed: the speech does not begin where the last one ended, or its rate differs from
+                the last one's or can't be converted.
         """
         if self._resampler is None:
             self._rate = speech.sample_rate
@@ -98,7 +102,7 @@ class AudioPacer:
                     await anyio.lowlevel.checkpoint()
                 self._enter(self._resampler.push(speech.pcm[at : at + _SLICE]))
         self._words += words
-        if self._ready:  # words leave with the newest audio that is still here, or with the next
+        if self._ready:  # words go with the newest piece that is still held, or with the next one
             newest = self._ready[-1]
             self._ready[-1] = replace(newest, words=newest.words + self.unsent())
         while self._ready_samples > self._room and not self._ended:
@@ -106,19 +110,19 @@ class AudioPacer:
         return words
 
     def unsent(self) -> tuple[Word, ...]:
-        """Take the words that no piece carried."""
+        """Remove and return the words that no piece has carried yet."""
         words, self._words = tuple(self._words), []
         return words
 
     def close(self) -> None:
-        """The speech has ended; what is held still leaves. Idempotent."""
+        """End the speech; the audio that is held is still released. Idempotent."""
         if not self._ended:
             if self._resampler is not None:
                 self._enter(self._resampler.flush())
             self._end()
 
     def drop(self) -> None:
-        """Discard what is held; nothing more leaves. Idempotent."""
+        """Discard the audio that is held; no more is released. Idempotent."""
         self._ready.clear()
         self._end()
 
@@ -150,7 +154,7 @@ class AudioPacer:
         self._notify()
 
     async def take(self) -> Piece | None:
-        """The next piece, as soon as it may leave; None after `close` or `drop`.
+        """Return the next piece once it may be sent; None after the last one (`close`) or `drop`.
 
         Cancelling the call takes nothing.
         """
@@ -162,7 +166,7 @@ class AudioPacer:
             leaves = self._played_out(self._ready[0].samples.length) - self._lead_s
             if leaves <= self._clock.now():
                 break
-            await self._clock.sleep_until(leaves)  # what was first may be dropped meanwhile
+            await self._clock.sleep_until(leaves)  # `drop` may be called meanwhile
         piece = self._ready.popleft()
         self._ready_samples -= piece.samples.length
         if self._played_out() < self._clock.now():
@@ -178,5 +182,5 @@ class AudioPacer:
         return max(0.0, sent / SAMPLE_RATE - max(0.0, self._played_out() - self._clock.now()))
 
     def _played_out(self, more: int = 0) -> float:
-        """When everything that was sent, and ``more`` samples, will have been played."""
+        """Return when all the audio sent so far, and ``more`` samples, will have been played."""
         return self._playing_since + (self._to_play + more) / SAMPLE_RATE

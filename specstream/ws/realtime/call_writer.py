@@ -15,16 +15,16 @@ from specstream.ws.realtime.wire import new_id
 
 __all__ = ["CallWriter"]
 
-_INCOMPLETE = ("cut_off", "no_name")
+_INCOMPLETE = ("cut_off", "no_name")  # problems with which a call's item ends as incomplete
 
 
 class CallWriter:
     """Turns the calls of one response into events and items; numbers all items of the response.
 
-    Calls are sent as they are written, however far the audio of the text before them is.
+    Calls are sent as the model writes them, so they may overtake the audio of the text before them.
 
     Attributes:
-        entries: The items of calls so far, by their place in the response's output.
+        entries: The items of the calls so far, by their index in the response's output.
     """
 
     def __init__(self, response_id: str, conversation: Conversation | None, outbox: Outbox) -> None:
@@ -33,15 +33,15 @@ class CallWriter:
         self._conversation = conversation
         self._outbox = outbox
         self._indices = 0
-        self._places: list[int] = []  # call's number → place in the output
+        self._places: list[int] = []  # index in the response's output of each call
 
     def next_index(self) -> int:
-        """The place of an item that begins now in the response's output."""
+        """Return the index in the response's output for an item that begins now."""
         self._indices += 1
         return self._indices - 1
 
     async def take(self, chunk: Chunk) -> None:
-        """Send what a chunk adds to calls."""
+        """Send the parts of calls that a chunk brings."""
         extra = Extra(tokens=chunk.tokens, round=chunk.round)
         for delta in chunk.tool_calls:
             if delta.index == len(self._places):
@@ -56,7 +56,7 @@ class CallWriter:
                 await self._end(place, incomplete, Extra(problem=delta.problem or None))
 
     async def close(self) -> None:
-        """End the call that was being written when the response was ended, if there is one."""
+        """End the call that the end of the response has cut off, if there is one."""
         for place, entry in self.entries.items():
             if entry.status == "in_progress":
                 await self._end(place, True, Extra(problem="cut_off"))

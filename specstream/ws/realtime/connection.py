@@ -27,7 +27,7 @@ __all__ = ["RealtimeConnection"]
 MAX_RESPONSES = 4
 """Responses of one session at once: one of the conversation, the others out of band."""
 OUT_OF_BAND_AT_ONCE = 1
-"""Out-of-band responses that the model writes at once, so that no session fills its batch."""
+"""Out-of-band responses of a session that are generated at once: no session may fill the batch."""
 
 _NOT_ACTIVE = "Cancellation failed: no active response found"  # clients match on these words
 
@@ -88,7 +88,7 @@ class RealtimeConnection:
     async def drain(self, seconds: float) -> None:
         """Start no more responses, end those that run within ``seconds``, then close (1001).
 
-        A client that does not read to the end in time is left to the caller.
+        The caller must drop a client that does not read to the end in time.
         """
         self._stopping = True
         with anyio.move_on_after(seconds):
@@ -103,7 +103,7 @@ class RealtimeConnection:
     async def _responses_end(self) -> None:
         while self._responses:
             await next(iter(self._responses.values())).finished.wait()
-            await anyio.lowlevel.checkpoint()  # `_run` removes it
+            await anyio.lowlevel.checkpoint()  # lets `_run` remove the response
 
     async def _write(self) -> None:
         """The only task that writes to the socket."""
@@ -151,7 +151,7 @@ class RealtimeConnection:
             await self.report(error, None if event is None else event.event_id)
 
     async def report(self, error: SpecstreamError, event_id: str | None = None) -> None:
-        """Send an ``error`` event; ``event_id`` is of the client's frame that caused it."""
+        """Send an ``error`` event; ``event_id`` is that of the client's frame that caused it."""
         refusal = error
         if not isinstance(refusal, Refused):
             refusal = Refused(error.code, str(error), type="server_error")
@@ -184,7 +184,7 @@ class RealtimeConnection:
                 await self._cancel(self._responses.get(response_id))
                 return
             case pr.ItemTruncate(item_id=item_id):
-                # Cutting the item that is being spoken stops it: the rest would not be heard.
+                # Truncating the item that is being spoken cancels its response: nobody hears the rest.
                 speaking = self._speaking()
                 if speaking is not None and speaking.item_id == item_id:
                     speaking.cancel()
@@ -207,23 +207,23 @@ class RealtimeConnection:
                 await self._microphone.clear()
 
     async def respond(self, asked: ResponseSettings, event_id: str | None = None) -> None:
-        """Start a response; what can't be done becomes an ``error`` event."""
+        """Start a response; an error or refusal becomes an ``error`` event."""
         try:
             await self._start(asked)
         except SpecstreamError as error:
             await self.report(error, event_id)
 
     async def interrupt(self) -> None:
-        """Stop the response that is being spoken, if there is one: somebody speaks."""
+        """Cancel the conversation's response, if there is one, because the user speaks."""
         async with self._starting:
             speaking = self._speaking()
         if speaking is not None:
             speaking.cancel(reason="turn_detected")
             await speaking.finished.wait()
-            await anyio.lowlevel.checkpoint()  # `_run` removes it
+            await anyio.lowlevel.checkpoint()  # lets `_run` remove the response
 
     def _speaking(self) -> ResponseTurn | None:
-        """The response that writes to the conversation."""
+        """Return the response that writes to the conversation, if there is one."""
         return next((turn for turn in self._responses.values() if not turn.out_of_band), None)
 
     async def _cancel(self, response: ResponseTurn | None) -> None:
@@ -233,9 +233,9 @@ class RealtimeConnection:
 
     async def _start(self, asked: ResponseSettings) -> None:
         async with self._starting:  # both the client and the end of a turn start responses
-            await self._start_alone(asked)
+            await self._start_locked(asked)
 
-    async def _start_alone(self, asked: ResponseSettings) -> None:
+    async def _start_locked(self, asked: ResponseSettings) -> None:
         if self._stopping:
             raise _stopping()
         request = self._session.request(asked)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from specstream.types import Message
-from specstream.ws.realtime.function_items import CallPart, check_call_id, history
+from specstream.ws.realtime.function_items import CallPart, ItemStatus, check_call_id, history
 from specstream.ws.realtime.protocol import AnyItemInput, ItemReference
 from specstream.ws.realtime.resources import AnyItem, Item, Part
 from specstream.ws.realtime.spoken import SpokenTrack, spoken_text
@@ -29,20 +29,20 @@ _MISSING: dict[Action, tuple[str, str]] = {  # clients match on these codes
 class Entry:
     """One item. ``text`` is what the model reads; clients see a spoken item's transcript.
 
-    With ``call`` it is a function call, its text the arguments, or the output of one.
-    ``heard``: a user said it; its text may come later than the item.
+    With ``call`` the item is a function call (``text``: its arguments) or a call's output. ``heard``:
+    the item is a user's speech; its text, the transcript, may come later than the item.
     """
 
     id: str
     role: Literal["system", "user", "assistant"]
     text: str
-    status: Literal["completed", "incomplete", "in_progress"] = "completed"
+    status: ItemStatus = "completed"
     spoken: SpokenTrack | None = None
     call: CallPart | None = None
     heard: bool = False
 
     def wire(self) -> AnyItem:
-        """The item as clients see it; without content while it is in progress and empty."""
+        """Build the item for clients; without content while it is in progress and empty."""
         if self.call is not None:
             return self.call.wire(self.id, self.status, self.text)
         if self.status == "in_progress" and not self.text:
@@ -81,10 +81,10 @@ class Conversation:
         return index
 
     def get(self, item_id: str, action: Action = "retrieve") -> Entry:
-        """The item that ``action`` is for.
+        """Find the item that ``action`` is for.
 
         Raises:
-            Refused: there is none of that id.
+            Refused: there is no item of that id.
         """
         if (index := self._find(item_id)) is None:
             code, verb = _MISSING[action]
@@ -111,9 +111,7 @@ class Conversation:
         at = len(self.entries)
         if after is not None:
             at = 0 if after == "root" else self._index(after, "previous_item_id") + 1
-        status: Literal["completed", "incomplete"] = (
-            "incomplete" if item.status == "incomplete" else "completed"
-        )
+        status: ItemStatus = "incomplete" if item.status == "incomplete" else "completed"
         entry = Entry(item.id or new_id("item"), item.role, item.text, status, call=item.call)
         return entry, self.insert(entry, at)
 
@@ -130,7 +128,7 @@ class Conversation:
         return self.before(entry)
 
     def before(self, entry: Entry) -> str | None:
-        """The id of the item before ``entry``; None if it is first or has been deleted."""
+        """Return the id of the item before ``entry``; None if it is first or has been deleted."""
         previous = None
         for other in self.entries:
             if other is entry:
@@ -142,7 +140,7 @@ class Conversation:
         """Remove an item.
 
         Raises:
-            Refused: there is none of that id.
+            Refused: there is no item of that id.
         """
         entry = self.get(item_id, "delete")
         self.entries = [other for other in self.entries if other is not entry]
@@ -151,7 +149,7 @@ class Conversation:
         """Cut a spoken item to the words that were heard by ``audio_end_ms``.
 
         Raises:
-            Refused: no such item, one without audio, or one that is shorter than that.
+            Refused: no such item, an item without audio, or less of its audio was sent.
         """
         entry = self.get(item_id, "truncate")
         if entry.spoken is None or content_index != 0:
@@ -167,9 +165,9 @@ class Conversation:
     def messages(
         self, instructions: str, items: Sequence[AnyItemInput | ItemReference] | None = None
     ) -> list[Message]:
-        """What the model reads: the instructions, then every item that has text, calls included.
+        """Build the prompt: the instructions, then every item that has text, calls included.
 
-        ``items`` stand in for the conversation; they may refer to items of it.
+        ``items`` replace those of the conversation, and may refer to them.
 
         Raises:
             Refused: a reference to an item that does not exist.

@@ -31,7 +31,7 @@ class SessionEvent(ServerEvent):
 
 
 class ErrorDetail(BaseModel):
-    """``event_id`` is the client's."""
+    """An error; ``event_id`` is that of the client's frame that caused it."""
 
     type: str
     code: str | None = None
@@ -79,7 +79,7 @@ class ItemTruncated(ServerEvent):
 
 
 class InputSpeechStarted(ServerEvent):
-    """A voice is heard; item ``item_id`` will be made of it. Times count the audio appended."""
+    """A user's turn begins; it will become item ``item_id``. Times count the audio appended."""
 
     type: Literal["input_audio_buffer.speech_started"] = "input_audio_buffer.speech_started"
     audio_start_ms: int
@@ -114,7 +114,7 @@ class _TranscriptionEvent(ServerEvent):
 
 
 class TranscriptionDelta(_TranscriptionEvent):
-    """More of what was said, perhaps while it is being said: words that are unlikely to change."""
+    """New words of a transcript, perhaps while the user speaks; they are unlikely to change."""
 
     type: Literal["conversation.item.input_audio_transcription.delta"] = (
         "conversation.item.input_audio_transcription.delta"
@@ -123,7 +123,7 @@ class TranscriptionDelta(_TranscriptionEvent):
 
 
 class TranscriptionCompleted(_TranscriptionEvent):
-    """All that was said; the deltas were a first guess at it."""
+    """The whole transcript of a turn; it may differ from the deltas."""
 
     type: Literal["conversation.item.input_audio_transcription.completed"] = (
         "conversation.item.input_audio_transcription.completed"
@@ -142,14 +142,14 @@ class TranscriptionFailed(_TranscriptionEvent):
 
 
 class TranscriptionGuess(_TranscriptionEvent):
-    """All that was said so far; any of it may change."""
+    """The whole transcript so far, while the user speaks; any of it may change."""
 
     type: Literal["specstream.hearing"] = "specstream.hearing"
     transcript: str
 
 
 class ResponseEvent(ServerEvent):
-    """A response begins, or has ended, however it ended; nothing of it follows."""
+    """A response begins, or has ended; no event of the response follows ``response.done``."""
 
     type: Literal["response.created", "response.done"]
     response: Response
@@ -161,14 +161,14 @@ class _OutputEvent(ServerEvent):
 
 
 class OutputItemEvent(_OutputEvent):
-    """The response's item begins, or is final."""
+    """An item of the response begins, or is final."""
 
     type: Literal["response.output_item.added", "response.output_item.done"]
     item: AnyItem
 
 
 class ReportEvent(_OutputEvent):
-    """How the generation went; comes right before ``response.done``."""
+    """The generation's figures; comes right before ``response.done``."""
 
     type: Literal["specstream.report"] = "specstream.report"
     report: dict[str, Any]
@@ -216,7 +216,7 @@ class ArgumentsDelta(_OutputEvent):
 
 
 class ArgumentsDone(_OutputEvent):
-    """A function call is written."""
+    """All of a function call's arguments."""
 
     type: Literal["response.function_call_arguments.done"] = "response.function_call_arguments.done"
     item_id: str
@@ -267,7 +267,7 @@ class PromptDelta(_ContentEvent):
 
 
 class RevokeEvent(_ContentEvent):
-    """What ``stage`` made from the reply's text at or past ``from_char`` is taken back."""
+    """All output of ``stage`` that was made from the reply's text at or past ``from_char`` is void."""
 
     type: Literal["specstream.revoke"] = "specstream.revoke"
     stage: str
@@ -285,7 +285,7 @@ _KNOWN = _by_type(ServerEvent)
 
 
 def parse_server_event(frame: str | bytes) -> ServerEvent:
-    """Read one frame; a type that we don't know comes back as a plain `ServerEvent`.
+    """Read one frame; an unknown type is read as a plain `ServerEvent`.
 
     Raises:
         ProtocolError: not JSON, or not of its type's shape.

@@ -1,4 +1,4 @@
-"""Items of function calls and of their outputs: as they are sent, as they are read, and in a prompt."""
+"""Items of function calls and their outputs: sent, read from a client, and as prompt messages."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ __all__ = [
     "FunctionCallItem",
     "FunctionOutputInput",
     "FunctionOutputItem",
+    "ItemId",
+    "ItemStatus",
     "check_call_id",
     "history",
 ]
 
 ItemStatus = Literal["completed", "incomplete", "in_progress"]
-_Id = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+ItemId = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 _CallId = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -39,7 +41,7 @@ class FunctionCallItem(Sparse):
 
 
 class FunctionOutputItem(Sparse):
-    """What a call came to."""
+    """The result of a call."""
 
     id: str
     object: Literal["realtime.item"] = "realtime.item"
@@ -51,7 +53,7 @@ class FunctionOutputItem(Sparse):
 
 @dataclass(frozen=True, slots=True)
 class CallPart:
-    """What makes an entry of the conversation a call, or (without a name) the output of one."""
+    """Marks an entry of the conversation as a call, or (without a name) as the output of a call."""
 
     call_id: str
     name: str | None = None
@@ -59,7 +61,7 @@ class CallPart:
     def wire(
         self, item_id: str, status: ItemStatus, text: str
     ) -> FunctionCallItem | FunctionOutputItem:
-        """The item as clients see it; ``text`` is the call's arguments or its output."""
+        """Build the item for clients; ``text`` is the call's arguments or its output."""
         if self.name is None:
             return FunctionOutputItem(id=item_id, status=status, call_id=self.call_id, output=text)
         return FunctionCallItem(
@@ -68,14 +70,14 @@ class CallPart:
 
 
 class _ItemInput(Strict):
-    id: _Id | None = None
+    id: ItemId | None = None
     object: Literal["realtime.item"] | None = None
     status: ItemStatus | None = None
     call_id: _CallId
 
 
 class FunctionCallInput(_ItemInput):
-    """A call as a client writes it, such as one of an earlier session."""
+    """A call that a client creates, for example one from an earlier session."""
 
     type: Literal["function_call"]
     name: str
@@ -83,7 +85,7 @@ class FunctionCallInput(_ItemInput):
 
     @property
     def role(self) -> Literal["assistant"]:
-        """Whose item it is."""
+        """The role of the item's entry."""
         return "assistant"
 
     @property
@@ -93,19 +95,19 @@ class FunctionCallInput(_ItemInput):
 
     @property
     def call(self) -> CallPart:
-        """Which call it is."""
+        """The call's id and name."""
         return CallPart(self.call_id, self.name)
 
 
 class FunctionOutputInput(_ItemInput):
-    """What a call came to, from the client that made it."""
+    """The result of a call, from the client that ran the function."""
 
     type: Literal["function_call_output"]
     output: str
 
     @property
     def role(self) -> Literal["user"]:
-        """Whose item it is."""
+        """The role of the item's entry."""
         return "user"
 
     @property
@@ -115,12 +117,12 @@ class FunctionOutputInput(_ItemInput):
 
     @property
     def call(self) -> CallPart:
-        """Which call it belongs to."""
+        """The id of the call that the output belongs to."""
         return CallPart(self.call_id)
 
 
 class _Entry(Protocol):
-    """What is needed of an entry of the conversation."""
+    """The part of a conversation's entry that is used here."""
 
     role: Literal["system", "user", "assistant"]
     text: str
@@ -129,7 +131,7 @@ class _Entry(Protocol):
 
 
 def check_call_id(part: CallPart | None, entries: Iterable[_Entry]) -> None:
-    """Refuse the output of a call that isn't there.
+    """Refuse an output whose call isn't in the conversation.
 
     Raises:
         Refused: no call among ``entries`` has its id.
@@ -143,10 +145,10 @@ def check_call_id(part: CallPart | None, entries: Iterable[_Entry]) -> None:
 
 
 def history(entries: Sequence[_Entry]) -> list[Message]:
-    """What the model reads of the entries: those that have text, and calls with their outputs.
+    """Convert entries to prompt messages: those that have text, and calls with their outputs.
 
-    Text and calls that follow one another are one message of the assistant. A call that is not
-    complete is left out, and an output whose call isn't there.
+    Text and calls that follow one another become one message of the assistant. Calls that are not
+    complete are left out, and so are outputs without such a call.
     """
     calls = {
         entry.call.call_id: entry.call.name

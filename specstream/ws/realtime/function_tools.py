@@ -1,4 +1,4 @@
-"""Tools as a client sets them, for a session or for one response."""
+"""The tools that a client offers, for a session or for one response."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ToolList = Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)]
 
 
 def hosted_left_out(tools: Any, at: str) -> tuple[Any, list[Ignored]]:
-    """A list of tools without those that a server would have to call itself (MCP)."""
+    """Remove the tools that a server would have to call itself (MCP) from a list, and list them."""
     if not isinstance(tools, list):
         return tools, []
     kept, ignored = [], []
@@ -56,10 +56,10 @@ def hosted_left_out(tools: Any, at: str) -> tuple[Any, list[Ignored]]:
 def tools_of(
     tools: Sequence[FunctionTool], choice: Any, parallel: bool | None, *, at: str
 ) -> Tools | None:
-    """The tools of a response; None if there are none. ``at`` is where in the frame they lie.
+    """Make the tools of a response; None if there are none. ``at`` is their path in the frame.
 
     Raises:
-        Refused: a bad name or schema, two tools of one name, or a choice that isn't among them.
+        Refused: a bad name or schema, two tools of one name, or a choice that names none of the tools.
     """
     if not tools:
         return None
@@ -72,7 +72,7 @@ def tools_of(
 
 
 def setting_of(tool: Any) -> Any:
-    """A tool as a client sends it; what is no `Tool` stays as it is."""
+    """Convert a `Tool` to its wire form; any other value is returned unchanged."""
     if not isinstance(tool, Tool):
         return tool
     return {

@@ -1,4 +1,4 @@
-"""Audio formats of the wire: PCM as it is, and G.711 (ITU-T, 8 kHz, one byte a sample)."""
+"""Audio formats of the wire: plain PCM, and G.711 (ITU-T, 8 kHz, one byte a sample)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _G711_RATE = 8000
 
 
 def sample_rate(format: Format) -> int:
-    """Samples a second of audio in this format."""
+    """Return the samples per second of audio in this format."""
     return SAMPLE_RATE if format == "audio/pcm" else _G711_RATE
 
 
 @lru_cache(maxsize=2)
 def _tables(format: Format) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Libsndfile's code for every 16-bit sample (its bits as an index), and the sample of each code."""
+    """Libsndfile's code for every 16-bit sample (indexed by its bits), and its sample for every code."""
     import soundfile
 
     raw: dict[str, Any] = {"format": "RAW", "subtype": _SUBTYPES[format]}
@@ -38,7 +38,7 @@ def _tables(format: Format) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
 
 
 def decoded(data: bytes, format: Format) -> bytes:
-    """``data`` as s16 little-endian PCM of the same rate."""
+    """Decode ``data`` to s16 little-endian PCM of the same rate."""
     if format == "audio/pcm":
         return data
     pcm: bytes = _tables(format)[1][np.frombuffer(data, np.uint8)].tobytes()
@@ -46,7 +46,7 @@ def decoded(data: bytes, format: Format) -> bytes:
 
 
 def coded(pcm: bytes, format: Format) -> bytes:
-    """s16 little-endian PCM as ``format`` of the same rate."""
+    """Encode s16 little-endian PCM as ``format``, at the same rate."""
     if format == "audio/pcm":
         return pcm
     codes: bytes = _tables(format)[0][np.frombuffer(pcm, "<u2")].tobytes()
@@ -54,14 +54,14 @@ def coded(pcm: bytes, format: Format) -> bytes:
 
 
 class Encoder:
-    """From s16 PCM at 24 kHz to a format of the wire, piece by piece."""
+    """Converts s16 PCM at 24 kHz to a format of the wire, piece by piece."""
 
     def __init__(self, format: Format) -> None:
         self._format = format
         self._resampler = Resampler(SAMPLE_RATE, sample_rate(format))
 
     def push(self, pcm: bytes) -> bytes:
-        """Take the next audio; return what it completes."""
+        """Take the next PCM; return the encoded audio that it completes."""
         return coded(self._resampler.push(pcm), self._format)
 
     def flush(self) -> bytes:

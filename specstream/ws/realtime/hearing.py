@@ -1,4 +1,4 @@
-"""What one listener hears, as events and items of a Realtime session."""
+"""The events of one listener, translated into events and items of a Realtime session."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ class _Turn:
 
 
 class Hearing:
-    """A listener of a session, and the items that become of its turns.
+    """A listener of a session, and the items that its turns become.
 
     Args:
-        listener: What hears.
+        listener: The source of events.
         session: The session that the items belong to.
         put: Sends an event.
-        begun: Called when the client was told that somebody speaks.
-        since_ms: Audio of the session before the listener's first sample.
-        by_words: Tell so at the first word. A turn without words then leaves no event and no item.
+        begun: Called when a turn was announced to the client.
+        since_ms: Milliseconds of the session's audio before the listener's first sample.
+        by_words: Announce a turn at its first word; a turn without words leaves no event and no item.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Hearing:
     ) -> None:
         self.listener = listener
         self.owed = False
-        """Something was said that no response was made for."""
+        """Whether words were heard for which no response was started."""
         self._session, self._put, self._begun = session, put, begun
         self._since_ms, self._by_words = since_ms, by_words and not listener.settings.manual
         self._turns: dict[int, _Turn] = {}
@@ -69,16 +69,16 @@ class Hearing:
 
     @property
     def unsettled(self) -> bool:
-        """A turn has ended, and the conversation doesn't have its text yet."""
+        """Whether a turn has ended and the conversation doesn't have its text yet."""
         return self.listener.ended > self._settled
 
     @property
     def speaking(self) -> bool:
-        """A turn is open."""
+        """Whether a turn is open."""
         return self.listener.held_ms > 0
 
     async def take(self, event: object) -> None:
-        """Send what an event of the listener means.
+        """Apply an event of the listener to the conversation, and send the events for the client.
 
         Raises:
             Refused: the conversation is full.
@@ -114,7 +114,7 @@ class Hearing:
             await self._begun()
 
     async def _commit(self, turn: _Turn) -> None:
-        """The turn becomes an item, or is refused in a full conversation."""
+        """Make an item of the turn; a full conversation refuses it."""
         entry = turn.entry
         if turn.announced and not self.listener.settings.manual:
             end = round(self._since_ms + turn.end_ms)
@@ -126,7 +126,7 @@ class Hearing:
         await self._put(ev.ItemEvent(type="conversation.item.done", **fields))
 
     async def _guess(self, turn: _Turn, transcript: Transcript) -> None:
-        """Words that two guesses in a row agree on are sent (Macháček et al. 2023)."""
+        """Send the words on which two partial transcripts in a row agree (Macháček et al. 2023)."""
         text = transcript.text
         before, turn.guess = turn.guess, text
         if not turn.announced:
@@ -164,16 +164,16 @@ class Hearing:
     async def _lost(self, turn: _Turn, error: AdapterFailed) -> None:
         self._settled += 1
         if not turn.announced:
-            await self._commit(turn)  # what was lost is told, but nobody is known to have spoken
+            await self._commit(turn)  # without `_announce`: it may have been no speech
         failure = Failure(type="server_error", code=error.code, message=str(error))
         await self._put(ev.TranscriptionFailed(item_id=turn.entry.id, error=failure))
 
 
-def _agreed(one: str, other: str) -> str:
-    """The beginning of ``other`` in whole words that ``one`` begins with, too."""
-    words, agreed = one.split(), 0
-    for at, word in enumerate(other.split()):
-        if at >= len(words) or words[at] != word:
+def _agreed(before: str, now: str) -> str:
+    """Return the longest beginning of ``now``, in whole words, that ``before`` also begins with."""
+    agreed = 0
+    for word, old in zip(now.split(), before.split(), strict=False):
+        if word != old:
             break
-        agreed = other.index(word, agreed) + len(word)
-    return other[:agreed]
+        agreed = now.index(word, agreed) + len(word)
+    return now[:agreed]

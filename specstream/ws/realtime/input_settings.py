@@ -15,7 +15,7 @@ class Group(Strict):
     """Settings that an update merges one by one; any other value is replaced whole."""
 
     def merged(self, update: Self) -> Self:
-        """These settings with every field that ``update`` names replaced."""
+        """Return these settings with every field that ``update`` names replaced."""
         changes: dict[str, Any] = {}
         for name in update.model_fields_set:
             old, new = getattr(self, name), getattr(update, name)
@@ -46,7 +46,7 @@ _SERVER_VAD: dict[str, Any] = {
 
 
 class TurnDetection(Sparse, Strict):
-    """Who ends a turn: ``server_vad`` by silence alone, ``semantic_vad`` by what was said, too."""
+    """Who ends a turn: ``server_vad`` by silence alone, ``semantic_vad`` also by the words."""
 
     type: Literal["server_vad", "semantic_vad"] = "server_vad"
     threshold: float | None = Field(default=None, ge=0, le=1)
@@ -72,7 +72,7 @@ class TurnDetection(Sparse, Strict):
 
 
 class Transcription(Sparse, Strict):
-    """Transcripts of what is heard are sent. ``model`` is echoed: the server has one recogniser."""
+    """Asks for transcripts of the user's speech. ``model`` is only echoed: there is one recogniser."""
 
     model: str | None = Field(default=None, max_length=256)
     language: str | None = None
@@ -87,7 +87,7 @@ class Transcription(Sparse, Strict):
 
 
 class AudioInput(Group):
-    """What is heard; all None where the server hears nothing. ``turn_detection`` None: by hand."""
+    """Audio input; all None on a server without it. ``turn_detection`` None: the client ends turns."""
 
     format: AudioFormat | None = None
     noise_reduction: None = None

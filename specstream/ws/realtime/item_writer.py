@@ -1,4 +1,4 @@
-"""The events of one response's item, from ``output_item.added`` to ``conversation.item.done``."""
+"""The events of a response's message item, from ``output_item.added`` to ``conversation.item.done``."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = ["ItemWriter"]
 
 
 class ItemWriter:
-    """Turns what a response produces into events, and keeps the item's text and heard words.
+    """Turns the output of a response into events, and keeps the item's text and heard words.
 
     Attributes:
         id: The item's id.
-        entry: The item; None until the first chunk.
-        text: What was sent as text or transcript.
-        index: The item's place in the response's output.
+        entry: The item; None until it is announced.
+        text: The text or transcript that was sent.
+        index: The item's index in the response's output.
         calls: The function calls, which are items of their own.
     """
 
@@ -48,7 +48,7 @@ class ItemWriter:
         self._timings = timings
         self._spoken: SpokenText[Extra] = SpokenText()
         self._track = SpokenTrack(self._spoken.tags) if request.audio else None
-        self._tokens_from = 0
+        self._tokens_from = 0  # the first token that no text event covers yet
         self._read = 0  # tokens of the chunks so far
         self._preview: Preview | None = None
 
@@ -65,7 +65,7 @@ class ItemWriter:
         await self._outbox.put(event(**ids, **fields, specstream=extra or Extra()))
 
     async def _open(self) -> Entry:
-        """The item and its one content part begin; see `_due`."""
+        """Announce the item and its one content part; see `_due`."""
         self.index = self.calls.next_index()
         self.entry = entry = Entry(self.id, "assistant", "", "in_progress", self._track)
         await self._put(ev.OutputItemEvent, type="response.output_item.added", item=entry.wire())
@@ -83,27 +83,27 @@ class ItemWriter:
         await self._put(ev.ContentPartEvent, type=type, part=part)
 
     async def chunk(self, chunk: Chunk) -> None:
-        """Send a chunk's text (of an audio response: what is certain to be spoken)."""
+        """Send a chunk's text (in an audio response: the part that is certain to contain no tag)."""
         await self._chunk(chunk)
         self._read = chunk.tokens.end
         self._show()
 
     def preview(self, preview: Preview | None) -> None:
-        """Send what is drafted, now or behind the chunk that comes before it; the latest only.
+        """Send a preview, now or once the chunk before it was sent.
 
-        None drops one that waits.
+        It replaces a preview that still waits; None only drops that one.
         """
         self._preview = preview
         self._show()
 
     def _show(self) -> None:
-        """Send the preview if it follows what was sent; none while the reader is behind."""
+        """Offer the waiting preview to the outbox if it directly follows the chunks sent so far."""
         preview = self._preview
         if preview is None or self.entry is None or preview.tokens.start > self._read:
             return
         self._preview = None
         if preview.tokens.start < self._read:
-            return  # its round has been judged
+            return  # its round has been verified
         text = preview.text if self._track is None else self._spoken.peek(preview.text)
         if not text:
             return
@@ -144,14 +144,14 @@ class ItemWriter:
             await self._say(self._spoken.add(chunk.text, extra))
 
     def _due(self, chunk: Chunk) -> bool:
-        """Whether the item begins: where there are tools, a reply may be calls and nothing else."""
+        """Whether to begin the item: with tools, a reply may consist of calls only and need none."""
         if self._request.tools is None or chunk.text:
             return True
         called = bool(self.calls.entries or chunk.tool_calls)
         return chunk.finish_reason is not None and not called
 
     def output(self) -> list[AnyItem]:
-        """All items of the response so far, in order."""
+        """Return all items of the response so far, in order."""
         entries = dict(self.calls.entries)
         if self.entry is not None:
             entries[self.index] = self.entry
@@ -175,7 +175,7 @@ class ItemWriter:
             self._track.add(words, speech, samples, self.entry.text)
 
     async def audio(self, piece: Piece, coded: bytes) -> None:
-        """Send audio; ``coded`` is what of it leaves now, in the response's format."""
+        """Send audio; ``coded`` is the encoder's output for the piece, in the response's format."""
         words = list(piece.words) or None
         extra = Extra(samples=piece.samples, chars=piece.chars, tokens=piece.tokens, words=words)
         await self._put(ev.AudioDelta, extra, delta=base64.b64encode(coded).decode())
@@ -192,7 +192,7 @@ class ItemWriter:
         await self._put(ev.PromptDelta, shot=asdict(shot))
 
     async def revoke(self, stage: str, revoke: Revoke) -> None:
-        """Report a revoke, if the client wants to know."""
+        """Report a revoke, if the client asked for these events."""
         if "revoke" in self._request.wants:
             await self._put(ev.RevokeEvent, stage=stage, from_char=revoke.from_char)
 

@@ -1,10 +1,9 @@
-"""Audio input of one connection: the client's frames to a listener, what it hears to events."""
+"""Audio input of one connection: passes its audio to a listener, and the listener's events on."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -16,7 +15,7 @@ from specstream.listening.listener import Listener
 from specstream.listening.settings import ListenerSettings
 from specstream.ws.realtime import events as ev
 from specstream.ws.realtime import protocol as pr
-from specstream.ws.realtime.g711 import decoded, sample_rate
+from specstream.ws.realtime.g711 import Format, decoded, sample_rate
 from specstream.ws.realtime.hearing import Hearing
 from specstream.ws.realtime.input_settings import AudioInput
 from specstream.ws.realtime.session import RealtimeSession
@@ -27,24 +26,22 @@ __all__ = ["Microphone", "Responder", "listener_settings"]
 
 LEAST_MS = 95.0
 """Milliseconds of audio that a commit needs: 100, less what the rate conversion holds back."""
-_EAGERNESS = {"low": 2.0, "medium": 1.0, "auto": 1.0, "high": 0.5}
+_PATIENCE = {"low": 2.0, "medium": 1.0, "auto": 1.0, "high": 0.5}  # of a listener, by eagerness
 _EMPTY = (
     "Error committing input audio buffer: buffer too small. Expected at least 100ms of audio,"
     " but buffer only has {:.2f}ms of audio."
 )
 
-_log = logging.getLogger("specstream.realtime")
-
 
 class Responder(Protocol):
-    """What a microphone asks of its connection."""
+    """The methods of its connection that a microphone calls."""
 
     async def respond(self, asked: ResponseSettings, event_id: str | None = None) -> None:
-        """Start a response; what can't be done becomes an ``error`` event."""
+        """Start a response; an error or refusal becomes an ``error`` event."""
         ...
 
     async def interrupt(self) -> None:
-        """Stop the response that is being spoken, if there is one: somebody speaks."""
+        """Cancel the conversation's response, if there is one, because the user speaks."""
         ...
 
     async def report(self, error: SpecstreamError, event_id: str | None = None) -> None:
@@ -53,10 +50,11 @@ class Responder(Protocol):
 
 
 def listener_settings(heard: AudioInput, *, by_words: bool = False) -> ListenerSettings:
-    """The listener's settings for a session's ``audio.input``.
+    """Translate a session's ``audio.input`` into the settings of a listener.
 
-    ``server_vad`` ends a turn by silence alone, as its documentation says. ``semantic_vad`` adds the
-    words; its ``eagerness`` is our patience. ``by_words``: see `Hearing`; it needs partial transcripts.
+    ``server_vad`` ends a turn by silence alone, as OpenAI documents it. ``semantic_vad`` also considers
+    the words; its ``eagerness`` sets ``patience``. ``by_words``: see `Hearing`; it needs partial
+    transcripts.
     """
     turns = heard.turn_detection
     language = heard.transcription.language if heard.transcription is not None else None
@@ -64,7 +62,7 @@ def listener_settings(heard: AudioInput, *, by_words: bool = False) -> ListenerS
     if turns is None:
         return ListenerSettings(manual=True, partial_ms=partial_ms, language=language)
     if turns.type == "semantic_vad":
-        patience = _EAGERNESS[turns.eagerness or "auto"]
+        patience = _PATIENCE[turns.eagerness or "auto"]
         return ListenerSettings(patience=patience, partial_ms=partial_ms, language=language)
     assert turns.threshold is not None
     return ListenerSettings(
@@ -80,11 +78,11 @@ def listener_settings(heard: AudioInput, *, by_words: bool = False) -> ListenerS
 class Microphone:
     """The input audio buffer. A listener is opened by the first audio after each change of settings.
 
-    A frame that can't be used is refused once for each reason; others like it are dropped, since a
-    microphone sends fifty frames a second and some clients end the session at the first ``error``.
+    A frame that can't be used is refused once for each reason; later ones are dropped silently, since
+    a microphone sends fifty frames a second and some clients end the session at the first ``error``.
 
     Args:
-        ears: What hears.
+        ears: The recogniser and turn detector.
         session: The session's settings and conversation.
         put: Sends an event.
         responder: Starts and stops responses.
@@ -104,15 +102,15 @@ class Microphone:
         self._settings = (session.hearing, session.by_words)
         self._hearing: Hearing | None = None
         self._all: list[Hearing] = []
-        self._since_ms = 0.0  # audio before the present listener's
-        self._told: set[str] = set()
+        self._since_ms = 0.0  # audio of the session before the current listener's
+        self._refused: set[str] = set()  # messages sent since the last commit or clear
         self._deferred: tuple[ResponseSettings, str | None] | None = None
 
     async def append(self, event: pr.AudioAppend) -> None:
         """Take audio. Waits while too many turns wait for their transcripts.
 
         Raises:
-            Refused: it is no audio, or too much; the first time only.
+            Refused: the data is no audio, or the buffer is full; the first time only.
         """
         try:
             pcm = self._decoded(event.audio)
@@ -122,9 +120,9 @@ class Microphone:
                 message = f"The buffer holds {most:g} s of audio; commit or clear it first."
                 raise Refused("input_audio_buffer_full", message, param="audio")
         except Refused as refusal:
-            if refusal.message in self._told:
+            if refusal.message in self._refused:
                 return
-            self._told.add(refusal.message)
+            self._refused.add(refusal.message)
             raise
         await listener.add(pcm)
 
@@ -138,17 +136,17 @@ class Microphone:
         held = listener.held_ms if listener is not None else 0.0
         if listener is None or held < LEAST_MS or not listener.commit():
             raise Refused("input_audio_buffer_commit_empty", _EMPTY.format(held))
-        self._told.clear()
+        self._refused.clear()
 
     async def clear(self) -> None:
-        """Forget what is in the buffer."""
+        """Discard the audio in the buffer."""
         if self._hearing is not None:
             self._hearing.listener.clear()
-        self._told.clear()
+        self._refused.clear()
         await self._put(ev.InputCleared())
 
     def reconfigure(self) -> None:
-        """The session's settings changed: if those of audio input did, listen anew."""
+        """Apply changed settings: close the listener if the settings of audio input changed."""
         settings = (self._session.hearing, self._session.by_words)
         if settings == self._settings:
             return
@@ -160,10 +158,10 @@ class Microphone:
             hearing.listener.finish()
 
     def defer(self, asked: ResponseSettings, event_id: str | None) -> bool:
-        """Keep a response until what was said is known; False if nothing is to be waited for.
+        """Hold a response back until ended turns have transcripts; False if there are none to wait for.
 
         Raises:
-            Refused: one is kept already.
+            Refused: another response is held back already.
         """
         if not any(hearing.unsettled for hearing in self._all):
             return False
@@ -174,8 +172,13 @@ class Microphone:
         return True
 
     def forget_deferred(self) -> None:
-        """The response that waits for a transcript is not wanted any more."""
+        """Drop the response that waits for a transcript."""
         self._deferred = None
+
+    @property
+    def _format(self) -> Format:
+        form = self._settings[0].format
+        return form.type if form is not None else "audio/pcm"
 
     def _decoded(self, audio: str) -> bytes:
         try:
@@ -183,19 +186,17 @@ class Microphone:
         except (binascii.Error, ValueError):
             message = "Invalid 'audio': expected base64-encoded audio."
             raise Refused("invalid_value", message, param="audio") from None
-        form = self._settings[0].format
-        kind = form.type if form is not None else "audio/pcm"
-        if kind == "audio/pcm" and len(data) % 2:
+        if self._format == "audio/pcm" and len(data) % 2:
             message = "Invalid 'audio': 16-bit PCM has an even number of bytes."
             raise Refused("invalid_value", message, param="audio")
-        return decoded(data, kind)
+        return decoded(data, self._format)
 
     def _listener(self) -> Hearing:
         if self._hearing is None:
             heard, by_words = self._settings
-            kind = heard.format.type if heard.format is not None else "audio/pcm"
             settings = listener_settings(heard, by_words=by_words)
-            listener = Listener(self._ears, sample_rate=sample_rate(kind), settings=settings)
+            rate = sample_rate(self._format)
+            listener = Listener(self._ears, sample_rate=rate, settings=settings)
             self._hearing = Hearing(
                 listener,
                 self._session,

@@ -20,8 +20,8 @@ MAX_AUDIO = 4
 class Outbox:
     """Numbers events and holds them until the writer takes them; bounded in number and bytes.
 
-    A client that does not read fills it; then `put` waits, and with it everything that makes events
-    for this client, back to the engine.
+    A client that does not read fills it; then `put` waits, and the back-pressure reaches everything
+    that makes events for this client, up to the engine.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -46,12 +46,10 @@ class Outbox:
             await self._changed.wait()
         return self._append(event)
 
-    def offer(self, event: ServerEvent) -> bool:
-        """Append an event that is worth nothing later: only if at most `MAX_AUDIO` wait already."""
-        if len(self._frames) > MAX_AUDIO or self._bytes >= MAX_BYTES:
-            return False
-        self._append(event)
-        return True
+    def offer(self, event: ServerEvent) -> None:
+        """Append an event that is useless when late; drop it if more than `MAX_AUDIO` are queued."""
+        if len(self._frames) <= MAX_AUDIO and self._bytes < MAX_BYTES:
+            self._append(event)
 
     def _append(self, event: ServerEvent) -> int:
         event.specstream.seq = self.seq
@@ -65,12 +63,12 @@ class Outbox:
         return len(frame)
 
     def finish(self) -> None:
-        """No more events will come; those in the queue are still taken."""
+        """Let `take` return None after the events in the queue: no more will come."""
         self._finished = True
         self._notify()
 
     async def take(self) -> str | None:
-        """The next frame to write; None after the last one."""
+        """Return the next frame to write; None after the last one."""
         while not self._frames:
             if self._finished:
                 return None

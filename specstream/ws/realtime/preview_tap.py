@@ -1,4 +1,4 @@
-"""Drafted text on its way to the pipeline, shown to somebody else as well."""
+"""Shows the drafted text of a generation to a callback, on its way to the pipeline."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["PreviewTap"]
 
 
 class PreviewTap:
-    """A generation for a pipeline, whose previews are given to ``show`` first.
+    """Stands for a generation in a pipeline and passes each `Preview` to ``show`` first.
 
-    What the pipeline reads stays the same. A pipeline that doesn't ask for previews gets none, and
-    ``show`` is still called. Cancelling an iteration that waits loses nothing.
+    The pipeline reads the same items as without it. A pipeline that doesn't ask for previews gets
+    none, and ``show`` is still called. Cancelling an iteration that waits loses nothing.
     """
 
     def __init__(self, generation: Any, show: Callable[[Preview], None]) -> None:
@@ -26,7 +26,7 @@ class PreviewTap:
         self._previews = False
 
     def previewed(self) -> Self:
-        """The same, with the previews."""
+        """Return this iterator, which from now on also yields the previews."""
         self._previews = True
         return self
 

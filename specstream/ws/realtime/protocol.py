@@ -1,4 +1,4 @@
-"""The frames that a client may send, read strictly.
+"""The frames that a client may send; reading is strict.
 
 The wire is the OpenAI Realtime protocol (GA) over WebSocket: one JSON object per text frame, our
 extensions in a ``specstream`` field. ``docs/protocol.md`` documents it,
@@ -14,7 +14,6 @@ from pydantic import (
     ConfigDict,
     Field,
     PrivateAttr,
-    StringConstraints,
     WrapValidator,
     model_validator,
 )
@@ -23,6 +22,8 @@ from specstream.ws.realtime.function_items import (
     CallPart,
     FunctionCallInput,
     FunctionOutputInput,
+    ItemId,
+    ItemStatus,
 )
 from specstream.ws.realtime.settings import (
     NO_TOOLS,
@@ -32,7 +33,6 @@ from specstream.ws.realtime.settings import (
 )
 from specstream.ws.realtime.wire import Ignored, Refused, Strict, validate
 
-_Id = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 _PARTS = {"system": "input_text", "user": "input_text", "assistant": "output_text"}
 
 
@@ -57,9 +57,9 @@ class ItemInput(Strict):
     type: Literal["message"]
     role: Literal["system", "user", "assistant"]
     content: list[PartInput]
-    id: _Id | None = None
+    id: ItemId | None = None
     object: Literal["realtime.item"] | None = None
-    status: Literal["completed", "incomplete", "in_progress"] | None = None
+    status: ItemStatus | None = None
 
     @model_validator(mode="after")
     def _parts_fit_role(self) -> ItemInput:
@@ -77,21 +77,25 @@ class ItemInput(Strict):
 
     @property
     def call(self) -> CallPart | None:
-        """A message is no function call."""
+        """None, since a message is no function call."""
         return None
 
 
 AnyItemInput = ItemInput | FunctionCallInput | FunctionOutputInput
-_ITEMS: dict[Any, type[AnyItemInput]] = {
+_ITEMS: dict[str, type[AnyItemInput]] = {
     "function_call": FunctionCallInput,
     "function_call_output": FunctionOutputInput,
 }
 
 
-def _item(data: Any) -> Any:
-    """Read as the kind that its type names, so that a refusal names the key and not the kinds."""
+def _item_model(data: Any) -> type[AnyItemInput]:
+    """Choose by ``type``, so that a refusal names the wrong key and not the members of a union."""
     kind = data.get("type") if isinstance(data, dict) else None
-    return _ITEMS.get(kind if isinstance(kind, str) else None, ItemInput).model_validate(data)
+    return _ITEMS.get(kind, ItemInput) if isinstance(kind, str) else ItemInput
+
+
+def _read_item(data: Any, _handler: Any) -> AnyItemInput:
+    return _item_model(data).model_validate(data)
 
 
 class ItemReference(Strict):
@@ -108,9 +112,9 @@ class ClientEvent(Strict):
 
 
 class SessionUpdate(ClientEvent):
-    """Change the settings that are named; ``session.updated`` answers with all of them.
+    """Change the settings that are named; ``session.updated`` answers with all settings.
 
-    ``ignored`` are those that this server can't serve; ``session`` is without them.
+    ``ignored`` lists the settings that this server can't serve; ``session`` is without them.
     """
 
     type: Literal["session.update"]
@@ -119,12 +123,12 @@ class SessionUpdate(ClientEvent):
 
     @property
     def ignored(self) -> list[Ignored]:
-        """What the answer must mention."""
+        """The settings that the answer must list as ignored."""
         return self._ignored
 
 
 class InputAudio(ClientEvent):
-    """Microphone audio, or what to do with it, on a server that hears none and ignores it."""
+    """An event of the input audio buffer, on a server that takes no audio input and ignores it."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -141,13 +145,13 @@ class AudioAppend(ClientEvent):
 
 
 class AudioCommit(ClientEvent):
-    """End the turn: what was appended becomes a user's item."""
+    """End the turn: the audio in the buffer becomes a user's item."""
 
     type: Literal["input_audio_buffer.commit"]
 
 
 class AudioClear(ClientEvent):
-    """Forget what was appended."""
+    """Discard the audio in the buffer."""
 
     type: Literal["input_audio_buffer.clear"]
 
@@ -156,7 +160,7 @@ class ItemCreate(ClientEvent):
     """Add an item after ``previous_item_id``: null appends, ``"root"`` puts it first."""
 
     type: Literal["conversation.item.create"]
-    item: Annotated[AnyItemInput, WrapValidator(lambda data, handler: _item(data))]
+    item: Annotated[AnyItemInput, WrapValidator(_read_item)]
     previous_item_id: str | None = None
 
 
@@ -175,7 +179,7 @@ class ItemRetrieve(ClientEvent):
 
 
 class ItemTruncate(ClientEvent):
-    """Cut a spoken item to what was heard."""
+    """Cut a spoken item to the words that were heard by ``audio_end_ms``."""
 
     type: Literal["conversation.item.truncate"]
     item_id: str
@@ -207,12 +211,13 @@ _KNOWN = _by_name(
     *(SessionUpdate, ItemCreate, ItemDelete, ItemRetrieve, ItemTruncate),
     *(ResponseCreate, ResponseCancel, InputAudio),
 )
+# Instead of `InputAudio`, on a server that takes audio input.
 _HEARD = _by_name(AudioAppend, AudioCommit, AudioClear)
 _WEBRTC_ONLY = "output_audio_buffer.clear"
 
 _MAX_DEPTH = 64
 MAX_STRUCTURE = 64 << 10
-"""Characters of a frame outside of its strings: the cost of parsing grows with these."""
+"""Maximum characters of a frame outside of its strings: the cost of parsing grows with these."""
 
 
 def parse_client_event(frame: str, *, tools: bool = False, hears: bool = False) -> ClientEvent:
@@ -253,7 +258,7 @@ def parse_client_event(frame: str, *, tools: bool = False, hears: bool = False) 
 
 
 def _structure(frame: str) -> int:
-    """Number of characters outside of strings."""
+    """Count the characters outside of strings."""
     return sum(map(len, frame.replace("\\\\", "").replace('\\"', "").split('"')[::2]))
 
 
@@ -287,9 +292,8 @@ def parse_input(items: list[dict[str, Any]]) -> list[AnyItemInput | ItemReferenc
     """
     parsed: list[AnyItemInput | ItemReference] = []
     for index, item in enumerate(items):
-        kind = item.get("type")
         model: type[AnyItemInput | ItemReference] = ItemReference
-        if kind != "item_reference":
-            model = _ITEMS.get(kind if isinstance(kind, str) else None, ItemInput)
+        if item.get("type") != "item_reference":
+            model = _item_model(item)
         parsed.append(validate(model, item, at=f"response.input[{index}]"))
     return parsed

@@ -1,4 +1,4 @@
-"""What a response is asked for, and what it works with."""
+"""The request for a response, and the objects that a response works with."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Engine", "Replies", "ResponseContext", "ResponseRequest", "Service"]
 
 
 class Replies(Protocol):
-    """What a response needs of `specstream.Session`."""
+    """The part of `specstream.Session` that a response uses."""
 
     def reply(
         self,
@@ -36,16 +36,16 @@ class Replies(Protocol):
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tools: Tools | None = None,
     ) -> AbstractAsyncContextManager[Any]:
-        """A reply to ``messages``: an async iterator of `Chunk`, with ``cancel`` and ``report``."""
+        """Start a reply: an async iterator of `Chunk` with ``cancel`` and ``report``."""
         ...
 
     async def aclose(self) -> None:
-        """Forget the conversation."""
+        """Release the conversation's cache."""
         ...
 
 
 class Engine(Protocol):
-    """What the server needs of `specstream.Engine`."""
+    """The part of `specstream.Engine` that the server uses."""
 
     @property
     def no_tools(self) -> str | None:
@@ -53,13 +53,13 @@ class Engine(Protocol):
         ...
 
     def session(self) -> Replies:
-        """A conversation with a cache of its own."""
+        """Open a conversation with a cache of its own."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseRequest:
-    """What was asked for, with every default filled in.
+    """A response as requested, with every default filled in.
 
     The reply is written to ``conversation``; None for an out-of-band response.
     """
@@ -81,9 +81,9 @@ class ResponseRequest:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What all sessions of a server share.
+    """The objects and settings that all sessions of a server share.
 
-    ``ears`` hears all of them. ``clock`` paces audio, ``timer`` is for rate limits and slow
+    ``clock`` paces audio, ``timer`` is for rate limits and slow
     readers; for ``lead_s``, ``buffer_s`` and ``idle_s`` see `RealtimeServer`.
     """
 
@@ -102,7 +102,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class ResponseContext:
-    """What a response works with; the out-of-band responses of a session share ``out_of_band``."""
+    """The objects that a response uses; a session's out-of-band responses share ``out_of_band``."""
 
     service: Service
     replies: Replies

@@ -1,4 +1,4 @@
-"""What frames describe: items, responses, usage, and where content came from."""
+"""The objects in frames: items, responses, usage, and where content came from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from specstream.errors import SpecstreamError
 from specstream.metrics import Report
 from specstream.types import Span
-from specstream.ws.realtime.function_items import FunctionCallItem, FunctionOutputItem
+from specstream.ws.realtime.function_items import FunctionCallItem, FunctionOutputItem, ItemStatus
 from specstream.ws.realtime.wire import Ignored, Sparse
 
 EndStatus = Literal["completed", "cancelled", "incomplete", "failed"]
@@ -33,8 +33,8 @@ class Extra(Sparse):
     """The ``specstream`` field: a frame's number and time, and where its content came from.
 
     ``tokens`` and ``chars`` are ranges in the reply as the model wrote it, ``samples`` a range in
-    the response's audio at 24 kHz; all are half-open. ``ignored``: what was ignored of a client's
-    frame. ``problem``: what is wrong with a function call (`specstream.types.ToolCall`).
+    the response's audio at 24 kHz; all are half-open. ``ignored``: the ignored parts of a
+    client's frame. ``problem``: what is wrong with a function call (`specstream.types.ToolCall`).
     """
 
     seq: int = 0
@@ -51,7 +51,7 @@ class Extra(Sparse):
 
 
 class Part(Sparse):
-    """A piece of an item's content; in content-part events ``type`` lacks its prefix."""
+    """A piece of an item's content; in content-part events ``type`` lacks the prefix ``output_``."""
 
     type: Literal["input_text", "input_audio", "output_text", "output_audio", "text", "audio"]
     text: str | None = None
@@ -64,7 +64,7 @@ class Item(Sparse):
     id: str
     object: Literal["realtime.item"] = "realtime.item"
     type: Literal["message"] = "message"
-    status: Literal["completed", "incomplete", "in_progress"]
+    status: ItemStatus
     role: Literal["system", "user", "assistant"]
     content: list[Part]
 
@@ -91,10 +91,10 @@ class StatusDetails(Sparse):
     def of(
         cls, status: EndStatus, error: BaseException | None, reason: Reason | None = None
     ) -> StatusDetails:
-        """The client is told the text of typed errors only; others are for the log.
+        """Build the details of an end. Clients see the text of typed errors only; others are logged.
 
-        A cancelled response has an error only if the server cancelled it; ``reason`` is why it was
-        cancelled otherwise.
+        A cancelled response has an error only if the server cancelled it; otherwise ``reason`` is why
+        it was cancelled.
         """
         cancelled_here = status == "cancelled" and error is not None
         if status != "failed" and not cancelled_here:
@@ -142,7 +142,7 @@ class Usage(BaseModel):
 
     @classmethod
     def of(cls, report: Report | None) -> Usage:
-        """The report's token counts; zeros for a response that never began, as clients read them."""
+        """Take the token counts from a report; zeros without one, since clients expect numbers."""
         read, cached, written = 0, 0, 0
         if report is not None:
             read, cached, written = (

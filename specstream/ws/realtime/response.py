@@ -72,11 +72,11 @@ class ResponseTurn:
         return self._request.conversation is None
 
     def cancel(self, why: SpecstreamError | None = None, reason: Reason | None = None) -> bool:
-        """Stop the reply and its audio; returns whether there was something left to stop.
+        """Stop the reply and its audio; returns False if it was cancelled before, or is ending.
 
-        ``why`` is reported in ``response.done`` if the server cancels, ``reason`` if somebody who
-        speaks does. Returns at once; `finished`
-        is set after ``response.done``, and nothing is sent after that.
+        ``response.done`` reports ``why`` (the server cancels), else ``reason`` (None: the client
+        cancels). Returns at once; `finished` is set after ``response.done``, and nothing is sent
+        after that.
         """
         if self._cancelled or self._closing:
             return False
@@ -145,7 +145,7 @@ class ResponseTurn:
             self._item.preview(preview)
 
     async def _take(self, source: str, item: object) -> None:
-        """Text, cues and shots are sent as they come; speech goes to the pacer."""
+        """Send text, cues and shots as they come; speech goes to the pacer."""
         if isinstance(item, AvatarCue):
             await self._item.cue(item, of_cue(item))
         elif isinstance(item, Revoke):
@@ -162,7 +162,7 @@ class ResponseTurn:
         elif isinstance(item, ScenePrompt):
             await self._item.shot(item)
         elif isinstance(item, StageFailed):
-            # Without its voice an audio response has failed; without cues or shots it goes on.
+            # An audio response fails without its voice; without cues or shots it goes on.
             if self._request.audio and source in ("text", "voice"):
                 self._error = item.error
             else:
@@ -173,7 +173,7 @@ class ResponseTurn:
             return
         try:
             words = await self._pacer.put(speech)
-        except AdapterFailed as error:  # the text goes on
+        except AdapterFailed as error:  # stop the voice only: the text goes on
             self._muted, self._error = True, error
             assert self._run is not None
             self._run.stop("voice", error)
@@ -181,14 +181,14 @@ class ResponseTurn:
         self._item.speech(words, speech, self._pacer.at_24k(speech.samples))
 
     async def _play(self) -> None:
-        sound = Encoder(self._request.format.type)
-        end: Piece | None = None
+        encoder = Encoder(self._request.format.type)
+        last: Piece | None = None
         with self._playing:
             while (piece := await self._pacer.take()) is not None:
-                end = piece
-                await self._item.audio(piece, sound.push(piece.pcm))
-            if end is not None and not self._cancelled and (rest := sound.flush()):
-                at, chars, tokens = end.samples.end, end.chars.end, end.tokens.end
+                last = piece
+                await self._item.audio(piece, encoder.push(piece.pcm))
+            if last is not None and not self._cancelled and (rest := encoder.flush()):
+                at, chars, tokens = last.samples.end, last.chars.end, last.tokens.end
                 nothing = Piece(b"", Span(at, at), Span(chars, chars), Span(tokens, tokens))
                 await self._item.audio(nothing, rest)
 

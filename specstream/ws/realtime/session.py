@@ -29,7 +29,7 @@ _log = logging.getLogger("specstream.realtime")
 
 
 class RealtimeSession:
-    """Takes client events and gives the server events that answer them.
+    """Applies client events and returns the server events that answer them.
 
     Running responses belong to the connection; their items are in ``conversation``.
     """
@@ -47,17 +47,17 @@ class RealtimeSession:
         self._settings = settings
         self._params = params
         self._has_voice = has_voice
-        self._languages = languages  # those that the recogniser knows; empty: any
+        self._languages = languages  # that the recogniser knows; empty: any
         self._audio_reported = False
 
     @property
     def hearing(self) -> AudioInput:
-        """What to hear, and how."""
+        """The settings of audio input."""
         return self._settings.audio.input
 
     @property
     def by_words(self) -> bool:
-        """Whether a turn begins, for the client, with its first word instead of a voice."""
+        """Whether a turn is announced at its first word instead of its first voiced sound."""
         return self._settings.specstream.interrupt == "words"
 
     @property
@@ -66,11 +66,11 @@ class RealtimeSession:
         return self._settings.specstream.events
 
     def created(self) -> ev.SessionEvent:
-        """The session's first event."""
+        """Return the session's first event."""
         return ev.SessionEvent(type="session.created", session=self._as_dict())
 
     def answer(self, event: pr.ClientEvent) -> list[ev.ServerEvent]:
-        """Apply an event about the session or its items.
+        """Apply an event about the session or its items; returns the answers.
 
         Raises:
             Refused: the event can't be served; nothing has changed.
@@ -97,10 +97,10 @@ class RealtimeSession:
         raise AssertionError(event)
 
     def request(self, asked: ResponseSettings) -> ResponseRequest:
-        """The response that ``asked`` describes, with the session's settings as defaults.
+        """Resolve the response that ``asked`` describes, with the session's settings as defaults.
 
         Raises:
-            Refused: a value is out of range, or there is no voice.
+            Refused: a value is out of range, an item is unknown, or there is no voice.
         """
         session, own = self._settings, self._settings.specstream
         instructions = session.instructions if asked.instructions is None else asked.instructions
@@ -125,7 +125,7 @@ class RealtimeSession:
         )
 
     def _tools(self, asked: ResponseSettings) -> Tools | None:
-        """The tools of a response: its own, else the session's; so with the choice."""
+        """Return a response's tools and tool choice: its own, else the session's."""
         session = self._settings
         return tools_of(
             session.tools if asked.tools is None else asked.tools,
@@ -141,7 +141,7 @@ class RealtimeSession:
         return {"id": self.id, "object": "realtime.session", **settings}
 
     def _updated(self, ignored: list[Ignored]) -> ev.SessionEvent:
-        """All settings, and what was ignored: pipecat ends its session at an ``error``."""
+        """List ignored settings with all settings: at an ``error``, pipecat would end its session."""
         extra = Extra(ignored=ignored or None)
         session = self._as_dict()
         return ev.SessionEvent(type="session.updated", session=session, specstream=extra)
@@ -162,7 +162,7 @@ class RealtimeSession:
         return self._updated(ignored)
 
     def _input_audio(self) -> list[ev.ServerEvent]:
-        """Reported once: a microphone sends fifty frames a second."""
+        """Report audio that is ignored, once: a microphone sends fifty frames a second."""
         if self._audio_reported:
             return []
         self._audio_reported = True

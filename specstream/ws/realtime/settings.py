@@ -1,4 +1,4 @@
-"""The session object: what a client may set, how updates merge, what one response overrides."""
+"""The session object: a client's settings, how updates merge, and the overrides of one response."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ __all__ = [
 ]
 
 MAX_SETTINGS = 128 << 10
-"""Characters of a session's settings as JSON: every update echoes all of them."""
+"""Maximum characters of a session's settings as JSON: every update echoes all settings."""
 
 NO_TOOLS = "this model calls no tools"
 _NO_PROMPTS = "this server stores no prompt templates"
 _NO_AUDIO = "this server hears no audio; send text with 'conversation.item.create'"
+# Settings that the server can't serve, with the reason that the client is told.
 _UNSERVED: dict[str, Any] = {
     "prompt": _NO_PROMPTS,
     "reasoning": "the model's reasoning can't be set",
@@ -52,8 +53,9 @@ _UNHEARD: dict[str, Any] = {
         "delay": "transcripts come as soon as they are there",
     },
 }
-"""What a server that hears can't serve of ``audio.input``."""
+"""Settings of ``audio.input`` that a server with audio input can't serve."""
 _NOTHING: tuple[Any, ...] = (None, "", [], {}, "auto", "none", 1)
+"""Values of such settings that ask for nothing; they are not reported."""
 
 OwnEvent = Literal["avatar", "prompt", "reasoning", "revoke", "report", "hearing", "preview"]
 
@@ -103,7 +105,7 @@ class AudioOutput(Group):
 
 
 class Audio(Group):
-    """Audio in and out."""
+    """Settings of audio in and out."""
 
     input: AudioInput = AudioInput()
     output: AudioOutput = AudioOutput()
@@ -145,7 +147,8 @@ class Sampling(Group):
 class SessionOwn(Group):
     """``session.specstream``: our event types that the client wants, and how replies are made.
 
-    ``interrupt``: a turn is announced, and stops a reply, at a voice as with OpenAI, or at a word.
+    ``interrupt``: whether a user's turn is announced, and stops a reply, as soon as a voice is heard
+    (as with OpenAI) or only at its first recognised word.
     ``learn`` false keeps the session's responses out of learning in service.
     """
 
@@ -157,7 +160,7 @@ class SessionOwn(Group):
 
 
 class SessionSettings(Group):
-    """The session as it stands. What `leave_out` removes from updates keeps its default."""
+    """All settings of a session. Those that `leave_out` removes from updates keep their defaults."""
 
     type: Literal["realtime"]
     model: str = "specstream"
@@ -191,12 +194,12 @@ class SessionSettings(Group):
 def leave_out(
     update: dict[str, Any], *, tools: bool = False, hears: bool = False
 ) -> tuple[dict[str, Any], list[Ignored]]:
-    """A ``session`` without the standard settings that this server can't serve, and what those were.
+    """Remove the standard settings that this server can't serve from a ``session``, and list them.
 
-    ``tools``: the model can call tools; hosted ones are left out even then. ``hears``: the server
-    serves audio input. Clients send such settings routinely (tools, turn detection), and some end the
-    session at the first ``error``; so the rest of the update is taken, and the answer lists what was
-    ignored. A value that asks for nothing is not listed.
+    ``tools``: the model can call tools; hosted tools are left out even then. ``hears``: the server
+    takes audio input. Clients routinely send settings that can't be served (tools, turn detection),
+    and some end the session at the first ``error``; so the rest of the update is applied, and the
+    answer lists the ignored settings. A value that asks for nothing is not listed.
     """
     ignored: list[Ignored] = []
     unserved_here = _UNSERVED if tools else _TOOLS | _UNSERVED
@@ -238,7 +241,7 @@ class ResponseAudio(Strict):
 
 
 class ResponseOwn(Strict):
-    """``response.specstream``: for this response only; its variables win over the session's.
+    """``response.specstream``: for this response only; its settings win over the session's.
 
     ``speculate`` false decodes without a proposer, to compare; ``learn`` false keeps the response out
     of learning in service.
@@ -251,7 +254,7 @@ class ResponseOwn(Strict):
 
 
 class ResponseSettings(Strict):
-    """What ``response.create`` may say about its response; what is absent is the session's."""
+    """The settings in a ``response.create``; an absent one is taken from the session."""
 
     output_modalities: Modalities | None = None
     instructions: str | None = None

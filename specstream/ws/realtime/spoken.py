@@ -1,4 +1,4 @@
-"""The spoken side of a reply: its text without inline tags, and which words were heard."""
+"""The spoken side of a reply: its text without inline tags, and the times of its words."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ O = TypeVar("O")  # noqa: E741 - the origin of a piece of text
 
 
 class _TagRemover:
-    """Removes tags; the white space behind a tag goes as well if there was some before it."""
+    """Removes tags, and the white space after a tag if there was white space before the tag."""
 
     def __init__(self) -> None:
         self._gap = True  # the last kept character is white space, or nothing was kept yet
         self._after_tag = False
 
     def remove(self, text: str, start: int, tags: Sequence[Span]) -> str:
-        """``text`` begins at offset ``start`` of the reply; tags may overlap its edges."""
+        """Strip ``tags`` (they may overlap its edges) from ``text`` at offset ``start`` of the reply."""
         kept, at, end = "", start, start + len(text)
         for tag in tags:
             if tag.start < end and tag.end > start:
@@ -42,9 +42,9 @@ class _TagRemover:
 class SpokenText(Generic[O]):
     """Releases a growing text as soon as it is certain that it contains no tag.
 
-    Text passes straight through up to a bracket; from there it waits until its phrase says whether
-    the bracket was a tag, which is always before the phrase's audio. Each piece keeps its origin,
-    and the result does not depend on how the text was cut.
+    Text passes straight through up to a bracket; from there it waits for its phrase, which says
+    whether the bracket was a tag, and always comes before the phrase's audio. Each piece keeps its
+    origin, and the result does not depend on how the text was cut.
     """
 
     def __init__(self) -> None:
@@ -55,26 +55,26 @@ class SpokenText(Generic[O]):
         self._remover = _TagRemover()
 
     def add(self, text: str, origin: O) -> list[tuple[str, Span, O]]:
-        """Append text; returns what is released: text, its place in the reply, its origin."""
+        """Append text; returns the released pieces: text, its place in the reply, its origin."""
         self._pieces.append((self._end, text, origin))
         self._end += len(text)
         return self._release()
 
     def peek(self, text: str) -> str:
-        """What `add` would release of ``text``; nothing is added, and nothing while text waits."""
+        """Return what `add` would release of ``text``, without adding it; empty while text waits."""
         if self._pieces:
             return ""
         ready, _, _ = text.partition("[")
         return copy(self._remover).remove(ready, self._end, self.tags)
 
     def learn(self, phrase: Phrase) -> list[tuple[str, Span, O]]:
-        """Take note of the tags up to the end of ``phrase``; returns what is released."""
+        """Take note of the tags up to the end of ``phrase``; returns the released pieces."""
         self.tags += [tag.chars for tag in phrase.tags]
         self._known = max(self._known, phrase.chars.end)
         return self._release()
 
     def close(self) -> list[tuple[str, Span, O]]:
-        """There will be no more text and no more phrases: release the rest."""
+        """Release the rest: there will be no more text and no more phrases."""
         self._known = self._end
         return self._release()
 
@@ -95,11 +95,11 @@ class SpokenText(Generic[O]):
 
 
 def spoken_text(text: str, tags: Sequence[Span]) -> str:
-    """``text`` without its tags, as `SpokenText` releases it."""
+    """Return ``text`` without its tags, as `SpokenText` releases it."""
     return _TagRemover().remove(text, 0, tags)
 
 
 class SpokenTrack(HeardTrack):
-    """When each word of a reply was spoken (samples at 24 kHz), and how much audio was ``sent``."""
+    """When each word of a reply is spoken, in samples at 24 kHz; ``sent`` samples were sent so far."""
 
     sent = 0

@@ -1,4 +1,4 @@
-"""How soon a response's first results came, the first audible sample among them."""
+"""Latencies of a response: to its first text, first audio and first audible sample."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FirstAudible:
     """Time to the first audible sample, if play-out begins with the first piece of audio.
 
     Attributes:
-        first_ms: When the first piece came.
+        first_ms: When the first piece came, on the clock of ``now_ms``.
         ttfa_ms: When the first sample of at least 1 % of full scale can be heard: the arrival of
             its piece, or the end of what plays before it if that is later.
     """
@@ -43,7 +43,7 @@ class FirstAudible:
 
 
 class Timings:
-    """Milliseconds from ``response.create`` to a response's first results, also for the counters."""
+    """Measures a response's first results, in ms since its start, and feeds the server's counters."""
 
     def __init__(self, t_ms: Callable[[], float], counters: Counters) -> None:
         self._t_ms = t_ms
@@ -57,7 +57,7 @@ class Timings:
         return self._t_ms() - self._begun_ms
 
     def chunk(self, chunk: Chunk) -> None:
-        """A chunk came from the engine."""
+        """Note a chunk that came from the engine."""
         if chunk.token_ids:
             now, before = self._now(), self._chunk_ms
             gap_s = None if before is None else (now - before) / 1e3
@@ -65,19 +65,19 @@ class Timings:
             self._chunk_ms = now
 
     def text(self) -> None:
-        """Text is about to be sent."""
+        """Note that text is about to be sent."""
         if self._first_text_ms is None:
             self._first_text_ms = self._now()
 
     def audio(self, start: int, pcm: bytes) -> None:
-        """Audio was sent that begins at sample ``start`` (24 kHz)."""
+        """Note sent audio that begins at sample ``start`` (24 kHz)."""
         self._counters.audio_samples += len(pcm) // 2
         if self._audible.add(start, SAMPLE_RATE, pcm, self._now()):
             assert self._audible.ttfa_ms is not None
             self._counters.first_audio.observe(self._audible.ttfa_ms / 1e3)
 
     def to_dict(self) -> dict[str, float]:
-        """The figures of the report; those that did not happen are left out."""
+        """Return the figures for the report, without those of results that never came."""
         figures = {
             "first_text_ms": self._first_text_ms,
             "first_audio_ms": self._audible.first_ms,

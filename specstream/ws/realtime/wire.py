@@ -1,4 +1,4 @@
-"""What all Realtime frames share: strict reading, sparse writing, refusals, ids."""
+"""The parts that all Realtime frames share: strict reading, sparse writing, refusals, ids."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class Refused(ProtocolError):
 
 
 class Strict(BaseModel):
-    """Read from a client: an unknown key is refused, never dropped."""
+    """A model that is read from a client: an unknown key is refused, never dropped."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Sparse(BaseModel):
-    """Written to a client: fields that are None are left out."""
+    """A model that is written to a client: fields that are None are left out."""
 
     @model_serializer(mode="wrap")
     def _without_none(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Ignored(BaseModel):
 
 
 def unused(why: str) -> Callable[[Any], Any]:
-    """A validator for a standard field that must be empty here; ``why`` tells the client."""
+    """Make a validator for a standard field that must be empty here; ``why`` tells the client."""
 
     def check(value: Any) -> Any:
         if value:
@@ -91,7 +91,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def validate(model: type[M], data: Any, *, at: str = "") -> M:
-    """Read ``data`` as ``model``; ``at`` is where in the frame it lies.
+    """Read ``data`` as ``model``; ``at`` is its path in the frame.
 
     Raises:
         Refused: names the first key that is unknown, missing or wrong.
@@ -122,5 +122,5 @@ def _refusal(error: ErrorDetails, at: str) -> Refused:
 
 
 def new_id(kind: str) -> str:
-    """A fresh id such as ``item_3f…``."""
+    """Return a fresh id such as ``item_3f…``."""
     return f"{kind}_{secrets.token_hex(10)}"

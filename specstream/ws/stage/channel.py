@@ -1,4 +1,4 @@
-"""One end of a stage connection: the protocol's rules joined to a socket."""
+"""One end of a stage connection: a socket, and the protocol's rules applied to it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ MAX_SIZE = 4 * MAX_MESSAGE + 1024
 
 
 class Channel:
-    """Sends and receives what the `StageRules` allows.
+    """Sends and receives the items and frames that the `StageRules` allow.
 
     One task writes for the life of the connection, so that a frame and its audio are sent together
     and a cancelled turn never cuts a message in two. The protocol's windows bound the queue of
-    what is posted. The owner calls `close` or `abort` in the end.
+    posted messages. The owner calls `close` or `abort` in the end.
     """
 
     def __init__(self, socket: Connection, rules: StageRules, peer: str) -> None:
@@ -46,7 +46,7 @@ class Channel:
 
     @property
     def usable(self) -> bool:
-        """Whether the connection stands, as far as this side knows."""
+        """Whether the connection is open, as far as this side knows."""
         return self._socket.state is State.OPEN and not self._closing
 
     def post(self, what: Item | Frame) -> None:
@@ -60,13 +60,13 @@ class Channel:
         self._notify()
 
     def took(self) -> None:
-        """Tell that a received item was used; its place in the window goes back to the peer."""
+        """Count a received item as used; acknowledges it when an ack is due."""
         ack = self.rules.took()
         if ack is not None:
             self.post(ack)
 
     def drop(self) -> None:
-        """Forget what was posted and not written yet."""
+        """Discard the messages that are posted and not written yet."""
         self._outbox.clear()
 
     async def room(self) -> None:
@@ -75,7 +75,7 @@ class Channel:
             await self._changed.wait()
 
     async def receive(self) -> Item | Frame:
-        """The next item or frame (acks are dealt with here). Cancelling the call loses nothing.
+        """Return the next item or frame (acks are handled here). Cancelling the call loses nothing.
 
         Raises:
             Violation: the peer broke the protocol; close the connection with its ``close_code``.
@@ -92,9 +92,9 @@ class Channel:
                 return received
 
     async def close(self, code: int = 1000) -> None:
-        """Write what is queued, then close; a peer that doesn't play along is dropped. Idempotent.
+        """Write the queued messages, then close; a peer that doesn't answer is dropped. Idempotent.
 
-        Not cancellable, but bounded in time. Nobody may be receiving any more.
+        Not cancellable, but bounded in time. No other task may be in `receive`.
         """
         self._closing = True
         self._notify()
@@ -104,7 +104,7 @@ class Channel:
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._shake_hands, code)
                     with suppress(ConnectionClosed):
-                        while True:  # a full queue would hold back the peer's answer
+                        while True:  # a full receive queue would hold back the close frame
                             await self._socket.recv()
         finally:
             self.abort()
@@ -117,7 +117,7 @@ class Channel:
         """Drop the connection now. Idempotent."""
         self._closing = True
         self._writer.cancel()
-        with suppress(AttributeError):  # asyncio's, if the transport closed while it was writing
+        with suppress(AttributeError):  # raised if the transport closed during a write
             self._socket.transport.abort()
 
     async def _write(self) -> None:

@@ -1,4 +1,4 @@
-"""Messages of ``specstream.stage.v1``: JSON text for frames; a header and PCM, binary, for audio."""
+"""Messages of ``specstream.stage.v1``: frames as JSON text, audio as a binary header and PCM."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAGIC, _VERSION, _PCM_S16LE = b"SPST", 1, 1
 
 
 class Violation(ProtocolError):
-    """The peer broke the protocol; ``close_code`` is what its connection is closed with."""
+    """The peer broke the protocol; its connection is closed with ``close_code``."""
 
     def __init__(self, message: str, close_code: Literal[1002, 1007, 1009] = 1002) -> None:
         super().__init__(message)
@@ -30,7 +30,11 @@ class Violation(ProtocolError):
 
 @dataclass(frozen=True, slots=True)
 class AudioFrame:
-    """A binary message: number in its turn and direction, place on the turn's clock, PCM s16le."""
+    """A binary message of s16le PCM.
+
+    ``number`` counts the turn's audio messages in this direction; ``start`` is the first sample on the
+    turn's clock.
+    """
 
     number: int
     sample_rate: int
@@ -42,7 +46,7 @@ _FRAME: TypeAdapter[Frame] = TypeAdapter(Annotated[Frame, Field(discriminator="t
 
 
 def encode(frame: Frame | AudioFrame) -> str | bytes:
-    """The message to send.
+    """Encode a message.
 
     Raises:
         AdapterFailed: the item doesn't fit into one message.
@@ -62,7 +66,7 @@ def encode(frame: Frame | AudioFrame) -> str | bytes:
 
 
 def decode(message: str | bytes) -> Frame | AudioFrame:
-    """The frame that was received.
+    """Decode a message.
 
     Raises:
         Violation: the message is no frame of this protocol.

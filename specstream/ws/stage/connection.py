@@ -19,18 +19,18 @@ from specstream.ws.stage.codec import Violation
 
 __all__ = ["AdapterConnection"]
 
-_MAX_REST = 64  # cues that bring a face to rest
+_MAX_REST = 64  # most cues that return a face to rest
 
 
 class AdapterConnection:
-    """Runs the stage for each turn that the client starts; `drain` ends that."""
+    """Runs the stage for each turn that the client starts, until the client leaves or `drain`."""
 
     def __init__(self, channel: Channel, stage: Stage[Any, Any], window: int) -> None:
         self._channel = channel
         self._stage = stage
         self._window = window
         self._inbox: Link[Any] = Link(window)
-        self._rest: deque[AvatarCue] = deque(maxlen=_MAX_REST)
+        self._rest: deque[AvatarCue] = deque(maxlen=_MAX_REST)  # made after the input
         self._over = True  # whether the turn's output is complete
         self._failure: SpecstreamError | None = None
         self._scope: anyio.CancelScope | None = None
@@ -38,7 +38,7 @@ class AdapterConnection:
         self._idle.set()
 
     async def drain(self, seconds: float) -> None:
-        """End after the running turn if that is over within ``seconds``, else with an error."""
+        """End the connection after the running turn, or with an error if the turn takes longer."""
         with anyio.move_on_after(seconds):
             await self._idle.wait()
         if not self._over and self._failure is None:
@@ -92,9 +92,9 @@ class AdapterConnection:
                         self._rest.append(item)
                     await inbox.inlet.unless_cancelled(self._channel.room)
                     if not inbox.cancelled:
-                        made = isinstance(item, ScenePrompt)
-                        frame = fr.PromptFrame(prompt=item, read=inbox.reach) if made else item
-                        self._channel.post(frame)
+                        if isinstance(item, ScenePrompt):
+                            item = fr.PromptFrame(prompt=item, read=inbox.reach)
+                        self._channel.post(item)
             self._over = True
             if inbox.cancelled:
                 self._channel.post(fr.CancelledFrame(cues=tuple(self._rest)))
@@ -108,7 +108,7 @@ class AdapterConnection:
 
 
 class _Acknowledging(Inlet[Any]):
-    """Gives the client room for another item with each one that the stage takes."""
+    """Acknowledges each item that the stage takes, so that the client may send another."""
 
     def __init__(self, link: Link[Any], channel: Channel) -> None:
         super().__init__(link)

@@ -72,11 +72,11 @@ class SpeechHead(_Model):
 
     @classmethod
     def of(cls, speech: Speech) -> SpeechHead:
-        """What of ``speech`` goes into JSON."""
+        """Take the fields of ``speech`` that go into JSON."""
         return cls(**{name: getattr(speech, name) for name in cls.model_fields})
 
     def join(self, pcm: bytes) -> Speech:
-        """Put the audio back in."""
+        """Return the speech with its PCM."""
         return Speech(pcm, **{name: getattr(self, name) for name in type(self).model_fields})
 
 
@@ -94,7 +94,7 @@ class StartFrame(_Model):
 
 
 class ChunkFrame(_Speaking):
-    """The next item of the stage's input: a phrase, or for an avatar, speech."""
+    """The next item of the stage's input: a phrase, or speech if the stage is an avatar."""
 
     type: Literal["chunk"] = "chunk"
     phrase: Annotated[Phrase, _Checked, AfterValidator(_whole)] | None = None
@@ -102,7 +102,10 @@ class ChunkFrame(_Speaking):
 
 
 class RevokeFrame(_Model):
-    """Drop what was made from the reply's text at or past ``from_char``; stop, if ``drafted``."""
+    """Void everything made from the reply's text at or past ``from_char``.
+
+    ``drafted``: that text was never verified, so nothing made of it was released; stop work on it.
+    """
 
     type: Literal["revoke"] = "revoke"
     from_char: _Count
@@ -110,7 +113,7 @@ class RevokeFrame(_Model):
 
 
 class FlushFrame(_Model):
-    """Finish what is half made."""
+    """Finish the output of the items sent so far now; more items may follow."""
 
     type: Literal["flush"] = "flush"
 
@@ -129,7 +132,7 @@ class CancelFrame(_Model):
 
 
 class AckFrame(_Model):
-    """``count`` more items were taken; as many more may be sent. Both sides send it."""
+    """``count`` more items were used, so as many more may be sent. Both sides send it."""
 
     type: Literal["ack"] = "ack"
     count: _Window
@@ -160,7 +163,7 @@ class CueFrame(_Model):
 
 
 class PromptFrame(_Model):
-    """A prompt rewriter's output. ``read``: the end of the text that it had been given by then."""
+    """A prompt rewriter's output. ``read``: the end of the text from which the prompt was made."""
 
     type: Literal["prompt"] = "prompt"
     prompt: Annotated[ScenePrompt, _Checked]
@@ -188,7 +191,7 @@ class DoneFrame(_Model):
 
 
 class CancelledFrame(_Model):
-    """Answers a cancel. ``cues`` bring the face to rest."""
+    """Answers a cancel. ``cues`` return the face to rest."""
 
     type: Literal["cancelled"] = "cancelled"
     cues: Annotated[tuple[AvatarCue, ...], Field(max_length=256), _Checked] = ()
@@ -203,11 +206,11 @@ class ErrorFrame(_Model):
 
     @classmethod
     def of(cls, error: SpecstreamError) -> ErrorFrame:
-        """``error`` for the wire."""
+        """Convert ``error`` to its wire form."""
         return cls(code=error.code, message=str(error)[:2000])
 
     def error(self) -> SpecstreamError:
-        """The exception that the frame stands for."""
+        """Return the exception that the frame stands for."""
         found: list[type[SpecstreamError]] = [SpecstreamError]
         for cls in found:
             if cls.__module__ == SpecstreamError.__module__ and cls.code == self.code:

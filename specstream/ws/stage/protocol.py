@@ -25,7 +25,7 @@ WINDOW = 16
 Role = Literal["client", "adapter"]
 State = Literal["greeting", "idle", "open", "ending", "done", "cancelling", "closed"]
 Item = Phrase | Speech | AvatarCue | ScenePrompt | Flush | Revoke
-"""What a turn carries and the window counts."""
+"""The items of a turn; the windows count them."""
 
 _INPUTS = ("chunk", "revoke", "flush")
 _OUTPUTS = ("speech", "cue", "prompt", "flushed", "revoked")
@@ -52,7 +52,7 @@ def _adapter(receives: dict[str, State], sends: dict[str, State]) -> Rule:
 
 
 RULES: dict[Role, dict[State, Rule]] = {
-    "client": {  # what it sends, what it receives
+    "client": {  # frames that it sends, frames that it receives
         "greeting": _client({}, _to("idle", "ready")),
         "idle": _client(_to("open", "start"), {}),
         "open": _client(
@@ -69,7 +69,7 @@ RULES: dict[Role, dict[State, Rule]] = {
         ),
         "closed": Rule({}, {}),
     },
-    "adapter": {  # what it receives, what it sends
+    "adapter": {  # frames that it receives, frames that it sends
         "greeting": _adapter({}, _to("idle", "ready")),
         "idle": _adapter(_to("open", "start"), {}),
         "open": _adapter(
@@ -93,14 +93,14 @@ class StageRules:
     """The protocol's state on one side of a connection.
 
     ``send`` turns an item or frame into messages, ``receive`` turns a message into an item or frame.
-    Both keep the turn's state, windows, audio numbers and unanswered questions, and raise
-    `Violation` for what the rules don't allow. So a peer can't make this side hold more than a
-    window of items.
+    Both track the turn's state, windows, audio numbers and unanswered flushes and revokes, and raise
+    `Violation` for anything that the rules don't allow. So a peer can't make this side hold more than
+    a window of items.
 
     Attributes:
         state: The state of the turn as seen from this side.
         room: How many items may be sent before the peer acknowledges some.
-        read: Up to where the adapter had read the text when it made the latest prompt, if it said so.
+        read: The end of the text that the latest prompt was made from; None if the adapter didn't say.
     """
 
     def __init__(self, role: Role, kind: Kind) -> None:
@@ -112,22 +112,24 @@ class StageRules:
         self._begin()
 
     def _begin(self) -> None:
-        self.room, self._allowance, self._taken = self._window_out, self._window_in, 0
+        self.room = self._window_out
+        self._peer_room = self._window_in  # items that the peer may send now
+        self._taken = 0  # items used since the last ack
         self._number_out = self._number_in = 0
-        self._asked: deque[Frame] = deque()
+        self._due: deque[Frame] = deque()  # answers to flushes and revokes, in order
         self._owed: fr.ChunkFrame | fr.SpeechFrame | None = None  # its audio comes next
         self.read: int | None = None
 
     def may_send(self, frame_type: str) -> bool:
-        """Whether the state allows it (the window is `room`)."""
+        """Whether the state allows sending such a frame (for the window see `room`)."""
         return frame_type in RULES[self._role][self.state].sends
 
     def send(self, what: Item | Frame) -> tuple[str | bytes, ...]:
-        """Put ``what`` into messages, to be sent one right after the other.
+        """Encode ``what`` as messages, to be sent one right after the other.
 
         Raises:
-            Violation: it may not be sent now.
-            AdapterFailed: it is too long for a message.
+            Violation: ``what`` may not be sent now.
+            AdapterFailed: ``what`` is too long for a message.
         """
         frame = self._frame(what)
         state = self._next("go", RULES[self._role][self.state].sends, frame)
@@ -141,7 +143,7 @@ class StageRules:
         return messages
 
     def receive(self, message: str | bytes) -> Item | Frame | None:
-        """Take the next message; None if it says nothing by itself (an ack, or half a speech).
+        """Decode the next message; None for an ack, or for a frame whose audio message comes next.
 
         Raises:
             Violation: the message is no frame, or may not come now.
@@ -157,7 +159,7 @@ class StageRules:
         return self._item(frame)
 
     def took(self) -> fr.AckFrame | None:
-        """Count a received item as used; returns the ack to send now, if one is due."""
+        """Count a received item as used; returns the ack if one is due (half a window was used)."""
         self._taken += 1
         if self._taken * 2 < self._window_in or not self.may_send("ack"):
             return None
@@ -179,7 +181,7 @@ class StageRules:
         return allowed[frame.type]
 
     def _count(self, frame: Frame, *, sent: bool) -> None:
-        """Keep the windows and the list of unanswered questions."""
+        """Update the windows and the answers that are due."""
         if isinstance(frame, (fr.ReadyFrame, fr.StartFrame)):
             if sent:
                 self._window_in = frame.window
@@ -188,32 +190,32 @@ class StageRules:
             self._begin()
         elif isinstance(frame, fr.AckFrame):
             if sent:
-                self._allowance += frame.count
+                self._peer_room += frame.count
             elif self.room + frame.count > self._window_out:
                 raise Violation("an ack for more items than were sent")
             else:
                 self.room += frame.count
         elif frame.type in _INPUTS or frame.type in _OUTPUTS:
-            if not (self.room if sent else self._allowance):
+            if not (self.room if sent else self._peer_room):
                 raise Violation(f"{frame.type!r} finds the window full: it must wait for an ack")
             self.room -= sent
-            self._allowance -= not sent
+            self._peer_room -= not sent
         self._ask_or_answer(frame)
 
     def _ask_or_answer(self, frame: Frame) -> None:
         if isinstance(frame, fr.FlushFrame):
-            self._asked.append(fr.FlushedFrame())
+            self._due.append(fr.FlushedFrame())
         elif isinstance(frame, fr.RevokeFrame):
             answer = fr.RevokedFrame(from_char=frame.from_char, drafted=frame.drafted)
-            self._asked.append(answer)
+            self._due.append(answer)
         elif isinstance(frame, (fr.FlushedFrame, fr.RevokedFrame)):
-            if not self._asked or self._asked.popleft() != frame:
+            if not self._due or self._due.popleft() != frame:
                 raise Violation(f"{frame.type!r} is not the answer to what was asked first")
-        elif isinstance(frame, fr.DoneFrame) and self._asked:
+        elif isinstance(frame, fr.DoneFrame) and self._due:
             raise Violation("'done' came before a flush or revoke was answered")
 
     def _frame(self, what: Item | Frame) -> Frame:
-        """The frame for an item; a speech frame is given the number of its audio."""
+        """Convert an item to its frame; a frame of speech gets the number of its audio message."""
         client = self._role == "client"
         match what:
             case Speech(pcm=pcm):

@@ -1,4 +1,4 @@
-"""A stage that runs somewhere else, behind a WebSocket."""
+"""A stage that runs in another process, behind a WebSocket."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MAX_IDLE = 2  # connections kept open between turns; concurrent turns may use m
 
 
 class RemoteStage:
-    """Stands for the stage of an adapter that ``specstream adapter KIND`` serves at ``url``.
+    """Stands in for the stage of an adapter that ``specstream adapter KIND`` serves at ``url``.
 
     It takes and gives the same items in the same order as the local stage, bit for bit. The first
     turn (or `connect`) opens the connection, later turns reuse it; a lost connection is opened
@@ -51,12 +51,13 @@ class RemoteStage:
         cancel_timeout: Seconds that the adapter may take to end a cancelled turn; after that the
             turn ends here and the connection is dropped.
         api_key: Sent as a bearer token (``?token=`` in the address works as well).
-        tls: Whom to trust behind ``wss://``, such as ``ssl.create_default_context(cafile="ca.pem")``.
-            None: the authorities of this machine, or those in the file that ``SSL_CERT_FILE`` names.
-        takes_drafts: Give it items that are made of drafted text, and revoke them if that is not
+        tls: The context that verifies a ``wss://`` server, such as
+            ``ssl.create_default_context(cafile="ca.pem")``. None: trust the authorities of this
+            machine, or those in the file that ``SSL_CERT_FILE`` names.
+        takes_drafts: Send items that are made of drafted text, and revoke them if that text is not
             verified: for a voice that streams, or an adapter whose tracks or boards can be copied.
-        punctual: Let readers of a turn have the speech behind its cues: for an avatar whose cues cover
-            each piece once it was given it. The speech then waits for them, a round trip.
+        punctual: Give readers of a turn each piece of speech after its cues: for an avatar that has
+            made a piece's cues once it was given the piece. The speech then waits one round trip.
 
     Raises:
         ConfigError: ``url`` is no WebSocket address, or ``window`` is out of range.
@@ -101,8 +102,8 @@ class RemoteStage:
         """Open the connection now, so that the first turn doesn't wait; returns the greeting.
 
         Raises:
-            ConnectionFailed: nobody answers at the address, or refuses.
-            ProtocolError: what answers is no adapter.
+            ConnectionFailed: nobody answers at the address, or the connection is refused.
+            ProtocolError: the peer is no adapter.
             ConfigError: the adapter there is of another kind.
         """
         channel, ready = await self._take()
@@ -121,14 +122,14 @@ class RemoteStage:
         await self.aclose()
 
     async def run(self, items: Inlet[Any]) -> AsyncGenerator[Output, None]:
-        """One turn, on a connection of its own.
+        """Run one turn, on a connection that no other turn uses meanwhile.
 
         Raises:
             ConnectionFailed: nobody answers, or the connection was lost in the middle of the turn.
             SpecstreamError: the adapter's own error, as the local stage would have raised it.
         """
         taken = await items.unless_cancelled(self._take)
-        if taken is None:  # cancelled while nobody had answered yet
+        if taken is None:  # cancelled before the connection was open
             async for item in items:
                 yield item
             return
@@ -175,7 +176,7 @@ class RemoteStage:
                     **self._tls,
                     logger=LOG,
                     max_size=MAX_SIZE,
-                    # A reader that stops for long must not stop the pongs: the windows bound this.
+                    # Room for all that the windows allow: a full queue would stop the reading of pongs.
                     max_queue=4 * self._start.window + 64,
                     close_timeout=CLOSE_TIMEOUT,
                     open_timeout=None,
@@ -214,7 +215,7 @@ def _late(error: Exception) -> bool:
 
 
 class RemoteTurn:
-    """One turn on one connection: a task feeds the input, `outputs` yields the answers."""
+    """One turn on one connection: a task sends the input, `outputs` yields the adapter's output."""
 
     def __init__(
         self,
@@ -266,7 +267,7 @@ class RemoteTurn:
         yield self._cancel
 
     def _tell_source(self) -> None:
-        """Say what text the prompt was made of: the feeding task may be far ahead of that."""
+        """Tell the link which text a prompt was made from: the feeding task may have read further."""
         read = self._channel.rules.read
         if read is None and self._items.drafted:
             raise ProtocolError(

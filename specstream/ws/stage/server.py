@@ -42,10 +42,10 @@ async def serve_adapter(
     ready: Callable[[int], None] | None = None,
     until: Callable[[Callable[[float], Coroutine[Any, Any, None]]], Awaitable[None]] | None = None,
 ) -> None:
-    """Serve until ``until`` returns, or for good; ``ready`` is called with the port once it listens.
+    """Serve until ``until`` returns (without it: for ever); ``ready`` is given the port that is bound.
 
     ``until`` is given a function that drains the server: running turns may end within that many
-    seconds, no new one begins, and every connection is closed (1001). A turn that takes longer ends
+    seconds, no new turn begins, and every connection is closed (1001). A turn that takes longer ends
     with an error. The other arguments and the errors are those of `adapter_server`.
     """
     service = _Service(kind, make_adapter, WINDOW, MAX_CONNECTIONS)
@@ -85,7 +85,7 @@ async def adapter_server(
         api_key: Required of clients: a bearer header, or ``?token=`` in the address.
         tls: Serve ``wss://`` with this context.
         window: Maximum unacknowledged items on their way to a connection's stage.
-        max_connections: Clients at once; more are refused with an error frame.
+        max_connections: Maximum clients at once; more are refused with an error frame.
 
     Raises:
         PortUnavailable: the address can't be listened on.
@@ -98,7 +98,7 @@ async def adapter_server(
 
 
 class _Service:
-    """What the connections share: how adapters are made, and how many connections there may be."""
+    """Makes the adapters of all connections, and limits the connections."""
 
     def __init__(
         self, kind: Kind, make: Callable[[], Any], window: int, max_connections: int
@@ -112,7 +112,7 @@ class _Service:
         self._kind: Kind = kind
         self._make = make
         self._window = window
-        self._places = max_connections
+        self._places = max_connections  # that are free
         self._spare: Any = None  # the first adapter, made before the port opens
         self._stopping = False
         self._connections: set[AdapterConnection] = set()
@@ -147,7 +147,7 @@ class _Service:
                 group.start_soon(connection.drain, seconds)
 
     async def _handle(self, socket: ServerConnection) -> None:
-        """One connection, from greeting to close."""
+        """Serve one connection, from greeting to close."""
         channel = Channel(socket, StageRules("adapter", self._kind), "the client")
         adapter, code = None, 0
         try:
@@ -174,7 +174,7 @@ class _Service:
     async def _load(self) -> Any:
         try:
             adapter = await to_thread.run_sync(self._make)
-            stage_of(self._kind, adapter)  # fails now if it is no adapter
+            stage_of(self._kind, adapter)  # raises now if it is no adapter of this kind
             return adapter
         except Exception as error:
             if isinstance(error, SpecstreamError):
