@@ -1,4 +1,4 @@
-"""The smallest use: print a reply while it is being decided."""
+"""The smallest use: print a reply while it is being written."""
 
 import asyncio
 

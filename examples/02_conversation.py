@@ -1,4 +1,4 @@
-"""A conversation: what earlier turns share with a new one is not read again."""
+"""A conversation: the prompt tokens of earlier turns stay in the KV cache and are not read again."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Four people at once on one engine: each stream goes its own way, and one of them hangs up."""
+"""Four requests at once on one engine, each with its own stream; then one that is given up early."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ QUESTIONS = [
 
 
 async def ask(engine: Engine, question: str, patience: float | None = None) -> tuple[int, str]:
-    """Tokens of the reply, and how it ended; given up after ``patience`` seconds."""
+    """Return the reply's number of tokens and finish reason; give up after ``patience`` seconds."""
     params = SamplingParams(max_tokens=96)
     async with engine.generate(question, params) as chunks:
         try:
@@ -30,7 +30,7 @@ async def ask(engine: Engine, question: str, patience: float | None = None) -> t
 
 async def main() -> None:
     async with Engine.load() as engine:
-        await ask(engine, QUESTIONS[0])  # the first reply of all is a little slower
+        await ask(engine, QUESTIONS[0])  # warm-up: an engine's first reply is a little slower
 
         began = time.perf_counter()
         alone = [await ask(engine, question) for question in QUESTIONS]

@@ -1,4 +1,4 @@
-"""Function calling: a model calls a Python function, and answers with what it came to."""
+"""Function calling: a model calls a Python function, and answers with its result."""
 
 import asyncio
 import json

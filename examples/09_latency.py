@@ -1,4 +1,4 @@
-"""A test of an agent's latency, in virtual time: run it with pytest, or as it is.
+"""A test of an agent's latency, in virtual time: run it with pytest, or as a script.
 
 The model, the user and the network follow a script; the agent and its voice are what is tested.
 """

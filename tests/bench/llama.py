@@ -1,4 +1,4 @@
-"""A stand-in for the package llama-cpp-python: as much of its ``Llama`` as the arm uses.
+"""A stand-in for the package llama-cpp-python, with the methods of ``Llama`` that the arm uses.
 
 It keeps the library's own habits: ``reset`` only forgets how many tokens are cached, ``generate``
 looks for the longest cached prefix of the prompt and never ends by itself, and a model file that it
@@ -23,7 +23,7 @@ _MODULE = "from tests.bench.llama import FakeLlama as Llama\n"
 
 
 class FakeLlama:
-    """Counts up from the prompt's last token; ends after ``ends_after`` tokens."""
+    """A model that counts up from the prompt's last token and ends after ``ends_after`` tokens."""
 
     vocabulary = 258
     ends_after = 99
@@ -85,12 +85,12 @@ class FakeLlama:
 
 
 def install_llama_cpp(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str = _MODULE) -> None:
-    """Put a module ``llama_cpp`` of this text on the path, to be found and imported as usual."""
+    """Put a module ``llama_cpp`` with this source on the import path."""
     package = folder / "packages"
     package.mkdir()
     (package / "llama_cpp.py").write_text(text)
     monkeypatch.syspath_prepend(package)
-    monkeypatch.setitem(sys.modules, "llama_cpp", ModuleType("llama_cpp"))  # so that it is undone
+    monkeypatch.setitem(sys.modules, "llama_cpp", ModuleType("llama_cpp"))  # the import is undone
     del sys.modules["llama_cpp"]
 
 

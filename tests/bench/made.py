@@ -1,4 +1,4 @@
-"""Runs and records made up by hand: each round's tokens, drafts and milliseconds are given."""
+"""Runs and records with given tokens, drafts and milliseconds of each round."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def made_run(
     verify_ms: float = 3.0,
     tells: bool = True,
 ) -> Run:
-    """A first token after ``ttft_ms``, then the rounds; ``draft_ms`` is for one drafted token."""
+    """A run with a first token after ``ttft_ms``, then rounds; ``draft_ms`` is for a drafted token."""
     emissions = [Emission(ttft_ms, 1, verify_ms=ttft_ms)]
     for ms, accepted, drafted in rounds:
         emissions.append(
@@ -37,18 +37,18 @@ def made_run(
 
 
 def plain_run(tokens: int, ms: float) -> Run:
-    """A first token, then one every ``ms`` milliseconds."""
+    """A run with a first token, then one token every ``ms`` milliseconds."""
     return made_run([(ms, 0, 0)] * tokens)
 
 
 def reply(*tokens: int) -> Run:
-    """These tokens, one a millisecond."""
+    """A run of these tokens, one a millisecond."""
     emissions = tuple(Emission(1.0 + i, 1) for i in range(len(tokens)))
     return Run(tokens, emissions, 2.0 + len(tokens), "stop", tells=True)
 
 
 def peer_run(tokens: int, ms: float) -> Run:
-    """The same, by an arm that doesn't tell."""
+    """As `plain_run`, of an arm that doesn't report drafts."""
     return made_run([(ms, 0, 0)] * tokens, tells=False)
 
 

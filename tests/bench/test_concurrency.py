@@ -15,13 +15,13 @@ ASK = Ask((), 9)
 
 
 def prompt(name: str, domain: str = "chat", steps: int = 1) -> Prompt:
-    """One whose reply takes so many steps."""
+    """A prompt whose reply takes ``steps`` steps."""
     message: Message = {"role": "user", "content": f"{name} {steps}"}
     return Prompt(name, domain, (message,))
 
 
 class SteppingArm:
-    """A step takes a second and serves all who are there when it begins, each with one token."""
+    """An arm whose steps take a second and give one token to each request that waits at their begin."""
 
     name, setting = "auto", ""
 
@@ -50,7 +50,7 @@ class SteppingArm:
         await done
 
     async def _go(self) -> None:
-        for _ in range(20):  # whoever wants to be in it gets in
+        for _ in range(20):  # every request that is ready joins the step
             await asyncio.sleep(0)
         self.now += 1.0
         self.crowds.append(len(self._waiting))
@@ -69,7 +69,7 @@ async def measured(prompts: list[Prompt], at_once: int, rounds: int) -> tuple[St
 
 async def test_throughput_is_of_all_requests_and_gaps_are_of_each() -> None:
     _, crowd = await measured([prompt("a", steps=4)], 3, 2)
-    assert crowd.together.seconds == [12.0, 12.0]  # three times four steps, three in each
+    assert crowd.together.seconds == [12.0, 12.0]  # three batches of three, four steps each
     assert crowd.alone.seconds == [36.0, 36.0]
     found = crowd.to_dict()
     assert found["requests"] == 18
@@ -82,7 +82,7 @@ async def test_throughput_is_of_all_requests_and_gaps_are_of_each() -> None:
 
 
 async def test_a_place_that_is_free_is_taken_by_the_next() -> None:
-    """Short replies beside a long one: nobody waits for it to end."""
+    """Short replies beside a long one don't wait for its end."""
     prompts = [prompt("long", steps=10), *(prompt(f"s{i}", steps=2) for i in range(5))]
     arm, crowd = await measured(prompts, 2, 1)
     assert crowd.together.seconds == [10.0]  # the long one, and the others after one another

@@ -1,4 +1,4 @@
-"""The schedule at work, with arms that are small functions and a clock that they turn."""
+"""The schedule of the experiment, with fake arms that advance a fake clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ASK = Ask((), max_tokens=100, seed=5)
 
 
 class FakeArm:
-    """Answers with its tokens, turns the clock, and remembers what it was asked."""
+    """An arm that answers with its tokens, advances the clock and records its requests."""
 
     def __init__(
         self, name: str, clock: list[float], seconds: float = 1.0, fail: Exception | None = None

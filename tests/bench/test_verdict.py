@@ -28,9 +28,9 @@ def experiment(*, round_ms: float, accepted: int) -> Results:
 @pytest.mark.parametrize(
     ("round_ms", "accepted", "says"),
     [
-        (6.0, 2, "speculation earned its keep: 2.00 times the speed"),
-        (8.0, 0, "turn speculation off: 0.50 times"),
-        (8.0, 1, "speculation made no difference here: 1.00 times"),
+        (6.0, 2, "speculation is faster here: 2.00 times the speed"),
+        (8.0, 0, "speculation is slower here, so turn it off: 0.50 times"),
+        (8.0, 1, "speculation makes no difference here: 1.00 times"),
     ],
 )
 def test_the_answer_comes_first(round_ms: float, accepted: int, says: str) -> None:
@@ -43,15 +43,15 @@ def test_it_says_where_it_pays_and_what_the_most_would_be() -> None:
     results = experiment(round_ms=6.0, accepted=2)
     costs, ceilings = analyse(results)
     lines = verdict_of(results, costs, ceilings)
-    assert lines[1] == "it pays on chat (2.00), math (2.00)"
+    assert lines[1] == "speculation by domain: faster on chat (2.00), math (2.00)"
     assert lines[2] == (
-        "with speculation it is faster than transformers' generate: 4.00 times its speed; "
+        "with speculation, ours is faster than transformers' generate: 4.00 times its speed; "
         "without speculation, 2.00 times"
     )
     assert "faster than transformers' assisted generation: 2.50 times" in lines[3]
     assert lines[4].startswith(
-        "chat: a drafted token costs about an eighth (0.12) of a plainly decoded one, and is "
-        "accepted 67% of the time where those before it were; "
+        "chat: a drafted token costs about an eighth (0.12) of a plainly decoded one, and its "
+        "acceptance rate is 67% if all drafts before it were accepted; "
     )
     assert lines[4].endswith("(measured: 2.00)")
     assert ceilings["chat"].speedup >= ceilings["chat"].as_run - 0.3
@@ -66,8 +66,10 @@ def test_a_loss_beside_a_gain_is_in_the_headline() -> None:
         records.append(made_record("auto", plain_run(40, ms), domain=domain))
     results = Results(records)
     lines = verdict_of(results, *analyse(results))
-    assert lines[0].endswith("but it cost time in one domain (0.50 times)")
-    assert lines[1] == "it pays on chat (4.00), tools (4.00); costs time on math (0.50)"
+    assert lines[0].endswith("but it is slower in a domain (0.50 times)")
+    assert lines[1] == (
+        "speculation by domain: faster on chat (4.00), tools (4.00); slower on math (0.50)"
+    )
 
 
 LLAMA = "llama.cpp's plain decoding"
@@ -95,7 +97,7 @@ def test_llama_cpp_is_in_verdict_table_and_ratios_be_it_faster_or_slower(
 ) -> None:
     results = with_llama_cpp(ms)
     document = document_of(results, Outcome(cells=2), {"dtype": "float32"})
-    assert f"with speculation it {says.format(LLAMA)}" in document["verdict"]
+    assert f"with speculation, ours {says.format(LLAMA)}" in document["verdict"]
     assert document["summary"]["speculation_vs_llama_cpp"] == pytest.approx(ms / 2)
     assert document["summary"]["ar_vs_llama_cpp"] == pytest.approx(ms / 4)
     for domain in ("chat", "math"):
@@ -115,8 +117,8 @@ def test_llama_cpp_is_compared_where_only_the_plain_loop_ran() -> None:
     results = Results(records)
     lines = verdict_of(results, *analyse(results))
     assert lines == [
-        "no verdict on speculation: that takes the arms own and auto",
-        f"without speculation it is slower than {LLAMA}: 0.50 times its speed",
+        "no verdict on speculation: it needs the arms own and auto",
+        f"without speculation, ours is slower than {LLAMA}: 0.50 times its speed",
     ]
 
 
@@ -130,7 +132,7 @@ def test_a_domain_where_it_is_the_other_way_is_named() -> None:
     results = Results(records)
     lines = verdict_of(results, *analyse(results))
     lookup = "transformers' prompt lookup: 3.17 times its speed; but slower on chat (0.50)"
-    assert f"with speculation it is faster than {lookup}" in lines
+    assert f"with speculation, ours is faster than {lookup}" in lines
     assert not any("but faster" in line for line in lines)  # slower than llama.cpp everywhere
     assert not any("the better of" in line for line in lines)  # there is only one of the two
     both = [
@@ -151,7 +153,7 @@ def test_the_number_of_prompts_and_their_spread_are_told() -> None:
         records.append(made_record("auto", plain_run(40, ms), prompt=f"p{number}"))
     results = Results(records)
     head = verdict_of(results, *analyse(results))[0]
-    assert "(n = 5 prompts, the middle half of them between 2.00 and 8.00; so few are" in head
+    assert "(n = 5 prompts, the middle half of them between 2.00 and 8.00; only a hint" in head
     rows = [line.split() for line in table_of(results)]
     assert ["prompts", "5", "5"] in rows
     assert [
@@ -214,5 +216,5 @@ def test_the_document_holds_everything_and_says_what_to_mind() -> None:
     assert row["decode_tokens_per_second"] == 200.0
     assert document["formula"]["math"]["measured"] == 2.0
     text = " ".join(document["notes"])
-    for said in ("padded: 100M", "bfloat16", "budget", "lookup broke", "mine", "means are over"):
+    for said in ("padded: 100M", "bfloat16", "budget", "lookup failed", "mine", "means are over"):
         assert said in text

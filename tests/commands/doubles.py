@@ -1,4 +1,4 @@
-"""Commands at work on a scripted engine, with a stdin of the test's own."""
+"""Doubles for tests of commands: a scripted engine and a scripted stdin."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from specstream.types import Chunk
 def scripted(
     monkeypatch: pytest.MonkeyPatch, command: str, *replies: str | Sequence[Chunk], **options: Any
 ) -> ScriptedEngine:
-    """The engine that ``command`` is given instead of one with models."""
+    """Replace the engine of ``command`` by one without models."""
     engine = ScriptedEngine(list(replies), **options)
     monkeypatch.setattr(f"specstream.commands.{command}.engine_of", lambda args: engine)
     return engine
 
 
 def piped(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
-    """What comes in on stdin."""
+    """Replace stdin by these bytes."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))

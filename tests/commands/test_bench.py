@@ -221,7 +221,7 @@ def test_a_peer_that_breaks_is_told_and_left_out(
     argv = ["--arms", "own,auto,generate", "--limit", "1", "--domains", "chat"]
     assert bench(*pair, *argv, "--out", str(tmp_path)) == 0
     values = last_line(capsys)
-    assert any("generate broke and was left out" in note for note in values["notes"])
+    assert any("generate failed and was left out" in note for note in values["notes"])
     assert values["summary"]["ar_vs_generate"] is None
 
 

@@ -1,4 +1,4 @@
-"""The chain's parts are asked for when it is opened, whether an engine runs or not."""
+"""The chain's parts are loaded when it is opened, whether an engine runs or not."""
 
 from __future__ import annotations
 

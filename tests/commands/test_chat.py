@@ -1,4 +1,4 @@
-"""``specstream chat`` as a script pipes lines into it, and as a person sits before it."""
+"""``specstream chat`` with piped lines, and with a person at a terminal."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ class Terminal:
         return before
 
     def interrupt(self, number: signal.Signals = signal.SIGINT) -> None:
-        """Once it waits for something: `input` misses what comes right after it has shown its prompt."""
+        """Send a signal once the process waits: `input` misses one sent right after its prompt."""
         interrupt(self.process, number)
 
     def say(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""What is wrong with the input is told before torch is imported or a model is read."""
+"""Wrong input is reported before torch is imported or a model is read."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ CASES = {  # name: arguments, exit code, part of what is said
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str]]:
-    """Of each case: exit code, what was said, what should be."""
+    """By case: exit code, stderr, and the text expected in it."""
     tmp = tmp_path_factory.mktemp("inputs")
     for name, config in (("empty", "{}"), ("broken", "{")):
         (tmp / name).mkdir()
@@ -102,7 +102,7 @@ def test_it_is_one_line_before_anything_heavy_is_imported(
 
 
 def test_what_passes_the_checks_is_loaded() -> None:
-    """Otherwise the cases above would prove little: here it is the import that fails."""
+    """Check the other tests: a command that needs torch does fail in this process."""
     child = f"{WITHOUT_TORCH}from specstream.cli import main\nmain(['generate', 'x'])"
     argv = [sys.executable, "-c", child]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)

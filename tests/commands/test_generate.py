@@ -1,4 +1,4 @@
-"""``specstream generate`` with a scripted engine: where the prompt comes from, where the text goes."""
+"""``specstream generate`` with a scripted engine: sources of the prompt, and output of the text."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.parametrize("command", ["generate", "say"])
 def test_a_reader_that_goes_away_ends_it_quietly(command: str, tmp_path: Path) -> None:
-    """As ``| head -c 10`` does: here it has left before the first word."""
+    """A reader such as ``| head -c 10`` closes stdout; here before the first word."""
     reading, writing = os.pipe()
     os.close(reading)
     argv = [sys.executable, "-c", SCRIPTED, command, "Hi"]
@@ -132,7 +132,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(command: str, tmp_path: Path) -
     assert done.returncode == 141
     if command == "generate":
         assert done.stderr == ""
-    else:  # the files are what was wanted, and they are whole
+    else:  # the files are the purpose of `say`, and they are complete
         assert "specstream: " not in done.stderr
         assert "Traceback" not in done.stderr
         assert (tmp_path / "speech.wav").stat().st_size > 1000

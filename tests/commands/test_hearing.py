@@ -1,4 +1,4 @@
-"""The ears of ``serve``, by name: on where they can be had, refused clearly where one was named."""
+"""The ears of ``serve``: ``auto`` uses them if available, a name that is unavailable is an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Whistles(ScriptedTurnDetector):
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, dict[str, Any]]]:
-    """What was loaded; only recogniser ``whisper`` exists."""
+    """Names of the loaded adapters; the only recogniser is ``whisper``."""
     calls: list[tuple[str, str, dict[str, Any]]] = []
 
     def load(kind: str, name: str, **options: Any) -> object:

@@ -1,4 +1,4 @@
-"""Ctrl-C while Python imports and models load: one line and the end, whatever the threads are at."""
+"""Ctrl-C during imports and model loading ends the process with one line, whatever its threads do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from specstream.commands.interrupts import ends_at_once
 
-# Never comes back: neither from the main thread, nor from another that the exit would wait for.
+# Blocks the importing thread for ever: the main thread, or one that the interpreter's exit waits for.
 STUCK = """
 import sys, threading
 
@@ -28,7 +28,7 @@ class Finder:
 sys.meta_path.insert(0, Finder())
 """
 
-# What is never done: an import (of which module), or what a line of code makes of it.
+# Work that blocks: the import of a module, or a line of code.
 PLACES = {
     "parsing": ("specstream.commands.usage", ["generate", "x"]),
     "the command": ("specstream.commands.generate", ["generate", "x"]),

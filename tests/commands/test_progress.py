@@ -1,4 +1,4 @@
-"""What is seen while models load."""
+"""The display while models load."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Terminal(io.StringIO):
 
 
 class Slow(Engine):
-    """Takes three seconds to load, if it can be loaded."""
+    """An engine that takes three seconds to load, or fails to."""
 
     def __init__(self, error: ModelError | None = None) -> None:
         super().__init__(EngineConfig())
@@ -80,7 +80,7 @@ async def test_what_fails_clears_its_line_and_is_raised_as_it_is(
 
 
 async def test_an_interrupt_just_before_it_begins_is_not_forgotten() -> None:
-    """Delivered where the engine waits for its first import, it would wait for that, too."""
+    """If it were delivered during the engine's first import, it would wait for the import's end."""
     engine = Slow()
     task = asyncio.current_task()
     assert task is not None

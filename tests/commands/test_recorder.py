@@ -1,4 +1,4 @@
-"""What a turn leaves on a disk that takes no more: whole files or none."""
+"""A turn on a full disk leaves only complete files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server says of itself."""
+"""The line that the server prints when it is ready."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specstream.ws.client import RealtimeClient
 
 
 class Loaded(Engine):
-    """Loads nothing: the server asks for replies only when somebody speaks."""
+    """An engine that loads nothing: the server needs replies only when a client speaks."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -24,7 +24,7 @@ class Loaded(Engine):
 
 
 def test_it_says_that_it_is_ready_and_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On one line, when a client can connect and not before."""
+    """The address is printed on one line, when a client can connect and not before."""
     said: list[str] = []
     tasks: list[asyncio.Task[None]] = []
 

@@ -1,4 +1,4 @@
-"""``serve`` and ``adapter``: where their settings come from, and how they are stopped."""
+"""``serve`` and ``adapter``: sources of their settings, and how they stop."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ WRONG = ("! S", "? I", ". ", "We ")
 
 
 def tokens_of(text: str) -> list[str]:
-    """One or two characters each."""
+    """Split a text into tokens of one or two characters."""
     sizes = (2, 1, 2)
     found, at = list[str](), 0
     while at < len(text):
@@ -118,7 +118,7 @@ class TinyVoice:
 
 
 class TinyTrack:
-    """Counts what it was given, so a track that was not put back right shows."""
+    """Counts the speech that it was given, so that a track restored wrongly shows in its cues."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -144,7 +144,7 @@ class TinyFace:
 
 
 class TinyBoard:
-    """One shot a phrase, a phrase late."""
+    """Gives one shot for each phrase, once the next phrase has come."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -177,7 +177,7 @@ class TinyRewriter:
 
 
 class Tape:
-    """What `Inlet` and `Link` are to a stage, without a loop."""
+    """Stands in for `Inlet` and `Link`, without an event loop."""
 
     cancelled = False
     drafted = True

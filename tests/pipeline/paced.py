@@ -121,7 +121,7 @@ def arrivals(setting: Setting) -> list[Chunk]:
 
 
 async def play(setting: Setting, *, paced: bool, turns: int = 1) -> Played:
-    """Speak the reply; the last of so many turns counts."""
+    """Speak the reply in each of ``turns`` turns; return what the last one played."""
     voice = PacedVoice(setting.first_ms / 1e3, setting.factor, setting.streams)
     line = Pipeline([[VoiceStage(voice)]], head=SegmentStage(clock=anyio.current_time))
     for _ in range(turns):
@@ -172,7 +172,7 @@ def boundaries(text: str) -> dict[int, int]:
 
 
 class Cuts:
-    """What comes of any cuts of a reply behind the first phrase that was really spoken."""
+    """Computes when audio would come with other cuts of a reply after the first phrase as spoken."""
 
     def __init__(self, setting: Setting, played: Played) -> None:
         self.setting, self.text = setting, TEXTS[setting.text]
@@ -197,7 +197,7 @@ class Cuts:
         return (start + first if self.setting.streams else done), done
 
     def feasible(self, spare_s: float = 0.0) -> bool:
-        """Whether with some cuts every phrase begins so long before the audio ahead of it ends.
+        """Whether with some cuts every phrase begins ``spare_s`` before the audio ahead of it ends.
 
         For each boundary: how early can the voice be free there?
         """

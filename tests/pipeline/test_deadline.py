@@ -30,7 +30,7 @@ SPARE_S = 0.1  # the oracle's, as the product's: a shorter gap is hardly heard
 
 
 def settings(*, streams: bool) -> list[Setting]:
-    """Every fourth stream stalls for two seconds."""
+    """All combinations; in every fourth, the token stream stalls for two seconds."""
     axes = itertools.product(RATES, FIRST_MS, FACTORS, TEXTS, (0, 1))
     return [
         Setting(rate, first, factor, streams, text, seed, 2.0 if number % 4 == 3 else 0.0)
@@ -65,7 +65,7 @@ def test_playback_runs_dry_only_where_no_cuts_could_have_prevented_it() -> None:
 
 
 def test_a_voice_that_gives_whole_phrases_is_hardly_ever_late_once_its_pace_is_known() -> None:
-    """How long a text sounds is known to a quarter only, so a few gaps are left, of some hundredths."""
+    """Estimates of a text's audio are up to a quarter off, so a few gaps of some 10 ms are left."""
     gaps, lost, heard = 0, 0.0, 0
     for setting in settings(streams=False)[1::2]:
         played = run_virtual(play(setting, paced=True, turns=2))
@@ -187,7 +187,7 @@ async def test_text_is_not_held_for_a_voice_that_broke_or_a_turn_that_was_cancel
 
 
 class Whims(Deadlines):
-    """Bounds by chance."""
+    """Gives random bounds."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()

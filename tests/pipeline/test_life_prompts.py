@@ -120,7 +120,7 @@ async def test_a_flush_keeps_its_place_among_drafts() -> None:
 async def test_a_board_that_does_not_say_what_it_read_is_given_no_drafts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An adapter of another make, which leaves ``read`` out."""
+    """A third-party adapter, which leaves ``read`` out."""
 
     def encode(frame: Any) -> Any:
         known = isinstance(frame, PromptFrame)
@@ -139,7 +139,7 @@ async def test_a_board_that_does_not_say_what_it_read_is_given_no_drafts(
 
 
 async def test_a_model_is_never_asked_about_drafted_text() -> None:
-    """Its work would be in vain as often as the draft is; the shots it is asked about are verified."""
+    """Its work would be wasted whenever a draft is rejected, so it is asked about verified text."""
 
     class Writer:
         asked = list[str]()

@@ -1,4 +1,4 @@
-"""Stages that hang, never end, or make more than anybody could have made of their text."""
+"""Stages that hang, never end, or make more than their text can justify."""
 
 from __future__ import annotations
 

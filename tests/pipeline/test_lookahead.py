@@ -16,7 +16,7 @@ REPLIES = (*TEXTS, *(line.replace("‖", "") for _, line in corpus()))
 
 
 def ends(items: list[Preview | Chunk], text: str, *, look: bool) -> dict[int, int]:
-    """By the end of a phrase, white space included: the number of chunks behind which it was cut."""
+    """Map each phrase's end, with white space, to the number of chunks after which it was cut."""
     segmenter, found, number, verified = Segmenter(), dict[int, int](), 0, 0
     for item in items:
         phrases = []
@@ -34,7 +34,7 @@ def ends(items: list[Preview | Chunk], text: str, *, look: bool) -> dict[int, in
 
 
 def waits(items: list[Preview | Chunk], text: str) -> list[tuple[int, int, int]]:
-    """Target passes behind the one that brought a phrase's last mark: word, segmenter, with drafts."""
+    """For each phrase, count target passes from its last mark to: next word, cut, cut with drafts."""
     known = [item.chars.end for item in items if isinstance(item, Chunk)]
 
     def passes(char: int) -> int:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 def shot(number: int, rev: int = 0, length: int = 10) -> ScenePrompt:
-    """Shot ``number`` tells characters 10·number to 10·number + length and begins at that second."""
+    """Make shot ``number``, of ``length`` characters from 10·number on; it begins at that second."""
     name, span = f"shot-{number}", Span(10 * number, 10 * number + length)
     old = f"{name}@{rev - 1}" if rev else None
     return ScenePrompt(
@@ -24,7 +24,7 @@ def shot(number: int, rev: int = 0, length: int = 10) -> ScenePrompt:
 async def play(
     sink: PromptQueue, items: Sequence[object], every_s: float, takes_s: float
 ) -> list[str]:
-    """Add an item every so often while a generator that takes so long for each prompt runs."""
+    """Add an item every ``every_s`` while a generator runs that takes ``takes_s`` for each prompt."""
     shown: list[str] = []
 
     async def generate() -> None:

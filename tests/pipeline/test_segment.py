@@ -96,7 +96,7 @@ def random_options(rng: random.Random) -> dict[str, Any]:
 
 
 def splits_that_matter(count: int, seed: int) -> int:
-    """How many of ``count`` random texts are cut otherwise when they come in pieces."""
+    """Count the texts, of ``count`` random ones, that are cut otherwise when they come in pieces."""
     rng = random.Random(seed)
     different = 0
     for _ in range(count):
@@ -254,7 +254,7 @@ def places(phrases: Sequence[Phrase], text: str) -> set[int]:
 def test_drafted_text_decides_as_the_real_text_does_or_cuts_where_a_deadline_could(
     right: float,
 ) -> None:
-    """Phrases with a look at what may come next; ``right`` of it is what does come."""
+    """Cut with a look at drafted text, which is what really comes with probability ``right``."""
     rng = random.Random(5)
     sooner = wrong = 0
     replies = [marked.replace("‖", "") for _, marked in corpus()]

@@ -11,7 +11,7 @@ from specstream.types import Cancel, Chunk, Control, Flush, Phrase, Preview, Rev
 
 
 class Clock:
-    """Shows the next of the given times at each look, then stays at the last."""
+    """Returns the next of the given times at each call, then always the last one."""
 
     def __init__(self, *times: float) -> None:
         self._times = list(times)

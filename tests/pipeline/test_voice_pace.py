@@ -12,7 +12,7 @@ BUFFER_S = 0.06
 def phrase(
     *sentences: float, first_s: float, factor: float, whole: bool, jitter_s: float = 0.0
 ) -> Spoken:
-    """A phrase whose sentences sound so long, from a voice that gives whole sentences or streams."""
+    """Speak a phrase of sentences of these lengths, by a voice that gives whole sentences or streams."""
     rng, made = random.Random(1), Spoken(10, 0, 10, 0.0)
     for sentence in sentences:
         count = round(sentence / BUFFER_S)

@@ -119,7 +119,7 @@ class Listener:
     async def turn(
         self, items: list[Preview | Chunk], pass_s: float = 0.05
     ) -> list[tuple[float, Speech]]:
-        """When each piece of speech was released, if a target pass takes so long."""
+        """Return each piece of speech and when it was released, if a target pass takes ``pass_s``."""
         began = anyio.current_time()
         async with self._line.run(Reply(items, pass_s=pass_s)) as run:
             return [

@@ -1,4 +1,4 @@
-"""The calibration against machines of known pace: a clock that only passes move."""
+"""The calibration of simulated machines of known speed, whose clock only passes move."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_the_passes_of_target_and_draft_are_found(clock: Clock) -> None:
     costs = costs_of(target, Paced(clock, 2.0, 0.1))
     for width in (1, 2, 5, 9):
         assert costs.verify(width) == pytest.approx(10.0 + 0.5 * width)
-    # Two tokens of two requests are two tokens more than one, and what the second request adds.
+    # A pass costs a base, each token's share, and row_ms for the second request.
     assert costs.verify(2, 2) == pytest.approx(10.0 + 0.5 * 2 + 0.25)
     assert costs.drafts["draft"].passes(3) == pytest.approx(3 * 2.1)
     assert 10 * costs.drafts["draft"].read == pytest.approx(10 * 0.1)
@@ -121,7 +121,7 @@ def test_without_a_draft_the_target_is_enough(clock: Clock) -> None:
 
 
 def test_requests_that_are_run_one_by_one_are_seen_to_be(clock: Clock) -> None:
-    """Where a batch is a loop, a row costs a pass."""
+    """If a batch is run as a loop over requests, each further request costs a whole pass."""
     target = Paced(clock, 10.0, 0.5, row_ms=10.0)
     assert costs_of(target, None).verify(4, 4) == pytest.approx(10.0 + 4 * 0.5 + 3 * 10.0)
 
@@ -142,7 +142,7 @@ def test_no_pass_is_wider_than_the_fixed_width(clock: Clock, width: int) -> None
 
 @pytest.mark.parametrize("context", [12, 20, 64, 66, 200])
 def test_a_small_context_is_not_overrun(clock: Clock, context: int) -> None:
-    """A model with learned positions has none beyond its context."""
+    """A model with learned position embeddings can't read tokens beyond its context length."""
     costs = costs_of(Paced(clock, 9.0, 1.0), Paced(clock, 2.0, 0.1, context_length=context))
     assert costs.drafts["draft"].passes(1) == pytest.approx(2.1)
     assert 10 * costs.drafts["draft"].read == pytest.approx(1.0)
@@ -162,7 +162,7 @@ def test_stalls_are_left_out_and_so_is_the_first_pass(clock: Clock) -> None:
 
 
 def test_a_machine_that_slows_down_meanwhile_does_not_bend_the_curve(clock: Clock) -> None:
-    """Widths in turn: what a pass of five tokens costs beside one of one is what choices hang on."""
+    """Widths are measured in turn, as choices depend on the ratio of wide passes to narrow ones."""
 
     class Tiring(Paced):
         def forward(self, inputs: Sequence[ForwardInput]) -> ForwardOutput:

@@ -72,7 +72,7 @@ def test_the_noise_belongs_to_the_request_and_to_the_place() -> None:
 
 
 def test_exact_match_with_independent_draws_is_exact_for_any_draft() -> None:
-    """The rule by its definition: draw y from p at every position, stand while x equals y."""
+    """The rule by its definition: draw y from p at every position, accept while x equals y."""
 
     def exact_match(tokens: Tensor, draft: Tensor, target: Tensor) -> Acceptance:
         agree = target[..., :-1, :].gather(-1, tokens.unsqueeze(-1)).squeeze(-1)

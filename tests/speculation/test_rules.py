@@ -98,7 +98,7 @@ def test_a_ragged_batch_equals_the_single_ones(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_in_float32_the_distribution_is_off_by_rounding_only(rule: str) -> None:
-    """The engine judges in float32; what that costs is far below what any sample could show."""
+    """The engine verifies in float32; the error of that is far below what any sample could show."""
     for target, draft in problems(4, 2, count=4):
         low = [[level.float() for level in table] for table in (target, draft)]
         outcome = enumerate_rule(RULES[rule], low[0], low[1], chain(2))

@@ -1,7 +1,7 @@
-"""Sequential verification is the rule: the same borders between counts and tokens, to nine digits.
+"""Sequential verification agrees with the rules, to nine digits.
 
-`test_rules` shows that the rules are exact; here each is compared with sequential verification, whose
-outcome is a step function of its two uniforms. The steps must be at the cumulative probabilities.
+`test_rules` shows that the rules are exact. The outcome of sequential verification is a step function of
+its two uniforms; here its steps must be at the rules' cumulative probabilities.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def test_nothing_proposed_is_a_draw_from_the_target() -> None:
 
 @pytest.mark.parametrize("rule", ["ratio", "block"])
 def test_p_and_q_equal_but_for_rounding_leave_the_targets_row(rule: Rule) -> None:
-    """Refusal has the probability of a rounding; what follows it is still a token with mass."""
+    """A rejection is as unlikely as a rounding error; the token after it still has some mass."""
     target = torch.tensor([[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
     draft = torch.tensor([[0.0, 0.5000001, 0.5]])
     assert verify_sequentially([1], target, draft, rule, (0.0, 0.2)) == (0, 1)
@@ -127,7 +127,7 @@ def test_a_row_that_is_not_finite_is_never_passed(rule: Rule) -> None:
         for probs in (draft, None):
             for first in (0.0, 0.5, 1 - 2**-53):
                 outcome = verify_sequentially(tokens, rows, probs, rule, (first, 0.5))
-                # Only what the reply doesn't get to may be no number.
+                # Only rows that the reply doesn't get to may be NaN.
                 assert outcome is None or outcome[0] < broken
     for broken in range(2):
         probs = draft.clone()

@@ -1,4 +1,4 @@
-"""A tree on a CPU: the borders between ends and tokens are the rule's, to nine digits."""
+"""Sequential verification of trees agrees with `tree_rule`, to nine digits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def trees(count: int = 6) -> Iterator[Tree]:
 
 
 def drawn_trees(count: int = 6) -> Iterator[Tree]:
-    """The same, each child drawn from what its siblings before it left of its parent's row.
+    """The same, each child drawn without replacement: from its parent's row without earlier siblings.
 
     Every other tree has children that were drawn from a row of its own, with replacement.
     """

@@ -1,4 +1,4 @@
-"""As on a GPU: a whole round waits for the device once, whatever is sampled, processed and proposed."""
+"""As on a GPU: a round waits for the device once, whatever is sampled, processed and proposed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ A, B, C = (int(i) for i in TOKENIZER.encode("abc"))
 
 
 class Shifting:
-    """A processor of the caller's that looks at the context without reading it on the host."""
+    """A custom processor that uses the context without reading it on the host."""
 
     def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
         return scores + torch.nn.functional.one_hot(ids[:, -1], V) * 0.5
@@ -139,7 +139,7 @@ def test_a_batch_of_chains_and_trees_of_every_kind_is_one_transfer() -> None:
 
 @pytest.mark.usefixtures("no_reading")
 def test_a_tree_that_turns_out_malformed_is_told_and_its_bad_nodes_are_never_accepted() -> None:
-    """Node 1 has no distribution, node 2 is no token: both and what follows them are left out."""
+    """Node 1's row is no distribution, node 2's id no token: they and their descendants are left out."""
     probs = uniform(4)
     probs[1] = torch.nan
     sound = torch.tensor([True, True, False, True])

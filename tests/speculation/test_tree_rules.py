@@ -94,7 +94,7 @@ def test_more_siblings_are_accepted_more_often() -> None:
 
 
 def test_drawn_without_replacement_but_judged_as_with_is_seen() -> None:
-    """The rows must be what each token was really drawn from: this is the lie that is easy to tell."""
+    """Rows must be what each token was really drawn from; here each sibling gets the first one's."""
     generator = torch.Generator().manual_seed(3)
     target, draft = (random_table("dense", 4, 1, 20, generator) for _ in range(2))
     parents = [-1, -1]

@@ -1,7 +1,7 @@
 """Drawn verdicts have the target's distribution, and the test sees it when they haven't.
 
-`test_rules` enumerates the distributions; here the draws are tested, in both ways: looking on, as on
-a CPU, and at once, as on a device that must not be waited for. The target's rows don't depend on the
+`test_rules` enumerates the distributions; here the draws are tested, in both ways: sequentially, as on a
+CPU, and in tensors, as on a device that must not be waited for. The target's rows don't depend on the
 path, so every emitted position j must follow p_j whatever was proposed. N = 2,000 rounds a case: a
 total variation of 0.09 at the first position is found with power 0.99 at p < 1e-6. The wrong q below
 give p < 1e-30.
@@ -173,7 +173,7 @@ def test_a_verdict_does_not_depend_on_its_neighbours(rule: Rule) -> None:
 def test_looking_and_at_once_give_the_same_verdicts(
     rule: Rule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And take the same noise: two uniforms a sampled case."""
+    """Both ways take the same noise: two uniforms a sampled case."""
     cases, twins = [mixed(n) for n in range(600)], [mixed(n) for n in range(600)]
     looking = verify_batch(cases, rule=rule)
     at_once(monkeypatch)
@@ -194,7 +194,7 @@ def test_looking_and_at_once_give_the_same_verdicts(
 def test_a_row_of_no_numbers_is_told_to_whoever_gets_there(
     params: SamplingParams, value: float, rule: Rule
 ) -> None:
-    """What stands before it has the target's distribution all the same."""
+    """The tokens before such a row still have the target's distribution."""
     target = logits_of(0)
     target[2, 1] = value
     counts = rounds(target, honest(logits_of(1)), params, rule) if not params.greedy else []
@@ -253,7 +253,7 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
 
 
 def reached(verdict: Verdict) -> Verdict:
-    """Without broken rows, unless the reply gets to one: others needn't be looked at."""
+    """The verdict without `broken`, unless the reply gets to such a row: others may go unreported."""
     on_path = {0, *(node + 1 for node in verdict.path)}
     return verdict if on_path & {*verdict.broken} else replace(verdict, broken=())
 
@@ -262,7 +262,7 @@ def reached(verdict: Verdict) -> Verdict:
 def test_choices_are_the_same_looked_at_or_not(
     key: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ties, rows without numbers and all; in one transfer for many cases, or one case at a time."""
+    """With ties and rows of NaN, the choices are the same on a CPU and in one transfer for all cases."""
     params = SamplingParams(temperature=0.0 if key is None else 1.0)
     rng, cases = random.Random(0), []
     for _ in range(300):

@@ -116,7 +116,7 @@ def test_too_few_runs_say_so_and_how_many_are_needed(
     assert main([*argv, "--json"]) == 0
     out = capsys.readouterr().out.splitlines()
     (line,) = [line for line in out[:-1] if "samples have the target's law" in line]
-    told = re.search(r"can't tell: .*; (\d+) replies to each are needed", line)
+    told = re.search(r"are too few: .*; (\d+) replies to each are needed", line)
     assert line.startswith("?   ") and told is not None
     found = claims(json.loads(out[-1]))
     assert [name for name, claim in found.items() if not claim["conclusive"]] == [

@@ -32,7 +32,7 @@ class Tab:
         self.errors: list[str] = []
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """One command of the protocol and its result."""
+        """Send one command of the protocol; returns its result."""
         number = next(self._ids)
         await self._socket.send(json.dumps({"id": number, "method": method, "params": params}))
         while True:
@@ -65,7 +65,7 @@ class Tab:
 async def tab(
     url: str, folder: Path, *, microphone: Path | None = None
 ) -> AsyncGenerator[Tab, None]:
-    """``url`` in a fresh browser; ``microphone``: the WAV file that its microphone hears."""
+    """Open ``url`` in a fresh browser; ``microphone``: a WAV file that its microphone plays."""
     assert CHROMIUM is not None
     options = [
         "--headless=new",

@@ -44,7 +44,7 @@ AUDIO_DONE = ["response.output_audio.done", "response.output_audio_transcript.do
 
 
 def shape(types: Sequence[str]) -> list[str]:
-    """The order of events, with runs of deltas (and what may lie among them) as one."""
+    """The order of events; a run of deltas, with events that may come among them, counts as one."""
     out: list[str] = []
     for type in types:
         name = "deltas" if type.endswith(".delta") else type
@@ -54,7 +54,7 @@ def shape(types: Sequence[str]) -> list[str]:
 
 
 async def settle() -> None:
-    """Until nothing moves any more, sockets included."""
+    """Wait until no task and no socket makes progress any more."""
     for _ in range(200):
         await anyio.lowlevel.checkpoint()
 
@@ -103,7 +103,7 @@ class WordVoice:
 
 
 class BrokenVoice(WordVoice):
-    """Breaks at the second word."""
+    """A voice that raises at the second word."""
 
     async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
         buffers = super().synthesize(phrase)
@@ -164,7 +164,7 @@ class OneShotBoard:
 
 
 class FreeClock:
-    """Waiting takes no time: the clock jumps to the moment that is waited for."""
+    """A clock on which waiting takes no time: it jumps to the moment that is waited for."""
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -178,7 +178,7 @@ class FreeClock:
 
 
 class HandClock:
-    """Stands still until a test moves it."""
+    """A clock that stands still until a test moves it."""
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -211,7 +211,7 @@ class Gate:
         return self._event
 
     def shut(self, after: int = 0) -> None:
-        """Hold back whoever comes, after ``after`` more."""
+        """Hold back all that arrive, after letting ``after`` more through."""
         self._event, self._free = anyio.Event(), after
 
     def open(self) -> None:
@@ -221,7 +221,7 @@ class Gate:
 
 
 class Wire:
-    """A client without comfort: JSON in, JSON out."""
+    """A bare client: sends and receives JSON."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
@@ -242,14 +242,14 @@ class Wire:
         return event
 
     async def ask(self, text: str, **response: Any) -> None:
-        """A user message, and a response to it."""
+        """Send a user message and request a response to it."""
         content = [{"type": "input_text", "text": text}]
         item = {"type": "message", "role": "user", "content": content}
         await self.send("conversation.item.create", item=item)
         await self.send("response.create", response=response)
 
     async def refused(self, type: str, **fields: Any) -> dict[str, Any]:
-        """Send something that is refused; the error's detail."""
+        """Send a frame that is refused; returns the error's detail."""
         await self.send(type, **fields)
         event = await self.next()
         assert event["type"] == "error", event
@@ -261,7 +261,7 @@ class Wire:
 
 
 class Stand:
-    """A server with doubles behind it, and clients in front."""
+    """A server with test doubles for engine and adapters, and its clients."""
 
     def __init__(self, engine: ScriptedEngine, **options: Any) -> None:
         self.engine = engine
@@ -299,7 +299,7 @@ class Stand:
 
 
 def drafting(monkeypatch: pytest.MonkeyPatch, draft: Callable[[Chunk], str]) -> None:
-    """Scripted replies show, before each chunk but the first, what ``draft`` makes of it."""
+    """Make scripted replies show a preview before each chunk but the first: ``draft`` of the chunk."""
 
     async def previewed(self: ScriptedGeneration) -> AsyncGenerator[Chunk | Preview, None]:
         while self._chunks:

@@ -90,18 +90,18 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def a_turn_elsewhere(port: int) -> None:
-    """A whole turn on another connection, as a clock: by then everything due has happened."""
+    """Run a whole turn on another connection, as a clock: all pending work is done after it."""
     async with RemoteStage(f"ws://127.0.0.1:{port}", "voice") as other:
         assert await feed(other, PHRASES) == await feed(VoiceStage(ToneVoice()), PHRASES)
 
 
 def unnumbered(items: list[Any]) -> list[Any]:
-    """Shots are numbered through the life of their adapter; leave that out."""
+    """Leave out the numbers of shots, which run on through the life of their adapter."""
     return [replace(i, shot_id="") if isinstance(i, ScenePrompt) else i for i in items]
 
 
 class Cable:
-    """A TCP connection's middle, that can be cut."""
+    """A TCP proxy whose connections a test can cut."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -166,7 +166,7 @@ def with_controls(seed: int) -> list[Any]:
 async def impostor(
     answer: Callable[[ServerConnection, dict[str, Any]], Any], kind: Kind = "voice"
 ) -> AsyncGenerator[int, None]:
-    """A server that says it is an adapter and then does as ``answer`` likes."""
+    """A server that greets as an adapter; then ``answer`` decides what it sends."""
 
     async def handle(socket: ServerConnection) -> None:
         await socket.send(encode(ReadyFrame(kind=kind, adapter="impostor", window=4)))

@@ -1,4 +1,4 @@
-"""The figures as a scraper reads them: both text formats, checked by their rules."""
+"""The metrics as a scraper reads them: both text formats, checked by their rules."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _reserved(family: str, open_metrics: bool, type: str) -> Iterator[str]:
 
 
 def histogram(samples: dict[str, float], family: str) -> list[float]:
-    """The counts of the buckets, made sure of: cumulative, and the last one is the count of all."""
+    """Return the bucket counts, checked to be cumulative and to end with the total count."""
     buckets = {k: v for k, v in samples.items() if k.startswith(f"{family}_bucket")}
     bounds = [float(key.split('"')[1]) for key in buckets]
     counts = list(buckets.values())

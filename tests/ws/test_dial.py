@@ -34,7 +34,7 @@ def free_port() -> int:
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[float]:
-    """Every attempt fails; returns when they were made."""
+    """Dial while every attempt fails; returns when the attempts were made."""
     at: list[float] = []
 
     async def attempt(*args: Any, **options: Any) -> None:

@@ -44,7 +44,7 @@ async def get(
 
 
 async def status(server: Stand, query: str = "", **options: Any) -> int:
-    """101 when the connection is let in."""
+    """Return the status of the handshake: 101 if the connection is accepted."""
     try:
         async with connect(server.url + query, proxy=None, **options) as socket:
             first = json.loads(await socket.recv())
@@ -215,7 +215,7 @@ async def test_an_address_with_all_its_places_is_told() -> None:
 
 
 async def test_a_client_that_says_nothing_gives_its_place_back() -> None:
-    """The one that is being answered keeps its place, however long that takes."""
+    """A client whose response is running is not idle, however long the response takes."""
     gate = Gate()
     server = Stand(ScriptedEngine(["fine."], gate=gate), idle_s=0.01)
     async with server.running(), server.client() as waiting:

@@ -28,7 +28,7 @@ WINDOW = 4096
 
 
 class _Pipe:
-    """A socket as the watch sees it: ``unsent`` bytes wait in its transport."""
+    """A socket as `drop_slow_reader` sees it: ``unsent`` bytes wait in its transport."""
 
     def __init__(self) -> None:
         self.unsent, self.written, self.aborted = 0, 0, False
@@ -53,7 +53,7 @@ slow_readers_log = _Silent()
 
 
 async def seconds_until_dropped(step: Callable[[_Pipe, int], None], *, limit: int) -> int | None:
-    """``step(pipe, second)`` says what happens in each second; when the watch gave up."""
+    """Run `drop_slow_reader` with ``step(pipe, second)`` in each second; returns when it gave up."""
     pipe, clock = _Pipe(), HandClock()
     async with anyio.create_task_group() as group:
         group.start_soon(drop_slow_reader, cast("Socket", pipe), lambda: pipe.written, clock)

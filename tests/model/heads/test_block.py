@@ -1,4 +1,4 @@
-"""Block-parallel heads: the published folder, what is refused, and the same numbers as in training."""
+"""Block-parallel heads: the published layout, what is refused, and the same numbers as in training."""
 
 from __future__ import annotations
 

@@ -65,13 +65,13 @@ def write(folder: Path, config: dict[str, Any], values: dict[str, Tensor], name:
 
 
 def original(folder: Path, **changes: Any) -> Path:
-    """SafeAILab/EAGLE: a Llama's config with one more number, weights in a pickle."""
+    """SafeAILab/EAGLE: a Llama's config with one additional key, weights in a pickle."""
     config = LAYER | {"architectures": ["LlamaForCausalLM"], "draft_vocab_size": len(PRUNED)}
     return write(folder, config | changes, tensors(), "pytorch_model.bin")
 
 
 def specforge(folder: Path, **changes: Any) -> Path:
-    """SpecForge: its own architecture, tapped layers by what leaves them."""
+    """SpecForge: an architecture of its own; layer ids count the states that leave layers."""
     config = LAYER | {
         "architectures": ["LlamaForCausalLMEagle3"],
         "draft_vocab_size": len(PRUNED),
@@ -84,7 +84,7 @@ def specforge(folder: Path, **changes: Any) -> Path:
 
 
 def speculators(folder: Path, **changes: Any) -> Path:
-    """vllm-project/speculators: the layer's config apart, ``layers.0``, tapped layers by what enters."""
+    """vllm-project/speculators: a nested config, ``layers.0``; ids count states that enter layers."""
     variants = {"norm_before_residual": True, "norm_before_fc": True, "norm_output": True}
     config: dict[str, Any] = {
         "architectures": ["Eagle3Speculator"],
@@ -201,7 +201,7 @@ def test_a_damaged_config_is_told(damage: dict[str, Any], tmp_path: Path) -> Non
 
 @torch.inference_mode()
 def test_a_tree_grown_level_by_level_is_its_paths() -> None:
-    """Each node's logits are those of a chain along its path, siblings in the cache unseen."""
+    """Each node's logits are those of a chain along its path: siblings in the cache aren't seen."""
     head = eagle_head(random_eagle(MODEL), RUNNER)
     text = torch.randint(0, V, (9,), generator=torch.Generator().manual_seed(4))
     parents = (-1, -1, -1, 0, 2, 2, 4, 5)

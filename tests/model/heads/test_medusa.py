@@ -107,7 +107,7 @@ def test_fewer_rows_than_the_target_has_tokens(tmp_path: Path) -> None:
     [
         ({"hidden_size": 64}, "another target"),
         ({"vocab_size": 99}, "another target"),
-        ({"num_hidden_layers": "two"}, "no size"),
+        ({"num_hidden_layers": "two"}, "not a positive whole number"),
         ({"num_hidden_layers": 2}, "missing"),
         ({"truncated_vocab_size": 31}, "more than"),
     ],
@@ -141,7 +141,7 @@ def test_tensors_that_dont_fit(tmp_path: Path) -> None:
     )
     refused("40 rows", lm_heads__0__weight=torch.zeros(40, HIDDEN))
     refused("no known head", other=torch.zeros(2))
-    refused("tells of 3", VLLM | {"num_heads": 3})
+    refused("names 3", VLLM | {"num_heads": 3})
     pruned = VLLM | {"truncated_vocab_size": 2}
     refused("outside", pruned, token_map=torch.tensor([1, 30]))
     refused("twice", pruned, token_map=torch.tensor([1, 1]))

@@ -1,4 +1,4 @@
-"""Streams: the same numbers as in training, a target that doesn't notice them, and what is refused."""
+"""Streams: the same numbers as in training, no influence on the target, and what is refused."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_service_computes_what_training_computes(name: str, layers: int) -> None
 
 @torch.inference_mode()
 def test_the_target_does_not_notice_them() -> None:
-    """Nor do those who read its hidden states, before the streams get on, meanwhile and behind."""
+    """Its logits don't change, nor its hidden states before, within and after the streams' layers."""
     streams = Streams(streaming_head(RUNNER, 3.0, stream_layers=2), [IDS[11:14], IDS[:0]])
     for depths in ((), (0, 1, 2, 3), (2,)):
         found, plain = run(RUNNER, streams, depths), run(RUNNER, None, depths)

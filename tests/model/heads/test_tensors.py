@@ -1,4 +1,4 @@
-"""Tensors of a head's folder: what is missing, misshapen or unreadable is told by name."""
+"""Tensors of a head's folder: errors name what is missing, misshapen or unreadable."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_a_node_of_a_tree_has_the_bits_of_its_path(dtype: torch.dtype) -> None:
 
 @torch.inference_mode()
 def test_what_is_no_number_stays_where_it_is_seen() -> None:
-    """Tokens share the reading of keys and values, not what comes of those that they don't see."""
+    """Tokens share loads of keys and values, but NaN reaches only tokens that see its row."""
     bad, prompt, nodes = VOCAB - 1, text(9) % (VOCAB - 1), text(6, seed=2) % (VOCAB - 1)
     model: Any = build("llama")
     model = model.to(torch.bfloat16)

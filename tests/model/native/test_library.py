@@ -1,4 +1,4 @@
-"""Native code that can't be had: refused where it was asked for, else torch runs the passes."""
+"""Native code that isn't available: an error if it was asked for, else torch runs the passes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_in_a_folder_that_cannot_be_written(fresh: Path) -> None:
 def test_code_of_another_kind_is_made_once_more_and_then_refused(
     fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without OpenMP it is compiled for one thread: each making tries both."""
+    """Without OpenMP the library is compiled for one thread: each compilation tries both."""
     calls = tmp_path / "calls"
     body = f"""echo >> {calls}
 case "$*" in *-fopenmp*) exit 1;; esac

@@ -1,4 +1,4 @@
-"""Native products: near those of float64, and of every row the same alone and among others."""
+"""Native products: near those of float64, and the same bits for a row alone and among others."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_row_does_not_depend_on_the_others(
 
 @pytest.mark.parametrize("columns", [32, 96, 1600])
 def test_eight_bits_lose_nothing_but_what_the_matrix_lost(code: Library, columns: int) -> None:
-    """x is read in 16 bits at least, and products are added up exactly, the largest of them, too."""
+    """x has 16 bits at least, and sums are exact, also those of the largest products."""
     generator = torch.Generator().manual_seed(columns)
     whole = torch.randint(-127, 128, (37, columns), generator=generator)
     whole[:, 0] = 127

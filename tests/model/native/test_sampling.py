@@ -160,7 +160,7 @@ def test_nothing_is_compiled_for_sampling_alone() -> None:
 
 
 def test_what_native_code_does_not_take_is_left_to_torch() -> None:
-    """It would read or write out of bounds, keep Python's lock for long, or lose gradients."""
+    """Native code would read or write out of bounds, keep Python's lock for long, or lose gradients."""
     rows, ids = torch.rand(2, 8), torch.arange(8)
     assert native_spread(rows, ids, 20, 0.0) is not None
     assert native_spread(rows, ids.int(), 20, 0.0) is None

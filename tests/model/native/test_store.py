@@ -9,7 +9,7 @@ from specstream.model.native.store import CodeStore
 
 
 class Maker:
-    """Writes what it is asked for, and counts."""
+    """Writes a file at the path that it gets, and counts its calls."""
 
     def __init__(self) -> None:
         self.made = 0

@@ -1,4 +1,4 @@
-"""The block draft's contract: what it keeps of a slot, and that a head that lies costs only speed."""
+"""The block proposer: the states it keeps for a slot, and that a broken head costs only speed."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_states_that_wait_keep_no_pass_alive_and_a_broken_head_loses_them(
 
 
 class Lying(BlockHead):
-    """Answers anything."""
+    """A head that returns whatever it is told to."""
 
     answer = "noise"
 

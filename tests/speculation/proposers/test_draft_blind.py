@@ -1,4 +1,4 @@
-"""A draft that isn't looked at while it writes, as on a GPU: nothing waits, and nothing else changes."""
+"""Drafts whose tokens the host doesn't read while they are written, as on a GPU: the same tokens."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_is_not_looked_at_comes_out_the_same(params: SamplingParams) -> Non
 
 @pytest.mark.usefixtures("single_steps")
 def test_the_count_has_teeth() -> None:
-    """A draft that is looked at is seen to be, and so is one that is asked whether to go on."""
+    """`transfers` counts what drafts on a CPU and ``go_on`` read, and every way to read a tensor."""
     proposer = draft()
     with transfers() as counter:
         proposer.propose([Text([2, 3, 4])], [3])
@@ -78,7 +78,7 @@ def test_the_count_has_teeth() -> None:
 def test_a_whole_round_waits_for_the_device_once(
     rule: str, temperature: float, count: int, adaptive: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever is in it, a round has one transfer: the verdicts'."""
+    """Whatever the mixture of requests, a round has a single transfer, that of the verdicts."""
 
     no_looking(monkeypatch)
     model = tiny_model(len(TOKENIZER), seed=2)
@@ -125,7 +125,7 @@ def test_a_blind_draft_changes_no_token_of_a_reply() -> None:
 
 
 def test_processors_are_followed_even_where_nobody_looks() -> None:
-    """A ban that leaves no token in sight is seen in time, and the draft follows the others."""
+    """Penalties apply to a draft whose tokens the host doesn't read."""
     model = tiny_model(len(TOKENIZER), seed=2)
     runner = ModelRunner(noisy_copy(model, 0.0))
     inner = DraftModelProposer(DraftProposerConfig(), runner, frozenset())
@@ -134,7 +134,7 @@ def test_processors_are_followed_even_where_nobody_looks() -> None:
     params = SamplingParams(repetition_penalty=1.5, frequency_penalty=0.7, max_tokens=60)
     request, _ = ask(core, "abab", params)
     run_until_idle(core)
-    # The same model under the same penalties: all that is drafted stands.
+    # Draft and target are the same model with the same penalties, so every drafted token is accepted.
     assert request.stats.accepted == request.stats.drafted > 30
 
 
@@ -157,7 +157,7 @@ class Listening(Meddling):
 def test_a_blind_draft_without_numbers_names_no_token_that_there_is_not(
     rule: str, temperature: float
 ) -> None:
-    """On a GPU, reading what is out of range is the end of the process; the reply is as without."""
+    """On a GPU an id out of range would end the process. NaN logits of the draft must not give one."""
     model = tiny_model(len(TOKENIZER), seed=2)
     params = SamplingParams(temperature=temperature, max_tokens=20)
     for passes in (0, 2, 9):

@@ -27,7 +27,7 @@ def _inference() -> Iterator[None]:
 
 
 def captured(**options: int) -> DraftModelProposer:
-    """With chains of three steps, run as graphs that nobody recorded."""
+    """A draft with captured chains of three steps, whose graphs run their work directly instead."""
 
     def replayed(work: Callable[[], None]) -> Callable[[], None]:
         return work
@@ -41,7 +41,7 @@ def captured(**options: int) -> DraftModelProposer:
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """How many chains and how many single passes the drafts run from here on."""
+    """Count the chains and the single passes that drafts run from here on."""
     calls = {"chain": 0, "forward": 0}
     chain, forward = ModelRunner.chain, ModelRunner.forward
 

@@ -78,7 +78,7 @@ def test_a_pass_serves_all_that_still_draft() -> None:
 
 
 def test_each_draw_names_the_place_that_its_token_will_have() -> None:
-    """In the reproducible mode the noise belongs to the place."""
+    """In reproducible mode the noise is keyed by the token's position."""
     proposer = draft()
     text = Text([1, 2, 3], params=SAMPLED)
     proposal = proposer.propose([text], [4])[0]
@@ -110,13 +110,13 @@ def test_a_stop_keeps_the_token_that_it_saw(params: SamplingParams, stop_at: int
     assert proposal.length == passes == len(asked) == min(stop_at, 6)
     assert chain.confidences == asked
     check_honest(text, proposal)
-    # What was written is what would have been written without being asked.
+    # The tokens are those of a chain without go_on.
     twin = Text([3, 4, 5], params=params, generator=torch.Generator().manual_seed(1))
     whole = Drafting(twin, 6)
     fixed.write([whole])
     full = whole.proposal(fixed._runner.device)
     assert full.tokens.tolist()[: proposal.length] == proposal.tokens.tolist()
-    # And what was asked about is the draft's own probability of each token.
+    # go_on was called with the draft's own probability of each token.
     rows = rows_after([*text.token_ids, *proposal.tokens.tolist()[:-1]], proposal.length)
     probs = rows.softmax(-1) if params.greedy else probabilities(rows, cooler(params))
     own = probs.gather(1, proposal.tokens.unsqueeze(1)).squeeze(1)

@@ -1,4 +1,4 @@
-"""How much of a text the draft knows: a window, whatever was done to the text."""
+"""The window of a text that the draft's cache holds, through edits, rollbacks and failed rounds."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_catching_up_in_parts_ends_where_one_read_does() -> None:
         assert parts.write([chain]) == 0
         assert not chain.proposal(parts._runner.device).length
         reads.append(chain.read)
-        parts.observe([b], [Verdict(0, 1, (), (1,))])  # it wrote nothing: nothing is taken back
+        parts.observe([b], [Verdict(0, 1, (), (1,))])  # nothing was drafted: no row is rolled back
         assert len(parts._sequences[0].rows) == sum(reads)
     assert reads == [10] * 4
     chain, twin = Drafting(b, 3), Drafting(a, 3)
@@ -84,7 +84,7 @@ def test_catching_up_in_parts_ends_where_one_read_does() -> None:
 
 
 def test_newcomers_share_what_the_draft_reads_in_a_step() -> None:
-    """So that a step in which several begin isn't as long as all their prompts."""
+    """A step in which several requests begin must not take as long as reading all their prompts."""
     proposer = draft()
     texts = [Text([i * k % V for i in range(110)], id=k, slot=k, params=SAMPLED) for k in (3, 5, 7)]
     reads, lengths = [], []
@@ -104,7 +104,7 @@ def test_newcomers_share_what_the_draft_reads_in_a_step() -> None:
 
 
 def test_who_has_next_to_nothing_to_read_does_not_wait_for_newcomers() -> None:
-    """Behind two long prompts: one that only goes on, and one whose prompt is short."""
+    """After two long prompts: a request that is under way, and one with a short prompt."""
     proposer = draft()
     old, new = Text([1, 2, 3] * 20, id=9, slot=9), Text([5, 4, 3] * 4, id=8, slot=8)
     settle(proposer, old, proposer.propose([old], [2])[0], 1)

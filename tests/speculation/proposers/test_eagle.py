@@ -1,4 +1,4 @@
-"""The EAGLE proposer: what it reads, what it grows, and what it takes back."""
+"""The EAGLE proposer: the states it reads, the drafts it grows, and the rows it rolls back."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def tell(proposer: EagleProposer, request: Text, start: int, stop: int | None = 
 
 
 def fresh(request: Text, **settings: int) -> Proposal:
-    """What a proposer says that has just read the whole text."""
+    """The proposal of a proposer that has just read the states of the whole text."""
     proposer = eagle(**settings)
     tell(proposer, request, 0)
     return proposer.propose([request], [16])[0]
@@ -165,7 +165,7 @@ def test_a_tree_holds_the_likeliest_paths() -> None:
 
 
 def test_a_sampled_tree_tells_what_each_token_was_drawn_from() -> None:
-    """First children from the head's own row, later ones from what their elder siblings left of it."""
+    """First children are drawn from the head's row, later ones from it without their elder siblings."""
     shape, params = {"top_k": 3, "depth": 3, "nodes": 64}, replace(SAMPLED, top_p=1.0)
     request = text(9, params=params, generator=torch.Generator().manual_seed(1))
     found = fresh(request, **shape)
@@ -276,7 +276,7 @@ def test_a_later_turn_goes_on_where_the_texts_part() -> None:
     tell(proposer, later, 20)  # the target kept 20 rows
     (found,) = proposer.propose([later], [3])
     assert proposer._sequences[0].end == proposer._sequences[0].cache.length == 39
-    # The row before the place where they part holds the old token, all others are true.
+    # Only the row before the place where the texts differ was made with the old token.
     mended = eagle(depth=3)
     old = replace(later, token_ids=[*later.token_ids[:20], request.token_ids[20]])
     tell(mended, old, 0)
@@ -331,7 +331,7 @@ def test_a_stop_keeps_the_token_that_it_saw(params: object, stop_at: int) -> Non
 
 @pytest.mark.parametrize("stop_at", [1, 2, 9])
 def test_a_tree_stops_after_a_level_and_tells_its_mass(stop_at: int) -> None:
-    """The mass of a level, given the one before: of the paths that were looked at."""
+    """The mass of a level as a share of the level before, over the paths that were kept."""
     shape, asked = {"top_k": 3, "depth": 3, "nodes": 64}, list[float]()
     proposer, request = eagle(**shape), text(10, seed=2)
     tell(proposer, request, 0)

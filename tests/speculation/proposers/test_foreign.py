@@ -1,4 +1,4 @@
-"""A draft with another tokenizer: replies are the target's, in law and in greedy text."""
+"""A draft with another tokenizer: replies keep the target's distribution, and its greedy text."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_the_same_model_under_another_numbering_is_accepted(way: str) -> None:
 
 
 def test_the_draft_reads_each_token_once() -> None:
-    """What was drafted and accepted is in its cache already."""
+    """The rows of accepted drafted tokens stay in the draft's cache and aren't computed again."""
     made = foreign("merged", "bytes", "retokenised")
     read: list[int] = []
     runner: Any = made._writers["retokenised"]._runner

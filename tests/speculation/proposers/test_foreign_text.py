@@ -1,4 +1,4 @@
-"""Text between two tokenizers: nothing is lost, nothing is said twice."""
+"""Text passed between two tokenizers: no character is lost or repeated."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_pieces_joined_are_the_text(kind: str) -> None:
 
 @pytest.mark.parametrize(("target", "draft"), PAIRS)
 def test_a_text_that_grows_is_rendered_whole(target: str, draft: str) -> None:
-    """2,000 cases over all pairs: read in steps, it is what it is when read at once."""
+    """2,000 cases over all pairs: rendering in steps gives the same as rendering at once."""
     translation, rng = translation_of(target, draft), random.Random(f"{target} {draft}")
     alike = total = 0
     for _ in range(CASES // len(PAIRS)):
@@ -81,7 +81,7 @@ def test_a_text_that_grows_is_rendered_whole(target: str, draft: str) -> None:
 
 @pytest.mark.parametrize(("target", "draft"), PAIRS)
 def test_drafted_text_comes_out_once_and_whole(target: str, draft: str) -> None:
-    """2,000 cases over all pairs: behind any tokens, at any place of a text, half characters too."""
+    """2,000 cases over all pairs: after any tokens, anywhere in a text, also within a character."""
     translation, rng = translation_of(target, draft), random.Random(f"{draft} {target}")
     found = total = 0
     for _ in range(CASES // len(PAIRS)):
@@ -111,5 +111,5 @@ def test_drafted_text_comes_out_once_and_whole(target: str, draft: str) -> None:
         assert complete or not (ends and not rest)
         total += 1
         found += 1
-    # Those that keep no accents or blanks are followed as far as they go.
+    # A tokenizer that drops accents or blanks reproduces fewer drafts.
     assert found > (0.85 if target in LOSSLESS else 0.3) * total > 0

@@ -28,7 +28,7 @@ def make(**options: int) -> LookaheadProposer:
 
 
 class Counter:
-    """A target that counts to 12 over and over, whatever was before."""
+    """A target that counts to 12 over and over, whatever the context."""
 
     @staticmethod
     def after(token: int) -> int:

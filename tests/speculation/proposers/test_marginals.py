@@ -1,4 +1,4 @@
-"""Chains out of marginals: what is drawn, when a chain ends, and that nothing drawn is dropped."""
+"""Chains from marginals: what is drawn, when a chain ends, and that no drawn token is dropped."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from tests.tiny import ask, make_core, run_until_idle
 
 
 class Asked:
-    """As much of a request as a tree needs."""
+    """The part of a request that `grow` uses."""
 
     def __init__(self, banned: tuple[int, int] | None = None) -> None:
         self.params = SamplingParams(repetition_penalty=1.0 if banned is None else 1.1)
@@ -154,7 +154,7 @@ def test_a_conversation_goes_on_and_a_slot_is_forgotten() -> None:
 
 
 def test_a_tree_accepts_more_than_a_chain() -> None:
-    """Per round, on replies of the kind that the heads were trained on."""
+    """Accepted tokens per round, on replies of the kind that the heads were trained on."""
     rates = []
     for top_k in (1, 4):
         core = make_core(

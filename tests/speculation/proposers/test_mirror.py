@@ -59,7 +59,7 @@ def test_greedy_replies_are_the_plain_loops(most: int) -> None:
 
 
 def test_a_foretold_outcome_is_drafted_for_and_costs_no_draft_pass() -> None:
-    """With an exit that knows the target, the draft runs on the second thread only."""
+    """With an exit that predicts the target exactly, the draft runs on the second thread only."""
     proposer = mirror(MODEL, 0.0, frozenset())
     core = make_core(MODEL, TOKENIZER, proposer, eos_ids=())
     knowing(proposer)
@@ -77,20 +77,20 @@ def test_a_foretold_outcome_is_drafted_for_and_costs_no_draft_pass() -> None:
 
 
 def knowing(proposer: MirrorProposer) -> None:
-    """Let the exit compute the target's layers that are left, each token on its own."""
+    """Make the exit exact: it computes the target's logits, one pass for each token."""
     runner = ModelRunner(MODEL)
 
     def look(states: Tensor) -> Tensor:
         (one,) = proposer._rounds.values()
         ids = torch.tensor([*one.request.token_ids, *one.drafted])
         item = ForwardInput(ids, runner.new_cache(), states.shape[0])
-        return runner.forward([item]).logits[0] * 100  # sure of it
+        return runner.forward([item]).logits[0] * 100  # nearly all mass on the likeliest token
 
     proposer._exit.logits = look  # type: ignore[method-assign]
 
 
 def test_the_same_proposals_as_the_draft_alone() -> None:
-    """A branch is what the draft would have written behind the same text."""
+    """A branch's chain is the one that the draft would have written after the same text."""
     requests = []
     for kind in ("mirror", "draft"):
         runner = ModelRunner(noisy_copy(MODEL, 0.05))

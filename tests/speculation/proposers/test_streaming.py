@@ -1,4 +1,4 @@
-"""Speculative Streaming through the engine: greedy equality, slots, and streams that lie."""
+"""Speculative Streaming through the engine: greedy equality, slots, and wrong streams."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_turns_of_a_conversation_and_a_cancelled_one() -> None:
 
 
 class Lying(StreamingHead):
-    """Answers anything."""
+    """A head that returns whatever it is told to."""
 
     answer = "noise"
 

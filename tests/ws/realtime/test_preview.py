@@ -150,9 +150,9 @@ async def test_one_that_waits_for_its_chunk_is_dropped_by_a_cancel(cancelled: bo
 def test_a_preview_does_not_wait_for_a_slow_client() -> None:
     outbox = Outbox(FreeClock().now)
     event = ev.PreviewEvent(response_id="r", item_id="i", text="maybe")
-    taken = [outbox.offer(event) for _ in range(MAX_AUDIO + 3)]
-    assert taken == [True] * (MAX_AUDIO + 1) + [False, False]
-    assert outbox.seq == MAX_AUDIO + 1, "no number is lost"
+    for _ in range(MAX_AUDIO + 3):
+        outbox.offer(event)
+    assert outbox.seq == MAX_AUDIO + 1, "the last two are dropped and take no number"
 
 
 def test_a_peek_is_what_adding_would_release() -> None:

@@ -35,7 +35,7 @@ from tests.ws.doubles import (
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test may pass because a stage that hangs is stopped after a while."""
+    """Let no test pass only because a hanging stage is stopped after the grace period."""
     monkeypatch.setattr(response, "CANCEL_GRACE_S", math.inf)
 
 
@@ -148,7 +148,7 @@ async def test_cancel_while_the_voice_hangs() -> None:
 
 
 class StubbornStage:
-    """Comes to rest for nothing and nobody."""
+    """A stage that ignores a cancel until it is stopped."""
 
     name = "prompt"
 

@@ -37,7 +37,7 @@ def head(rate: int, samples: tuple[int, int] = (0, 0), marks: int = 0) -> dict[s
 
 
 def says(*heads: dict[str, Any]) -> Answer:
-    """An adapter that answers its first phrase with these."""
+    """An adapter that answers its first phrase with these messages."""
 
     async def answer(socket: ServerConnection, frame: dict[str, Any]) -> None:
         if frame["type"] != "chunk":

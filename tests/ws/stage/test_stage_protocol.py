@@ -73,7 +73,7 @@ def test_the_table_is_the_documented_one(role: Role) -> None:
 
 
 def at(role: Role, kind: Kind, state: State) -> StageRules:
-    """A conversation that was led to ``state`` the straight way."""
+    """Return rules that were led to ``state`` by the shortest sequence of frames."""
     side = StageRules(role, kind)
     start, end, cancel = StartFrame(window=3), EndFrame(), CancelFrame()
     way: dict[State, list[Frame]] = {
@@ -139,7 +139,7 @@ CLASSES = {"chunk", "flush", "speech", "flushed"}  # stand for their likes, to k
 
 
 def moves(joint: Joint, tables: Tables, depth: int) -> Iterator[tuple[str, Joint | None]]:
-    """Every next joint state; None is a frame that arrives where it may not."""
+    """Yield every next joint state; None is a frame that arrives where it may not."""
     client, adapter, up, down = joint
     skip = {"revoke", "cue", "prompt", "revoked", "error"}
     for name, after in tables["client"][client].sends.items():
