@@ -14,6 +14,7 @@ from specstream.config import DraftProposerConfig, LookaheadProposerConfig, Suff
 from specstream.methods import EarlyExitProposerConfig, MirrorProposerConfig
 from specstream.model.heads.early_exit import EarlyExit
 from specstream.model.runner import ModelRunner
+from specstream.speculation.policy import Costs
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.early_exit import EarlyExitProposer
@@ -76,7 +77,7 @@ def mirror(
     draft = ModelRunner(noisy_copy(model, noise))
     proposer = DraftModelProposer(DraftProposerConfig(num_tokens=5), draft, eos_ids)
     config, leave = MirrorProposerConfig(num_tokens=5, branches=3), EarlyExit(ModelRunner(model), 1)
-    return MirrorProposer(config, proposer, leave, eos_ids, AtOnce())
+    return MirrorProposer(config, proposer, leave, eos_ids, AtOnce(), Costs({1: 1.0, 2: 1.0}))
 
 
 class AtOnce(Executor):

@@ -12,8 +12,10 @@ from torch import Tensor
 from specstream.errors import ConfigError, VocabularyMismatch
 from specstream.methods import DraftProposerConfig, MirrorProposerConfig
 from specstream.model.heads.early_exit import EarlyExit
+from specstream.speculation.calibration import calibrate
 from specstream.speculation.explanation import Explanation
 from specstream.speculation.optional import StepTimes
+from specstream.speculation.policy.costs import Costs
 from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.drafting import Drafting
@@ -43,6 +45,7 @@ class MirrorProposer:
         leave: The early exit.
         eos_ids: Token ids that end a turn.
         pool: Runs one function at a time, see `one_thread`; shut down by `close`.
+        costs: Times of plain steps, with which `explain` compares.
     """
 
     name = "mirror"
@@ -55,9 +58,10 @@ class MirrorProposer:
         leave: EarlyExit,
         eos_ids: frozenset[int],
         pool: Executor,
+        costs: Costs,
     ) -> None:
         self._config, self._draft, self._exit, self._eos_ids = config, draft, leave, eos_ids
-        self._pool = pool
+        self._pool, self._costs = pool, costs
         self.midway_depth = leave.layers
         self.counts = MirrorCounts()
         self._rounds: dict[int, Round] = {}  # by slot, from the proposal to the verdict
@@ -198,7 +202,7 @@ class MirrorProposer:
 
     def clock(self, times: StepTimes) -> None:
         """Add a step's times to the counts."""
-        self.counts.clock(times)
+        self.counts.clock(times, self._costs.plain(max(1, times.rows)))
 
     def explain(self, request_id: int | None = None) -> Explanation:
         """How often an outcome was predicted and what that gained; over all requests."""
@@ -255,4 +259,5 @@ def build(config: MirrorProposerConfig, parts: Parts) -> MirrorProposer:
     leave = exit_of(parts, config.layers, share=0.5)
     settings = DraftProposerConfig(num_tokens=config.num_tokens, window=config.window)
     draft = DraftModelProposer(settings, parts.draft, parts.eos_ids, parts.prefill_chunk)
-    return MirrorProposer(config, draft, leave, parts.eos_ids, one_thread())
+    costs = calibrate(parts.target, None)
+    return MirrorProposer(config, draft, leave, parts.eos_ids, one_thread(), costs)

@@ -134,6 +134,7 @@ class MirrorCounts:
         propose_ms: Time of proposing, in these steps.
         verify_ms: Time of target passes.
         total_ms: Time of the whole steps.
+        plain_ms: Time that as many plain steps would have taken.
     """
 
     rounds: int = 0
@@ -146,6 +147,7 @@ class MirrorCounts:
     propose_ms: float = 0.0
     verify_ms: float = 0.0
     total_ms: float = 0.0
+    plain_ms: float = 0.0
 
     def add(self, one: Round, verdict: Verdict, true: Branch | None) -> None:
         """Count a round with its verdict; ``true`` is the branch that came true, if any."""
@@ -156,23 +158,24 @@ class MirrorCounts:
         self.first += verdict.accepted > 0
         self.hidden += one.hidden
 
-    def clock(self, times: StepTimes) -> None:
-        """Add a step's times, unless it read prompts or verified nothing."""
+    def clock(self, times: StepTimes, plain_ms: float) -> None:
+        """Add a step's times, unless it read prompts or verified nothing.
+
+        ``plain_ms`` is the time of a plain step for as many requests.
+        """
         if times.rows and times.tokens > times.rows:
             self.timed += 1
             self.propose_ms += times.propose_ms
             self.verify_ms += times.verify_ms
             self.total_ms += times.total_ms
+            self.plain_ms += plain_ms
 
     def explain(self, kind: str) -> Explanation:
-        """The counts as figures and words.
-
-        A plain round is assumed to take as long as the target's pass over a proposal.
-        """
-        rounds, pass_ms = max(1, self.rounds), self.verify_ms or 1.0
-        tau = 1.0 + self.accepted / rounds
-        mean = self.drafted / rounds
-        cost = self.total_ms / pass_ms if self.timed else 1.0
+        """Return the counts as figures and words."""
+        rounds, plain_ms = max(1, self.rounds), self.plain_ms or 1.0
+        tau, mean = 1.0 + self.accepted / rounds, self.drafted / rounds
+        draft, verify = self.propose_ms / plain_ms, self.verify_ms / plain_ms
+        cost = self.total_ms / plain_ms if self.timed else 1.0
         hits, hidden = self.foretold / rounds, self.hidden / max(1, self.drafted)
         return Explanation(
             words=(
@@ -183,9 +186,9 @@ class MirrorCounts:
             num_tokens=mean,
             acceptance=self.first / rounds,
             tau=tau,
-            draft_cost=self.propose_ms / pass_ms,
-            verify_cost=1.0,
-            overhead=max(0.0, cost - 1.0 - self.propose_ms / pass_ms),
+            draft_cost=draft,
+            verify_cost=verify,
+            overhead=max(0.0, cost - verify - draft),
             predicted_speedup=tau / cost,
             ceiling=(1.0 + mean) / cost,
         )

@@ -20,10 +20,12 @@ from specstream.methods import DraftProposerConfig, MirrorProposerConfig
 from specstream.model.forward import ForwardInput
 from specstream.model.heads.early_exit import EarlyExit
 from specstream.model.runner import ModelRunner
+from specstream.speculation.optional import StepTimes
+from specstream.speculation.policy import Costs
 from specstream.speculation.proposers import build_proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.mirror import MirrorProposer, one_thread
-from specstream.speculation.proposers.mirroring import likely
+from specstream.speculation.proposers.mirroring import MirrorCounts, likely
 from specstream.speculation.proposers.parts import Parts
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, AtOnce, mirror, plain_greedy
@@ -156,7 +158,9 @@ def test_sampled_replies_have_the_exact_distribution(temperature: float, batch: 
     ends = frozenset({EOS})
     draft = DraftModelProposer(DraftProposerConfig(num_tokens=2), small, ends)
     config = MirrorProposerConfig(num_tokens=2, branches=4)
-    proposer = MirrorProposer(config, draft, EarlyExit(runner, 1), ends, AtOnce())
+    proposer = MirrorProposer(
+        config, draft, EarlyExit(runner, 1), ends, AtOnce(), Costs({1: 1.0, 2: 1.0})
+    )
     params = SamplingParams(temperature, max_tokens=5)
     core = toy_core(runner, Letters(), proposer, ends, max_running=batch)
     seen = sample(core, "bcdbc", params, 600, length=4)
@@ -292,3 +296,14 @@ def test_words_of_no_rounds_are_sound() -> None:
     assert found.kind == "off" and found.tau == 1.0 and "of 0 outcomes" in found.words
     proposals: Sequence[object] = proposer.propose([], [])
     assert proposals == []
+
+
+def test_the_speedup_is_told_against_plain_steps() -> None:
+    """Not against target passes, which are slower while the draft computes on the second thread."""
+    counts = MirrorCounts(rounds=4, accepted=6, drafted=12)
+    for _ in range(4):
+        counts.clock(StepTimes(1.0, 3.0, 5.0, rows=1, tokens=4), plain_ms=2.0)
+    counts.clock(StepTimes(0.0, 9.0, 9.0, rows=0, tokens=90), plain_ms=2.0)  # read a prompt
+    found = counts.explain("mirror")
+    assert (found.draft_cost, found.verify_cost, found.overhead) == (0.5, 1.5, 0.5)
+    assert found.predicted_speedup == pytest.approx(2.5 / 2.5)
