@@ -104,8 +104,10 @@ def marked(proposals: Sequence[Proposal], vocab_size: int) -> list[Proposal]:
 
     The replaced ids are False in `Proposal.sound`; the verifier accepts no drawn token there.
     """
+    if not proposals or free_to_look(proposals[0].tokens):
+        return list(proposals)
     ids = torch.cat([proposal.tokens for proposal in proposals])
-    if not ids.shape[0] or free_to_look(ids):
+    if not ids.shape[0]:
         return list(proposals)
     safe = ids.clamp(0, vocab_size - 1)
     lengths = [proposal.length for proposal in proposals]

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -108,8 +109,9 @@ class Proposal:
         return Tree.of(self.parents)
 
     @staticmethod
+    @lru_cache
     def empty(device: torch.device | str = "cpu") -> Proposal:
-        """A proposal without tokens: the round is a plain decoding step."""
+        """Return the device's one proposal without tokens: the round is a plain decoding step."""
         return Proposal(torch.empty(0, dtype=torch.int64, device=device))
 
 
