@@ -13,6 +13,7 @@ __all__ = ["Costs", "DraftCosts", "Fit"]
 _NOISE = 0.08  # relative standard deviation of an observed time
 _DRIFT = 0.004  # relative standard deviation of a weight's change from one observation to the next
 _OUTLIER = 2.0  # standard deviations; beyond it the noise is taken to be as large as the error
+_AT_MOST = 1.5  # no cause accounts for more than this multiple of an observed time
 _MEASURED, _GUESSED = (
     0.3,
     1.0,
@@ -31,8 +32,9 @@ class Fit:
     See R. E. Kalman 1960. An error changes the weights that are least certain most, and causes that
     usually occur together are told apart by the rounds in which they don't. For an error beyond two
     standard deviations the noise is raised to the size of the error, so an outlier changes little.
-    After 64 observations only one in three is learned from, because learning takes 10 µs or more, a
-    visible share of a small target's round.
+    A weight that alone would exceed the observed time by half is cut to that at once: a calibration on a
+    busy machine may be many times too long, never too short. After 64 observations only one in three is
+    learned from, because learning takes 10 µs or more, a visible share of a small target's round.
 
     Args:
         weights: Initial ones, in ms.
@@ -64,8 +66,9 @@ class Fit:
             return False
         weights, covariance = self.weights, self._covariance
         acting = [(i, cause) for i, cause in enumerate(causes) if cause]
-        expected = 0.0
+        expected, most = 0.0, _AT_MOST * ms
         for i, cause in acting:
+            weights[i] = min(weights[i], most / cause)
             # In proportion to the observations since the last one learned from: changes are followed as
             # quickly as if all were learned from.
             drift = every * _DRIFT * max(weights[i], self._least)

@@ -226,6 +226,18 @@ def test_a_draft_that_was_timed_on_a_busy_machine_is_soon_used() -> None:
     assert first.ms <= 1.3 * best
 
 
+@pytest.mark.parametrize("times", [8, 25, 90])
+def test_a_calibration_beside_other_work_is_overcome_in_short_replies(times: int) -> None:
+    """Both models many times too slow, as where threads wait for cores; replies of 24 tokens."""
+    machine = Machine(target=flat, start=0.1)
+    made = Costs({width: 5.0 * flat(width) for width in (1, 2, 6, 9)})
+    made.drafts["draft"] = DraftCosts(times * machine.step, read_ms=0.0)
+    workload = texts(40, 24, 0.75, prompt=80)
+    found = serve(policy(machine, known=made), workload, machine)
+    best = min(serve(Fixed(*choice), workload, machine).ms for choice in FIXED)
+    assert found.ms <= best
+
+
 @pytest.mark.parametrize("phrase", [6, 12, 20])
 def test_the_first_phrase_comes_as_early_as_it_can(phrase: int) -> None:
     """Time to the end of the first phrase, the draft's reading of the prompt included."""
