@@ -16,7 +16,7 @@ from specstream.commands.output import note
 from specstream.commands.progress import loaded
 from specstream.commands.serving import api_key_of, server_config, until_stopped
 from specstream.config import DEFAULT_TARGET
-from specstream.ws.listen import check_address
+from specstream.ws.listen import check_address, location
 from specstream.ws.server import RealtimeServer
 from specstream.ws.stage.server import serve_adapter
 
@@ -59,7 +59,7 @@ async def run_server(args: argparse.Namespace) -> int:
         )
         async with server.start() as port:
             s = "s" if tls else ""
-            place = f"{config.host}:{port}"
+            place = location(config.host, port)
             note(f"ready – page: http{s}://{place}/   realtime: ws{s}://{place}/v1/realtime")
             return await until_stopped(server.drain, config.drain)
 
@@ -75,8 +75,11 @@ async def run_adapter(args: argparse.Namespace) -> int:
         nonlocal code
         code = await until_stopped(drain, config.drain)
 
-    async def serve(make: partial[object]) -> None:
+    def ready(port: int) -> None:
         s = "s" if tls else ""
+        note(f"ready – {args.kind} adapter: ws{s}://{location(config.host, port)}")
+
+    async def serve(make: partial[object]) -> None:
         await serve_adapter(
             args.kind,
             make,
@@ -84,7 +87,7 @@ async def run_adapter(args: argparse.Namespace) -> int:
             port=config.port or 0,
             api_key=key,
             tls=tls,
-            ready=lambda port: note(f"ready – {args.kind} adapter: ws{s}://{config.host}:{port}"),
+            ready=ready,
             until=until,
         )
 

@@ -6,16 +6,18 @@ import argparse
 import os
 import signal
 import ssl
+import sys
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Self
 
 import anyio
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from specstream.commands.common import tables_of
 from specstream.commands.output import note
 from specstream.config import meant
 from specstream.errors import ConfigError
+from specstream.ws.auth import check_names
 
 __all__ = ["ServerConfig", "add_server_options", "api_key_of", "server_config", "until_stopped"]
 
@@ -40,6 +42,11 @@ class ServerConfig(BaseModel):
     idle: float = Field(default=600.0, gt=0, description="seconds")
     lead: float = Field(default=2.0, ge=0.2, description="seconds")
 
+    @model_validator(mode="after")
+    def _names_that_match(self) -> Self:
+        check_names(self.origins, self.hosts)  # now, before the models are loaded
+        return self
+
     def tls(self) -> ssl.SSLContext | None:
         """The context to serve with; None without a certificate.
 
@@ -51,11 +58,22 @@ class ServerConfig(BaseModel):
                 raise ConfigError("--tls-key needs --tls-cert")
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        files = " with ".join(filter(None, (self.tls_cert, self.tls_key)))
+
+        def locked() -> str:
+            raise ConfigError(
+                f"the TLS certificate {files} can't be used: its key has a pass phrase, and nobody is "
+                "there to be asked; `openssl pkey -in OLD -out NEW` writes one without"
+            )
+
         try:
-            context.load_cert_chain(self.tls_cert, self.tls_key)
+            # Without this, OpenSSL asks on a terminal; where there is none it may wait for ever.
+            password = None if sys.stdin is not None and sys.stdin.isatty() else locked
+            context.load_cert_chain(self.tls_cert, self.tls_key, password)
         except (OSError, ssl.SSLError) as error:
-            files = " with ".join(filter(None, (self.tls_cert, self.tls_key)))
-            raise ConfigError(f"the TLS certificate {files} can't be used: {error}") from None
+            hint = "; both are PEM files, and a key in a file of its own needs --tls-key"
+            hint = hint if isinstance(error, ssl.SSLError) else ""
+            raise ConfigError(f"the TLS certificate {files} can't be used: {error}{hint}") from None
         return context
 
 

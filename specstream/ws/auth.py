@@ -14,9 +14,10 @@ from websockets.http11 import Request, Response
 
 from specstream.errors import ConfigError
 
-__all__ = ["Authentication", "check_key", "is_loopback", "respond"]
+__all__ = ["Authentication", "check_key", "check_names", "is_loopback", "respond"]
 
 _KEY_PROTOCOL = "openai-insecure-api-key."
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class Authentication:
@@ -39,7 +40,7 @@ class Authentication:
         any_host: bool = False,
     ) -> None:
         self._key = api_key
-        self._origins = set(origins)
+        self._origins = {origin.lower() for origin in origins}
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
         self._any_host = any_host or "*" in self._hosts
 
@@ -114,6 +115,43 @@ def check_key(host: str, api_key: str | None) -> None:
             f"{host} can be reached from other machines: set an api key (for a command, "
             "$SPECSTREAM_API_KEY or --api-key-file), or listen on 127.0.0.1"
         )
+
+
+def check_names(origins: Sequence[str], hosts: Sequence[str]) -> None:
+    """Require origins and host names that a request can have: any other would match none.
+
+    Raises:
+        ConfigError: an origin with a path or the scheme's own port, or a host with a scheme or port.
+    """
+    for origin in origins:
+        sent = _as_sent(origin)
+        if origin not in ("*", "null") and origin.lower() != sent:
+            right = sent or "https://NAME"
+            raise ConfigError(f"{origin!r} is no origin; write {right}, as browsers send it")
+    for host in hosts:
+        if host != "*" and _address(host) is None and _name_in(host) != host.lower():
+            raise ConfigError(f"{host!r} is no host name; leave out the scheme, port and path")
+
+
+def _as_sent(origin: str) -> str:
+    """Return an origin as browsers send it; empty if it lacks a scheme or a name."""
+    try:
+        page = urlsplit(origin)
+        port = page.port
+    except ValueError:
+        return ""
+    if not page.scheme or not page.hostname:
+        return ""
+    name = f"[{page.hostname}]" if ":" in page.hostname else page.hostname
+    own = port is None or port == _DEFAULT_PORTS.get(page.scheme)
+    return f"{page.scheme}://{name}" if own else f"{page.scheme}://{name}:{port}"
+
+
+def _name_in(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def is_loopback(host: str) -> bool:

@@ -15,7 +15,7 @@ from specstream.errors import PortUnavailable
 from specstream.ws.auth import check_key
 from specstream.ws.log import LOG
 
-__all__ = ["CLOSE_TIMEOUT", "check_address", "listen"]
+__all__ = ["CLOSE_TIMEOUT", "check_address", "listen", "location"]
 
 CLOSE_TIMEOUT = 2.0
 """Seconds that a closing handshake may take before the connection is dropped."""
@@ -52,7 +52,7 @@ async def listen(
         server = await serve(handler, host, port, **{**_DEFAULTS, **options})
     except (OSError, OverflowError, UnicodeError) as error:
         raise PortUnavailable(
-            f"can't listen on {host}:{port}: {_reason(error)}; "
+            f"can't listen on {location(host, port)}: {_reason(error)}; "
             "choose another port (0 takes a free one) or an address of this machine"
         ) from error
     if send_buffer is not None:
@@ -82,6 +82,11 @@ async def check_address(host: str, port: int, api_key: str | None) -> None:
 
     async with listen(refuse, host, port):
         pass
+
+
+def location(host: str, port: int) -> str:
+    """Return ``host:port`` as a URL has it: an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _reason(error: OSError | OverflowError | UnicodeError) -> str:

@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed
 from specstream.errors import ConfigError
 from specstream.listening.ears import Ears
 from specstream.types import SamplingParams
-from specstream.ws.auth import Authentication, check_key, is_loopback
+from specstream.ws.auth import Authentication, check_key, check_names, is_loopback
 from specstream.ws.clock import Clock, SystemClock
 from specstream.ws.counters import Counters
 from specstream.ws.http import Routes, address_of, select_subprotocol
@@ -73,7 +73,8 @@ class RealtimeServer:
         bundled: The package's own model pair answers; the demo page then suggests prompts.
 
     Raises:
-        ConfigError: a value out of range, or a public address without a key.
+        ConfigError: a value out of range, an origin or host name that can't match, or a public
+            address without a key.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class RealtimeServer:
             if factory is not None and not callable(factory):
                 raise ConfigError(f"{name} must be a function that makes one for each connection")
         check_key(host, api_key)
+        check_names(allowed_origins, allowed_hosts)
         if max_size < 1024:
             raise ConfigError("max_size must be at least 1024")
         if lead_s < 0.2 or buffer_s < 0.2:

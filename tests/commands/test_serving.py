@@ -19,6 +19,7 @@ from specstream.config import EngineConfig
 from specstream.errors import ConfigError
 from specstream.testing import ScriptedEngine
 from specstream.ws.client import Done, RealtimeClient
+from tests.ws.certificate import CERTIFICATE, LOCKED_KEY
 from tests.ws.doubles import Gate, settle
 
 
@@ -78,6 +79,11 @@ def test_the_table_sets_what_the_options_leave_open(tmp_path: Path) -> None:
         ("", ["--max-sessions", "0"], "--max-sessions"),
         ("", ["--drain", "nan"], "--drain"),
         ("", ["--idle", "0"], "--idle"),
+        ("", ["--origins", "https://a.example/"], "'https://a.example/' is no origin"),
+        ("", ["--origins", "a.example"], "'a.example' is no origin"),
+        ("[server]\norigins = ['https://a.example:443']\n", [], "write https://a.example, as"),
+        ("", ["--hosts", "a.example", "a.example:80"], "'a.example:80' is no host name"),
+        ("", ["--hosts", "https://a.example"], "'https://a.example' is no host name"),
     ],
 )
 def test_what_is_wrong_is_named_before_anything_is_loaded(
@@ -87,6 +93,20 @@ def test_what_is_wrong_is_named_before_anything_is_loaded(
     file.write_text(toml)
     assert cli.main(["serve", "--config", str(file), *argv]) == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("file", "says"), [("cert", "--tls-key"), ("locked", "pass phrase")])
+def test_a_certificate_that_cannot_be_used_is_told_with_its_remedy(
+    file: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody is asked for a pass phrase: a server starts without a person."""
+    end = "-----END CERTIFICATE-----\n"
+    certificate = CERTIFICATE.partition(end)[0] + end
+    (tmp_path / "cert").write_text(certificate)
+    (tmp_path / "locked").write_text(certificate + LOCKED_KEY)
+    assert cli.main(["serve", "--tls-cert", str(tmp_path / file)]) == 2
+    told = capsys.readouterr().err
+    assert file in told and says in told
 
 
 def test_a_key_comes_from_the_option_the_file_or_the_environment(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CERTIFICATE"]
+__all__ = ["CERTIFICATE", "LOCKED_KEY"]
 
 CERTIFICATE = """\
 -----BEGIN CERTIFICATE-----
@@ -22,3 +22,14 @@ XkOOtwW0e715fb3gRf8iR7IP6T6hRANCAAQNQ2uZR9ObQeTzUzpvv6dxue02s7eX
 ALJgLl9dGjAmLTuiMMSBrusHhGULYQRAIiyfSE8pN0Orz8pKl/1hzkhM
 -----END PRIVATE KEY-----
 """
+
+LOCKED_KEY = """\
+-----BEGIN ENCRYPTED PRIVATE KEY-----
+MIHsMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAh44qkpSywO2gICCAAw
+DAYIKoZIhvcNAgkFADAdBglghkgBZQMEAQIEED2DsHg/2hQsVqZSc0nSjjoEgZBB
+7+OUVkwVZtRRwd7zdNvwkIbtTMuIpB51KqCQPwUnGNZUHnC3TAursmSItecMkmuE
+s+NsTiWnVWnsb9nlL+VzkV67wo+EgURLHCJh1TEZDJJ+VHMQpAJoN1Azc4BVhr2x
+LzDBGTGnqfeOju9HkhOCrqg2Rz6OsL7VyLRQtVKeqMnf0c1xDyUu0yfC9ZydAXk=
+-----END ENCRYPTED PRIVATE KEY-----
+"""
+"""The key, encrypted with a pass phrase."""

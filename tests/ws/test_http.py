@@ -106,6 +106,9 @@ async def test_only_the_protocol_is_echoed_never_the_key() -> None:
         ("http://good.example", {"allowed_origins": ["http://good.example"]}, 101),
         ("http://evil.example", {"allowed_origins": ["http://good.example"]}, 403),
         ("http://evil.example", {"allowed_origins": ["*"]}, 101),
+        ("http://good.example:81", {"allowed_origins": ["http://Good.example:81"]}, 101),
+        ("app://-", {"allowed_origins": ["app://-"]}, 101),
+        ("null", {"allowed_origins": ["null"]}, 101),
     ],
 )
 async def test_foreign_pages_are_kept_out(
@@ -333,6 +336,9 @@ async def test_figures_need_the_key_and_the_page_does_not() -> None:
         {"lead_s": 0.0},
         {"buffer_s": 0.0},
         {"voice": WordVoice()},
+        {"allowed_origins": ["https://good.example/"]},
+        {"allowed_origins": ["good.example"]},
+        {"allowed_hosts": ["voice.example:80"]},
     ],
 )
 def test_unsafe_and_senseless_options_are_refused(options: dict[str, Any]) -> None:

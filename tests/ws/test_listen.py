@@ -8,7 +8,7 @@ from websockets.asyncio.server import ServerConnection
 
 from specstream.cli import main
 from specstream.errors import PortUnavailable
-from specstream.ws.listen import check_address, listen
+from specstream.ws.listen import check_address, listen, location
 
 
 async def _greet(client: ServerConnection) -> None:
@@ -45,3 +45,11 @@ def test_a_missing_key_is_told_before_anything_is_opened_or_loaded(
 async def test_a_name_that_is_none_is_told_as_an_address_that_cannot_be_had(host: str) -> None:
     with pytest.raises(PortUnavailable, match="choose another port"):
         await check_address(host, 0, "key")
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [("127.0.0.1", "127.0.0.1:80"), ("a.example", "a.example:80"), ("::1", "[::1]:80")],
+)
+def test_an_address_is_shown_as_a_url_has_it(host: str, shown: str) -> None:
+    assert location(host, 80) == shown

@@ -194,7 +194,7 @@ class RealtimeConnection:
             if isinstance(answer, (ev.SessionEvent, ev.ItemRetrieved)):
                 await self._rate.take(cost(size))  # a small frame may ask for a large answer
         if isinstance(event, pr.SessionUpdate) and self._microphone is not None:
-            self._microphone.reconfigure()
+            await self._microphone.reconfigure()
 
     async def _hear(self, event: pr.ClientEvent) -> None:
         assert self._microphone is not None

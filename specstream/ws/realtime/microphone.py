@@ -76,7 +76,7 @@ def listener_settings(heard: AudioInput, *, by_words: bool = False) -> ListenerS
 
 
 class Microphone:
-    """The input audio buffer. A listener is opened by the first audio after each change of settings.
+    """The input audio buffer. After a change of settings the next turn gets a new listener.
 
     A frame that can't be used is refused once for each reason; later ones are dropped silently, since
     a microphone sends fifty frames a second and some clients end the session at the first ``error``.
@@ -112,6 +112,7 @@ class Microphone:
         Raises:
             Refused: the data is no audio, or the buffer is full; the first time only.
         """
+        await self.reconfigure()
         try:
             pcm = self._decoded(event.audio)
             listener = self._listener().listener
@@ -145,17 +146,25 @@ class Microphone:
         self._refused.clear()
         await self._put(ev.InputCleared())
 
-    def reconfigure(self) -> None:
-        """Apply changed settings: close the listener if the settings of audio input changed."""
+    async def reconfigure(self) -> None:
+        """Apply changed settings of audio input, but not to the turn in progress.
+
+        That turn ends by the settings it began with; only a change of the audio's format discards it.
+        """
         settings = (self._session.hearing, self._session.by_words)
         if settings == self._settings:
             return
-        self._settings = settings
-        hearing, self._hearing = self._hearing, None
+        hearing, old = self._hearing, self._settings[0]
+        in_turn = hearing is not None and hearing.listener.held_ms > 0.0
+        if in_turn and settings[0].format == old.format:
+            return  # `append` asks again
+        self._settings, self._hearing = settings, None
         if hearing is not None:
             self._since_ms += hearing.listener.now_ms
             hearing.listener.clear()
             hearing.listener.finish()
+        if in_turn:
+            await self._put(ev.InputCleared())
 
     def defer(self, asked: ResponseSettings, event_id: str | None) -> bool:
         """Hold a response back until ended turns have transcripts; False if there are none to wait for.

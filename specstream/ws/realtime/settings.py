@@ -79,6 +79,14 @@ def _variables(value: Any) -> dict[str, Any]:
         raise ValueError(str(error).removeprefix("chat_template_kwargs: ")) from None
 
 
+def _voice(value: Any) -> Any:
+    """Check here: pydantic's refusal of a union names a member's type as if it were a key."""
+    parts = value.values() if isinstance(value, dict) else [value]
+    if not all(isinstance(part, str) for part in parts):
+        raise ValueError('a name, or an object such as {"id": "NAME"}')
+    return value
+
+
 def _small(value: dict[str, str]) -> dict[str, str]:
     if any(len(key) > 64 or len(text) > 512 for key, text in value.items()):
         raise ValueError("keys have at most 64 characters and values at most 512")
@@ -93,7 +101,7 @@ NoPrompt = Annotated[Any, BeforeValidator(unused(_NO_PROMPTS))]
 Texts = Annotated[tuple[str, ...], Field(max_length=64)]
 TemplateKwargs = Annotated[dict[str, Any], BeforeValidator(_variables)]
 Metadata = Annotated[dict[str, str], AfterValidator(_small)]
-Voice = str | dict[str, str]
+Voice = Annotated[str | dict[str, str], BeforeValidator(_voice)]
 
 
 class AudioOutput(Group):

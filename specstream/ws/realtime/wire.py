@@ -105,6 +105,8 @@ def validate(model: type[M], data: Any, *, at: str = "") -> M:
 def _refusal(error: ErrorDetails, at: str) -> Refused:
     param = at
     for part in error["loc"]:
+        if part == "[key]":  # pydantic's mark for the key of a dict, which comes before it
+            continue
         if isinstance(part, int):
             param += f"[{part}]"
         else:

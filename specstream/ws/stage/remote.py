@@ -142,7 +142,7 @@ class RemoteStage:
                     channel.took()
         except Violation as error:
             await channel.close(error.close_code)
-            raise
+            raise self._named(error) from error
         finally:
             await turn.stop()
             if turn.complete and channel.usable:
@@ -201,9 +201,15 @@ class RemoteStage:
             if ready.kind != self._kind:
                 raise ConfigError(f"{self._shown} serves: {ready.kind}, not: {self._kind}")
             return channel, ready
-        except BaseException:
+        except BaseException as error:
             channel.abort()
+            if isinstance(error, Violation):
+                raise self._named(error) from error
             raise
+
+    def _named(self, error: Violation) -> Violation:
+        """Say who broke the protocol: a pipeline may have several adapters."""
+        return Violation(f"{self._who}: {error}", error.close_code)
 
     @property
     def _who(self) -> str:

@@ -112,6 +112,37 @@ async def test_transcripts_are_sent_to_those_who_ask() -> None:
         assert ear.recognizer.languages == ["en"]
 
 
+async def test_settings_that_change_during_a_turn_take_effect_with_the_next() -> None:
+    ear = Ear(SAID, SAID)
+    async with ear.client() as wire:
+        await speak(wire, voice(1))
+        detection = {"type": "server_vad", "silence_duration_ms": 900, "create_response": False}
+        await configure(wire, turn_detection=detection)
+        await speak(wire, voice(1), silence(0.7))
+        stopped = await wire.until("input_audio_buffer.speech_stopped")
+        assert stopped["audio_end_ms"] == pytest.approx(2500, abs=100)
+        await wire.until("conversation.item.done")
+        await speak(wire, voice(1), silence(0.7), voice(1), silence(1.2))
+        await wire.until("conversation.item.done")
+        types = wire.types()
+        assert types.count("input_audio_buffer.speech_started") == 2
+        assert types.count("input_audio_buffer.committed") == 2
+
+
+async def test_another_format_discards_a_turn_in_progress_and_says_so() -> None:
+    ear = Ear()
+    async with ear.client() as wire:
+        await speak(wire, voice(1))
+        await wire.until("input_audio_buffer.speech_started")
+        await configure(wire, format={"type": "audio/pcmu"})
+        await wire.until("input_audio_buffer.cleared")
+        await configure(wire, format={"type": "audio/pcm", "rate": 24_000})
+        await speak(wire, voice(2), silence(1))
+        done = await wire.until("response.done")
+        assert done["response"]["status"] == "completed"
+        assert wire.types().count("input_audio_buffer.committed") == 1
+
+
 async def test_guesses_are_sent_while_the_user_speaks() -> None:
     ear = Ear()
     async with ear.client(transcription={}) as wire:

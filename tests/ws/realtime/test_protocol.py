@@ -123,6 +123,21 @@ BAD_FRAMES = [
         "unknown_parameter",
         "session.audio.input.gain",
     ),
+    (
+        frame("session.update", session={"type": "realtime", "audio": {"output": {"voice": 5}}}),
+        "invalid_value",
+        "session.audio.output.voice",
+    ),
+    (
+        frame("response.create", response={"audio": {"output": {"voice": {"id": 5}}}}),
+        "invalid_value",
+        "response.audio.output.voice",
+    ),
+    (
+        frame("response.create", response={"specstream": {"sampling": {"logit_bias": {"a": 1}}}}),
+        "invalid_type",
+        "response.specstream.sampling.logit_bias.a",
+    ),
     (frame("output_audio_buffer.clear"), "output_audio_buffer_not_supported", "type"),
 ]
 

@@ -73,7 +73,8 @@ async def test_a_client_that_does_not_read_stops_its_own_reply_only() -> None:
         assert left > 5_000, "the model has stopped writing, far from the end"
         await other.ask("Hi")
         await other.until("response.done")
-        assert len(engine.generations[0]._chunks) == left
+        # The kernel's buffers may grow a little meanwhile.
+        assert left - len(engine.generations[0]._chunks) < 100
         # Then it reads on, and has missed nothing.
         await lazy.until("response.created")
         words = 0

@@ -136,7 +136,7 @@ async def test_what_can_be_wrong_with_an_address() -> None:
         with pytest.raises(ProtocolError, match="doesn't speak"):
             await RemoteStage(f"ws://127.0.0.1:{port}", "voice").connect()
     async with listen(chat, subprotocols=[Subprotocol(SUBPROTOCOL)]) as port:
-        with pytest.raises(ProtocolError):
+        with pytest.raises(ProtocolError, match=f"the voice adapter at .*:{port}: frame: "):
             await RemoteStage(f"ws://127.0.0.1:{port}", "voice").connect()
 
 
@@ -163,7 +163,7 @@ async def test_an_adapter_that_talks_nonsense_is_hung_up_on(junk: str | bytes) -
 
     async with impostor(answer) as port:
         stage = RemoteStage(f"ws://127.0.0.1:{port}", "voice")
-        with pytest.raises(ProtocolError):
+        with pytest.raises(ProtocolError, match=f"the voice adapter at .*:{port}: "):
             await feed(stage, PHRASES)
         await until(lambda: bool(codes))
     assert codes[0] in (1002, 1007, 1009)

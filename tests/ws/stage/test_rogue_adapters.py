@@ -78,6 +78,8 @@ async def test_what_a_voice_claims_is_bounded(answer: Answer, code: str, said: s
             error = done["status_details"]["error"]
             assert error["code"] == code
             assert said in error["message"]
+            if code == "protocol_error":
+                assert f"the voice adapter at ws://127.0.0.1:{port}: " in error["message"]
             assert done["output"][0]["content"][0]["transcript"] == TEXT
             await wire.ask("Hi", output_modalities=["text"])
             assert (await wire.until("response.done"))["response"]["status"] == "completed"
