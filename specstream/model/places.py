@@ -26,6 +26,8 @@ __all__ = [
     "not_found",
 ]
 
+_WEIGHTS = ("*.safetensors", "*.bin", "medusa_lm_head.pt")  # the last one: published Medusa heads
+
 
 def check_models(config: EngineConfig) -> None:
     """Check that the models which an engine would load are there; fetches the config of a Hub model.
@@ -43,7 +45,7 @@ def check_models(config: EngineConfig) -> None:
             continue
         if not folder.is_dir():
             _check_hub(name)
-        elif not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
+        elif not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
             raise ModelBroken(f"{name} is a model folder without weights (*.safetensors)")
 
 

@@ -221,7 +221,10 @@ def _place(
     fresh.chmod(stat.S_IMODE(models_folder().stat().st_mode))
     for path in fresh.iterdir():
         path.chmod(stat.S_IMODE((fresh / "MODEL_CARD.md").stat().st_mode))
-    if folder.exists():  # damaged, or it would not have been pulled again
+    # What is there is damaged, or it would not have been pulled again.
+    if folder.is_file() or folder.is_symlink():
+        folder.unlink()
+    elif folder.exists():
         shutil.rmtree(folder)
     os.replace(fresh, folder)
 

@@ -255,6 +255,26 @@ async def test_a_damaged_folder_is_refused_and_brought_again(world: World) -> No
     assert located("tiny") == str(folder)
 
 
+def occupied(place: Path, letters: Path, kind: str) -> None:
+    """Put a file, or a link to a folder with a letter, where a model's folder goes."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    (letters / "letter.txt").write_text("dear")
+    if kind == "file":
+        place.write_text("x")
+    else:
+        place.symlink_to(letters)
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+async def test_what_is_no_folder_in_its_place_is_replaced(
+    world: World, cache: Path, tmp_path: Path, kind: str
+) -> None:
+    occupied(cache / "tiny", tmp_path, kind)
+    assert await brought(world) == (cache / "tiny", False)
+    assert located("tiny") == str(cache / "tiny")
+    assert (tmp_path / "letter.txt").read_text() == "dear"
+
+
 def test_what_was_not_pulled_names_the_command(world: World) -> None:
     with pytest.raises(ModelNotFound, match="`specstream pull tiny` brings it"):
         check_models(EngineConfig(target="tiny"))

@@ -64,10 +64,10 @@ class BlockShape(LayerShape):
         if not isinstance(own, Mapping):
             raise ModelBroken("dflash_config of the block head is no JSON object")
         joint = {**config, **own}
-        _refuse_extensions(joint)
         try:
+            _refuse_extensions(joint)
             return cls._read(joint)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ModelBroken(f"the config.json of the block head is damaged: {error!r}") from None
 
     @classmethod
@@ -92,8 +92,6 @@ class BlockShape(LayerShape):
             raise ValueError(f"{layers} layers with {len(kinds)} layer_types")
         if not 2 <= made.block_size <= MOST_BLOCK or not made.depths:
             raise ValueError(f"block_size {made.block_size}, target_layer_ids {made.depths}")
-        if min(made.kv_heads, made.head_dim) < 1 or made.heads % made.kv_heads:
-            raise ValueError(f"{made.heads} heads, {made.kv_heads} key heads of {made.head_dim}")
         if any(window is not None and window < 1 for window in made.windows):
             raise ValueError("layers with sliding attention, and no sliding_window")
         if len(set(made.depths)) != len(made.depths):

@@ -148,10 +148,14 @@ def _vocabulary(shape: EagleShape, tensors: Tensors, device: torch.device) -> Te
         if shape.draft_vocab_size != shape.vocab_size:
             raise ModelBroken(f"{tensors.folder}: the tensor d2t is missing")
         return None
-    ids = tensors.take("d2t", (shape.draft_vocab_size,)).to(torch.int64)
-    ids = ids + torch.arange(shape.draft_vocab_size)
+    offsets = tensors.take("d2t", (shape.draft_vocab_size,))
+    if offsets.is_floating_point() or offsets.dtype is torch.bool:
+        raise ModelBroken(f"{tensors.folder}: d2t holds {offsets.dtype}, no offsets of ids")
+    ids = offsets.to(torch.int64) + torch.arange(shape.draft_vocab_size)
     if int(ids.min()) < 0 or int(ids.max()) >= shape.vocab_size:
         raise ModelBroken(f"{tensors.folder}: d2t leads outside of the {shape.vocab_size} tokens")
+    if int(ids.bincount().max()) > 1:  # its probabilities could not be told
+        raise ModelBroken(f"{tensors.folder}: d2t names a token twice")
     if torch.equal(ids, torch.arange(shape.vocab_size)):
         return None
     return ids.to(device)

@@ -90,9 +90,16 @@ def read_shape(config: Mapping[str, Any], *, hidden: int, layers: int) -> EagleS
         layers: The target's number of layers.
 
     Raises:
-        ModelBroken: a size is missing, or not a positive whole number.
+        ModelBroken: a field is missing or out of range.
         ModelUnsupported: the head is of a variant that is not supported.
     """
+    try:
+        return _shape(config, hidden, layers)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ModelBroken(f"the config.json of the EAGLE head is damaged: {error}") from None
+
+
+def _shape(config: Mapping[str, Any], hidden: int, layers: int) -> EagleShape:
     speculators = "transformer_layer_config" in config
     layer = _part(config, "transformer_layer_config") if speculators else config
     more = _part(config, "eagle_config")
@@ -117,7 +124,7 @@ def _depths(config: Mapping[str, Any], more: Mapping[str, Any]) -> tuple[int, ..
         if entering:
             return tuple(int(one) for one in entering)
         return tuple(int(one) + 1 for one in leaving or ())
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ModelBroken("eagle_aux_hidden_state_layer_ids must be a list of numbers") from None
 
 

@@ -12,6 +12,7 @@ from transformers import LlamaConfig
 from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from specstream.errors import ModelBroken, ModelUnsupported
 from specstream.model.attention.base import Batch
 from specstream.model.attention.contiguous import ContiguousAttention
 from specstream.model.decoder import Decoder
@@ -73,7 +74,13 @@ def layer_weights(
 def head_weights(
     sizes: LayerShape, target: DecoderWeights, layers: Sequence[LayerWeights]
 ) -> DecoderWeights:
-    """The target's weights with a head's layers and sizes in place of its own."""
+    """The target's weights with a head's layers and sizes in place of its own.
+
+    Raises:
+        ModelUnsupported: the head's activation is not known.
+    """
+    if sizes.activation not in ACT2FN:
+        raise ModelUnsupported(f"the head's activation {sizes.activation!r} is not known here")
     return replace(
         target,
         heads=sizes.heads,
@@ -89,15 +96,24 @@ def head_weights(
 
 
 def rotary_of(sizes: LayerShape, like: Tensor) -> RotaryTable:
-    """The rotary table of the head's own ``rope_parameters``, in the dtype and device of ``like``."""
-    config = LlamaConfig(
-        hidden_size=sizes.hidden,
-        num_attention_heads=sizes.heads,
-        head_dim=sizes.head_dim,
-        max_position_embeddings=sizes.max_positions,
-        rope_parameters=dict(sizes.rope),
-    )
-    rotary = LlamaRotaryEmbedding(config).to(like.device)
+    """The rotary table of the head's own ``rope_parameters``, in the dtype and device of ``like``.
+
+    Raises:
+        ModelBroken: these parameters make no sense.
+    """
+    try:
+        config = LlamaConfig(
+            hidden_size=sizes.hidden,
+            num_attention_heads=sizes.heads,
+            head_dim=sizes.head_dim,
+            max_position_embeddings=sizes.max_positions,
+            rope_parameters=dict(sizes.rope),
+        )
+        rotary = LlamaRotaryEmbedding(config).to(like.device)
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+        raise ModelBroken(
+            f"the rope_parameters of the head's config.json are damaged: {dict(sizes.rope)} ({error})"
+        ) from None
     return RotaryTable.by(rotary, like[:1], sizes.head_dim)
 
 

@@ -53,6 +53,8 @@ def read_head_config(folder: str | Path) -> dict[str, Any]:
         raise ModelBroken(f"{path} can't be read: {error}") from None
     if not isinstance(found, dict):
         raise ModelBroken(f"{path} is no JSON object")
+    if not isinstance(found.get("architectures") or [], list | str):
+        raise ModelBroken(f"{path}: architectures should be a list of names")
     return found
 
 

@@ -54,19 +54,27 @@ class LayerShape:
 
         Raises:
             ModelBroken: a size is missing, or not a positive whole number.
+            TypeError, ValueError, OverflowError: another field is damaged.
         """
         hidden, heads = number(config, "hidden_size"), number(config, "num_attention_heads")
         rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
         rope.setdefault("rope_theta", float(config.get("rope_theta", 10000.0)))
         rope.setdefault("rope_type", rope.pop("type", "default"))
+        kv_heads = int(config.get("num_key_value_heads") or heads)
+        head_dim = int(config.get("head_dim") or hidden // heads)
+        if min(kv_heads, head_dim) < 1 or heads % kv_heads:
+            raise ValueError(f"{heads} heads, {kv_heads} key heads of {head_dim}")
+        eps = float(config.get("rms_norm_eps", 1e-6))
+        if not 0.0 <= eps < float("inf"):
+            raise ValueError(f"rms_norm_eps {eps}")
         return {
             "hidden": hidden,
             "intermediate": number(config, "intermediate_size"),
             "heads": heads,
-            "kv_heads": int(config.get("num_key_value_heads") or heads),
-            "head_dim": int(config.get("head_dim") or hidden // heads),
+            "kv_heads": kv_heads,
+            "head_dim": head_dim,
             "vocab_size": number(config, "vocab_size"),
-            "eps": float(config.get("rms_norm_eps", 1e-6)),
+            "eps": eps,
             "max_positions": int(config.get("max_position_embeddings") or 32768),
             "activation": str(config.get("hidden_act", "silu")),
             "rope": rope,

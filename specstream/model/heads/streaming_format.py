@@ -63,7 +63,7 @@ class StreamingShape:
         """
         try:
             return cls(**{name: int(config[name]) for name in cls.__dataclass_fields__})
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ModelBroken(
                 f"the config.json of the streaming head is damaged: {error!r}"
             ) from None

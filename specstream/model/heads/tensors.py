@@ -114,17 +114,25 @@ class Placed:
             ModelBroken: it is missing, of another shape, or holds no floats.
         """
         found = self.tensors.take(names, shape)
-        if not found.is_floating_point():
-            name = names if isinstance(names, str) else names[0]
-            raise ModelBroken(f"{self.tensors.folder}: {name} holds {found.dtype}, not floats")
+        self._check_floats(names if isinstance(names, str) else names[0], found)
         return self._counted(found.to(self._like))
 
     def own(self, name: str, lent: Tensor, rows: int | None) -> Tensor | None:
-        """Take a matrix of ``rows`` rows; None if it is missing or equal to the target's, ``lent``."""
+        """Take a matrix of ``rows`` rows; None if it is missing or equal to the target's, ``lent``.
+
+        Raises:
+            ModelBroken: it has another shape, or holds no floats.
+        """
         if name not in self.tensors:
             return None
-        found = self.tensors.take(name, (rows, lent.shape[1])).to(self._like)
+        found = self.tensors.take(name, (rows, lent.shape[1]))
+        self._check_floats(name, found)
+        found = found.to(self._like)
         return None if torch.equal(found, lent) else self._counted(found)
+
+    def _check_floats(self, name: str, found: Tensor) -> None:
+        if not found.is_floating_point():
+            raise ModelBroken(f"{self.tensors.folder}: {name} holds {found.dtype}, not floats")
 
     def _counted(self, made: Tensor) -> Tensor:
         self.parameters += made.numel()

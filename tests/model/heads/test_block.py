@@ -145,6 +145,9 @@ def test_a_head_of_another_target_or_kind_is_refused(
         {"dflash_config": {"mask_token_id": 1, "target_layer_ids": []}},
         {"dflash_config": {"mask_token_id": 1, "target_layer_ids": [1, 1]}},
         {"layer_types": ["sliding_attention"] * 2},
+        {"block_size": float("inf")},
+        {"output_multiplier": "much"},
+        {"rms_norm_eps": -1.0},
     ],
 )
 def test_a_damaged_config_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:

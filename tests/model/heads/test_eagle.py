@@ -176,8 +176,11 @@ def test_a_target_that_gives_no_states_is_refused(tmp_path: Path) -> None:
         ("fc.weight", torch.ones(H, 3 * H, dtype=torch.int64), "not floats"),
         ("d2t", None, "d2t is missing"),
         ("d2t", torch.full((len(PRUNED),), 2 * V), "leads outside"),
+        ("d2t", -torch.arange(len(PRUNED)), "names a token twice"),
+        ("d2t", torch.zeros(len(PRUNED)), "no offsets"),
         ("surprise", torch.ones(2), "surprise"),
         ("embed_tokens.weight", torch.ones(3, H), "too few rows"),
+        ("embed_tokens.weight", torch.ones(V, H, dtype=torch.int8), "int8, not floats"),
     ],
 )
 def test_damaged_weights_are_told_by_name(
@@ -197,6 +200,38 @@ def test_damaged_weights_are_told_by_name(
 def test_a_damaged_config_is_told(damage: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ModelBroken, match="should have a number"):
         load_head(specforge(tmp_path, **damage), RUNNER)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"rms_norm_eps": None},
+        {"rms_norm_eps": float("nan")},
+        {"rms_norm_eps": -1.0},
+        {"rope_theta": None},
+        {"rope_scaling": [1]},
+        {"rope_scaling": {"rope_type": "none such"}},
+        {"rope_scaling": {"rope_type": "linear"}},
+        {"rope_parameters": {"rope_theta": "many"}},
+        {"num_key_value_heads": "two"},
+        {"num_key_value_heads": 3},
+        {"head_dim": float("inf")},
+        {"max_position_embeddings": [512]},
+        {"target_hidden_size": {}, "draft_vocab_size": [1]},
+        {"num_hidden_layers": "one"},
+        {"eagle_aux_hidden_state_layer_ids": [float("inf")]},
+        {"architectures": 5},
+    ],
+    ids=str,
+)
+def test_no_field_of_a_config_breaks_it(damage: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ModelBroken, match=r"config\.json|must be a list"):
+        load_head(specforge(tmp_path, **damage), RUNNER)
+
+
+def test_an_unknown_activation_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelUnsupported, match="activation 'none such'"):
+        load_head(specforge(tmp_path, hidden_act="none such"), RUNNER)
 
 
 @torch.inference_mode()
