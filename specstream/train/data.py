@@ -69,7 +69,8 @@ def read_data(
 
     Raises:
         ConfigError: the file can't be read, a line isn't such an object (the message has its number),
-            the chat template refuses the first prompt, or there are fewer than ``least`` prompts.
+            the file is one JSON array of objects, the chat template refuses the first prompt, or there
+            are fewer than ``least`` prompts.
     """
     text = _text_of(path)
     first = next((line for line in text.split("\n") if line.strip()), "")
@@ -78,6 +79,8 @@ def read_data(
     if first.lstrip().startswith("{"):
         found = _lines(path, text, tokenizer, longest)
     else:
+        if first.lstrip().startswith("["):
+            _refuse_array(path, text)
         found = Prompts(_pieces(text, tokenizer), list, longest)
     if len(found) < least:
         raise ConfigError(
@@ -146,6 +149,18 @@ def _lines(path: Path, text: str, tokenizer: PreTrainedTokenizerBase, longest: i
             raise ConfigError(f"{path}, line {number}: {error}") from None
     encode(found[0])
     return Prompts(found, encode, longest)
+
+
+def _refuse_array(path: Path, text: str) -> None:
+    """Refuse a JSON array of objects, which would be taken for plain text and its syntax be learnt."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(found, list) and any(isinstance(one, dict) for one in found):
+        raise ConfigError(
+            f"{path} is one JSON array: write its objects one a line, without [ and ]"
+        )
 
 
 def _messages(value: Any) -> list[Message] | str:

@@ -13,6 +13,8 @@ from specstream.errors import ConfigError
 __all__ = ["TrainOptions"]
 
 _OPTIMIZERS = ("auto", "muon", "adamw")
+_MOST_THREADS = 1024  # as in `EngineConfig`
+_MOST_SEED = 1 << 32  # torch's generators take 64 bits, and each reply has a seed of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,10 @@ class TrainOptions:
             raise ConfigError("training needs --data (prompts or text) or --replies (a folder)")
         if self.optimizer not in _OPTIMIZERS:
             raise ConfigError(f"unknown optimizer {self.optimizer!r}: {', '.join(_OPTIMIZERS)}")
+        if not abs(self.seed) < _MOST_SEED:
+            raise ConfigError(f"--seed must be below {_MOST_SEED}, not {self.seed}")
+        if self.threads is not None and self.threads > _MOST_THREADS:
+            raise ConfigError(f"--threads must be at most {_MOST_THREADS}, not {self.threads}")
         for name, least in (
             ("minutes", 0.0),
             ("steps", 0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,11 +24,15 @@ T = TypeVar("T")
 
 
 def check_out(options: TrainOptions) -> None:
-    """Refuse an output folder that can't be made or replaced, before anything is computed.
+    """Refuse folders that can't be made or replaced, before anything is computed.
 
     Raises:
-        ConfigError: the folder exists without ``force``, isn't a model's folder, or has no valid name.
+        ConfigError: ``out`` exists without ``force``, isn't a model's folder, is a link or has no valid
+            name; ``work`` holds other files than a training's; data lie in one of the two, which the
+            training would remove with them.
     """
+    if options.out.is_symlink():
+        raise ConfigError(f"{options.out} is a link, which can't be replaced: name a folder")
     if options.out.exists() and not options.force:
         raise ConfigError(f"{options.out} exists: choose another --out, or --force to replace it")
     if not options.out.name or options.out.name == "..":
@@ -36,10 +41,29 @@ def check_out(options: TrainOptions) -> None:
         raise ConfigError(
             f"{options.out} is no model's folder (it has no config.json), so --force doesn't replace it"
         )
+    if options.work.exists() and not _resumable(options.work):
+        raise ConfigError(
+            f"{options.work} is where this training would keep its state, and it holds other files: "
+            "choose another --out, or move it away"
+        )
+    for name in ("data", "eval", "replies"):
+        path = getattr(options, name)
+        for folder in (options.out, options.work):
+            if path is not None and path.resolve().is_relative_to(folder.resolve()):
+                raise ConfigError(
+                    f"--{name} {path} lies in {folder}, which is removed in the end: move it away"
+                )
 
 
 def _replaceable(folder: Path) -> bool:
     return folder.is_dir() and ((folder / "config.json").is_file() or not any(folder.iterdir()))
+
+
+def _resumable(folder: Path) -> bool:
+    """Whether a folder is a training's, or empty; a kill may have left an unfinished plan."""
+    if not folder.is_dir():
+        return False
+    return (folder / _PLAN).is_file() or {one.name for one in folder.iterdir()} <= {_PLAN + ".part"}
 
 
 def open_work(options: TrainOptions, plan: Mapping[str, Any]) -> None:
@@ -49,7 +73,12 @@ def open_work(options: TrainOptions, plan: Mapping[str, Any]) -> None:
         ConfigError: the folder is of a run with other options, and ``force`` isn't given.
         OutputError: the folder can't be made or written.
     """
-    before = read_json(options.work / _PLAN)
+    try:
+        before = read_json(options.work / _PLAN)
+    except OutputError:
+        if not options.force:
+            raise
+        before = {}  # damaged, so nothing can go on from it
     if before is not None:
         differ = sorted(k for k in plan.keys() | before.keys() if plan.get(k) != before.get(k))
         if not differ:
@@ -78,20 +107,20 @@ def finish(options: TrainOptions, save: Callable[[Path], None], look: Callable[[
     Raises:
         OutputError: the folder can't be written; the checkpoint is kept.
     """
-    beside = options.out.with_name(options.out.name + ".new")
+    prefix, parent = f"{options.out.name}.", options.out.parent
     try:
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-        save(beside)
-        mode = (beside / "config.json").stat().st_mode
-        for file in beside.iterdir():
-            file.chmod(mode)  # safetensors writes files that only their owner may read
-        found = look(beside)
-        if options.out.exists():
-            shutil.rmtree(options.out)
-        beside.rename(options.out)
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as beside:
+            whole = Path(beside) / "whole"  # the folder around it is readable by its owner only
+            whole.mkdir()
+            save(whole)
+            mode = (whole / "config.json").stat().st_mode
+            for file in whole.iterdir():
+                file.chmod(mode)  # safetensors writes files that only their owner may read
+            found = look(whole)
+            if options.force and options.out.exists():
+                shutil.rmtree(options.out)
+            whole.rename(options.out)
     except (OSError, OutputError, SafetensorError) as error:
-        shutil.rmtree(beside, ignore_errors=True)
         raise OutputError(
             f"{options.out} can't be written: {error}; the training is kept in "
             f"{options.work}: the same command goes on from there"

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from specstream.config import EngineConfig
 from specstream.engine.build import end_ids
-from specstream.errors import TrainingError, TrainingStopped
+from specstream.errors import ConfigError, TrainingError, TrainingStopped
 from specstream.model.load import load_model, load_tokenizer
 from specstream.model.runner import ModelRunner
 from specstream.train.batches import Batches, finishing
@@ -216,6 +216,8 @@ class _Training:
         if not whole:
             raise self._stopped(f"{replies.tokens} tokens of {what}")
         if not replies.names:
+            if all(prompt is None for prompt in prompts):
+                raise ConfigError(f"no prompt for {what} is short enough: shorten them")
             raise TrainingError(
                 f"no time for a single reply: raise --minutes ({options.minutes:g})"
             )

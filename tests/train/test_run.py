@@ -62,7 +62,7 @@ def test_it_learns_and_makes_a_folder(root: Path) -> None:
     assert list(dict.fromkeys(heard)) == [
         "loading", "held-out replies", "replies", "training", "saving"
     ]  # fmt: skip
-    assert not (root / "learns.training").exists() and not (root / "learns.new").exists()
+    assert not (root / "learns.training").exists() and not list(root.glob("learns.*"))
     card = (root / "learns" / "README.md").read_text()
     assert str(root / "target") in card and f"{trained.held.positions[0]:.3f}" in card
     assert f"{trained.held.positions[0]:.3f}" in "\n".join(table_of(trained))
@@ -171,12 +171,74 @@ def test_work_of_other_options_is_not_mixed_in(root: Path) -> None:
     train(options(root, "mixed", seed=5, force=True, steps=1))
 
 
+def test_folders_of_others_are_kept(root: Path) -> None:
+    """Those beside ``out`` whose names begin with its name, which aren't a training's."""
+    for name in ("mine.training", "mine.new"):
+        (root / name).mkdir()
+        (root / name / "letter.txt").write_text("dear")
+    with pytest.raises(ConfigError, match=r"mine\.training .* holds other files"):
+        train(options(root, "mine", force=True))
+    shutil.rmtree(root / "mine.training")
+    train(options(root, "mine"))
+    assert (root / "mine.new" / "letter.txt").read_text() == "dear"
+
+
+def test_a_folder_that_appears_meanwhile_is_kept(root: Path) -> None:
+    letter = root / "late" / "letter.txt"
+
+    def tell(what: str, done: float, says: str) -> None:
+        if what == "saving":
+            letter.parent.mkdir(exist_ok=True)
+            letter.write_text("dear")
+
+    with pytest.raises(OutputError, match="the training is kept"):
+        train(options(root, "late"), tell)
+    assert letter.read_text() == "dear" and (root / "late.training" / "checkpoint.pt").exists()
+
+
+def test_force_starts_anew_from_a_damaged_plan(root: Path) -> None:
+    with pytest.raises(TrainingStopped):
+        train(options(root, "torn"), stop=lambda: True)
+    (root / "torn.training" / "plan.json").write_text("{")
+    with pytest.raises(OutputError, match=r"plan\.json can't be read"):
+        train(options(root, "torn"))
+    train(options(root, "torn", force=True))
+
+
+def test_data_in_folders_that_are_removed_are_refused(root: Path) -> None:
+    train(options(root, "kept", keep=True))
+    stored = root / "kept.training" / "replies"
+    with pytest.raises(ConfigError, match=r"--replies .* lies in .*kept\.training"):
+        train(options(root, "kept", force=True, data=None, replies=stored))
+    assert list(stored.glob("*.pt"))
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_is_refused_before_the_training(root: Path, tmp_path: Path, there: bool) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(root if there else tmp_path / "nowhere")
+    heard: list[str] = []
+    with pytest.raises(ConfigError, match="is a link"):
+        train(
+            replace(options(root, "linked"), out=link, force=True),
+            lambda what, done, says: heard.append(what),
+        )
+    assert not heard
+
+
 def test_data_that_cannot_be_read_leaves_nothing_behind(root: Path, tmp_path: Path) -> None:
     data = tmp_path / "bad.jsonl"
     data.write_bytes(b'{"prompt": "one"}\n{"prompt": \n')
     with pytest.raises(ConfigError, match="line 2"):
         train(options(root, "mended", data=data))
     assert not list(root.glob("mended*"))
+
+
+def test_prompts_that_are_all_too_long_are_told(root: Path, tmp_path: Path) -> None:
+    data = tmp_path / "long.jsonl"
+    data.write_text(f'{{"prompt": "{"word " * 500}"}}\n' * 9)
+    with pytest.raises(ConfigError, match="no prompt for .* is short enough"):
+        train(options(root, "long", data=data))
 
 
 def test_an_empty_file_is_told_before_the_target_loads(root: Path, tmp_path: Path) -> None:
@@ -207,6 +269,8 @@ def test_options_that_cannot_be(root: Path) -> None:
         ({"minutes": 0.0}, "--minutes must be more than 0"),
         ({"steps": 0}, "--steps must be more"),
         ({"optimizer": "sgd"}, "unknown optimizer"),
+        ({"seed": 10**20}, "--seed must be below"),
+        ({"threads": 100_000}, "--threads must be at most"),
     ]
     for wrong, message in refused:
         with pytest.raises(ConfigError, match=message):
