@@ -15,7 +15,14 @@ import anyio
 from specstream.bridge import ThreadBridge
 from specstream.config import EngineConfig, parse_config
 from specstream.conversation import Session
-from specstream.errors import ConfigError, EngineClosed, EngineError, SpecstreamError
+from specstream.errors import (
+    ConfigError,
+    EngineClosed,
+    EngineError,
+    PromptError,
+    RequestError,
+    SpecstreamError,
+)
 from specstream.generation import Generation
 from specstream.params import checked_params, template_kwargs
 from specstream.types import Chunk, Message, Preview, SamplingParams, Tool, Tools
@@ -74,6 +81,10 @@ class Engine:
         Raises:
             ConfigError: an unknown key or a value out of range.
         """
+        if config is not None and not isinstance(config, EngineConfig):
+            raise ConfigError(
+                "config must be an EngineConfig; single keys go as Engine.load(key=value)"
+            )
         values = config.model_dump() if config is not None else {}
         values.update(options)
         if target is not None:
@@ -138,7 +149,8 @@ class Engine:
         worker.close()
 
         async def end() -> None:
-            await self._closed.wait()
+            if self._bridge is not None and self._bridge.loop is asyncio.get_running_loop():
+                await self._closed.wait()  # set on that loop only
             # A thread that still runs can abort the interpreter's exit.
             await asyncio.to_thread(worker.join)
 
@@ -218,13 +230,15 @@ class Engine:
         know, tools for a model that takes none, a full waiting line, and `ConsumerStalled` if nobody
         read the reply for ``max_parked_s`` while others waited.
         """
-        from specstream.engine.prompt import check_messages, check_texts
+        from specstream.engine.prompt import check_messages, check_reference
         from specstream.engine.request import Request
 
         worker, bridge = self._running()
         params = checked_params(params, wrong)
         checked = check_messages(messages)
-        check_texts(reference=reference, session=session)
+        check_reference(reference)
+        if session is not None:
+            _check_session(session)
         generation = Generation(worker, bridge, self.config.max_unread_chunks)
         request = Request(
             checked,
@@ -303,7 +317,12 @@ class Engine:
         return Session(self, system)
 
     def forget(self, session: str) -> None:
-        """Drop the cache that is kept for ``session``; nothing if there is none. Returns at once."""
+        """Drop the cache that is kept for ``session``; nothing if there is none. Returns at once.
+
+        Raises:
+            PromptError: ``session`` is no text.
+        """
+        _check_session(session)  # an error on the engine's thread would end the engine
         if self._worker is not None:
             self._worker.post(lambda core: core.slots.forget(session))
 
@@ -311,9 +330,21 @@ class Engine:
         """Roll the cache that is kept for ``session`` back to its first ``tokens`` tokens.
 
         Returns at once; if a request of the session is under way, the cache is cut when that ends.
+
+        Raises:
+            PromptError: ``session`` is no text.
+            RequestError: ``tokens`` is no whole number from 0 on.
         """
+        _check_session(session)
+        if not isinstance(tokens, int) or tokens < 0:
+            raise RequestError(f"tokens must be a whole number from 0 on, not {tokens!r:.80}")
         if self._worker is not None:
             self._worker.post(lambda core: core.slots.trim(session, tokens))
+
+
+def _check_session(session: object) -> None:
+    if not isinstance(session, str):
+        raise PromptError(f"session must be a text, not {session!r:.80}")
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, call: Any, *args: Any) -> None:

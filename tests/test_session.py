@@ -189,6 +189,11 @@ def test_bad_options_are_named(options: dict[str, object]) -> None:
         Engine.load(**options)  # type: ignore[arg-type]
 
 
+def test_a_config_of_the_wrong_kind_is_named() -> None:
+    with pytest.raises(ConfigError, match="EngineConfig"):
+        Engine.load(config={"proposer": "off"})  # type: ignore[arg-type]
+
+
 def test_one_draft_or_several_are_named() -> None:
     one, two = Path("/models/draft"), "/models/head"
     assert Engine.load(draft=one).config.drafts == ("/models/draft",)
@@ -310,6 +315,33 @@ async def test_a_prompt_of_the_wrong_kind_is_named(engine: Engine, prompt: objec
                 pass
 
 
+@pytest.mark.parametrize("reference", [None, 5, b"x", ["a"], "half a \ud800 pair"])
+async def test_a_reference_of_the_wrong_kind_is_named(engine: Engine, reference: object) -> None:
+    async with engine:
+        with pytest.raises(PromptError, match="reference"):
+            async with engine.generate("hello", reference=reference):  # type: ignore[arg-type]
+                pass
+
+
+async def test_a_cache_is_cut_or_dropped_by_session_and_whole_number_only(engine: Engine) -> None:
+    short = SamplingParams(max_tokens=4)
+    async with engine:
+        async with engine.generate("hello", short, session="s") as generation:
+            before = await read(generation)
+        for tokens in (-1, 1.5, None, "1"):
+            with pytest.raises(RequestError, match="tokens"):
+                engine.trim("s", tokens)  # type: ignore[arg-type]
+        for session in (["s"], None, 5):
+            with pytest.raises(PromptError, match="session"):
+                engine.trim(session, 1)  # type: ignore[arg-type]
+            with pytest.raises(PromptError, match="session"):
+                engine.forget(session)  # type: ignore[arg-type]
+        engine.trim("s", 1)
+        async with engine.generate("hello", short, session="s") as generation:
+            assert await read(generation) == before
+        assert generation.report.reused_tokens == 1
+
+
 async def test_another_event_loop_is_told_to_ask_where_the_engine_belongs(engine: Engine) -> None:
     async def ask() -> None:
         async with engine.generate("hello"):
@@ -399,6 +431,22 @@ def test_an_engine_whose_event_loop_was_closed_says_so_and_its_thread_ends(engin
             asyncio.run(ask())
     worker.join()
     assert generation.report.finish_reason == "cancelled"
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_an_engine_can_be_left_on_another_event_loop(engine: Engine, closed: bool) -> None:
+    """As in a test suite whose fixtures have loops of their own."""
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(engine.__aenter__())
+    if closed:
+        loop.close()
+    leaving = threading.Thread(target=asyncio.run, args=[engine.__aexit__()], daemon=True)
+    leaving.start()
+    leaving.join(30)
+    loop.close()
+    assert not leaving.is_alive()
+    assert engine._worker is not None
+    assert not engine._worker._thread.is_alive()
 
 
 @pytest.mark.parametrize("reading", [True, False])

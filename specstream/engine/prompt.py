@@ -17,7 +17,7 @@ from specstream.errors import PromptError
 from specstream.tools import Tools
 from specstream.types import Message
 
-__all__ = ["Prompt", "PromptEncoder", "check_messages", "check_texts", "template_variables"]
+__all__ = ["Prompt", "PromptEncoder", "check_messages", "check_reference", "template_variables"]
 
 _log = logging.getLogger("specstream.engine")
 _ROLES = ("system", "user", "assistant", "tool")
@@ -56,15 +56,18 @@ def check_messages(messages: Sequence[Message] | str) -> list[Message]:
     return checked
 
 
-def check_texts(**texts: object) -> None:
-    """Refuse arguments that are neither a text nor None.
+def check_reference(reference: object) -> None:
+    """Refuse a reference that the tokenizer can't encode.
 
     Raises:
-        PromptError: names the first of them.
+        PromptError: no text, or not valid Unicode.
     """
-    for name, value in texts.items():
-        if value is not None and not isinstance(value, str):
-            raise PromptError(f"{name} must be a text, not {value!r:.80}")
+    if not isinstance(reference, str):
+        raise PromptError(f"reference must be a text, not {reference!r:.80}")
+    try:
+        reference.encode()
+    except UnicodeEncodeError:
+        raise PromptError("reference is not valid Unicode: half a surrogate") from None
 
 
 class Prompt(NamedTuple):
