@@ -255,6 +255,23 @@ def test_doctor_says_what_is_here(
     assert "torch" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("reason", "advised"),
+    [
+        ("compile: no native passes: there is no C++ compiler (g++)", "install a C++ compiler"),
+        ("compile: no native passes: set SPECSTREAM_CACHE to a folder", "set SPECSTREAM_CACHE"),
+    ],
+)
+def test_doctor_advises_what_the_reason_asks_for(
+    reason: str, advised: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specstream.model.native.library.native_library", lambda: reason)
+    assert main(["doctor"]) == 0
+    _, _, advice = capsys.readouterr().out.partition("\n- ")
+    assert advised in advice
+    assert ("install" in advice) is ("install" in advised)
+
+
 def test_a_run_that_fails_to_start_leaves_the_last_results_alone(tmp_path: Path) -> None:
     argv = ["say", "Hi there", "--voice", "reference", "--max-tokens", "6", "--out", str(tmp_path)]
     assert main(argv) == 0

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import re
 import runpy
 from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("[0-9]*.py"))
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -15,3 +20,14 @@ def test_it_runs_and_is_short(path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert len(path.read_text().splitlines()) <= 60
     runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+def test_what_a_document_imports_is_there(path: Path) -> None:
+    """A snippet is copied as it stands, so a name that has moved fails in its first line."""
+    for snippet in re.findall(r"^```python\n(.*?)^```", path.read_text("utf-8"), re.M | re.S):
+        for node in ast.walk(ast.parse(snippet)):
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                module = importlib.import_module(node.module)
+                missing = [alias.name for alias in node.names if not hasattr(module, alias.name)]
+                assert not missing, f"{node.module} has no {missing}"

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 from specstream.commands.common import engine_of, params_of
-from specstream.commands.output import note, print_json, print_reply, tell_cut
+from specstream.commands.output import note, print_json, print_reply, shades, tell_cut
 from specstream.commands.progress import loaded
 from specstream.commands.stdin import read_lines
 from specstream.conversation import Session
@@ -183,6 +183,6 @@ def _figures(report: Report, max_tokens: int) -> str:
 
 
 def _tell(line: str) -> None:
-    """Print a dim line, if stdout is a terminal."""
+    """Print a line, dim where possible, if stdout is a terminal."""
     if sys.stdout.isatty():
-        print(f"\033[2m{line}\033[0m", flush=True)
+        print(f"\033[2m{line}\033[0m" if shades(sys.stdout) else line, flush=True)

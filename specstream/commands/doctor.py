@@ -66,9 +66,12 @@ def _tell(args: argparse.Namespace) -> None:
     for part in ears:
         found[part] = _states(part, partial(load_adapter, part), advice)
     if found["cpu_passes"] != "native":
+        reason = found["cpu_passes"]
+        remedy = "install a C++ compiler (g++)"
+        if "no C++ compiler" not in reason:
+            remedy = reason.removeprefix("compile: no native passes: ")
         advice.append(
-            "target passes on a CPU are not native and take about twice as long: install a C++ "
-            "compiler (g++)"
+            f"target passes on a CPU are not native and take about twice as long: {remedy}"
         )
     found["default_voice"] = default_voice().name
     if args.json:

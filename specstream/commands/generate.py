@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from specstream.commands.common import engine_of, messages_of, params_of
-from specstream.commands.output import note, print_json, print_reply, tell_report
+from specstream.commands.output import note, print_json, print_reply, shades, tell_report
 from specstream.commands.progress import loaded
 
 __all__ = ["run"]
@@ -16,7 +16,7 @@ async def run(args: argparse.Namespace) -> None:
     """Write one reply to stdout as it is generated."""
     engine, params, messages = engine_of(args), params_of(args), messages_of(args)
     async with loaded(engine), engine.generate(messages, params) as chunks:
-        await print_reply(chunks, show_runs=args.show_runs or sys.stdout.isatty())
+        await print_reply(chunks, show_runs=args.show_runs or shades(sys.stdout))
         report = chunks.report
     for line in tell_report(report, params.max_tokens):
         note(line)

@@ -60,5 +60,6 @@ def _end(number: int, frame: object) -> None:
 def _tell(number: int) -> None:
     """Print one line to the file descriptor: the signal may have interrupted a write to `sys.stderr`."""
     with suppress(OSError):
-        clear = b"\r\033[K" if os.isatty(2) else b""  # removes the progress line
+        rewritten = os.isatty(2) and os.environ.get("TERM") != "dumb"
+        clear = b"\r\033[K" if rewritten else b""  # removes the progress line
         os.write(2, clear + f"specstream: {_HOW[signal.Signals(number)]}\n".encode())

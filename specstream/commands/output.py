@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any, TextIO
 
@@ -12,7 +13,15 @@ from specstream.metrics import Report
 from specstream.types import Chunk
 from specstream.wording import counted
 
-__all__ = ["RunPrinter", "note", "print_json", "print_reply", "tell_cut", "tell_report"]
+__all__ = [
+    "RunPrinter",
+    "note",
+    "print_json",
+    "print_reply",
+    "shades",
+    "tell_cut",
+    "tell_report",
+]
 
 _SHADES = ("\033[0m", "\033[48;5;236m")  # plain, and a slightly lifted background
 _RESET = "\033[0m"
@@ -23,6 +32,12 @@ def note(text: str = "") -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def shades(out: TextIO) -> bool:
+    """Whether ``out`` is a terminal that shows shades, and none were declined with ``$NO_COLOR``."""
+    dumb = os.environ.get("TERM") == "dumb"  # such a terminal shows the codes themselves
+    return out.isatty() and not dumb and not os.environ.get("NO_COLOR")
+
+
 def print_json(values: dict[str, Any]) -> None:
     """Print the machine-readable last line of stdout."""
     print(json.dumps(values, ensure_ascii=False), flush=True)
@@ -31,13 +46,14 @@ def print_json(values: dict[str, Any]) -> None:
 class RunPrinter:
     """Prints chunks as they come and, with ``show_runs``, marks the text of each target pass.
 
-    On a terminal, passes alternate between two backgrounds; elsewhere a thin bar divides them.
+    On a terminal with `shades`, passes alternate between two backgrounds; elsewhere a thin bar divides
+    them.
     """
 
     def __init__(self, out: TextIO, *, show_runs: bool) -> None:
         self._out = out
         self._show = show_runs
-        self._colour = show_runs and out.isatty()
+        self._colour = show_runs and shades(out)
         self._runs = 0
         self._error: OSError | None = None
 

@@ -126,7 +126,7 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Called by the logger."""
-        clear = _CLEAR if sys.stderr.isatty() else ""
+        clear = _CLEAR if Progress(sys.stderr).rewrites else ""
         print(f"{clear}specstream: {self.format(record)}", file=sys.stderr, flush=True)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from specstream.commands.chain import Turn, open_pipeline, run_turn
 from specstream.commands.common import engine_of, messages_of, params_of
-from specstream.commands.output import RunPrinter, note, print_json, tell_report
+from specstream.commands.output import RunPrinter, note, print_json, shades, tell_report
 from specstream.commands.progress import loaded
 from specstream.commands.recorder import Recorder
 from specstream.wording import counted
@@ -28,7 +28,7 @@ async def run(args: argparse.Namespace) -> None:
     if args.compare and params.seed is None:
         params = replace(params, seed=secrets.randbits(32))  # the same for all compared turns
     out = Path(args.out)
-    printer = RunPrinter(sys.stdout, show_runs=args.show_runs or sys.stdout.isatty())
+    printer = RunPrinter(sys.stdout, show_runs=args.show_runs or shades(sys.stdout))
     chain = open_pipeline(engine, args.voice, args.avatar, args.prompts)
     with Recorder(out, printer) as recorder:
         async with chain as pipeline, loaded(engine):
@@ -99,6 +99,8 @@ def _tell(turn: Turn, made: Recorder, out: Path, compared: dict[str, Any] | None
             f"{counted(made.phrases, 'phrase')}, {counted(made.cues, 'avatar cue')}, "
             f"{counted(made.prompts, 'scene prompt')}"
         )
+    elif made.phrases and not turn.failures:
+        lines.append(f"no speech: the voice made no sound of {counted(made.phrases, 'phrase')}")
     if compared is not None:
         own, other = compared["with"], compared["without"]
         same = "the same tokens" if compared["same_tokens"] else "other tokens"

@@ -1,9 +1,40 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 
-from specstream.commands.output import tell_report
+import pytest
+
+from specstream.commands.output import RunPrinter, tell_report
 from specstream.testing import ScriptedGeneration, chunks_of
+
+
+class Screen(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("environment", "shaded"),
+    [
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "xterm", "NO_COLOR": ""}, True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+    ],
+)
+def test_a_terminal_without_shades_is_sent_none(
+    environment: dict[str, str], shaded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    screen = Screen()
+    printer = RunPrinter(screen, show_runs=True)
+    for chunk in chunks_of("One two three"):
+        printer.add(chunk)
+    assert ("\033[" in screen.getvalue()) is shaded
+    assert ("│" in screen.getvalue()) is not shaded
 
 
 async def test_reasoning_is_counted_and_a_reply_that_never_came_is_explained() -> None:
