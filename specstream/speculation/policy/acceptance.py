@@ -13,7 +13,8 @@ from specstream.speculation.policy.records import Candidate, Offer
 
 __all__ = ["Acceptance", "Average", "Chance", "RequestAcceptance"]
 
-_FURTHEST = 4.5  # log-odds at which estimates are clipped (probability 0.989)
+_FURTHEST = 4.5  # log-odds at which a request's shift is clipped
+_MOST_ODDS = math.exp(_FURTHEST)  # odds at which estimates are clipped (probability 0.989)
 _SPREAD = 0.7  # prior standard deviation of a request's shift, in log-odds
 _FIRMEST = 6.0  # upper bound of the shift's precision, so that changes of the text are followed
 _LEAST = 0.03  # a token less likely to be accepted never pays for its part of a target pass
@@ -54,23 +55,22 @@ class Average:
 
 
 class Chance(Average):
-    """Running mean of hits and misses, also as log-odds."""
+    """Running mean of hits and misses, also as odds."""
 
-    __slots__ = ("log_odds",)
+    __slots__ = ("odds",)
 
     def __init__(self, prior: float, weight: float = 3.0) -> None:
         super().__init__(prior, weight, 400.0)
-        self.log_odds = _log_odds(prior)
+        self.odds = _odds(prior)
 
     def learn(self, value: float) -> None:
         """Count one trial: 1 for a hit, 0 for a miss."""
         super().learn(value)
-        self.log_odds = _log_odds(self.value)
+        self.odds = _odds(self.value)
 
 
-def _log_odds(p: float) -> float:
-    p = min(max(p, 1e-4), 1.0 - 1e-4)
-    return math.log(p / (1.0 - p))
+def _odds(p: float) -> float:
+    return min(max(p, 1e-4) / max(1.0 - p, 1e-4), 1e4)
 
 
 class Acceptance:
@@ -117,11 +117,12 @@ class RequestAcceptance:
             candidate is probably useless.
     """
 
-    __slots__ = ("_mends", "_precision", "_shift", "_tried", "common", "doubt")
+    __slots__ = ("_factor", "_mends", "_precision", "_shift", "_tried", "common", "doubt")
 
     def __init__(self, common: Acceptance) -> None:
         self.common, self.doubt, self._tried = common, common.doubt.value, False
-        self._shift, self._precision = 0.0, 1.0 / (_SPREAD * _SPREAD)
+        self._shift, self._factor = 0.0, 1.0  # in log-odds, and what odds are multiplied by
+        self._precision = 1.0 / (_SPREAD * _SPREAD)
         self._mends = _MENDS_COMPARED if common.candidate.passes == "none" else _MENDS
 
     def survival(self, offer: Offer, count: int) -> list[float]:
@@ -129,13 +130,13 @@ class RequestAcceptance:
 
         The list ends early, but not before its first entry, where a probability is 0.03 or less.
         """
-        chances, evidence = self.common.chances, offer.evidence
+        chances, evidence, factor = self.common.chances, offer.evidence, self._factor
         made, reached, last, chance = list[float](), 1.0 - self.doubt, -1, 0.0
         for index in range(count):
             kind = evidence[index] if evidence else min(index, len(chances) - 1)
             if kind != last:
-                last, x = kind, chances[kind].log_odds + self._shift
-                chance = 1.0 / (1.0 + math.exp(-min(max(x, -_FURTHEST), _FURTHEST)))
+                last, odds = kind, min(chances[kind].odds * factor, _MOST_ODDS)
+                chance = odds / (1.0 + odds)
             reached *= chance
             if index and reached <= _LEAST:
                 break
@@ -145,8 +146,8 @@ class RequestAcceptance:
     def first(self, offer: Offer) -> float:
         """Return the probability that the first token of a proposal is accepted."""
         chance = self.common.chances[offer.evidence[0] if offer.evidence else 0]
-        x = min(max(chance.log_odds + self._shift, -_FURTHEST), _FURTHEST)
-        return (1.0 - self.doubt) / (1.0 + math.exp(-x))
+        odds = min(chance.odds * self._factor, _MOST_ODDS)
+        return (1.0 - self.doubt) * odds / (1.0 + odds)
 
     def free(self, offer: Offer, most: int) -> tuple[float, float]:
         """Return the expected accepted and drafted tokens of a draft that its confidence ends.
@@ -203,10 +204,12 @@ class RequestAcceptance:
         )
         if works:
             # Not clipped as in `survival`: a hit that was nearly certain must not move the shift.
-            p = 1.0 / (1.0 + math.exp(-chance.log_odds - shift))
+            odds = chance.odds * self._factor
+            p = odds / (1.0 + odds)
             precision = self._precision + p * (1.0 - p)
             shift += (hit - p) / precision
             self._shift = min(max(shift, -_FURTHEST), _FURTHEST)
+            self._factor = math.exp(self._shift)
             self._precision = min(precision, _FIRMEST)
             chance.learn(hit)
         return works

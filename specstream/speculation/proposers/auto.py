@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -33,7 +33,7 @@ class _Round(NamedTuple):
     """The plan, the offers and the proposal of one request in one round."""
 
     plan: Plan
-    offers: dict[str, Offer]
+    offers: Mapping[str, Offer]
     drafted: Drafted
 
     def outcome(self, request_id: int, verdict: Verdict) -> Outcome:
@@ -141,16 +141,17 @@ class AutoProposer:
         drafted: dict[int, Drafted] = {}
         for name, each in tasks.items():
             self._used.add(name)
-            results = self._candidates[name].draft(each)
-            drafted.update((t.request.id, d) for t, d in zip(each, results, strict=True))
-            self._passes += max(result.passes for result in results)
-            self._read += sum(result.read for result in results)
-        rounds, nothing = {}, Drafted(Proposal.empty())
+            passes = 0
+            for task, result in zip(each, self._candidates[name].draft(each), strict=True):
+                drafted[task.request.id] = result
+                passes = max(passes, result.passes)
+                self._read += result.read
+            self._passes += passes
+        nothing = Drafted(Proposal.empty())
         for request, plan, outlook in zip(requests, plans, outlooks, strict=True):
             found = drafted.get(request.id, nothing)
-            rounds[request.id] = _Round(plan, dict(outlook.offers), found)
-        self._rounds = rounds
-        return [rounds[request.id].drafted.proposal for request in requests]
+            self._rounds[request.id] = _Round(plan, outlook.offers, found)
+        return [self._rounds[request.id].drafted.proposal for request in requests]
 
     def _outlook(self, request: SpecRequest, budget: int) -> Outlook:
         made = self._candidates if self.wants_states(request) else self._others
