@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-import importlib
-import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Never, Self
 
-import anyio
-
-from specstream.bridge import ThreadBridge
 from specstream.config import EngineConfig, parse_config
 from specstream.conversation import Session
-from specstream.errors import (
-    ConfigError,
-    EngineClosed,
-    EngineError,
-    PromptError,
-    RequestError,
-    SpecstreamError,
-)
+from specstream.errors import ConfigError, PromptError, RequestError
 from specstream.generation import Generation
+from specstream.hosting import EngineHost
 from specstream.params import checked_params, template_kwargs
-from specstream.types import Chunk, Message, Preview, SamplingParams, Tool, Tools
+from specstream.types import Message, SamplingParams, Tool, Tools
 
 if TYPE_CHECKING:
-    from specstream.engine.step import EngineCore
-    from specstream.engine.worker import EngineWorker
     from specstream.learning.learner import LearningReport
     from specstream.speculation.explanation import Explanation
 
 __all__ = ["Engine", "Session"]
-
-T = TypeVar("T")
 
 
 class Engine:
@@ -53,10 +37,7 @@ class Engine:
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
-        self._worker: EngineWorker | None = None
-        self._process = 0
-        self._closed = anyio.Event()
-        self._bridge: ThreadBridge[Chunk | Preview | SpecstreamError] | None = None
+        self._host = EngineHost()
 
     @classmethod
     def load(
@@ -103,85 +84,14 @@ class Engine:
 
         Raises:
             ModelError: any of its kinds.
-            ConfigError: the engine is already running.
+            ConfigError: the engine was entered before.
         """
-        if self._worker is not None:
-            raise ConfigError("this engine was entered before; make a new one")
-        loop = asyncio.get_running_loop()
-        # torch takes seconds to import: not on the event loop.
-        module = await asyncio.to_thread(importlib.import_module, "specstream.engine.worker")
-        if self._worker is not None:
-            raise ConfigError("this engine was entered before; make a new one")
-        self._bridge, self._process = ThreadBridge(loop), os.getpid()
-        ready: asyncio.Future[None] = loop.create_future()
-
-        def settle(error: SpecstreamError | None) -> None:
-            if not ready.done():
-                ready.set_exception(error) if error is not None else ready.set_result(None)
-
-        def build() -> Any:
-            from specstream.engine.build import build_engine
-
-            return build_engine(self.config, worker.check)
-
-        worker = self._worker = module.EngineWorker(
-            build,
-            lambda error: _call_in(loop, settle, error),
-            lambda: _call_in(loop, self._closed.set),
-        )
-        worker.start()
-        try:
-            await ready
-        except BaseException:
-            await self._shut()
-            raise
+        await self._host.start(self.config)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         """End every request as cancelled, after the round under way, and stop the thread."""
-        await self._shut()
-
-    async def _shut(self) -> None:
-        worker = self._worker
-        assert worker is not None
-        if os.getpid() != self._process:
-            return  # in a forked process: the thread is the parent's
-        worker.close()
-
-        async def end() -> None:
-            if self._bridge is not None and self._bridge.loop is asyncio.get_running_loop():
-                await self._closed.wait()  # set on that loop only
-            # A thread that still runs can abort the interpreter's exit.
-            await asyncio.to_thread(worker.join)
-
-        ended = asyncio.ensure_future(end())
-        cancelled: asyncio.CancelledError | None = None
-        while not ended.done():  # even if this task is cancelled, the thread ends with the block
-            try:
-                await asyncio.shield(ended)
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled is not None:
-            raise cancelled
-
-    def _running(self) -> tuple[EngineWorker, ThreadBridge[Chunk | Preview | SpecstreamError]]:
-        worker, bridge = self._worker, self._bridge
-        if worker is None or bridge is None or self._closed.is_set():
-            raise EngineClosed("the engine is not running: use it inside its `async with` block")
-        if os.getpid() != self._process:
-            raise EngineClosed(
-                "this process was forked from the one that runs the engine, and an engine doesn't "
-                "survive that: load one here, or start processes by 'spawn'"
-            )
-        if bridge.loop.is_closed():
-            worker.close()
-            raise EngineClosed(
-                "the event loop that entered this engine is closed, and the engine with it: load "
-                "another, and leave its `async with` block before its loop ends"
-            )
-        if asyncio.get_running_loop() is not bridge.loop:
-            raise EngineError("this engine belongs to the event loop that entered it; ask it there")
-        return worker, bridge
+        await self._host.stop()
 
     @asynccontextmanager
     async def generate(
@@ -233,7 +143,7 @@ class Engine:
         from specstream.engine.prompt import check_messages, check_reference
         from specstream.engine.request import Request
 
-        worker, bridge = self._running()
+        worker, bridge = self._host.running()
         params = checked_params(params, wrong)
         checked = check_messages(messages)
         check_reference(reference)
@@ -261,7 +171,8 @@ class Engine:
     @property
     def no_tools(self) -> str | None:
         """Why the target can't call tools; None if it can. Known once the engine is entered."""
-        return self._worker.no_tools if self._worker is not None else "the engine is not running"
+        worker = self._host.worker
+        return worker.no_tools if worker is not None else "the engine is not running"
 
     async def explain(self) -> Explanation | None:
         """Why the engine speculates as it does now, in words and figures; None if the proposer is fixed.
@@ -272,7 +183,7 @@ class Engine:
             EngineClosed: the engine is not running, or ended meanwhile.
             EngineError: another event loop has entered it.
         """
-        return await self._asked(lambda core: core.explain())
+        return await self._host.ask(lambda core: core.explain())
 
     async def learning(self) -> LearningReport | None:
         """What learning in service has done so far; None if this engine doesn't learn.
@@ -282,27 +193,7 @@ class Engine:
         Raises:
             EngineClosed, EngineError: see `explain`.
         """
-        return await self._asked(lambda core: core.learned)
-
-    async def _asked(self, ask: Callable[[EngineCore], T]) -> T:
-        """Run ``ask`` on the engine's thread, between two steps, and return its result."""
-        worker, bridge = self._running()
-        answer: asyncio.Future[T] = bridge.loop.create_future()
-
-        def settle(found: T) -> None:
-            if not answer.done():
-                answer.set_result(found)
-
-        worker.post(lambda core: _call_in(bridge.loop, settle, ask(core)))
-        closed = asyncio.ensure_future(self._closed.wait())
-        either: set[asyncio.Future[Any]] = {answer, closed}
-        try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            closed.cancel()
-        if not answer.done():
-            raise EngineClosed("the engine was closed before it could answer")
-        return answer.result()
+        return await self._host.ask(lambda core: core.learned)
 
     async def complete(
         self, messages: Sequence[Message], *, max_tokens: int = 256, reference: str = ""
@@ -323,8 +214,7 @@ class Engine:
             PromptError: ``session`` is no text.
         """
         _check_session(session)  # an error on the engine's thread would end the engine
-        if self._worker is not None:
-            self._worker.post(lambda core: core.slots.forget(session))
+        self._host.post(lambda core: core.slots.forget(session))
 
     def trim(self, session: str, tokens: int) -> None:
         """Roll the cache that is kept for ``session`` back to its first ``tokens`` tokens.
@@ -338,17 +228,9 @@ class Engine:
         _check_session(session)
         if not isinstance(tokens, int) or tokens < 0:
             raise RequestError(f"tokens must be a whole number from 0 on, not {tokens!r:.80}")
-        if self._worker is not None:
-            self._worker.post(lambda core: core.slots.trim(session, tokens))
+        self._host.post(lambda core: core.slots.trim(session, tokens))
 
 
 def _check_session(session: object) -> None:
     if not isinstance(session, str):
         raise PromptError(f"session must be a text, not {session!r:.80}")
-
-
-def _call_in(loop: asyncio.AbstractEventLoop, call: Any, *args: Any) -> None:
-    try:
-        loop.call_soon_threadsafe(call, *args)
-    except RuntimeError:
-        pass  # the loop is closed: nobody waits for this any more

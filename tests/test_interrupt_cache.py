@@ -44,8 +44,8 @@ async def cached(engine: Engine, session: Session) -> tuple[int, int]:
         found = (slot.cache.length if slot is not None else -1, slots.in_use)
         loop.call_soon_threadsafe(answer.set_result, found)
 
-    assert engine._worker is not None
-    engine._worker.post(look)
+    assert engine._host.worker is not None
+    engine._host.worker.post(look)
     return await answer
 
 

@@ -38,6 +38,7 @@ LAYERS = [
     {"specstream.learning"},
     {"specstream.engine"},
     {"specstream.generation", "specstream.turn", "specstream.conversation", "specstream.cue_order"},
+    {"specstream.hosting"},
     {"specstream.session"},
     {"specstream.listening"},
     {"specstream.agent"},

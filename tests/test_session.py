@@ -375,7 +375,7 @@ async def test_whoever_gives_up_waiting_for_the_thread_leaves_it_its_bell(engine
         for _ in range(5):
             await asyncio.sleep(0)
     assert talking.cancelled()
-    worker = engine._worker
+    worker = engine._host.worker
     assert worker is not None
     go_on.set()
     await asyncio.to_thread(worker.join)
@@ -424,7 +424,7 @@ def test_an_engine_whose_event_loop_was_closed_says_so_and_its_thread_ends(engin
     loop = asyncio.new_event_loop()
     generation = loop.run_until_complete(begin())
     loop.close()
-    worker = engine._worker
+    worker = engine._host.worker
     assert worker is not None
     for _ in range(2):
         with pytest.raises(EngineClosed, match="event loop that entered this engine is closed"):
@@ -445,8 +445,8 @@ def test_an_engine_can_be_left_on_another_event_loop(engine: Engine, closed: boo
     leaving.join(30)
     loop.close()
     assert not leaving.is_alive()
-    assert engine._worker is not None
-    assert not engine._worker._thread.is_alive()
+    assert engine._host.worker is not None
+    assert not engine._host.worker._thread.is_alive()
 
 
 @pytest.mark.parametrize("reading", [True, False])

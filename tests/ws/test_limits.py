@@ -157,7 +157,7 @@ async def test_five_that_never_read_hold_nobody_up(
 
 async def _parked(engine: Engine) -> int:
     """Requests under way whose consumers have stopped."""
-    assert engine._worker is not None
+    assert engine._host.worker is not None
     loop, found = asyncio.get_running_loop(), asyncio.Event()
     count = 0
 
@@ -166,7 +166,7 @@ async def _parked(engine: Engine) -> int:
         count = sum(request.delivery.parked for request in core.scheduler.running)
         loop.call_soon_threadsafe(found.set)
 
-    engine._worker.post(look)
+    engine._host.worker.post(look)
     await found.wait()
     return count
 
