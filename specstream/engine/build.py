@@ -21,7 +21,7 @@ from specstream.model.heads.base import Head
 from specstream.model.heads.place import head_folder
 from specstream.model.heads.recognise import load_head, read_head_config, told_acceptance
 from specstream.model.invariance import find_fixed_width, rows_alike
-from specstream.model.load import load_model, load_tokenizer
+from specstream.model.load import load_model, load_tokenizer, target_dtype
 from specstream.model.positions import declared_positions, steady_positions
 from specstream.model.runner import ModelRunner
 from specstream.model.selfcheck import check_decoding
@@ -80,16 +80,13 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
 
 
 def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> ModelRunner:
-    model = load_model(config.target, config)
+    model = load_model(config.target, config, target_dtype(config))
+    target = _target_runner(model, config)
+    if config.dtype == "auto" and target.device.type == "cpu" and not target.invariant:
+        # Torch's bfloat16 passes round differently at each width. Float32 keeps the weights as they are.
+        target = _target_runner(model.float(), config)
     if model.device.type == "cuda":
         torch.cuda.set_device(model.device)  # a per-thread setting; streams and graphs use it
-    target = ModelRunner(
-        model,
-        context_length=config.context_length,
-        captured=TARGET if config.compile else None,
-        native=config.compile,
-        quantize=_scheme(config.quantize),
-    )
     steady = steady_positions(model.config)
     if steady < min(declared_positions(model.config), config.context_length or steady + 1):
         _log.warning(
@@ -116,6 +113,16 @@ def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> Mo
         )
     width = find_fixed_width(model, config)
     return ModelRunner(model, fixed_width=width, context_length=config.context_length)
+
+
+def _target_runner(model: PreTrainedModel, config: EngineConfig) -> ModelRunner:
+    return ModelRunner(
+        model,
+        context_length=config.context_length,
+        captured=TARGET if config.compile else None,
+        native=config.compile,
+        quantize=_scheme(config.quantize),
+    )
 
 
 def _all_alike(target: ModelRunner) -> bool:
@@ -145,7 +152,10 @@ def _load_draft(
     name: str, config: EngineConfig, target: ModelRunner, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[ModelRunner, Translation | None]:
     """Load the draft model, with a `Translation` if its tokenizer differs from the target's."""
-    model, own = load_model(name, config, config.draft_dtype), load_tokenizer(name)
+    dtype = config.draft_dtype
+    if dtype == config.dtype == "auto":
+        dtype = str(target.dtype).removeprefix("torch.")
+    model, own = load_model(name, config, dtype), load_tokenizer(name)
     same = same_ids(tokenizer, own)
     draft = ModelRunner(
         model,

@@ -31,6 +31,7 @@ from specstream.errors import (
     SpecstreamError,
 )
 from specstream.model.kv.transformers import check_supported
+from specstream.model.native.library import library
 from specstream.model.places import (
     check_folder,
     first_line,
@@ -47,6 +48,7 @@ __all__ = [
     "load_model",
     "load_tokenizer",
     "prepare_device",
+    "target_dtype",
 ]
 
 
@@ -87,6 +89,22 @@ def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
     if device.type == "cuda" and not torch.cuda.is_bf16_supported():
         return torch.float16
     return torch.bfloat16
+
+
+def target_dtype(config: EngineConfig) -> str:
+    """Return the dtype to load the target in, or ``"auto"``, see `choose_dtype`.
+
+    On a CPU ``"auto"`` keeps a bfloat16 checkpoint as it is where native code runs the passes: a token's
+    logits then don't depend on the width of its pass in bfloat16 either, and reading half as many bytes
+    makes passes about twice as fast. Streams of `streaming` ride in torch's passes, which do.
+    """
+    on_cpu = config.dtype == "auto" and choose_device(config.device).type == "cpu"
+    if not on_cpu or config.proposer.kind == "streaming" or library(config.compile) is None:
+        return config.dtype
+    found = load_config(config.target)
+    quantised = getattr(found, "quantization_config", None) is not None
+    keep = found.get_text_config().dtype is torch.bfloat16 and not quantised
+    return "bfloat16" if keep else "auto"
 
 
 def prepare_device(device: torch.device) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -21,7 +22,9 @@ from specstream.errors import (
     SpecstreamError,
     VocabularyMismatch,
 )
-from specstream.model.load import load_tokenizer
+from specstream.methods import DraftProposerConfig, StreamingProposerConfig
+from specstream.model.load import load_tokenizer, target_dtype
+from specstream.model.native.library import library
 from specstream.model.runner import ModelRunner
 from specstream.model.vocabulary import find_draft
 from specstream.types import SamplingParams
@@ -176,3 +179,45 @@ def test_a_start_that_nobody_waits_for_ends_before_the_next_model(
     worker.join()
     assert [type(error) for error in outcomes] == [EngineClosed] and ended == [True]
     assert len(ready) == stop
+
+
+def stored(folder: Path, dtype: torch.dtype, **changes: Any) -> EngineConfig:
+    """A config for a small Llama that was saved in a dtype; nothing names the dtype."""
+    tokenizer = byte_tokenizer()
+    families.build("llama", vocab_size=len(tokenizer), **changes).to(dtype).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return parse_config({"target": str(folder), "proposer": {"kind": "suffix"}, "device": "cpu"})
+
+
+def test_on_a_cpu_a_checkpoint_keeps_its_bfloat16_where_passes_are_native(tmp_path: Path) -> None:
+    config = stored(tmp_path, torch.bfloat16)
+    if library(None) is None:
+        pytest.skip("no native passes here")
+    core = build.build_engine(config)
+    assert core.target.dtype is torch.bfloat16 and core.target.invariant
+
+
+@pytest.mark.parametrize("why", ["stored so", "no native code", "odd sizes", "streaming"])
+def test_elsewhere_it_is_read_in_float32(why: str, tmp_path: Path) -> None:
+    dtype = torch.float32 if why == "stored so" else torch.bfloat16
+    config = stored(tmp_path, dtype, **({"intermediate_size": 60} if why == "odd sizes" else {}))
+    if why == "no native code":
+        config = config.model_copy(update={"compile": False})
+    if why == "streaming":
+        proposer = StreamingProposerConfig()
+        assert target_dtype(config.model_copy(update={"proposer": proposer})) == "auto"
+        return
+    core = build.build_engine(config)
+    assert core.target.dtype is torch.float32
+    assert core.target.model.lm_head.weight.dtype is torch.float32
+
+
+def test_a_draft_is_read_in_the_targets_dtype(tmp_path: Path) -> None:
+    config = stored(tmp_path, torch.bfloat16)
+    if library(None) is None:
+        pytest.skip("no native passes here")
+    _, draft = save_pair(tmp_path / "pair")  # in float32
+    changes = {"draft": str(draft), "proposer": DraftProposerConfig()}
+    core = build.build_engine(config.model_copy(update=changes))
+    proposer: Any = core.proposer
+    assert proposer._runner.dtype is core.target.dtype is torch.bfloat16
