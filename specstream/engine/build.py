@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -84,7 +84,7 @@ def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> Mo
     target = _target_runner(model, config)
     if config.dtype == "auto" and target.device.type == "cpu" and not target.invariant:
         # Torch's bfloat16 passes round differently at each width. Float32 keeps the weights as they are.
-        target = _target_runner(model.float(), config)
+        target = _target_runner(cast(Any, model).float(), config)
     if model.device.type == "cuda":
         torch.cuda.set_device(model.device)  # a per-thread setting; streams and graphs use it
     steady = steady_positions(model.config)
@@ -152,7 +152,7 @@ def _load_draft(
     name: str, config: EngineConfig, target: ModelRunner, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[ModelRunner, Translation | None]:
     """Load the draft model, with a `Translation` if its tokenizer differs from the target's."""
-    dtype = config.draft_dtype
+    dtype: str = config.draft_dtype
     if dtype == config.dtype == "auto":
         dtype = str(target.dtype).removeprefix("torch.")
     model, own = load_model(name, config, dtype), load_tokenizer(name)

@@ -184,7 +184,8 @@ def test_a_start_that_nobody_waits_for_ends_before_the_next_model(
 def stored(folder: Path, dtype: torch.dtype, **changes: Any) -> EngineConfig:
     """A config for a small Llama that was saved in a dtype; nothing names the dtype."""
     tokenizer = byte_tokenizer()
-    families.build("llama", vocab_size=len(tokenizer), **changes).to(dtype).save_pretrained(folder)
+    model: Any = families.build("llama", vocab_size=len(tokenizer), **changes)
+    model.to(dtype).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return parse_config({"target": str(folder), "proposer": {"kind": "suffix"}, "device": "cpu"})
 

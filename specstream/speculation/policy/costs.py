@@ -18,7 +18,7 @@ _MEASURED, _GUESSED = (
     0.3,
     1.0,
 )  # relative standard deviations of measured and of guessed initial weights
-_SETTLED = 64  # the first observations, all of which are learned from
+_SETTLED = 64  # the first rounds, and a draft's first ones, all of which are learned from
 _EVERY = 3  # after these, one of three: odd, because tries recur every 2, 4, 8 or 16 rounds
 _KNOTS = (2, 9, 17, 33, 129)  # tokens of a target pass between which its time is interpolated
 _NARROW = 40  # tokens beyond the first up to which the time of a target pass is kept in a table
@@ -33,8 +33,7 @@ class Fit:
     usually occur together are told apart by the rounds in which they don't. For an error beyond two
     standard deviations the noise is raised to the size of the error, so an outlier changes little.
     A weight that alone would exceed the observed time by half is cut to that at once: a calibration on a
-    busy machine may be many times too long, never too short. After 64 observations only one in three is
-    learned from, because learning takes 10 µs or more, a visible share of a small target's round.
+    busy machine may be many times too long, never too short.
 
     Args:
         weights: Initial ones, in ms.
@@ -44,7 +43,7 @@ class Fit:
         weights: In ms, none below 0.
     """
 
-    __slots__ = ("_covariance", "_least", "_seen", "weights")
+    __slots__ = ("_covariance", "_least", "weights")
 
     def __init__(self, weights: Sequence[float], deviations: Sequence[float]) -> None:
         self.weights = list(weights)
@@ -53,25 +52,22 @@ class Fit:
             self._covariance[i][i] = deviation * deviation
         # Drift is relative to a weight's size, with a floor for weights near 0.
         self._least = 0.01 * max(weights)
-        self._seen = 0
 
-    def learn(self, causes: Sequence[float], ms: float) -> bool:
-        """Add one observation; return whether the weights changed.
+    def learn(self, causes: Sequence[float], ms: float, rounds: int = 1) -> None:
+        """Learn from one observation.
 
-        ``causes`` holds the amount of each cause; trailing zeros may be left out.
+        Args:
+            causes: The amount of each cause; trailing zeros may be left out.
+            ms: The observed time.
+            rounds: Rounds since the observation before. The weights drift by so much more, so that
+                changes are followed as quickly as if all rounds were learned from.
         """
-        self._seen += 1
-        every = 1 if self._seen <= _SETTLED else _EVERY
-        if self._seen % every:
-            return False
         weights, covariance = self.weights, self._covariance
         acting = [(i, cause) for i, cause in enumerate(causes) if cause]
         expected, most = 0.0, _AT_MOST * ms
         for i, cause in acting:
             weights[i] = min(weights[i], most / cause)
-            # In proportion to the observations since the last one learned from: changes are followed as
-            # quickly as if all were learned from.
-            drift = every * _DRIFT * max(weights[i], self._least)
+            drift = rounds * _DRIFT * max(weights[i], self._least)
             covariance[i][i] += drift * drift
             expected += weights[i] * cause
         shared = [sum(row[i] * cause for i, cause in acting) for row in covariance]
@@ -79,14 +75,13 @@ class Fit:
         error = ms - expected
         total = max(total, (error / _OUTLIER) ** 2)
         if total <= 0.0:
-            return False
+            return
         error /= total
         self.weights = [max(w + c * error, 0.0) for w, c in zip(weights, shared, strict=True)]
         self._covariance = [
             [a - each / total * b for a, b in zip(row, shared, strict=True)] if each else row
             for row, each in zip(covariance, shared, strict=True)
         ]
-        return True
 
 
 class DraftCosts:
@@ -123,12 +118,12 @@ class DraftCosts:
         """Return the time of ``count`` passes over ``rows`` requests in lockstep, in ms."""
         return self.start + count * (self.step + self.row * (rows - 1)) if count else 0.0
 
-    def observe(self, times: RoundTimes, rows: int) -> None:
-        """Learn from a round in which the candidate drafted for ``rows`` requests."""
+    def observe(self, times: RoundTimes, requests: int, rounds: int = 1) -> None:
+        """Learn from a round in which the candidate drafted for so many requests; see `Fit.learn`."""
         count = times.draft_forwards
-        self.rounds += 1
-        if self._fit.learn((1.0, count, count * (rows - 1), times.draft_read), times.draft_ms):
-            self.start, self.step, self.row, self.read = self._fit.weights
+        causes = 1.0, count, count * (requests - 1), times.draft_read
+        self._fit.learn(causes, times.draft_ms, rounds)
+        self.start, self.step, self.row, self.read = self._fit.weights
 
 
 class Costs:
@@ -161,6 +156,7 @@ class Costs:
         if 1 not in target_ms or len(target_ms) < 2 or min(target_ms.values()) <= 0.0:
             raise ValueError(f"target_ms needs times above 0 for 1 and more tokens: {target_ms}")
         self.drafts: dict[str, DraftCosts] = {}
+        self._rounds = 0
         self._knots = sorted({*target_ms, *_KNOTS})
         base, widest = target_ms[1], max(target_ms)
         slopes, deviations = list[float](), list[float]()
@@ -226,17 +222,26 @@ class Costs:
         rows, tokens = times.rows, times.tokens
         if rows < 1:
             return
-        if drafter and times.draft_forwards:
-            self.draft(drafter).observe(times, max(drafting, 1))
+        draft = self.draft(drafter) if drafter and times.draft_forwards else None
+        self._rounds += 1
+        new = self._rounds <= _SETTLED
+        if draft is not None:
+            draft.rounds += 1
+            new = new or draft.rounds <= _SETTLED
+        if not new and self._rounds % _EVERY:
+            return  # learning takes a visible share of a small target's round
+        since = 1 if new else _EVERY
+        if draft is not None:
+            draft.observe(times, max(drafting, 1), since)
         if tokens == rows + proposed:  # else the pass read prompts, too
             # Rounds with and without proposals train one weight: plain rounds are rare where speculation
             # pays.
-            self._other.learn((rows * (self._ratio if proposed else 1.0),), times.other_ms)
+            self._other.learn((rows * (self._ratio if proposed else 1.0),), times.other_ms, since)
         if 0 < tokens <= self._knots[-1] and times.verify_ms > 0.0:
             spans = zip(self._knots, self._knots[1:], strict=False)
             within = [min(tokens, high) - low for low, high in spans if low < tokens]
-            if self._target.learn((1.0, rows - 1, *within), times.verify_ms):
-                self._sum_up()
+            self._target.learn((1.0, rows - 1, *within), times.verify_ms, since)
+            self._sum_up()
 
     def _sum_up(self) -> None:
         """Compute the times at the knots and the table of narrow passes."""

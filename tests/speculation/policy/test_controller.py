@@ -181,13 +181,16 @@ def test_the_second_request_starts_where_the_first_one_ended() -> None:
 
 def test_noise_and_stalls_do_not_upset_it() -> None:
     calm = MACHINES["weight-bound"]()
-    rough = Machine(target=flat, noise=0.3, stalls=0.02, seed=7)
     made = WORKLOADS["dialogue"]()
     steady = serve(policy(calm), made, calm).ms
-    chooser = policy(rough)
-    shaken = serve(chooser, made, rough)
-    assert shaken.ms <= 1.03 * steady
-    assert chooser.explain().predicted_speedup == pytest.approx(shaken.speedup, rel=0.1)
+    off = list[float]()
+    for seed in range(7, 13):
+        rough = Machine(target=flat, noise=0.3, stalls=0.02, seed=seed)
+        chooser = policy(rough)
+        shaken = serve(chooser, made, rough)
+        assert shaken.ms <= 1.03 * steady
+        off.append(chooser.explain().predicted_speedup / shaken.speedup)
+    assert sum(off) / len(off) == pytest.approx(1.0, abs=0.08)
 
 
 def test_follows_a_machine_that_changes() -> None:
