@@ -176,8 +176,8 @@ class RealtimeConnection:
                     await self._start(asked)
                 return
             case pr.ResponseCancel(response_id=None):
-                if self._microphone is not None:
-                    self._microphone.forget_deferred()
+                if self._microphone is not None and (waiting := self._microphone.take_deferred()):
+                    await self.respond(*waiting)  # so that its end is reported
                 await self._cancel(self._speaking())
                 return
             case pr.ResponseCancel(response_id=str(response_id)):

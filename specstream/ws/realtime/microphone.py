@@ -180,9 +180,12 @@ class Microphone:
         self._deferred = (asked, event_id)
         return True
 
-    def forget_deferred(self) -> None:
-        """Drop the response that waits for a transcript."""
-        self._deferred = None
+    def take_deferred(self) -> tuple[ResponseSettings, str | None] | None:
+        """Return the conversation's response that waits for a transcript, which is no longer held back."""
+        if self._deferred is None or self._deferred[0].conversation == "none":
+            return None
+        waiting, self._deferred = self._deferred, None
+        return waiting
 
     @property
     def _format(self) -> Format:

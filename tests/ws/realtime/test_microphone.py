@@ -172,6 +172,18 @@ async def test_by_hand_nothing_starts_by_itself_and_a_response_waits_for_the_wor
         assert len(ear.engine.requests) == 1
 
 
+async def test_a_response_that_waits_for_the_words_can_be_cancelled() -> None:
+    async with Ear().client(**MANUAL) as wire:
+        await speak(wire, voice(1))
+        await wire.send("input_audio_buffer.commit")
+        await wire.send("response.create")
+        await wire.send("response.cancel")
+        done = await wire.until("response.done")
+        assert done["response"]["status"] == "cancelled"
+        assert done["response"]["status_details"]["reason"] == "client_cancelled"
+        assert "error" not in wire.types()
+
+
 async def test_a_commit_of_nothing_is_refused_as_openai_does() -> None:
     async with Ear().client(**MANUAL) as wire:
         error = await wire.refused("input_audio_buffer.commit")
