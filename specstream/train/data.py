@@ -30,12 +30,16 @@ class Prompts(Sequence["list[int] | None"]):
         items: Conversations, or token ids.
         encode: Encodes an item as token ids.
         longest: Maximum tokens of a prompt.
+
+    Attributes:
+        left_out: Indices of the prompts that were encoded and found too long.
     """
 
     def __init__(
         self, items: Sequence[Any], encode: Callable[[Any], list[int]], longest: int
     ) -> None:
-        self._items, self._encode, self._longest = items, encode, longest
+        self._items, self._encode, self.longest = items, encode, longest
+        self.left_out = set[int]()
 
     def __len__(self) -> int:
         return len(self._items)
@@ -48,13 +52,16 @@ class Prompts(Sequence["list[int] | None"]):
 
     def __getitem__(self, index: int | slice) -> list[int] | Prompts | None:
         if isinstance(index, slice):
-            return Prompts(self._items[index], self._encode, self._longest)
+            return Prompts(self._items[index], self._encode, self.longest)
         ids = self._encode(self._items[index])
-        return ids if len(ids) <= self._longest else None
+        if len(ids) <= self.longest:
+            return ids
+        self.left_out.add(index)
+        return None
 
     def chosen(self, indices: Sequence[int]) -> Prompts:
         """Return the prompts of these indices, in this order."""
-        return Prompts([self._items[i] for i in indices], self._encode, self._longest)
+        return Prompts([self._items[i] for i in indices], self._encode, self.longest)
 
 
 def read_data(

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from specstream.errors import OutputError
 from specstream.train.batches import Batches, Position
 from specstream.train.files import read_tensors, write_tensors
 from specstream.train.optim import Optimizers, acceptance_weight, rate
@@ -122,7 +123,12 @@ class Loop:
         """
         if not self._checkpoint.exists():
             return
-        saved = read_tensors(self._checkpoint)
+        try:
+            saved = read_tensors(self._checkpoint)
+        except OutputError as error:
+            raise OutputError(
+                f"{error}; remove this file to begin the steps again with the replies that were written"
+            ) from error
         self._trainee.module.load_state_dict(saved["module"])
         self._optimizers.load(saved["optimizers"])
         torch.set_rng_state(saved["rng"])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from torch import nn
 from transformers import PreTrainedModel
@@ -17,7 +19,7 @@ from specstream.train.files import read_json, write_json
 from specstream.train.options import TrainOptions
 from specstream.train.trained import Trained
 
-__all__ = ["check_out", "facts_of", "finish", "open_work"]
+__all__ = ["check_out", "facts_of", "finish", "locked", "open_work"]
 
 _PLAN = "plan.json"
 T = TypeVar("T")
@@ -64,6 +66,32 @@ def _resumable(folder: Path) -> bool:
     if not folder.is_dir():
         return False
     return (folder / _PLAN).is_file() or {one.name for one in folder.iterdir()} <= {_PLAN + ".part"}
+
+
+@contextmanager
+def locked(options: TrainOptions) -> Iterator[None]:
+    """Keep other trainings out of the same work folder while the block runs.
+
+    Raises:
+        ConfigError: another training, here or in another process, is using the folder.
+        OutputError: the lock's file, beside the folder, can't be made.
+    """
+    path = options.work.with_name(f"{options.work.name}.lock")
+    lock = FileLock(path, timeout=0)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise ConfigError(
+            f"another training is using {options.work}: wait for its end, or choose another --out"
+        ) from None
+    except OSError as error:
+        raise OutputError(f"{path} can't be made: {error.strerror or error}") from error
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        lock.release()
 
 
 def open_work(options: TrainOptions, plan: Mapping[str, Any]) -> None:

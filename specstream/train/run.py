@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from specstream.train.kinds import trainee_of
 from specstream.train.loop import Budget, Loop, measure
 from specstream.train.optim import Optimizers
 from specstream.train.options import TrainOptions
-from specstream.train.output import check_out, facts_of, finish, open_work
+from specstream.train.output import check_out, facts_of, finish, locked, open_work
 from specstream.train.replies import ON_POLICY, Writing, write_replies
 from specstream.train.speed import predict
 from specstream.train.store import Replies
@@ -32,6 +33,8 @@ from specstream.train.trained import Trained
 from specstream.train.trainee import Batch, ChoosesTokens, Trainee
 
 __all__ = ["Tell", "train"]
+
+_log = logging.getLogger("specstream.train")
 
 _FOR_REPLIES = 1 / 3  # share of the time for writing training replies
 _FOR_HELD = 0.1  # share of the time for writing held-out replies
@@ -98,6 +101,11 @@ class _Training:
     def run(self) -> Trained:
         options = self._options
         prompts, held_prompts = self._prompts()  # first: with bad files no folder is made
+        with locked(options):
+            return self._train(prompts, held_prompts)
+
+    def _train(self, prompts: Prompts | None, held_prompts: Prompts | None) -> Trained:
+        options = self._options
         open_work(options, options.identity() | {"digests": self._digests})
         replies, names, held, skip = self._data(prompts, held_prompts)
         self._choose_tokens(replies, skip)
@@ -213,6 +221,11 @@ class _Training:
             tell=told,
             stop=self._stop,
         )  # fmt: skip
+        if prompts.left_out:
+            _log.warning(
+                "%d of %d prompts for %s have more than %d tokens and were left out",
+                len(prompts.left_out), len(prompts), what, prompts.longest,
+            )  # fmt: skip
         if not whole:
             raise self._stopped(f"{replies.tokens} tokens of {what}")
         if not replies.names:

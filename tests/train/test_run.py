@@ -241,6 +241,40 @@ def test_prompts_that_are_all_too_long_are_told(root: Path, tmp_path: Path) -> N
         train(options(root, "long", data=data))
 
 
+def test_prompts_that_are_too_long_among_others_are_told(
+    root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = tmp_path / "mixed.jsonl"
+    short = "".join(f'{{"prompt": "number {i}"}}\n' for i in range(20))
+    data.write_text(f'{{"prompt": "{"word " * 500}"}}\n' * 2 + short)
+    train(options(root, "partly", data=data, steps=1))
+    told = "prompts for replies have more than"
+    assert [one for one in caplog.messages if told in one and one.startswith("1 of 20 ")]
+
+
+def test_two_trainings_do_not_share_a_folder(root: Path) -> None:
+    def tell(what: str, done: float, says: str) -> None:
+        with pytest.raises(ConfigError, match="another training is using"):
+            train(options(root, "shared"))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(options(root, "shared"), lambda *told: tell(*told) if told[0] != "loading" else None)
+    train(options(root, "shared"))
+    assert [one.name for one in root.glob("shared*")] == ["shared"]
+
+
+def test_a_damaged_checkpoint_is_told_with_the_way_out(root: Path) -> None:
+    with pytest.raises(TrainingStopped):
+        train(options(root, "hurt"), stop=lambda: True)
+    checkpoint = root / "hurt.training" / "checkpoint.pt"
+    checkpoint.write_bytes(b"PK")
+    with pytest.raises(OutputError, match=r"checkpoint\.pt can't be read: .*; remove this file to"):
+        train(options(root, "hurt"))
+    checkpoint.unlink()
+    train(options(root, "hurt"))
+
+
 def test_an_empty_file_is_told_before_the_target_loads(root: Path, tmp_path: Path) -> None:
     (tmp_path / "none.jsonl").write_text("")
     heard: list[str] = []
