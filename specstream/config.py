@@ -176,10 +176,16 @@ class EngineConfig(Strict):
     def _target_folder(cls, target: str) -> str:
         return bundled(target)
 
-    @field_validator("draft")
+    @field_validator("draft", mode="before")
     @classmethod
-    def _draft_folders(cls, draft: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
-        return tuple(map(bundled, draft)) if isinstance(draft, tuple) else draft and bundled(draft)
+    def _draft_names(cls, draft: object) -> str | tuple[str, ...] | None:
+        names = draft if isinstance(draft, list | tuple) else () if draft is None else (draft,)
+        if not all(isinstance(name, str | Path) and str(name) for name in names):
+            raise ValueError(
+                "name a model or a head, or give a list of them; leave draft out for the default"
+            )
+        found = tuple(bundled(str(name)) for name in names)
+        return found if isinstance(draft, list | tuple) else next(iter(found), None)
 
     @field_validator("proposer", mode="before")
     @classmethod

@@ -71,10 +71,7 @@ class Engine:
         if target is not None:
             values["target"] = str(target)
         if draft is not None:
-            if isinstance(draft, str | Path):
-                values["draft"] = str(draft)
-            else:
-                values["draft"] = tuple(map(str, draft))
+            values["draft"] = draft
         if proposer is not None:
             values["proposer"] = {"kind": proposer} if isinstance(proposer, str) else proposer
         return cls(parse_config(values))

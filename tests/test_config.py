@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from specstream import Engine
 from specstream.config import (
     DEFAULT_DRAFT,
     DEFAULT_TARGET,
@@ -53,6 +55,13 @@ def test_the_bundled_pair_has_names() -> None:
     assert made.drafts == (DEFAULT_DRAFT, "bundled-eagle")
     assert parse_config({"draft": "bundled-draft"}).drafts == (DEFAULT_DRAFT,)
     assert parse_config({}).drafts == ()
+    assert Engine.load(draft=[Path("a"), "b"]).config.drafts == ("a", "b")
+
+
+@pytest.mark.parametrize("draft", [5, "", ["a", ""], {"a": 1}])
+def test_what_names_no_draft_is_refused(draft: Any) -> None:
+    with pytest.raises(ConfigError, match="draft: name a model or a head"):
+        Engine.load(draft=draft)
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:

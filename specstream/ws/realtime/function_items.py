@@ -80,7 +80,7 @@ class FunctionCallInput(_ItemInput):
     """A call that a client creates, for example one from an earlier session."""
 
     type: Literal["function_call"]
-    name: str
+    name: Annotated[str, Field(min_length=1)]
     arguments: str
 
     @property

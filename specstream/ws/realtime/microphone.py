@@ -181,7 +181,7 @@ class Microphone:
         return True
 
     def take_deferred(self) -> tuple[ResponseSettings, str | None] | None:
-        """Return the conversation's response that waits for a transcript, which is no longer held back."""
+        """Return the conversation's response that waits for a transcript, and hold it back no longer."""
         if self._deferred is None or self._deferred[0].conversation == "none":
             return None
         waiting, self._deferred = self._deferred, None

@@ -173,6 +173,13 @@ async def test_calls_of_an_earlier_session_are_put_into_this_one() -> None:
         assert messages[0]["tool_calls"][0]["id"] == messages[1]["tool_call_id"] == "old"
 
 
+async def test_a_call_of_no_function_is_refused() -> None:
+    async with agent(calling("Fine.")) as wire:
+        call = {"type": "function_call", "call_id": "one", "name": "", "arguments": "{}"}
+        error = await wire.refused("conversation.item.create", item=call)
+        assert error["param"] == "item.name"
+
+
 async def test_an_output_without_its_call_is_refused() -> None:
     async with agent(calling("Fine.")) as wire:
         output = {"type": "function_call_output", "call_id": "nope", "output": "22 C"}
